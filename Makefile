@@ -1,0 +1,66 @@
+# make demo and make test, each alone, take a bare machine with Python 3.10 or newer and a C++ compiler to done.
+
+PYTHON ?= python3
+# The CPU build is enough. Where plain pip brings CUDA libraries along with torch, name an index that has CPU builds:
+# make test TORCH_FLAGS="--index-url ..."
+TORCH ?= torch==2.13.0
+TORCH_FLAGS ?=
+# Any number; the order of a block's threads follows from it.
+SHUFFLE ?= 1
+WORKERS ?= 2
+
+ENV := .venv
+PY := $(ENV)/bin/python
+INSTALLED := $(ENV)/.installed
+PYTEST := $(PY) -m pytest -n $(WORKERS)
+# AddressSanitizer must be loaded before Python is, so the environment is set first and the process replaced.
+SANITIZED := $(PY) -c 'import os, sys; from fusegen.launch.emulator import sanitizer_environment; \
+	os.environ.update(sanitizer_environment()); os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])'
+
+.DELETE_ON_ERROR:
+.NOTPARALLEL:
+.PHONY: demo test install lint golden test-all test-sanitized test-shuffled format clean
+
+demo: $(INSTALLED)
+	$(PY) tools/demo.py
+
+test: lint golden test-all test-sanitized test-shuffled
+
+install: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' || { \
+		echo "fusegen needs Python 3.10 or newer, and '$(PYTHON)' is not: make PYTHON=python3.12 (or another)" >&2; exit 1; }
+	$(PYTHON) -m venv $(ENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check --upgrade "pip>=24"
+	# Before anything that would ask for torch, so that nothing pulls another build.
+	$(PY) -m pip install --quiet --disable-pip-version-check $(TORCH_FLAGS) "$(TORCH)"
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[dev,torch,cuda13]" "$(TORCH)"
+	touch $@
+
+lint: $(INSTALLED)
+	$(PY) -m ruff check
+	$(PY) -m ruff format --check
+	$(PY) -m mypy
+
+golden: $(INSTALLED)
+	$(PY) tools/generate.py --check
+
+test-all: $(INSTALLED)
+	$(PYTEST)
+
+# The kernels once more, where an access out of bounds or an undefined operation ends the process.
+test-sanitized: $(INSTALLED)
+	$(SANITIZED) -n $(WORKERS) -m emulator
+
+# And once more in another thread order, where a missing barrier gives other numbers.
+test-shuffled: $(INSTALLED)
+	FUSEGEN_EMULATOR_SHUFFLE=$(SHUFFLE) $(PYTEST) -m emulator
+
+format: $(INSTALLED)
+	$(PY) -m ruff check --fix
+	$(PY) -m ruff format
+
+clean:
+	rm -rf build .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find fusegen ops templates tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,43 @@
+"""fusegen: declare a GPU operation as a short symbolic expression; get fused CUDA, its gradient, and theirs."""
+
+from typing import Any
+
+from fusegen.core.dtypes import (
+    bfloat16,
+    bool_,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    uint8,
+)
+from fusegen.core.errors import (
+    CompileError,
+    DeclarationError,
+    DerivativeError,
+    DeviceError,
+    DtypeError,
+    FusegenError,
+    LegalityError,
+    ShapeError,
+)
+from fusegen.declare import table
+from fusegen.declare.language import *  # noqa: F403
+from fusegen.declare.op import Const, Scalar
+from fusegen.declare.trace import ScalarSpec, TensorSpec
+from fusegen.declare.value import cast
+from fusegen.wrap.op import FusedOp, op
+
+__version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    """``fusegen.ops`` is imported when it is first used: it is declared with fusegen itself."""
+    if name == "ops":
+        import importlib
+
+        return importlib.import_module("fusegen.ops")
+    raise AttributeError(f"module 'fusegen' has no attribute {name!r}")

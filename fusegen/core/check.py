@@ -1,0 +1,52 @@
+"""What is legal after each stage. Runs on every compile: a stage that breaks its contract fails here, by name."""
+
+from __future__ import annotations
+
+from fusegen.core.errors import LegalityError
+from fusegen.core.ir import Call, Expr, Op, Reduce, Ref, Size, walk
+
+
+def check_op(op: Op) -> None:
+    """Names are unique and defined before use, dtypes agree, reductions reduce axes that exist.
+
+    Raises:
+        LegalityError: one of these does not hold: a bug in fusegen.
+    """
+    known: dict[str, Expr] = {thing.name: thing.ref for thing in (*op.operands, *op.scalars)}
+    _require(op, len(known) == len(op.operands) + len(op.scalars), "two arguments of one name", str(list(known)))
+    axes = op.axes_of()
+    for statement in op.statements:
+        _check_expr(op, statement.expr, known)
+        _require(op, statement.name not in known, "a name defined twice", statement.name)
+        if isinstance(statement, Reduce):
+            missing = [a for a in statement.over if a not in _axes(statement.expr, axes)]
+            _require(op, not missing, "a reduction over an axis that its expression lacks", f"{statement.name}: {missing}")
+        known[statement.name] = statement.ref
+    for output in op.outputs:
+        _check_expr(op, output.expr, known)
+        extra = _axes(output.expr, axes) - {a for a in output.shape if a}
+        _require(op, not extra, "an output that lacks an axis of its expression", f"{output.name}: {sorted(extra)}")
+        wrong = output.expr.dtype is not output.dtype.compute
+        _require(op, not wrong, "an output whose expression has another dtype", f"{output.name}: {output.expr.dtype}")
+
+
+def _axes(expr: Expr, known: dict[str, frozenset[str]]) -> frozenset[str]:
+    return frozenset().union(*(known[node.name] for node in walk([expr]) if isinstance(node, Ref)))
+
+
+def _check_expr(op: Op, expr: Expr, known: dict[str, Expr]) -> None:
+    for node in walk([expr]):
+        if isinstance(node, Ref):
+            _require(op, known.get(node.name) is node, "a name that is not defined, or with another dtype", node.name)
+        elif isinstance(node, Size):
+            _require(op, node.axis in op.axes, "the size of an axis that no operand has", node.axis)
+        elif isinstance(node, Call):
+            _require(op, bool(node.args), "a call without arguments", node.function)
+
+
+def _require(op: Op, holds: bool, what: str, given: str) -> None:
+    if not holds:
+        raise LegalityError(
+            f"{op.name}, {op.label}", given=f"{what} ({given})", expected="what core/check.py lists",
+            fix="this is a bug in fusegen: please report the declaration",
+        )  # fmt: skip

@@ -1,0 +1,50 @@
+"""One family of errors. Each says where it happened, what was given, what was expected and how to fix it.
+
+Subclasses name the stage that noticed. They also derive from the built-in exception a Python user would
+expect there (``TypeError`` for a wrong dtype, ``ValueError`` for a wrong shape), so that generic handlers work.
+"""
+
+from __future__ import annotations
+
+
+class FusegenError(Exception):
+    """Base of every error fusegen raises on purpose.
+
+    Args:
+        where: the op, stage or file that noticed, e.g. ``"lerp(x, y, w)"``.
+        given: what was passed.
+        expected: what would have been right.
+        fix: one concrete thing to do about it.
+    """
+
+    def __init__(self, where: str, *, given: str, expected: str, fix: str) -> None:
+        self.where, self.given, self.expected, self.fix = where, given, expected, fix
+        super().__init__(f"{where}\n  given:    {given}\n  expected: {expected}\n  fix:      {fix}")
+
+
+class DeclarationError(FusegenError, TypeError):
+    """The op's Python function says something the language does not have."""
+
+
+class ShapeError(FusegenError, ValueError):
+    """Shapes that do not broadcast, or an axis that does not exist."""
+
+
+class DtypeError(FusegenError, TypeError):
+    """A dtype that the op, the function or the device cannot take."""
+
+
+class DeviceError(FusegenError, RuntimeError):
+    """Tensors on different devices, or on a device that fusegen cannot reach."""
+
+
+class DerivativeError(FusegenError, RuntimeError):
+    """A gradient was asked for that does not exist."""
+
+
+class CompileError(FusegenError, RuntimeError):
+    """NVRTC or the host compiler rejected generated code, or is missing."""
+
+
+class LegalityError(FusegenError, AssertionError):
+    """A compiler stage produced something its contract forbids: a bug in fusegen, never in the op."""

@@ -1,0 +1,382 @@
+"""The grammar every stage takes and gives.
+
+An expression is scalar arithmetic over named things; it says nothing about shapes. The *named things* carry axes:
+an operand that lacks an axis is broadcast along it, a reduction removes axes. So broadcasting needs no nodes.
+
+    Expr      = Const(value) | Ref(name) | Size(axis) | Call(function, args)
+    Statement = Let(name, expr) | Reduce(name, kind, expr, over)
+    Op        = operands, scalars, statements, outputs
+
+Expressions are not sympy expressions on purpose. Sympy computes with real numbers: it turns ``x * 0`` into ``0`` and
+``exp(a) * exp(b)`` into ``exp(a + b)``, reorders sums and distributes products, each of which changes what a float
+program answers at NaN, at infinity or in the last bit. What the user wrote is kept as written; sympy is asked for
+derivatives (derive/partials), where an algebra system belongs.
+
+Expressions are interned: equal expressions are one object, so equality is identity, hashing is constant time and a
+common subexpression is simply an object that is used twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+from weakref import WeakValueDictionary
+
+from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
+
+Number = bool | int | float
+
+_interned: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
+_intern_lock = threading.Lock()
+
+
+class Expr:
+    """A scalar expression. ``dtype`` is the *compute* dtype of its value: never a half type.
+
+    The operators build expressions among values of one dtype (a Python number takes the other side's); promotion
+    between dtypes is the tracer's business (declare/trace).
+    """
+
+    __slots__ = ("__weakref__", "_key", "dtype")
+    dtype: DType
+    _key: tuple[Any, ...]
+
+    def __new__(cls, *key: Any) -> Expr:
+        full = (cls, *key)
+        with _intern_lock:
+            found = _interned.get(full)
+            if found is None:
+                found = object.__new__(cls)
+                found._key = full
+                found._fill(*key)
+                _interned[full] = found
+            return found
+
+    def _fill(self, *key: Any) -> None:
+        raise NotImplementedError
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return self._key[0], self._key[1:]
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}{self._key[1:]!r}"
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return ()
+
+    def _lift(self, other: Expr | Number) -> Expr:
+        return other if isinstance(other, Expr) else const(other, self.dtype)
+
+    def __add__(self, other: Expr | Number) -> Expr:
+        return call("add", self, self._lift(other), dtype=self.dtype)
+
+    def __radd__(self, other: Number) -> Expr:
+        return call("add", self._lift(other), self, dtype=self.dtype)
+
+    def __sub__(self, other: Expr | Number) -> Expr:
+        return call("sub", self, self._lift(other), dtype=self.dtype)
+
+    def __rsub__(self, other: Number) -> Expr:
+        return call("sub", self._lift(other), self, dtype=self.dtype)
+
+    def __mul__(self, other: Expr | Number) -> Expr:
+        return call("mul", self, self._lift(other), dtype=self.dtype)
+
+    def __rmul__(self, other: Number) -> Expr:
+        return call("mul", self._lift(other), self, dtype=self.dtype)
+
+    def __truediv__(self, other: Expr | Number) -> Expr:
+        return call("div", self, self._lift(other), dtype=self.dtype)
+
+    def __rtruediv__(self, other: Number) -> Expr:
+        return call("div", self._lift(other), self, dtype=self.dtype)
+
+    def __neg__(self) -> Expr:
+        return call("neg", self, dtype=self.dtype)
+
+
+class Const(Expr):
+    """A literal. Two literals are the same only if they print the same: 0.0 and -0.0 differ, NaN equals itself."""
+
+    __slots__ = ("value",)
+    value: Number
+
+    def __new__(cls, text: str, dtype: DType) -> Const:
+        return Expr.__new__(cls, text, dtype)  # type: ignore[return-value]
+
+    def _fill(self, text: str, dtype: DType) -> None:
+        self.dtype = dtype
+        if dtype.category is dtypes.Category.FLOAT:
+            self.value = float(text)
+        else:
+            self.value = text == "True" if dtype is dtypes.bool_ else int(text)
+
+
+class Ref(Expr):
+    """The value of an operand, scalar, let or reduction at the current point of the iteration space."""
+
+    __slots__ = ("name",)
+    name: str
+
+    def __new__(cls, name: str, dtype: DType) -> Ref:
+        return Expr.__new__(cls, name, dtype)  # type: ignore[return-value]
+
+    def _fill(self, name: str, dtype: DType) -> None:
+        self.name, self.dtype = name, dtype
+
+
+class Size(Expr):
+    """The number of elements along an axis, known at launch."""
+
+    __slots__ = ("axis",)
+    axis: str
+
+    def __new__(cls, axis: str) -> Size:
+        return Expr.__new__(cls, axis)  # type: ignore[return-value]
+
+    def _fill(self, axis: str) -> None:
+        self.axis, self.dtype = axis, dtypes.int64
+
+
+class Call(Expr):
+    """A row of the function table applied to arguments; ``cast`` is the row that only changes the dtype.
+
+    ``detail`` is what the row needs beside its arguments: the target dtype of a rounding cast, the exponent of an
+    integer power, the order of a polygamma.
+    """
+
+    __slots__ = ("args", "detail", "function")
+    function: str
+    args: tuple[Expr, ...]
+    detail: str
+
+    def __new__(cls, function: str, args: tuple[Expr, ...], dtype: DType, detail: str = "") -> Call:
+        return Expr.__new__(cls, function, args, dtype, detail)  # type: ignore[return-value]
+
+    def _fill(self, function: str, args: tuple[Expr, ...], dtype: DType, detail: str) -> None:
+        self.function, self.args, self.dtype, self.detail = function, args, dtype, detail
+
+    @property
+    def children(self) -> tuple[Expr, ...]:
+        return self.args
+
+
+def const(value: Number, dtype: DType) -> Const:
+    """A literal of ``dtype`` (its compute dtype): 1 becomes 1.0 where a float is wanted."""
+    dtype = dtype.compute
+    if dtype.is_float:
+        return Const(repr(float(value)), dtype)
+    return Const(repr(bool(value) if dtype is dtypes.bool_ else int(value)), dtype)
+
+
+def call(function: str, *args: Expr, dtype: DType, detail: str = "") -> Call:
+    return Call(function, args, dtype, detail)
+
+
+def walk(roots: Iterable[Expr]) -> Iterator[Expr]:
+    """Every distinct subexpression once, children before parents, left to right."""
+    seen: set[Expr] = set()
+    stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(list(roots))]
+    while stack:
+        node, expanded = stack.pop()
+        if node in seen:
+            continue
+        if expanded:
+            seen.add(node)
+            yield node
+        else:
+            stack.append((node, True))
+            stack.extend((child, False) for child in reversed(node.children))
+
+
+def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:
+    """``node`` with other children."""
+    if isinstance(node, Call) and children != node.args:
+        return Call(node.function, children, node.dtype, node.detail)
+    return node
+
+
+def transform(roots: Iterable[Expr], rule: Callable[[Expr], Expr]) -> dict[Expr, Expr]:
+    """Rewrite bottom up; ``rule`` sees each node with its children already rewritten. Maps old to new."""
+    done: dict[Expr, Expr] = {}
+    for node in walk(roots):
+        done[node] = rule(rebuild(node, tuple(done[child] for child in node.children)))
+    return done
+
+
+def substitute(root: Expr, values: dict[Expr, Expr]) -> Expr:
+    """``root`` with every subexpression that is a key of ``values`` replaced, outermost first."""
+    done: dict[Expr, Expr] = dict(values)
+    stack = [root]
+    while stack:
+        node = stack[-1]
+        if node in done:
+            stack.pop()
+            continue
+        missing = [child for child in node.children if child not in done]
+        if missing:
+            stack.extend(missing)
+            continue
+        done[node] = rebuild(node, tuple(done[child] for child in node.children))
+        stack.pop()
+    return done[root]
+
+
+def refs(*roots: Expr) -> list[Ref]:
+    """The named things that the expressions read, in order of first appearance."""
+    return [node for node in walk(roots) if isinstance(node, Ref)]
+
+
+# -- things with axes ------------------------------------------------------------------------------------------------
+
+Shape = tuple[str | None, ...]
+"""The axis of each dimension; None is a dimension of size one, along which the thing is broadcast."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a view lies in the packed tensor ``base``: block ``index`` of ``count`` equal blocks along ``dim``."""
+
+    base: str
+    dim: int
+    index: int
+    count: int
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A tensor the op reads. ``part``: it is one of several equal blocks of a packed tensor (no copy is made)."""
+
+    name: str
+    dtype: DType
+    shape: Shape
+    part: Part | None = None
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(self.name, self.dtype.compute)
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """A Python number, handed to the kernel at launch; a new value compiles nothing."""
+
+    name: str
+    dtype: DType
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(self.name, self.dtype.compute)
+
+
+@dataclass(frozen=True)
+class Let:
+    """A named intermediate."""
+
+    name: str
+    expr: Expr
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(self.name, self.expr.dtype)
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """``expr`` reduced over the axes ``over`` by the monoid ``kind``, accumulated in ``expr.dtype``."""
+
+    name: str
+    kind: str
+    expr: Expr
+    over: tuple[str, ...]
+
+    @property
+    def ref(self) -> Ref:
+        return Ref(self.name, self.expr.dtype)
+
+
+Statement = Let | Reduce
+
+
+@dataclass(frozen=True)
+class Output:
+    """A tensor the op writes: ``expr`` rounded once to ``dtype``. ``part``: a block of the packed output ``base``."""
+
+    name: str
+    expr: Expr
+    dtype: DType
+    shape: Shape
+    part: Part | None = None
+
+
+@dataclass(frozen=True)
+class Op:
+    """One operation: what it reads, what it computes, what it writes.
+
+    ``result`` is how the declaration returned its outputs: "one" or "tuple". ``declared`` says where.
+    ``label`` tells the pass: "forward", "backward", ...
+    """
+
+    name: str
+    label: str
+    operands: tuple[Operand, ...]
+    scalars: tuple[Scalar, ...]
+    statements: tuple[Statement, ...]
+    outputs: tuple[Output, ...]
+    result: str = "one"
+    declared: str = ""
+    doc: str = field(default="", compare=False)
+
+    def with_statements(self, statements: Iterable[Statement], outputs: Iterable[Output]) -> Op:
+        return replace(self, statements=tuple(statements), outputs=tuple(outputs))
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Every axis, in order: slow to fast as the operands and outputs have them."""
+        return tuple(sorted({a for thing in (*self.operands, *self.outputs) for a in thing.shape if a}, key=axis_order))
+
+    def axes_of(self) -> dict[str, frozenset[str]]:
+        """The axes that each named thing varies along."""
+        known = {operand.name: frozenset(a for a in operand.shape if a) for operand in self.operands}
+        known.update({scalar.name: frozenset() for scalar in self.scalars})
+        for statement in self.statements:
+            axes = expr_axes(statement.expr, known)
+            known[statement.name] = axes - set(statement.over) if isinstance(statement, Reduce) else axes
+        return known
+
+    def expand(self) -> tuple[list[Reduce], list[Output]]:
+        """The op without lets: their expressions put in place (cheap: expressions are shared, not copied)."""
+        values: dict[Expr, Expr] = {}
+        reduces: list[Reduce] = []
+        for statement in self.statements:
+            expr = substitute(statement.expr, values)
+            if isinstance(statement, Let):
+                values[statement.ref] = expr
+            else:
+                reduces.append(replace(statement, expr=expr))
+        return reduces, [replace(output, expr=substitute(output.expr, values)) for output in self.outputs]
+
+    def names(self) -> dict[Expr, str]:
+        """What the declaration calls each (expanded) intermediate."""
+        values: dict[Expr, Expr] = {}
+        found: dict[Expr, str] = {}
+        for statement in self.statements:
+            if isinstance(statement, Let):
+                expr = values[statement.ref] = substitute(statement.expr, values)
+                found.setdefault(expr, statement.name)
+        return found
+
+
+def axis_order(axis: str) -> tuple[int, str]:
+    """Sorts d2 before d10."""
+    digits = axis.lstrip("d")
+    return (int(digits) if digits.isdigit() else 1 << 30, axis)
+
+
+def expr_axes(expr: Expr, known: dict[str, frozenset[str]]) -> frozenset[str]:
+    """The axes an expression varies along: those of the things it reads."""
+    return frozenset().union(*(known[ref.name] for ref in refs(expr)))

@@ -1,0 +1,89 @@
+"""How ops and expressions read as text: the same notation a declaration uses. For people, and for digests."""
+
+from __future__ import annotations
+
+from fusegen.core.ir import Call, Const, Expr, Let, Op, Operand, Output, Reduce, Ref, Scalar, Size
+
+_INFIX = {
+    "add": ("+", 6), "sub": ("-", 6), "mul": ("*", 7), "div": ("/", 7),
+    "lt": ("<", 3), "le": ("<=", 3), "gt": (">", 3), "ge": (">=", 3), "eq": ("==", 3), "ne": ("!=", 3),
+    "logical_and": ("and", 2), "logical_or": ("or", 1), "bitwise_and": ("&", 5), "bitwise_or": ("|", 4),
+    "bitwise_xor": ("^", 4), "left_shift": ("<<", 5), "right_shift": (">>", 5),
+}  # fmt: skip
+_ATOM = 10
+
+
+def expr_text(expr: Expr) -> str:
+    """An expression with the fewest parentheses: ``x + w * (y - x)``."""
+    return _print(expr)[0]
+
+
+def _print(expr: Expr) -> tuple[str, int]:
+    if isinstance(expr, Const):
+        text = number_text(expr)
+        return text, 8 if text.startswith("-") else _ATOM
+    if isinstance(expr, Ref):
+        return expr.name, _ATOM
+    if isinstance(expr, Size):
+        return expr.axis.upper(), _ATOM
+    assert isinstance(expr, Call)
+    if expr.function in _INFIX:
+        symbol, level = _INFIX[expr.function]
+        left, right = (_print(arg) for arg in expr.args)
+        return f"{_wrap(left, level)} {symbol} {_wrap(right, level + 1)}", level
+    if expr.function == "neg":
+        return "-" + _wrap(_print(expr.args[0]), 8), 7
+    if expr.function == "powi":
+        return f"{_wrap(_print(expr.args[0]), _ATOM)}^{expr.detail}", 9
+    args = [_print(arg)[0] for arg in expr.args]
+    if expr.function == "cast":
+        return f"{expr.detail or expr.dtype}({args[0]})", _ATOM
+    if expr.detail:
+        args.insert(0, expr.detail)
+    return f"{expr.function}({', '.join(args)})", _ATOM
+
+
+def _wrap(printed: tuple[str, int], least: int) -> str:
+    text, level = printed
+    return text if level >= least else f"({text})"
+
+
+def number_text(expr: Const) -> str:
+    """Shortest text that reads back as the same number; whole floats without the trailing ``.0``."""
+    text = repr(expr.value)
+    return text[:-2] if expr.dtype.is_float and text.endswith(".0") else text
+
+
+def shape_text(shape: tuple[str | None, ...]) -> str:
+    return "[" + ", ".join(axis.upper() if axis else "1" for axis in shape) + "]"
+
+
+def _thing_text(thing: Operand | Scalar) -> str:
+    if isinstance(thing, Scalar):
+        return f"{thing.name}: {thing.dtype}"
+    part = thing.part
+    where = f" = {part.base}, part {part.index} of {part.count} along dimension {part.dim}" if part else ""
+    return f"{thing.name}: {thing.dtype}{shape_text(thing.shape)}{where}"
+
+
+def output_text(output: Output) -> str:
+    part = output.part
+    where = f" -> {part.base}, part {part.index} of {part.count} along dimension {part.dim}" if part else ""
+    return f"{output.name} = {expr_text(output.expr)} : {output.dtype}{shape_text(output.shape)}{where}"
+
+
+def op_text(op: Op) -> str:
+    """The op as a page of notation; two ops with the same text compute the same function."""
+    lines = [f"{op.name}, {op.label}"]
+    lines += [f"  in   {_thing_text(thing)}" for thing in (*op.operands, *op.scalars)]
+    for statement in op.statements:
+        if isinstance(statement, Let):
+            lines.append(f"  let  {statement.name} = {expr_text(statement.expr)} : {statement.expr.dtype}")
+        else:
+            lines.append(f"  red  {reduce_text(statement)} : {statement.expr.dtype}")
+    lines += [f"  out  {output_text(output)}" for output in op.outputs]
+    return "\n".join(lines)
+
+
+def reduce_text(reduce: Reduce) -> str:
+    return f"{reduce.name} = {reduce.kind}[{', '.join(reduce.over)}]({expr_text(reduce.expr)})"

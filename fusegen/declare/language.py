@@ -1,0 +1,161 @@
+"""The functions a declaration can call. Operators on symbolic tensors are attached here too."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
+from fusegen.core.ir import Call
+from fusegen.declare import functions as _functions  # fills the table
+from fusegen.declare.table import Function, Kind, register, rows
+from fusegen.declare.value import Like, Value, concat, elementwise, lift, mean, reduce, size, split
+
+assert _functions
+
+
+def _bind(row: Function) -> Callable[..., Value]:
+    def function(*args: Like) -> Value:
+        return elementwise(row.name, *args)
+
+    function.__name__ = function.__qualname__ = row.name
+    function.__doc__ = row.doc or f"Elementwise {row.name}; arguments broadcast and promote as torch's."
+    return function
+
+
+NOT_FUNCTIONS = ("powi", "cast", "barrier", "polygamma", "add", "sub", "mul", "div", "neg", "pow")
+TABLE_FUNCTIONS = {row.name: _bind(row) for row in rows() if row.name not in NOT_FUNCTIONS}
+sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS)
+
+
+def sum(x: Like, axis: Any = None, keepdims: bool = False) -> Value:
+    """Sum over ``axis`` (an int, several, or None for all). Half types accumulate in float32."""
+    return reduce("sum", x, axis, keepdims)
+
+
+def pow(base: Like, exponent: Like) -> Value:
+    """``base ** exponent``; small whole exponents become products, 0.5 and -0.5 roots, as torch does."""
+    if isinstance(exponent, (int, float)) and not isinstance(exponent, bool):
+        value = lift(base)
+        if exponent == 0.5 and value.dtype.is_float:
+            return elementwise("sqrt", base)
+        if exponent == -0.5 and value.dtype.is_float:
+            return elementwise("rsqrt", base)
+        if float(exponent).is_integer() and _is_small_power(value.dtype, exponent):
+            return _whole_power(value, int(exponent), is_float=isinstance(exponent, float))
+    return elementwise("pow", base, exponent)
+
+
+def _is_small_power(dtype: DType, exponent: float) -> bool:
+    if dtype.is_float:
+        return -2 <= exponent <= 3 and exponent != 0
+    return isinstance(exponent, int) and exponent >= 1 and dtype is not dtypes.bool_
+
+
+def _whole_power(value: Value, exponent: int, is_float: bool) -> Value:
+    if exponent == 1:
+        return elementwise("mul", value, 1.0 if is_float else 1)
+    if exponent < 0:
+        return elementwise("div", 1.0, _whole_power(value, -exponent, is_float) if exponent < -1 else value)
+    return Value(Call("powi", (value.expr,), value.expr.dtype, str(exponent)), value.dtype, value.dims)
+
+
+def polygamma(n: int, x: Like) -> Value:
+    """The n-th derivative of digamma at ``x``."""
+    return elementwise("digamma", x) if n == 0 else elementwise("polygamma", x, detail=str(n))
+
+
+def stop_gradient(x: Like) -> Value:
+    """``x``, through which no gradient flows."""
+    value = lift(x)
+    return Value(Call("barrier", (value.expr,), value.expr.dtype), value.dtype, value.dims)
+
+
+def square(x: Like) -> Value:
+    """``x * x``."""
+    return pow(x, 2)
+
+
+def reciprocal(x: Like) -> Value:
+    """``1 / x``."""
+    return elementwise("div", 1.0, x)
+
+
+def register_function(
+    name: str,
+    *,
+    cuda: str,
+    reference: Callable[..., Any],
+    arity: int = 1,
+    derivative: Callable[..., Any] | None = None,
+    sympy: Callable[..., Any] | None = None,
+    header: str = "",
+    doc: str = "",
+) -> Callable[..., Value]:
+    """Add a scalar function to the language and return it.
+
+    Args:
+        name: a new name.
+        cuda: the call's CUDA text, with ``{0}``, ``{1}`` for arguments and ``{f}`` for ``f`` in float32 and nothing in
+            float64, for example ``"j0{f}({0})"``.
+        reference: ``reference(torch, *args)`` computes it on torch tensors; the oracle of `fusegen check` and `run`.
+        derivative: ``derivative(*args, y)`` returns one expression per argument (None for zero), built with ``+ - * /``
+            and fusegen's table functions through ``fg.table``.
+        sympy: ``sympy(sp, *args)`` instead, for sympy to differentiate.
+        header: CUDA text of device functions that ``cuda`` calls, placed before the kernel.
+
+    Raises:
+        DeclarationError: the name is taken.
+    """
+    row = Function(
+        name, arity, Kind.FLOAT, cuda, reference, partials=derivative, sympy=sympy, header=header, cost=16, doc=doc,
+        smooth=derivative is not None or sympy is not None,
+    )  # fmt: skip
+    return _bind(register(row))
+
+
+def _swap(function: Callable[..., Value]) -> Callable[..., Value]:
+    return lambda self, other: function(other, self)
+
+
+def _operators() -> None:
+    binary = {
+        "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
+        "and": "bitwise_and", "or": "bitwise_or", "xor": "bitwise_xor", "lshift": "left_shift", "rshift": "right_shift",
+    }  # fmt: skip
+    for python, name in binary.items():
+        function: Callable[..., Value] = lambda a, b, _name=name: elementwise(_name, a, b)  # noqa: E731
+        setattr(Value, f"__{python}__", function)
+        setattr(Value, f"__r{python}__", _swap(function))
+    for name in ("lt", "le", "gt", "ge", "eq", "ne"):
+        setattr(Value, f"__{name}__", lambda a, b, _name=name: elementwise(_name, a, b))
+    operators: dict[str, Callable[..., Value]] = {
+        "__pow__": pow,
+        "__rpow__": _swap(pow),
+        "__neg__": lambda x: elementwise("neg", x),
+        "__pos__": lambda x: x,
+        "__abs__": lambda x: elementwise("abs", x),
+        "__invert__": lambda x: elementwise("bitwise_not", x),
+    }
+    for method, function in operators.items():
+        setattr(Value, method, function)
+
+
+_operators()
+
+__all__ = [
+    *TABLE_FUNCTIONS,
+    "concat",
+    "mean",
+    "polygamma",
+    "pow",
+    "reciprocal",
+    "register_function",
+    "size",
+    "split",
+    "square",
+    "stop_gradient",
+    "sum",
+]

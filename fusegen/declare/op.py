@@ -1,0 +1,168 @@
+"""A declaration: the user's function, and how a call's arguments become operands, scalars and constants."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fusegen.core import dtypes
+from fusegen.core.errors import DeclarationError
+from fusegen.core.ir import Op
+from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, trace
+from fusegen.declare.value import Value, current
+
+
+class Const:
+    """Annotation of a parameter whose value is fixed when the op is compiled: ``power: fg.Const = 2``."""
+
+
+class Scalar:
+    """Annotation of a parameter that takes a Python number at run time, also where its default is an int or None."""
+
+
+_codes: set[Any] = set()
+
+
+@dataclass
+class Declaration:
+    """One declared op.
+
+    Which arguments are what: a tensor is an operand. A float is a runtime scalar. An int or bool is a runtime scalar
+    too where its parameter has no default or a float default; otherwise (``axis=-1``, ``keepdims=False``) it is a
+    constant of the compiled op, as are None, strings and tuples. ``fg.Const`` and ``fg.Scalar`` overrule this.
+    """
+
+    function: Callable[..., Any]
+    name: str
+    signature: inspect.Signature
+    gradient: Callable[..., Any] | None = None
+    traces: dict[Any, Op] = field(default_factory=dict)
+    arguments: dict[Op, dict[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, function: Callable[..., Any], name: str | None = None) -> Declaration:
+        """Read the function's signature.
+
+        Raises:
+            DeclarationError: it takes ``*args`` or ``**kwargs``.
+        """
+        signature = inspect.signature(function)
+        for parameter in signature.parameters.values():
+            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+                raise DeclarationError(
+                    f"op {function.__name__}",
+                    given=f"the parameter {parameter}",
+                    expected="named parameters: each is an operand, a scalar or a constant",
+                    fix="give every tensor a name of its own",
+                )
+        _codes.add(getattr(function, "__code__", None))
+        return cls(function, name or function.__name__, signature)
+
+    @property
+    def declared(self) -> str:
+        """Where the op is declared, as ``ops/blends.py``: file and folder name, nothing of the machine."""
+        code = getattr(self.function, "__code__", None)
+        if code is None:
+            return ""
+        path = Path(code.co_filename)
+        return path.name if path.parent.name in ("", ".") else f"{path.parent.name}/{path.name}"
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by parameter name, defaults filled in.
+
+        Raises:
+            DeclarationError: the arguments do not fit the signature.
+        """
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise DeclarationError(
+                f"{self.name}{self.signature}", given=str(error), expected="arguments that fit the signature",
+                fix="see the signature above",
+            ) from None  # fmt: skip
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+    def is_runtime_number(self, name: str, value: Any) -> bool:
+        """Whether this Python number is handed over at run time (see the class)."""
+        if not isinstance(value, (bool, int, float)):
+            return False
+        parameter = self.signature.parameters[name]
+        annotation = parameter.annotation
+        if annotation in (Const, "fg.Const", "Const"):
+            return False
+        if annotation in (Scalar, "fg.Scalar", "Scalar", float, "float") or isinstance(value, float):
+            return True
+        return parameter.default is parameter.empty or isinstance(parameter.default, float)
+
+    def scalar_spec(self, name: str, value: Any) -> ScalarSpec:
+        """The dtype a number has in the trace. A parameter that is a float by default stays one when given an int."""
+        parameter = self.signature.parameters[name]
+        if isinstance(value, float) or isinstance(parameter.default, float) or parameter.annotation in (float, "float"):
+            return ScalarSpec(dtypes.float32)
+        return ScalarSpec(dtypes.bool_ if isinstance(value, bool) else dtypes.int64)
+
+    def trace(self, arguments: Mapping[str, Spec | Any]) -> Op:
+        """The Op for these arguments; traced once per pattern (ranks, dtypes, which sizes are 1, constants)."""
+        key = tuple((name, _pattern(value)) for name, value in arguments.items())
+        op = self.traces.get(key)
+        if (
+            op is None
+            or any(isinstance(value, TensorSpec) for value in arguments.values())
+            and _sizes_clash(op, arguments)
+        ):
+            op = trace(self.function, self.name, self.declared, arguments, _codes)
+            self.traces[key] = op
+            self.arguments[op] = dict(arguments)
+        return op
+
+    def set_gradient(self, function: Callable[..., Any]) -> None:
+        """Replace the derived gradient (see ``FusedOp.gradient``)."""
+        _codes.add(getattr(function, "__code__", None))
+        self.gradient = function
+
+    def inline(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+        """The op called by another op's declaration: its body is traced in place."""
+        arguments = self.bind(args, kwargs)
+        if self.gradient is not None:
+            raise DeclarationError(
+                current().where,
+                given=f"a call of {self.name}, whose gradient is overridden, inside another op",
+                expected="ops whose gradient is derived",
+                fix="call it outside, or spell the straight-through part with fg.stop_gradient",
+            )
+        return self.function(**arguments)
+
+
+def _pattern(value: Any) -> Any:
+    if isinstance(value, TensorSpec):
+        return value.pattern
+    if isinstance(value, (ScalarSpec, type(None), str, bool, int, float)):
+        return type(value).__name__, value
+    if isinstance(value, (tuple, list)):
+        return tuple(_pattern(item) for item in value)
+    return type(value).__name__, repr(value)
+
+
+def _sizes_clash(op: Op, arguments: Mapping[str, Any]) -> bool:
+    """Whether these sizes contradict the trace found for their pattern; tracing again then says what is wrong."""
+    sizes: dict[str, int] = {}
+    for operand in op.operands:
+        part = operand.part
+        shape = arguments[part.base if part else operand.name].shape
+        for dim, axis in enumerate(operand.shape):
+            size = shape[dim]
+            if part and dim == part.dim:
+                if size % part.count:
+                    return True
+                size //= part.count
+            if axis is not None and sizes.setdefault(axis, size) != size:
+                return True
+    return False
+
+
+def is_symbolic(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    return any(isinstance(value, Value) for value in (*args, *kwargs.values()))

@@ -1,0 +1,223 @@
+"""Runs a declaration on symbolic tensors and closes what it recorded into an Op."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import FrameType
+from typing import Any
+
+from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
+from fusegen.core.errors import DeclarationError
+from fusegen.core.ir import Expr, Op, Operand, Output, Part, Reduce, Ref, Scalar, Size, refs, transform
+from fusegen.core.lets import introduce_lets, rename_refs, safe_name
+from fusegen.declare.value import AxisVar, Dims, Packed, Tracer, Value, broadcast, convert, lift, tracing
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """What a trace knows of a tensor argument. Only *which* dimensions are 1 shapes the Op, never the other sizes."""
+
+    dtype: DType
+    shape: tuple[int, ...]
+
+    @property
+    def pattern(self) -> tuple[DType, tuple[bool, ...]]:
+        return self.dtype, tuple(size == 1 for size in self.shape)
+
+
+@dataclass(frozen=True)
+class ScalarSpec:
+    """A Python number given at run time; its value is not part of the trace."""
+
+    dtype: DType
+
+
+Spec = TensorSpec | ScalarSpec
+
+
+def trace(function: Callable[..., Any], name: str, declared: str, arguments: Mapping[str, Any], codes: set[Any]) -> Op:
+    """The Op that ``function`` declares for these arguments.
+
+    Args:
+        arguments: per parameter a TensorSpec, a ScalarSpec, or a compile-time constant that is passed through.
+        codes: code objects of ops, whose local variable names become names in the Op.
+
+    Raises:
+        DeclarationError, ShapeError, DtypeError: what the declaration says is not possible, and where.
+    """
+    tracer = Tracer(where=_where(name, declared), codes=codes)
+    scalars: list[Scalar] = []
+    with_double = any(isinstance(a, TensorSpec) and a.dtype is dtypes.float64 for a in arguments.values())
+    values = {key: _symbolic(tracer, scalars, key, given, with_double) for key, given in arguments.items()}
+    with tracing(tracer), _LocalNames(tracer):
+        returned = function(**values)
+    return _close(tracer, name, declared, scalars, returned, function.__doc__ or "")
+
+
+def _where(name: str, declared: str) -> str:
+    return f"{name}, declared in {declared}" if declared else name
+
+
+def _symbolic(tracer: Tracer, scalars: list[Scalar], name: str, given: Any, with_double: bool) -> Any:
+    if isinstance(given, TensorSpec):
+        dims = tuple(
+            None if size == 1 else AxisVar(size, f"dimension {p} of {name}") for p, size in enumerate(given.shape)
+        )
+        operand = Operand(name, given.dtype, ())
+        tracer.operands.append((operand, dims))
+        return Value(operand.ref, given.dtype, dims)
+    if isinstance(given, ScalarSpec):
+        stored = given.dtype
+        if stored.is_float:
+            stored = dtypes.float64 if with_double else dtypes.float32
+        scalars.append(Scalar(name, stored))
+        return Value(scalars[-1].ref, dtypes.float32 if stored.is_float else stored, weak=True)
+    return given
+
+
+class _LocalNames:
+    """Reads the local variables of op functions as they return: they name the intermediates (``rstd``)."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
+
+    def __enter__(self) -> None:
+        self.outer = sys.getprofile()
+        sys.setprofile(self._on_event)
+
+    def __exit__(self, *_: object) -> None:
+        sys.setprofile(self.outer)
+
+    def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "return" and frame.f_code in self.tracer.codes:
+            for local, value in frame.f_locals.items():
+                if isinstance(value, Value):
+                    self.tracer.names[value.expr] = local
+
+
+def _outputs(tracer: Tracer, returned: Any) -> tuple[list[tuple[Value, Part | None]], str]:
+    many = isinstance(returned, (tuple, list))
+    items = list(returned) if many else [returned]
+    if not items:
+        raise _nothing(tracer, "nothing" if many else repr(returned))
+    outputs: list[tuple[Value, Part | None]] = []
+    for position, item in enumerate(items):
+        if isinstance(item, Packed):
+            base = f"out_{position}" if many else "out"
+            outputs += [(value, Part(base, item.dim, index, len(item.parts))) for index, value in enumerate(item.parts)]
+        elif isinstance(item, (Value, bool, int, float)):
+            outputs.append((lift(item), None))
+        else:
+            raise _nothing(tracer, f"a {type(item).__name__}")
+    return outputs, "tuple" if many else "one"
+
+
+def _nothing(tracer: Tracer, given: str) -> DeclarationError:
+    return DeclarationError(
+        tracer.where,
+        given=f"{given} returned",
+        expected="a symbolic tensor, or a tuple of them",
+        fix="return the expression that the op computes",
+    )
+
+
+def _axis_names(tracer: Tracer, outputs: Sequence[tuple[Value, Part | None]]) -> dict[AxisVar, str]:
+    """d0, d1, ... after the position in the result (and in the widest operand for axes that are reduced away)."""
+    shapes: list[Dims] = [value.dims for value, _ in outputs]
+    shapes += sorted((dims for _, dims in tracer.operands), key=len, reverse=True)
+    names: dict[AxisVar, str] = {}
+    rank = max((len(dims) for dims in shapes), default=0)
+    for dims in sorted(shapes, key=len, reverse=True):
+        for position, dim in enumerate(dims, start=rank - len(dims)):
+            if dim is not None and dim.find() not in names:
+                wanted = f"d{position}"
+                while wanted in names.values():
+                    position += 1
+                    wanted = f"d{position}"
+                names[dim.find()] = wanted
+    return names
+
+
+def _close(tracer: Tracer, name: str, declared: str, scalars: list[Scalar], returned: Any, doc: str) -> Op:
+    with tracing(tracer):
+        results, kind = _outputs(tracer, returned)
+    axis_names = _axis_names(tracer, results)
+
+    def shape(dims: Dims) -> tuple[str | None, ...]:
+        return tuple(axis_names[dim.find()] if dim else None for dim in dims)
+
+    final: dict[str, str] = {}
+    taken = {operand.name for operand, _ in tracer.operands if operand.part is None} | {s.name for s in scalars}
+    for ref, local in [(e, n) for e, n in tracer.names.items() if isinstance(e, Ref)]:
+        if ref.name.startswith("@r") or any(o.name == ref.name and o.part for o, _ in tracer.operands):
+            final[ref.name] = safe_name(local, taken)
+            taken.add(final[ref.name])
+    for reduce, _ in tracer.reduces:
+        if reduce.name not in final:
+            final[reduce.name] = safe_name("total" if len(tracer.reduces) == 1 else "total_1", taken)
+            taken.add(final[reduce.name])
+
+    def rule(node: Expr) -> Expr:
+        if isinstance(node, Size) and node.axis in tracer.sizes:
+            return Size(axis_names[tracer.sizes[node.axis].find()])
+        return node
+
+    def close(expr: Expr) -> Expr:
+        return rename_refs(transform([expr], rule)[expr], final)
+
+    operands = [replace(o, name=final.get(o.name, o.name), shape=shape(dims)) for o, dims in tracer.operands]
+    reduces = [
+        Reduce(final[r.name], r.kind, close(r.expr), tuple(sorted((axis_names[a.find()] for a in over))))
+        for r, over in tracer.reduces
+    ]
+    outputs = _name_outputs(tracer, results, close, shape, kind, taken)
+    local_names = {close(e): n for e, n in tracer.names.items() if not isinstance(e, Ref)}
+    for output in outputs:
+        local_names.pop(output.expr, None)
+    taken |= {output.name for output in outputs}
+    statements, bound = introduce_lets(_live(reduces, outputs), outputs, local_names, taken | set(final.values()))
+    used = tuple(_used_operands(operands, statements, bound))
+    return Op(name, "forward", used, tuple(scalars), tuple(statements), tuple(bound), kind, declared, doc)
+
+
+def _name_outputs(
+    tracer: Tracer, results: Sequence[tuple[Value, Part | None]], close: Any, shape: Any, kind: str, taken: set[str]
+) -> list[Output]:
+    outputs: list[Output] = []
+    names = set(taken)
+    for position, (value, part) in enumerate(results):
+        wanted = "out" if kind == "one" else f"out_{position}"
+        local = tracer.names.get(value.expr)
+        if local and local not in names and not isinstance(value.expr, Ref):
+            wanted = local
+        if part:
+            wanted = f"{part.base}_{part.index}"
+        wanted = safe_name(wanted, names)
+        names.add(wanted)
+        expr = close(convert(value.expr, value.dtype))
+        outputs.append(Output(wanted, expr, value.dtype, shape(value.dims), part))
+    return outputs
+
+
+def _live(reduces: list[Reduce], outputs: Sequence[Output]) -> list[Reduce]:
+    """Reductions that some output needs."""
+    needed = {ref.name for output in outputs for ref in refs(output.expr)}
+    for reduce in reversed(reduces):
+        if reduce.name in needed:
+            needed |= {ref.name for ref in refs(reduce.expr)}
+    return [reduce for reduce in reduces if reduce.name in needed]
+
+
+def _used_operands(operands: list[Operand], statements: Sequence[Any], outputs: Sequence[Output]) -> list[Operand]:
+    """Operands that are read, and arguments that nothing reads (they still are arguments). Not a packed tensor whose
+    parts are read instead, nor parts that are not.
+    """
+    read = {ref.name for item in (*statements, *outputs) for ref in refs(item.expr)}
+    packed = {operand.part.base for operand in operands if operand.part}
+    return [o for o in operands if o.name in read or (o.part is None and o.name not in packed)]
+
+
+__all__ = ["ScalarSpec", "Spec", "TensorSpec", "broadcast", "trace"]

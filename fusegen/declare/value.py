@@ -1,0 +1,430 @@
+"""Symbolic tensors: what a declaration computes with, under torch's rules for dtypes and broadcasting."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
+from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
+from fusegen.core.ir import Call, Const, Expr, Operand, Part, Reduce, Ref, Size, const, refs
+from fusegen.declare.table import Function, Kind, lookup
+
+_current = threading.local()
+
+
+class AxisVar:
+    """An axis during tracing. Broadcasting two dimensions against each other makes their axes one (union-find)."""
+
+    def __init__(self, size: int, origin: str) -> None:
+        self.size, self.origin, self.parent = size, origin, self
+
+    def find(self) -> AxisVar:
+        node = self
+        while node.parent is not node:
+            node = node.parent
+        return node
+
+
+Dims = tuple["AxisVar | None", ...]
+
+
+@dataclass
+class Tracer:
+    """What is being recorded: one per trace, current in its thread while the declaration runs."""
+
+    where: str
+    operands: list[tuple[Operand, Dims]] = field(default_factory=list)
+    reduces: list[tuple[Reduce, tuple[AxisVar, ...]]] = field(default_factory=list)
+    sizes: dict[str, AxisVar] = field(default_factory=dict)
+    parts: dict[tuple[str, int, int], tuple[Value, ...]] = field(default_factory=dict)
+    names: dict[Expr, str] = field(default_factory=dict)
+    codes: set[Any] = field(default_factory=set)
+
+    def axes_of(self, expr: Expr) -> set[AxisVar]:
+        known = {operand.name: dims for operand, dims in self.operands}
+        found: set[AxisVar] = set()
+        for ref in refs(expr):
+            if ref.name in known:
+                found |= {dim.find() for dim in known[ref.name] if dim}
+            else:
+                for reduce, over in self.reduces:
+                    if reduce.name == ref.name:
+                        found |= self.axes_of(reduce.expr) - {axis.find() for axis in over}
+        return found
+
+    def size(self, axis: AxisVar) -> Expr:
+        name = f"@s{len(self.sizes)}"
+        self.sizes[name] = axis
+        return Size(name)
+
+
+def current() -> Tracer:
+    """The tracer of the declaration that is running in this thread."""
+    tracer: Tracer | None = getattr(_current, "tracer", None)
+    if tracer is None:
+        raise DeclarationError(
+            "fusegen",
+            given="a language function (fg.exp, fg.where, ...) called outside an op",
+            expected="a call inside a function decorated with @fg.op",
+            fix="declare an op that contains the expression, or use fg.ops for ready-made ones",
+        )
+    return tracer
+
+
+class tracing:
+    """Context manager that makes ``tracer`` current."""
+
+    def __init__(self, tracer: Tracer) -> None:
+        self.tracer = tracer
+
+    def __enter__(self) -> Tracer:
+        self.outer = getattr(_current, "tracer", None)
+        _current.tracer = self.tracer
+        return self.tracer
+
+    def __exit__(self, *_: object) -> None:
+        _current.tracer = self.outer
+
+
+def _no_python_value(what: str, fix: str) -> Any:
+    def refuse(self: Value, *_: Any) -> Any:
+        raise DeclarationError(
+            current().where if getattr(_current, "tracer", None) else "fusegen",
+            given=f"{what} of a symbolic tensor",
+            expected="operations that the whole tensor can take: inside an op there are no values yet",
+            fix=fix,
+        )
+
+    return refuse
+
+
+class Value:
+    """A symbolic tensor, or a Python number lifted into the trace (``weak``).
+
+    Attributes:
+        expr: the scalar expression.
+        dtype: the dtype torch would give it.
+        dims: an axis per dimension, None where the size is one.
+    """
+
+    __array_ufunc__ = None
+    __slots__ = ("dims", "dtype", "expr", "weak")
+
+    def __init__(self, expr: Expr, dtype: DType, dims: Dims = (), weak: bool = False) -> None:
+        self.expr, self.dtype, self.dims, self.weak = expr, dtype, dims, weak
+
+    @property
+    def ndim(self) -> int:
+        return len(self.dims)
+
+    def to(self, dtype: Any) -> Value:
+        return cast(self, dtype)
+
+    def sum(self, axis: Any = None, keepdims: bool = False) -> Value:
+        return reduce("sum", self, axis, keepdims)
+
+    def mean(self, axis: Any = None, keepdims: bool = False) -> Value:
+        return mean(self, axis, keepdims)
+
+    __bool__ = _no_python_value(
+        "the truth", "use fg.where(condition, a, b); to branch on an argument while tracing annotate it `: fg.Const`"
+    )
+    __float__ = _no_python_value("the float value", "use fusegen's function (fg.exp) instead of math's")
+    __int__ = _no_python_value("the int value", "use .to(fg.int64)")
+    __index__ = _no_python_value("the int value", "annotate the argument `: fg.Const`")
+    __len__ = _no_python_value("the length", "use fg.size(x, axis)")
+    __iter__ = _no_python_value("the elements", "use fg.split(x, count, axis) for equal parts")
+    __getitem__ = _no_python_value("an item", "use fg.split(x, count, axis) for equal parts")
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return f"<symbolic {self.dtype} tensor of rank {self.ndim}>"
+
+
+Like = Value | bool | int | float
+
+
+def lift(value: Any) -> Value:
+    """A Python number as a weak literal; symbolic tensors as they are.
+
+    Raises:
+        DeclarationError: anything else, a real tensor among them.
+    """
+    if isinstance(value, Value):
+        return value
+    if isinstance(value, bool):
+        return Value(const(value, dtypes.bool_), dtypes.bool_, weak=True)
+    if isinstance(value, int):
+        return Value(const(value, dtypes.int64), dtypes.int64, weak=True)
+    if isinstance(value, float):
+        return Value(const(value, dtypes.float64), dtypes.float32, weak=True)
+    raise DeclarationError(
+        current().where,
+        given=f"a {type(value).__module__}.{type(value).__qualname__} inside the declaration",
+        expected="symbolic tensors and Python numbers",
+        fix="pass it to the op as an argument",
+    )
+
+
+def convert(expr: Expr, dtype: DType) -> Expr:
+    """``expr`` in the compute dtype of ``dtype``; never rounds to a half type."""
+    dtype = dtype.compute
+    if expr.dtype is dtype:
+        return expr
+    if isinstance(expr, Const):
+        return const(expr.value, dtype)
+    return Call("cast", (expr,), dtype)
+
+
+def result_type(values: Sequence[Value]) -> DType:
+    """As ``torch.result_type``: dimension tensors, then 0-d tensors, then Python numbers."""
+    groups: list[DType | None] = [None, None, None]
+    for value in values:
+        level = 2 if value.weak else 0 if value.dims else 1
+        known = groups[level]
+        groups[level] = value.dtype if known is None else dtypes.join(known, value.dtype)
+
+    def combine(higher: DType | None, lower: DType | None) -> DType | None:
+        if higher is None or lower is None:
+            return higher or lower
+        if higher.is_float:
+            return higher
+        if higher is dtypes.bool_ or lower.is_float:
+            return dtypes.join(higher, lower)
+        return higher
+
+    found = combine(groups[0], combine(groups[1], groups[2]))
+    assert found is not None
+    return found
+
+
+def broadcast(values: Sequence[Value], what: str) -> Dims:
+    """NumPy's rule, right-aligned; two axes that meet become one.
+
+    Raises:
+        ShapeError: their sizes differ.
+    """
+    rank = max(len(value.dims) for value in values)
+    dims: list[AxisVar | None] = [None] * rank
+    for value in values:
+        for position, dim in enumerate(value.dims, start=rank - len(value.dims)):
+            if dim is None:
+                continue
+            mine, theirs = dims[position], dim.find()
+            if mine is None:
+                dims[position] = theirs
+            elif mine.find() is not theirs:
+                dims[position] = _unify(mine.find(), theirs, what)
+    return tuple(dim.find() if dim else None for dim in dims)
+
+
+def _unify(a: AxisVar, b: AxisVar, what: str) -> AxisVar:
+    if a.size != b.size:
+        raise ShapeError(
+            f"{current().where}, {what}",
+            given=f"{a.origin} of size {a.size} against {b.origin} of size {b.size}",
+            expected="equal sizes, or size 1 on one side",
+            fix="reshape one of them so that trailing dimensions line up (shapes are aligned from the right)",
+        )
+    b.parent = a
+    return a
+
+
+def elementwise(name: str, *args: Like, detail: str = "") -> Value:
+    """A row of the function table applied with broadcasting and promotion."""
+    row = lookup(name)
+    if len(args) != row.arity:
+        raise DeclarationError(
+            f"{current().where}, {name}",
+            given=f"{len(args)} arguments",
+            expected=f"{row.arity}",
+            fix="see `fusegen list --functions`",
+        )
+    values = [lift(arg) for arg in args]
+    dims = broadcast(values, name)
+    head = values[:1] if row.kind is Kind.SELECT else []
+    typed = values[len(head) :]
+    dtype = _argument_dtype(row, typed)
+    exprs = [convert(value.expr, dtype) for value in typed]
+    if head:
+        if head[0].dtype is not dtypes.bool_:
+            raise _wrong_dtype(name, head[0].dtype, "a bool condition", "compare it with something: x != 0")
+        exprs.insert(0, head[0].expr)
+    expr = row(*exprs, detail=detail)
+    weak = all(value.weak for value in values)
+    return Value(expr, dtypes.bool_ if expr.dtype is dtypes.bool_ else dtype, dims, weak)
+
+
+def _argument_dtype(row: Function, values: Sequence[Value]) -> DType:
+    dtype = result_type(values)
+    if row.kind is Kind.LOGICAL:
+        return dtypes.bool_
+    if row.kind in (Kind.FLOAT, Kind.PREDICATE) and not dtype.is_float:
+        return dtypes.float32
+    if row.kind is Kind.BITWISE and dtype.is_float:
+        raise _wrong_dtype(row.name, dtype, "integers or bools", "cast with .to(fg.int64)")
+    if row.name in ("sub", "neg", "sign", "abs") and dtype is dtypes.bool_ and not all(v.weak for v in values):
+        raise _wrong_dtype(row.name, dtype, "numbers (torch refuses this on bools too)", "use ~x, or cast with .to()")
+    if row.name in ("left_shift", "right_shift", "floor_divide", "remainder", "fmod") and dtype is dtypes.bool_:
+        raise _wrong_dtype(row.name, dtype, "numbers", "cast with .to(fg.int64)")
+    return dtype
+
+
+def _wrong_dtype(name: str, given: DType, expected: str, fix: str) -> DtypeError:
+    return DtypeError(f"{current().where}, {name}", given=str(given), expected=expected, fix=fix)
+
+
+def cast(x: Like, dtype: Any) -> Value:
+    """``x`` in another dtype (a fusegen or torch dtype, or its name); to a half type it rounds."""
+    value, target = lift(x), as_dtype(dtype)
+    expr = convert(value.expr, target)
+    if target.is_half and value.dtype is not target:
+        expr = Call("cast", (expr,), target.compute, target.name)
+    return Value(expr, target, value.dims)
+
+
+def as_dtype(dtype: Any) -> DType:
+    """A row of the dtype table from fusegen's, torch's or NumPy's dtype, or a name."""
+    if isinstance(dtype, DType):
+        return dtype
+    found = dtypes.parse(str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype))
+    if found is None:
+        raise DtypeError(
+            "fusegen", given=repr(dtype), expected=", ".join(dtypes.BY_NAME), fix="cast the tensor to one of these"
+        )
+    return found
+
+
+def normalize_axes(value: Value, axis: Any, what: str) -> tuple[int, ...]:
+    """Axes as sorted non-negative positions; None means all."""
+    wanted = range(value.ndim) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    rank = max(value.ndim, 1)
+    for a in wanted:
+        if not isinstance(a, int) or not -rank <= a < rank:
+            raise ShapeError(
+                f"{current().where}, {what}",
+                given=f"axis {a!r} of a tensor of rank {value.ndim}",
+                expected=f"an int from {-rank} to {rank - 1}",
+                fix="count dimensions from 0, or from -1 at the end",
+            )
+    positions = sorted({a % rank for a in wanted})
+    if len(positions) != len(tuple(wanted)):
+        raise ShapeError(
+            f"{current().where}, {what}",
+            given=f"axes {tuple(wanted)}",
+            expected="each axis once",
+            fix="remove the repeated one",
+        )
+    return tuple(p for p in positions if p < value.ndim)
+
+
+def reduce(kind: str, x: Like, axis: Any = None, keepdims: bool = False) -> Value:
+    """``x`` reduced over ``axis`` (None: all axes). Sums of integers and bools are int64, as torch's."""
+    value = lift(x)
+    positions = normalize_axes(value, axis, kind)
+    dtype = value.dtype if value.dtype.is_float else dtypes.int64
+    tracer = current()
+    expr = convert(value.expr, dtype)
+    over = tuple(dim.find() for p in positions if (dim := value.dims[p]) is not None)
+    varying = tracer.axes_of(expr)
+    for axis_var in over:
+        if axis_var not in varying:
+            expr = expr * convert(tracer.size(axis_var), dtype)
+    over = tuple(axis_var for axis_var in over if axis_var in varying)
+    if over:
+        node = Reduce(f"@r{len(tracer.reduces)}", kind, expr, ())
+        tracer.reduces.append((node, over))
+        expr = Ref(node.name, expr.dtype)
+    kept: list[AxisVar | None] = [None if p in positions else dim for p, dim in enumerate(value.dims)]
+    dims = tuple(kept if keepdims else [dim for p, dim in enumerate(kept) if p not in positions])
+    return Value(expr, dtype, dims)
+
+
+def mean(x: Like, axis: Any = None, keepdims: bool = False) -> Value:
+    """Arithmetic mean over ``axis`` (None: all axes). Of no elements: NaN, as torch."""
+    value = lift(x)
+    if not value.dtype.is_float:
+        raise _wrong_dtype("mean", value.dtype, "a float dtype (as torch)", "cast with .to(fg.float32)")
+    total = reduce("sum", value, axis, keepdims)
+    count: Expr | None = None
+    for p in normalize_axes(value, axis, "mean"):
+        dim = value.dims[p]
+        if dim is not None:
+            factor = convert(current().size(dim.find()), total.dtype)
+            count = factor if count is None else count * factor
+    return total if count is None else Value(total.expr / count, total.dtype, total.dims)
+
+
+def size(x: Value, axis: int | Sequence[int] | None = None) -> Value:
+    """Number of elements along ``axis`` (None: all), as a weak integer known at launch."""
+    expr: Expr = const(1, dtypes.int64)
+    for p in normalize_axes(x, axis, "size"):
+        dim = x.dims[p]
+        if dim is not None:
+            factor = current().size(dim.find())
+            expr = factor if isinstance(expr, Const) else expr * factor
+    return Value(expr, dtypes.int64, weak=True)
+
+
+def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
+    """``count`` equal blocks of an *argument* of the op along ``axis``: views, no data moves.
+
+    Raises:
+        DeclarationError: ``x`` is an intermediate.
+        ShapeError: the dimension does not divide by ``count``.
+    """
+    tracer = current()
+    (dim,) = normalize_axes(x, axis, "split")
+    base = next((operand for operand, _ in tracer.operands if operand.ref is x.expr and operand.part is None), None)
+    if base is None:
+        raise DeclarationError(
+            f"{tracer.where}, split",
+            given="an intermediate result",
+            expected="an argument of the op: a split is a view of its memory",
+            fix="split the argument first and compute on the parts",
+        )
+    axis_var = x.dims[dim]
+    length = axis_var.size if axis_var else 1
+    if count < 1 or length % count:
+        raise ShapeError(
+            f"{tracer.where}, split",
+            given=f"dimension {dim} of {base.name} of size {length} in {count} parts",
+            expected=f"a size that divides by {count}",
+            fix="check the packing of the argument",
+        )
+    if count == 1:
+        return (x,)
+    key = (base.name, dim, count)
+    if key not in tracer.parts:
+        origin = f"a part of {base.name}'s dimension {dim}"
+        part_axis = AxisVar(length // count, origin)
+        dims = (*x.dims[:dim], part_axis, *x.dims[dim + 1 :])
+        made = []
+        for index in range(count):
+            operand = Operand(f"{base.name}_{index}", base.dtype, (), Part(base.name, dim, index, count))
+            tracer.operands.append((operand, dims))
+            made.append(Value(operand.ref, base.dtype, dims))
+        tracer.parts[key] = tuple(made)
+    return tracer.parts[key]
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Equal blocks to be written side by side into one output tensor; only returned, never computed with."""
+
+    parts: tuple[Value, ...]
+    dim: int
+
+
+def concat(parts: Sequence[Like], axis: int = -1) -> Packed:
+    """One output made of equally shaped ``parts`` along ``axis``; each kernel writes its block in place."""
+    values = [lift(part) for part in parts]
+    dims = broadcast(values, "concat")
+    dtype = result_type(values)
+    full = tuple(Value(convert(value.expr, dtype), dtype, dims) for value in values)
+    (dim,) = normalize_axes(full[0], axis, "concat")
+    return Packed(full, dim)

@@ -1,0 +1,287 @@
+"""The backward of an Op, as an Op.
+
+Reverse accumulation over the op's definitions. Inside one definition sympy differentiates the whole expression at
+once, so that ``x + w * (y - x)`` gives ``1 - w`` by x; expressions too large for that are cut, and the chain rule runs
+over the cuts. Between definitions there is one rule: the adjoint of "lacks an axis" is "sum over that axis".
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+
+from fusegen.core import dtypes
+from fusegen.core.errors import DerivativeError
+from fusegen.core.ir import (
+    Call,
+    Const,
+    Expr,
+    Op,
+    Operand,
+    Output,
+    Part,
+    Reduce,
+    Ref,
+    Size,
+    const,
+    expr_axes,
+    refs,
+    substitute,
+    walk,
+)
+from fusegen.core.lets import introduce_lets, safe_name
+from fusegen.declare.table import lookup
+from fusegen.derive.simplify import TIDY, simplify, special_calls
+
+# Expressions up to this many operations (counted as a tree) go to sympy whole.
+LARGEST_EXPRESSION = 40
+
+
+@dataclass
+class _Definition:
+    """``ref`` stands for ``expr``, or for its reduction over ``over``."""
+
+    ref: Ref
+    expr: Expr
+    over: tuple[str, ...] = ()
+
+
+@dataclass
+class _Reverse:
+    """State of one reverse accumulation."""
+
+    axes: dict[str, frozenset[str]]
+    taken: set[str]
+    terms: dict[Ref, list[tuple[frozenset[str], Expr]]] = field(default_factory=dict)
+    reduces: list[Reduce] = field(default_factory=list)
+
+    def contribute(self, expr: Expr, cotangent: Expr, space: frozenset[str], wanted: Iterable[Ref]) -> None:
+        """Add ``cotangent * d(expr)/d(ref)`` to every ref that expr reads; sum over axes the ref lacks."""
+        from fusegen.derive.symbolic import partials  # sympy is slow to import, and a cached derivative needs none
+
+        reads = [ref for ref in refs(expr) if ref in set(wanted) and ref.dtype.is_float]
+        for ref, partial in partials(expr, reads).items():
+            product = cotangent * _cast(partial, cotangent.dtype)
+            over = space - self.axes[ref.name]
+            self.terms.setdefault(ref, []).append((over, product))
+
+    def total(self, ref: Ref, name: str) -> Expr | None:
+        """The accumulated adjoint of ``ref``, its sums turned into Reduce statements."""
+        grouped: dict[frozenset[str], Expr] = {}
+        for over, product in self.terms.get(ref, []):
+            product = simplify([product], TIDY)[product]
+            grouped[over] = grouped[over] + product if over in grouped else product
+        result: Expr | None = None
+        for over, expr in sorted(grouped.items(), key=lambda item: sorted(item[0])):
+            term = _cast(self._sum(expr, over, name) if over else expr, ref.dtype)
+            result = term if result is None else result + term
+        return result
+
+    def _sum(self, expr: Expr, over: frozenset[str], name: str) -> Expr:
+        varying = expr_axes(expr, self.axes)
+        for axis in sorted(over - varying):
+            expr = expr * _cast(Size(axis), expr.dtype)
+        over &= varying
+        if not over:
+            return expr
+        reduce_name = safe_name(f"sum_{name}", self.taken)
+        self.taken.add(reduce_name)
+        self.reduces.append(Reduce(reduce_name, "sum", expr, tuple(sorted(over))))
+        self.axes[reduce_name] = varying - over
+        return self.reduces[-1].ref
+
+
+def _cast(expr: Expr, dtype: dtypes.DType) -> Expr:
+    if expr.dtype is dtype.compute:
+        return expr
+    return const(expr.value, dtype) if isinstance(expr, Const) else Call("cast", (expr,), dtype.compute)
+
+
+def _definitions(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> tuple[list[_Definition], list[Expr]]:
+    """Cut large expressions. Returns the definitions in order of need, and each output in terms of them."""
+    known: dict[Expr, Expr] = {}
+    sizes: dict[Expr, int] = {}
+    found: list[_Definition] = []
+    shared = _shared_and_costly([item.expr for item in (*reduces, *outputs)])
+
+    def cut(root: Expr) -> Expr:
+        for node in walk([root]):
+            sizes[node] = 1 + sum(sizes[child] for child in node.children)
+            large = (sizes[node] > LARGEST_EXPRESSION and node is not root) or node in shared
+            if large and node.dtype.is_float and node not in known:
+                ref = Ref(f"@cut{len(known)}", node.dtype)
+                found.append(_Definition(ref, substitute(node, {k: v for k, v in known.items() if k is not node})))
+                known[node] = ref
+            if node in known:
+                sizes[node] = 1
+        return substitute(root, known)
+
+    for reduce in reduces:
+        found.append(_Definition(reduce.ref, cut(reduce.expr), reduce.over))
+    return found, [cut(output.expr) for output in outputs]
+
+
+def _shared_and_costly(roots: Sequence[Expr]) -> set[Expr]:
+    """Intermediates that are used more than once and contain a special function below their own call.
+
+    Their adjoint is accumulated once (an LSTM's cell state). Shared plain arithmetic is better put in place, because
+    sympy then sees what cancels.
+    """
+    uses = Counter(child for node in walk(roots) for child in node.children) + Counter(roots)
+    return {
+        node
+        for node in walk(roots)
+        if uses[node] > 1 and node.children and lookup_cost(node) < 16 and special_calls([node]) > 0
+    }
+
+
+def lookup_cost(node: Expr) -> int:
+    return lookup(node.function).cost if isinstance(node, Call) else 0
+
+
+def cotangent_name(output: Output) -> str:
+    return f"d_{output.name}"
+
+
+def cotangent_operand(output: Output) -> Operand:
+    """The operand of the backward op that carries the gradient of ``output``."""
+    part = replace(output.part, base=f"d_{output.part.base}") if output.part else None
+    return Operand(cotangent_name(output), output.dtype, output.shape, part)
+
+
+def gradient(op: Op, wanted: Sequence[str], given: Sequence[int] | None = None) -> Op:
+    """The backward of ``op``: reads its operands and the cotangents of its outputs, writes the wanted gradients.
+
+    Args:
+        wanted: names of arguments (a packed argument by its own name) whose gradients to compute.
+        given: positions of the outputs that have a cotangent; None means all float ones. An output without one costs
+            nothing.
+
+    Returns:
+        An Op labelled ``"backward"`` with outputs ``d_<argument>`` of the argument's dtype and shape.
+
+    Raises:
+        DerivativeError: a wanted argument is not a float tensor of the op.
+    """
+    _check_wanted(op, wanted)
+    reduces, outputs = op.expand()
+    positions = [i for i, o in enumerate(outputs) if o.dtype.is_float and (given is None or i in given)]
+    targets = [operand for operand in op.operands if (operand.part.base if operand.part else operand.name) in wanted]
+    cotangents = [cotangent_operand(outputs[i]) for i in positions]
+    state = _Reverse(
+        op.axes_of(), _names(op, reduces) | {c.name for c in cotangents} | {f"d_{t.name}" for t in targets}
+    )
+    state.axes.update({c.name: frozenset(a for a in c.shape if a) for c in cotangents})
+    definitions, roots = _definitions(reduces, outputs)
+    for definition in definitions:
+        state.axes[definition.ref.name] = expr_axes(definition.expr, state.axes) - set(definition.over)
+    leaves = [target.ref for target in targets]
+    differentiable = leaves + [definition.ref for definition in definitions]
+    for position, cotangent in zip(positions, cotangents, strict=True):
+        space = frozenset(a for a in outputs[position].shape if a)
+        start = _cast(cotangent.ref, roots[position].dtype)
+        state.contribute(roots[position], start, space, differentiable)
+    for definition in reversed(definitions):
+        adjoint = state.total(definition.ref, definition.ref.name.strip("@"))
+        if adjoint is not None:
+            space = expr_axes(definition.expr, state.axes)
+            state.contribute(definition.expr, adjoint, space, differentiable)
+    results = [_gradient_output(state, target) for target in targets]
+    return _close(op, definitions, reduces, state, results, cotangents)
+
+
+def _check_wanted(op: Op, wanted: Sequence[str]) -> None:
+    floats = {(o.part.base if o.part else o.name) for o in op.operands if o.dtype.is_float}
+    whole = {o.name for o in op.operands if o.part is None and _is_read(op, o)}
+    for name in wanted:
+        split = any(o.part and o.part.base == name for o in op.operands)
+        if name not in floats or (split and name in whole):
+            raise DerivativeError(
+                f"{op.name}, gradient",
+                given=f"the gradient of {name!r}" + (", used both whole and in parts" if name in floats else ""),
+                expected=f"a float tensor argument: {', '.join(sorted(floats)) or 'this op has none'}",
+                fix="use the parts everywhere" if name in floats else "ask for the gradients of float arguments only",
+            )
+
+
+def _is_read(op: Op, operand: Operand) -> bool:
+    return any(operand.ref in refs(item.expr) for item in (*op.statements, *op.outputs))
+
+
+def _names(op: Op, reduces: Sequence[Reduce]) -> set[str]:
+    things = (*op.operands, *op.scalars, *reduces)
+    return {thing.name for thing in things}
+
+
+def _gradient_output(state: _Reverse, target: Operand) -> Output:
+    expr = state.total(target.ref, f"d_{target.name}")
+    part = Part(f"d_{target.part.base}", *_place(target.part)) if target.part else None
+    zero = const(0, target.dtype)
+    return Output(f"d_{target.name}", zero if expr is None else expr, target.dtype, target.shape, part)
+
+
+def _place(part: Part) -> tuple[int, int, int]:
+    return part.dim, part.index, part.count
+
+
+def _close(
+    op: Op,
+    definitions: list[_Definition],
+    reduces: Sequence[Reduce],
+    state: _Reverse,
+    results: list[Output],
+    cotangents: list[Operand],
+) -> Op:
+    """Put the cuts back in place, simplify, name things, and keep only what is read."""
+    back: dict[Expr, Expr] = {}
+    for definition in definitions:
+        if definition.ref.name.startswith("@"):
+            back[definition.ref] = substitute(definition.expr, back)
+    everything = [*reduces, *state.reduces]
+    exprs = [substitute(item.expr, back) for item in (*everything, *results)]
+    tidy = simplify(exprs, TIDY)
+    final = [replace(item, expr=tidy[expr]) for item, expr in zip((*everything, *results), exprs, strict=True)]
+    kept, outputs = final[: len(everything)], final[len(everything) :]
+    live = live_reduces([r for r in kept if isinstance(r, Reduce)], [o for o in outputs if isinstance(o, Output)])
+    forward_names = simplify_names(op)
+    statements, bound = introduce_lets(live, [o for o in outputs if isinstance(o, Output)], forward_names, state.taken)
+    read = {ref.name for item in (*statements, *bound) for ref in refs(item.expr)}
+    operands = [o for o in (*op.operands, *cotangents) if o.name in read]
+    shaped = {axis for o in operands for axis in o.shape}
+    for o in (*op.operands, *cotangents):  # an axis of a result needs an operand to take its size from
+        needed = {a for out in bound for a in out.shape if a} | _sizes(statements, bound)
+        if o not in operands and (needed - shaped) & set(o.shape):
+            operands.append(o)
+            shaped |= set(o.shape)
+    scalars = tuple(s for s in op.scalars if s.name in read)
+    label = (
+        "backward"
+        if op.label == "forward"
+        else f"{op.label} of backward"
+        if op.label != "backward"
+        else "double backward"
+    )
+    return Op(op.name, label, tuple(operands), scalars, tuple(statements), tuple(bound), "tuple", op.declared, op.doc)
+
+
+def _sizes(statements: Iterable[object], outputs: Iterable[Output]) -> set[str]:
+    items = [*statements, *outputs]
+    return {node.axis for item in items for node in walk([item.expr]) if isinstance(node, Size)}  # type: ignore[attr-defined]
+
+
+def simplify_names(op: Op) -> dict[Expr, str]:
+    """The declaration's names, attached to the simplified expressions they now stand for."""
+    names = op.names()
+    names.update({output.expr: output.name for output in op.expand()[1]})
+    tidy = simplify(list(names), TIDY)
+    return {tidy[expr]: name for expr, name in names.items() if isinstance(tidy[expr], Call)}
+
+
+def live_reduces(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> list[Reduce]:
+    """The reductions that some output needs, in order of need."""
+    needed = {ref.name for output in outputs for ref in refs(output.expr)}
+    for reduce in reversed(reduces):
+        if reduce.name in needed:
+            needed |= {ref.name for ref in refs(reduce.expr)}
+    return [reduce for reduce in reduces if reduce.name in needed]

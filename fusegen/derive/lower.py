@@ -1,0 +1,97 @@
+"""Algebra before code: rewrites that save calls of special functions, applied just before kernels are formed.
+
+Derivatives are taken of what the declaration says, never of these forms. Every rule holds for every float input of the
+dtype it applies to; the sweep over all half-precision inputs and a dense float32 sample (tools/accuracy.py) is run over
+ops that trigger each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from fusegen.core import dtypes
+from fusegen.core.ir import Call, Const, Expr, Op, const, walk
+from fusegen.core.lets import introduce_lets
+from fusegen.declare.table import apply
+from fusegen.derive.simplify import simplify
+
+
+def _is_call(expr: Expr, name: str) -> bool:
+    return isinstance(expr, Call) and expr.function == name
+
+
+def _equals(expr: Expr, value: float) -> bool:
+    return isinstance(expr, Const) and expr.value == value
+
+
+def logistic_exponential(u: Expr) -> Call:
+    """e^u with u clamped at 20, where 1 + e^u equals e^u to more than float32's precision; NaN passes."""
+    return apply("exp", apply("minimum", u, const(20, u.dtype)))
+
+
+def tanh_of_softplus(node: Call) -> Expr | None:
+    """tanh(log(1 + e^u)) = n / (n + 2) with n = e^u (e^u + 2): one exponential instead of three calls.
+
+    From u = 20 on the value is 1 to the last bit of a double, so the clamp that keeps e^u finite loses nothing.
+    """
+    if node.function != "tanh" or not _is_call(node.args[0], "softplus"):
+        return None
+    e = logistic_exponential(node.args[0].children[0])
+    n = e * (e + 2)
+    return apply("ratio", n, n + 2)
+
+
+def sech2_of_softplus(node: Call) -> Expr | None:
+    """1 - tanh(log(1 + e^u))^2 = 4 (n + 1) / (n + 2)^2, without the cancellation."""
+    if node.function != "sub" or not _equals(node.args[0], 1) or not _is_call(node.args[1], "powi"):
+        return None
+    power = node.args[1]
+    assert isinstance(power, Call)
+    ratio = power.args[0]
+    if power.detail != "2" or not _is_call(ratio, "ratio"):
+        return None
+    n, below = ratio.children
+    return 4 * (n + 1) * apply("powi", apply("ratio", const(1, node.dtype), below), detail="2")
+
+
+RULES: tuple[Callable[[Call], Expr | None], ...] = (tanh_of_softplus, sech2_of_softplus)
+
+
+def _share_exponential(roots: list[Expr]) -> Callable[[Call], Expr | None]:
+    """sigmoid(u) = e / (e + 1) where e = e^min(u, 20) is there already; float32 only, where the clamp rounds to 1."""
+    present = {node for node in walk(roots) if _is_call(node, "exp")}
+
+    def rule(node: Call) -> Expr | None:
+        if node.function != "sigmoid" or node.dtype is not dtypes.float32:
+            return None
+        e = logistic_exponential(node.args[0])
+        return apply("ratio", e, e + 1) if e in present else None
+
+    return rule
+
+
+def lower(op: Op) -> Op:
+    """``op`` with special functions saved where algebra allows it."""
+    reduces, outputs = op.expand()
+    items = [*reduces, *outputs]
+    first = simplify([item.expr for item in items], RULES)
+    roots = [first[item.expr] for item in items]
+    second = simplify(roots, (_share_exponential(roots),))
+    exprs = [second[root] for root in roots]
+    if all(new is item.expr for new, item in zip(exprs, items, strict=True)):
+        return op
+    names = op.names()
+    for output in outputs:
+        names.setdefault(output.expr, output.name)
+    renamed = {}
+    for expr, name in names.items():
+        simple = simplify([expr], RULES)[expr]
+        new = simplify([simple], (_share_exponential(roots),))[simple]
+        if isinstance(new, Call):
+            renamed[new] = name
+    taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs)}
+    new_reduces = [replace(r, expr=e) for r, e in zip(reduces, exprs, strict=False)]
+    new_outputs = [replace(o, expr=e) for o, e in zip(outputs, exprs[len(reduces) :], strict=True)]
+    statements, bound = introduce_lets(new_reduces, new_outputs, renamed, taken)
+    return op.with_statements(statements, bound)

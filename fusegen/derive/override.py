@@ -1,0 +1,97 @@
+"""A gradient that the user declared in place of the derived one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fusegen.core.errors import DerivativeError
+from fusegen.core.ir import Expr, Op, Operand
+from fusegen.declare.op import Declaration
+from fusegen.declare.trace import TensorSpec, trace
+from fusegen.declare.value import Value, broadcast, cast, lift, reduce
+
+
+@dataclass(frozen=True)
+class Overridden:
+    """Stands where a ``Training`` stands: the forward keeps nothing, the backward is traced from the user's function."""
+
+    forward: Op
+    wanted: tuple[str, ...]
+    declaration: Declaration
+    kept: tuple[tuple[Expr, Operand], ...] = ()
+
+    @property
+    def public(self) -> int:
+        return len(self.forward.outputs)
+
+    def backward(self, given: Sequence[int]) -> Op:
+        """The user's gradient as an Op; outputs without a cotangent are passed as 0.0."""
+        op, declaration = self.forward, self.declaration
+        arguments = declaration.arguments[op]
+        sizes = _axis_sizes(op, arguments)
+        outputs = [(i, o) for i, o in enumerate(op.outputs) if o.dtype.is_float]
+        cotangents: dict[str, Any] = {
+            f"d_{o.name}": TensorSpec(o.dtype, tuple(sizes[a] if a else 1 for a in o.shape)) if i in given else 0.0
+            for i, o in outputs
+        }
+
+        def function(**values: Any) -> Any:
+            own = [values[name] for name in (*cotangents, *arguments)]
+            assert declaration.gradient is not None
+            returned = declaration.gradient(*own)
+            return self._summed(returned, values)
+
+        function.__doc__ = declaration.function.__doc__
+        codes = {getattr(declaration.gradient, "__code__", None)}
+        traced = trace(function, op.name, op.declared, {**cotangents, **arguments}, codes)
+        outputs_named = [
+            replace(o, name=f"d_{name}", part=None) for o, name in zip(traced.outputs, self._order(), strict=True)
+        ]
+        return replace(traced, label="backward", result="tuple", outputs=tuple(outputs_named))
+
+    def _order(self) -> list[str]:
+        arguments = self.declaration.arguments[self.forward]
+        return [n for n, spec in arguments.items() if isinstance(spec, TensorSpec) and n in self.wanted]
+
+    def _summed(self, returned: Any, values: dict[str, Any]) -> tuple[Value, ...]:
+        """Per wanted argument its gradient, summed over the dimensions along which the argument was broadcast."""
+        arguments = self.declaration.arguments[self.forward]
+        names = [n for n, spec in arguments.items() if isinstance(spec, TensorSpec)]
+        grads = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+        if len(grads) != len(names):
+            raise DerivativeError(
+                f"{self.forward.name}, gradient", given=f"{len(grads)} gradients returned",
+                expected=f"one for each tensor argument: {', '.join(names)}", fix="return None where there is none",
+            )  # fmt: skip
+        result = []
+        for name, grad in zip(names, grads, strict=True):
+            if name in self.wanted:
+                argument = values[name]
+                value = lift(0.0 if grad is None else grad)
+                result.append(cast(_sum_to(value, argument), argument.dtype))
+        return tuple(result)
+
+
+def _sum_to(value: Value, like: Value) -> Value:
+    broadcast([value, like], "gradient")  # their axes are one from here on
+    extra = value.ndim - like.ndim
+    if extra > 0:
+        value = reduce("sum", value, tuple(range(extra)))
+    over = tuple(
+        d for d in range(value.ndim) if value.dims[d] is not None and like.dims[like.ndim - value.ndim + d] is None
+    )
+    if over:
+        value = reduce("sum", value, over, keepdims=True)
+    return Value(value.expr, value.dtype, like.dims)
+
+
+def _axis_sizes(op: Op, arguments: dict[str, Any]) -> dict[str, int]:
+    sizes: dict[str, int] = {}
+    for operand in op.operands:
+        if operand.part is None:
+            for axis, size in zip(operand.shape, arguments[operand.name].shape, strict=True):
+                if axis:
+                    sizes[axis] = size
+    return sizes

@@ -1,0 +1,150 @@
+"""Rewrites of expressions, applied bottom up until nothing changes.
+
+The rules here undo what differentiation leaves behind (times one, minus minus) and move a cotangent into a select, so
+that the branch not taken stays exactly zero. What saves special functions stands in derive/lower.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+
+from fusegen.core.ir import Call, Const, Expr, const, transform, walk
+from fusegen.declare.table import apply, lookup
+
+Rule = Callable[[Call], "Expr | None"]
+
+
+def _value(expr: Expr) -> float | None:
+    return float(expr.value) if isinstance(expr, Const) and expr.dtype.is_float else None
+
+
+def _is_call(expr: Expr, name: str) -> bool:
+    return isinstance(expr, Call) and expr.function == name
+
+
+def _fold_product(node: Call) -> Expr | None:
+    """1 * x, -1 * x, 2 * (3 * x), (-a) * b, and 0 * x (a derivative that is identically zero)."""
+    if node.function != "mul" or not node.dtype.is_float:
+        return None
+    a, b = node.args
+    for this, other in ((a, b), (b, a)):
+        value = _value(this)
+        if value == 1:
+            return other
+        if value == -1:
+            return -other
+        if value == 0:
+            return const(0, node.dtype)
+        if _is_call(this, "neg"):
+            return -(this.children[0] * other if this is a else other * this.children[0])
+        inner = _value(other.children[0]) if value is not None and _is_call(other, "mul") else None
+        if value is not None and inner is not None:
+            return const(value * inner, node.dtype) * other.children[1]
+    if _value(a) is not None and _value(b) is not None:
+        return const(float(a.value) * float(b.value), node.dtype)  # type: ignore[attr-defined]
+    return None
+
+
+def _fold_sum(node: Call) -> Expr | None:
+    """x + 0, x + (-y), x - (-y), 0 - x."""
+    if node.function not in ("add", "sub") or not node.dtype.is_float:
+        return None
+    a, b = node.args
+    if _value(b) == 0:
+        return a
+    if _value(a) == 0:
+        return b if node.function == "add" else -b
+    if _is_call(b, "neg"):
+        inner = b.children[0]
+        return a - inner if node.function == "add" else a + inner
+    if node.function == "add" and _is_call(a, "neg"):
+        return b - a.children[0]
+    return None
+
+
+def _fold_sign(node: Call) -> Expr | None:
+    """-(-x), -(2), -(x - y)."""
+    if node.function != "neg" or not node.dtype.is_float:
+        return None
+    (inner,) = node.args
+    value = _value(inner)
+    if value is not None:
+        return const(-value, node.dtype)
+    if _is_call(inner, "neg"):
+        return inner.children[0]
+    return None
+
+
+def _fold_quotient(node: Call) -> Expr | None:
+    """x / 1, 0 / x, (-a) / b."""
+    if node.function != "div":
+        return None
+    a, b = node.args
+    if _value(b) == 1:
+        return a
+    if _value(a) == 0:
+        return a
+    if _is_call(a, "neg"):
+        return -(a.children[0] / b)
+    return None
+
+
+def _select_outside(node: Call) -> Expr | None:
+    """d * where(c, a, 0) becomes where(c, d * a, 0): zero stays zero even where d is infinite or NaN."""
+    if node.function != "mul":
+        return None
+    for this, other, first in ((node.args[0], node.args[1], True), (node.args[1], node.args[0], False)):
+        if isinstance(this, Call) and this.function == "where" and any(_value(v) == 0 for v in this.args[1:]):
+            condition, a, b = this.args
+            times = [v if _value(v) == 0 else (v * other if first else other * v) for v in (a, b)]
+            return apply("where", condition, *times)
+    return None
+
+
+def _fold_select(node: Call) -> Expr | None:
+    """where(c, a, a), and a select between equal constants."""
+    if node.function == "where" and node.args[1] is node.args[2]:
+        return node.args[1]
+    return None
+
+
+def _sign_outside_select(node: Call) -> Expr | None:
+    """-where(c, a, 0) becomes where(c, -a, 0)."""
+    if node.function == "neg" and isinstance(node.args[0], Call) and node.args[0].function == "where":
+        condition, a, b = node.args[0].args
+        return apply("where", condition, -a, -b)
+    return None
+
+
+TIDY: tuple[Rule, ...] = (
+    _fold_product, _fold_sum, _fold_sign, _fold_quotient, _fold_select, _select_outside, _sign_outside_select,
+)  # fmt: skip
+
+
+def simplify(roots: Iterable[Expr], rules: tuple[Rule, ...]) -> dict[Expr, Expr]:
+    """Each root rewritten by ``rules`` to a fixed point."""
+
+    def rule(node: Expr) -> Expr:
+        for _ in range(32):
+            if not isinstance(node, Call):
+                return node
+            better = next((new for r in rules if (new := r(node)) is not None), None)
+            if better is None:
+                return node
+            node = better if better is not node else node
+        return node
+
+    current = {root: root for root in roots}
+    for _ in range(8):
+        done = transform(current.values(), rule)
+        changed = {root: done[expr] for root, expr in current.items()}
+        if changed == current:
+            break
+        current = changed
+    return current
+
+
+def special_calls(roots: Iterable[Expr]) -> int:
+    """How many calls of special functions the roots make, each distinct one counted once."""
+    return sum(isinstance(node, Call) and lookup(node.function).cost >= 16 for node in walk(roots))

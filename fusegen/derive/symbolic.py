@@ -1,0 +1,331 @@
+"""Between our expressions and sympy's: the only module that imports sympy.
+
+Arithmetic becomes sympy arithmetic. Every function of the table becomes an opaque sympy Function whose derivative is
+its row's, so that sympy applies the chain and product rules and simplifies sums and products, but never "simplifies"
+a function in a way that is true for real numbers and false for floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import sympy as sp
+
+from fusegen.core.dtypes import DType, bool_, float32
+from fusegen.core.errors import DerivativeError
+from fusegen.core.ir import Call, Const, Expr, Ref, const, walk
+from fusegen.declare.table import Function, Kind, apply, lookup, placeholders
+
+_ARITHMETIC = frozenset(("add", "sub", "mul", "div", "neg", "powi"))
+
+
+def partial_rows(row: Function, args: tuple[Expr, ...], value: Expr) -> tuple[Expr | None, ...]:
+    """The derivative of ``row`` by each argument, as expressions in ``args`` and the function's ``value``.
+
+    Raises:
+        DerivativeError: the row has no derivative.
+    """
+    if row.name == "polygamma":
+        assert isinstance(value, Call)
+        return (apply("polygamma", args[0], detail=str(int(value.detail) + 1)),)
+    if row.partials is not None:
+        return row.partials(*args, value)
+    if not row.smooth or row.kind in (Kind.COMPARE, Kind.PREDICATE, Kind.LOGICAL, Kind.BITWISE):
+        return (None,) * row.arity
+    if row.sympy is None:
+        raise DerivativeError(
+            f"function {row.name}",
+            given="a gradient through it",
+            expected="a derivative in its row",
+            fix="pass derivative=lambda x, y: (...,) or sympy=lambda sp, x: ... to fg.register_function",
+        )
+    return tuple(_from_sympys_own(row, args))
+
+
+@lru_cache(maxsize=None)
+def _sympys_partials(name: str) -> tuple[Any, ...]:
+    row = lookup(name)
+    symbols = sp.symbols(f"_arg0:{row.arity}", real=True)
+    assert row.sympy is not None
+    expr = row.sympy(sp, *symbols)
+    return tuple(sp.diff(expr, symbol).replace(sp.polygamma, _polygamma) for symbol in symbols)
+
+
+def _polygamma(order: Any, x: Any) -> Any:
+    return _function("digamma")(x) if order == 0 else _function("polygamma", str(order))(x)
+
+
+def _from_sympys_own(row: Function, args: tuple[Expr, ...]) -> list[Expr | None]:
+    dtype = args[0].dtype
+    stand_ins = placeholders(row.arity, dtype)
+    bridge = Bridge()
+    for stand_in in stand_ins:
+        bridge.symbols[sp.Symbol(stand_in.name, real=True)] = stand_in
+    found: list[Expr | None] = []
+    for partial in _sympys_partials(row.name):
+        expr = bridge.to_expr(partial, dtype)
+        done: dict[Expr, Expr] = dict(zip(stand_ins, args, strict=True))
+        for node in walk([expr]):
+            if node not in done:
+                done[node] = (
+                    Call(node.function, tuple(done[c] for c in node.args), node.dtype, node.detail)
+                    if isinstance(node, Call)
+                    else node
+                )
+        found.append(None if partial == 0 else done[expr])
+    return found
+
+
+class _Opaque(sp.Function):  # type: ignore[misc]
+    """A row of the table inside sympy."""
+
+    row: Function
+    detail: str
+
+    def fdiff(self, argindex: int = 1) -> Any:
+        dtype = float32  # only literals take it, and their text does not depend on it
+        stand_ins = placeholders(self.row.arity, dtype)
+        value = Ref("_value", dtype)
+        if self.row.name == "polygamma":
+            return _function("polygamma", str(int(self.detail) + 1))(*self.args)
+        partial = partial_rows(self.row, stand_ins, value)[argindex - 1]
+        if partial is None:
+            return sp.Integer(0)
+        bridge = Bridge()
+        given = dict(zip(stand_ins, self.args, strict=True))
+        given[value] = self
+        return bridge.to_sympy(partial, given)
+
+
+class _Where(sp.Function):  # type: ignore[misc]
+    """A select. Its derivative selects too, so that the branch not taken never multiplies in."""
+
+    nargs = 3
+
+    @classmethod
+    def eval(cls, condition: Any, a: Any, b: Any) -> Any:
+        return a if a == b else None
+
+    def _eval_derivative(self, symbol: Any) -> Any:
+        condition, a, b = self.args
+        return _Where(condition, a.diff(symbol), b.diff(symbol))
+
+
+class _Cast(sp.Function):  # type: ignore[misc]
+    """A conversion between float dtypes: derivative one."""
+
+    detail: str
+    target: DType
+
+    def fdiff(self, argindex: int = 1) -> Any:
+        return sp.Integer(1)
+
+
+@lru_cache(maxsize=None)
+def _function(name: str, detail: str = "") -> Any:
+    if name == "where":
+        return _Where
+    return type(f"{name}_{detail}" if detail else name, (_Opaque,), {"row": lookup(name), "detail": detail})
+
+
+@lru_cache(maxsize=None)
+def _cast(target: DType, detail: str) -> Any:
+    return type(f"cast_{target.name}_{detail}", (_Cast,), {"target": target, "detail": detail})
+
+
+class Bridge:
+    """Converts expressions to sympy and back, remembering which symbol stands for what."""
+
+    def __init__(self) -> None:
+        self.symbols: dict[Any, Expr] = {}
+        # What sympy's term came from: on the way back it reads as the declaration wrote it, and so is still the same
+        # object as in the forward pass, where it can be shared or saved.
+        self.originals: dict[Any, Expr] = {}
+
+    def to_sympy(self, root: Expr, given: dict[Expr, Any] | None = None) -> Any:
+        """``root`` in sympy. Subexpressions that are not floats (conditions, sizes) become symbols."""
+        done: dict[Expr, Any] = dict(given or {})
+        for node in walk([root]):
+            if node not in done:
+                done[node] = self._node(node, done)
+                if isinstance(node, Call):
+                    self.originals.setdefault(done[node], node)
+        return done[root]
+
+    def _node(self, node: Expr, done: dict[Expr, Any]) -> Any:
+        if isinstance(node, Const) and node.dtype.is_float and node.value == node.value and abs(node.value) < 1e300:
+            return sp.Rational(repr(node.value))
+        if not isinstance(node, Call) or (not node.dtype.is_float and node.dtype is not bool_):
+            return self._opaque(node)
+        args = [done[child] for child in node.args]
+        if node.function in _ARITHMETIC and node.dtype.is_float:
+            return _arithmetic(node, args)
+        if node.function == "cast":
+            if node.args[0].dtype.is_float and node.dtype.is_float:
+                return _cast(node.dtype, node.detail)(*args)
+            return self._opaque(node)
+        row = lookup(node.function)
+        if node.dtype is bool_ and row.kind not in (Kind.COMPARE, Kind.PREDICATE, Kind.LOGICAL):
+            return self._opaque(node)
+        return _function(node.function, node.detail)(*args)
+
+    def _opaque(self, node: Expr) -> Any:
+        name = node.name if isinstance(node, Ref) else f"_opaque{len(self.symbols)}"
+        for symbol, known in self.symbols.items():
+            if known is node:
+                return symbol
+        symbol = sp.Symbol(name, real=True)
+        self.symbols[symbol] = node
+        return symbol
+
+    def to_expr(self, root: Any, dtype: DType) -> Expr:
+        """Back from sympy; literals and powers take ``dtype``."""
+        done: dict[Any, Expr] = {}
+
+        def convert(node: Any) -> Expr:
+            if node not in done:
+                done[node] = self._expr(node, dtype, convert)
+            return done[node]
+
+        return convert(root)
+
+    def _expr(self, node: Any, dtype: DType, convert: Any) -> Expr:
+        if node in self.symbols:
+            return self.symbols[node]
+        if node in self.originals and not node.is_Number:
+            return self.originals[node]
+        if node.is_Number or node.is_NumberSymbol:
+            return const(float(node), dtype)
+        if node.is_Add:
+            return _sum(node, dtype, convert)
+        if node.is_Mul or node.is_Pow:
+            return _product(node, dtype, convert)
+        if isinstance(node, _Cast):
+            (argument,) = (self.to_expr(arg, self._float_of(arg, dtype)) for arg in node.args)
+            return Call("cast", (argument,), node.target, node.detail)
+        if isinstance(node, (_Opaque, _Where)):
+            name = "where" if isinstance(node, _Where) else node.row.name
+            kind = lookup(name).kind
+            inner = self._float_of(node, dtype) if kind in (Kind.COMPARE, Kind.PREDICATE, Kind.LOGICAL) else dtype
+            args = tuple(self.to_expr(arg, inner) for arg in node.args)
+            return apply(name, *args, detail="" if name == "where" else node.detail)
+        if isinstance(node, sp.Function) and node.func.__name__ in _SYMPY_NAMES:
+            return apply(_SYMPY_NAMES[node.func.__name__], *(convert(arg) for arg in node.args))
+        raise DerivativeError(
+            "derive",
+            given=f"sympy's {node.func}",
+            expected="functions of the table",
+            fix="write the derivative in the row",
+        )
+
+    def _float_of(self, node: Any, default: DType) -> DType:
+        """The dtype that the arguments of a comparison have: that of the first symbol or cast inside it."""
+        if node in self.symbols:
+            return self.symbols[node].dtype
+        if isinstance(node, _Cast):
+            return node.target
+        for arg in node.args:
+            found = self._float_of(arg, bool_)
+            if found is not bool_:
+                return found
+        return default
+
+
+_SYMPY_NAMES = {
+    "exp": "exp", "log": "log", "sin": "sin", "cos": "cos", "tan": "tan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
+    "Abs": "abs", "sign": "sign", "erf": "erf",
+}  # fmt: skip
+
+
+def _arithmetic(node: Call, args: list[Any]) -> Any:
+    if node.function == "add":
+        return args[0] + args[1]
+    if node.function == "sub":
+        return args[0] - args[1]
+    if node.function == "mul":
+        return args[0] * args[1]
+    if node.function == "div":
+        return args[0] / args[1]
+    if node.function == "neg":
+        return -args[0]
+    return args[0] ** int(node.detail)
+
+
+def _sum(node: Any, dtype: DType, convert: Any) -> Expr:
+    """Positive terms first, each group in sympy's order of terms: ``1 - w``, ``y - x``."""
+    terms = [(term.could_extract_minus_sign(), term) for term in node.as_ordered_terms()]
+    positive = [term for minus, term in terms if not minus]
+    negative = [-term for minus, term in terms if minus]
+    positive.sort(key=lambda term: not term.is_Number)
+    if not positive:
+        return -_chain("add", [convert(term) for term in negative])
+    total = _chain("add", [convert(term) for term in positive])
+    for term in negative:
+        total = _chain("sub", [total, convert(term)])
+    return total
+
+
+def _product(node: Any, dtype: DType, convert: Any) -> Expr:
+    above: list[Expr] = []
+    below: list[Expr] = []
+    coefficient, rest = node.as_coeff_Mul()
+    minus = coefficient < 0
+    for factor in _ordered_factors(rest):
+        base, exponent = factor.as_base_exp()
+        if exponent.is_Integer:
+            (above if exponent > 0 else below).append(_whole_power(convert(base), abs(int(exponent)), dtype))
+        elif exponent.is_Rational and exponent.q == 2:
+            root = apply("sqrt" if exponent > 0 else "rsqrt", convert(base))
+            above.append(_whole_power(root, abs(int(exponent.p)), dtype))
+        else:
+            above.append(apply("pow", convert(base), convert(exponent)))
+    if abs(coefficient) != 1 or not above:
+        if not below or abs(coefficient.q) == 1 or above:
+            above.insert(0, const(abs(float(coefficient)), dtype))
+        else:
+            above.insert(0, const(float(abs(coefficient)), dtype))
+    result = _chain("mul", above)
+    if below:
+        result = _chain("div", [result, _chain("mul", below)])
+    return -result if minus else result
+
+
+def _ordered_factors(rest: Any) -> list[Any]:
+    return [] if rest == 1 else list(rest.as_ordered_factors()) if rest.is_Mul else [rest]
+
+
+def _whole_power(base: Expr, exponent: int, dtype: DType) -> Expr:
+    return base if exponent == 1 else Call("powi", (base,), base.dtype, str(exponent))
+
+
+def _chain(name: str, terms: Sequence[Expr]) -> Expr:
+    wide = max((term.dtype for term in terms), key=lambda dtype: dtype.size)
+    total = _widened(terms[0], wide)
+    for term in terms[1:]:
+        total = Call(name, (total, _widened(term, wide)), wide)
+    return total
+
+
+def _widened(expr: Expr, dtype: DType) -> Expr:
+    if expr.dtype is dtype:
+        return expr
+    return const(expr.value, dtype) if isinstance(expr, Const) else Call("cast", (expr,), dtype)
+
+
+def partials(root: Expr, wanted: Sequence[Ref]) -> dict[Ref, Expr]:
+    """The partial derivative of ``root`` by each of ``wanted`` that it depends on, simplified by sympy.
+
+    Every other reference in ``root`` counts as a constant.
+    """
+    bridge = Bridge()
+    expr = bridge.to_sympy(root)
+    symbols = {known: symbol for symbol, known in bridge.symbols.items()}
+    found: dict[Ref, Expr] = {}
+    for ref in wanted:
+        if ref in symbols:
+            derivative = sp.diff(expr, symbols[ref])
+            if derivative != 0:
+                found[ref] = bridge.to_expr(derivative, root.dtype)
+    return found

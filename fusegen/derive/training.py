@@ -1,0 +1,130 @@
+"""Save or recompute: what the forward pass keeps for the backward pass, chosen by bytes moved over both.
+
+Kept always: results of reductions that the backward needs (they are small, and recomputing one is a pass over memory).
+Kept instead of inputs: an output, where reading it replaces reading more bytes of inputs (``sigmoid(x + y)``).
+Written additionally: an intermediate, where one write and one read move less than reading its inputs again. Never
+otherwise: what can be recomputed from operands that are read anyway costs no memory at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from fusegen.core.ir import Call, Expr, Op, Operand, Output, Ref, axis_order, expr_axes, refs, substitute, walk
+from fusegen.core.lets import introduce_lets, safe_name
+from fusegen.derive.gradient import gradient, live_reduces
+
+# An operand that lacks axes of the result is this much lighter for each; sizes are not known when this is decided.
+LIGHTER_PER_AXIS = 1e-3
+# Keeping something has to move at least this much less, or recomputing (which is more exact) wins.
+WORTH_KEEPING = 0.9
+
+
+@dataclass(frozen=True)
+class Training:
+    """A forward that keeps, and how its backward reads what was kept.
+
+    Attributes:
+        forward: the op; outputs from ``public`` on are kept for the backward and not shown to the caller.
+        kept: expression (as the backward has it) to the operand that now holds it.
+    """
+
+    forward: Op
+    public: int
+    wanted: tuple[str, ...]
+    kept: tuple[tuple[Expr, Operand], ...]
+
+    def backward(self, given: Sequence[int]) -> Op:
+        """The backward for the outputs that have a cotangent (positions in ``forward.outputs``)."""
+        return _reading_kept(gradient(self.forward, self.wanted, given), self.kept)
+
+
+def train(op: Op, wanted: tuple[str, ...]) -> Training:
+    """Decide what ``op`` keeps when the gradients of ``wanted`` will be asked for."""
+    backward = gradient(op, wanted)
+    kept: list[tuple[Expr, Operand]] = []
+    extra: list[Output] = []
+    op_reduces = {r.name: r for r in op.expand()[0]}
+    axes = op.axes_of()
+    for reduce in backward.expand()[0]:
+        if reduce.name in op_reduces:
+            shape = tuple(sorted(axes[reduce.name], key=axis_order))
+            kept.append((reduce.ref, Operand(reduce.name, reduce.expr.dtype, shape)))
+            extra.append(Output(reduce.name, reduce.ref, reduce.expr.dtype, shape))
+    choice = _best_cut(op, _reading_kept(backward, kept), axes)
+    if choice is not None:
+        expr, operand, is_output = choice
+        kept.append((expr, operand))
+        if not is_output:
+            extra.append(Output(operand.name, expr, operand.dtype, operand.shape))
+    return Training(_with_outputs(op, extra), len(op.outputs), wanted, tuple(kept))
+
+
+def _with_outputs(op: Op, extra: Sequence[Output]) -> Op:
+    """``op`` that also writes ``extra``; a kept reduction and the output that carries it have one name."""
+    if not extra:
+        return op
+    reduces, outputs = op.expand()
+    taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs)}
+    statements, bound = introduce_lets(reduces, [*outputs, *extra], op.names(), taken)
+    return op.with_statements(statements, bound)
+
+
+def _reading_kept(backward: Op, kept: Sequence[tuple[Expr, Operand]]) -> Op:
+    """``backward`` reading kept tensors where it would recompute them."""
+    values: dict[Expr, Expr] = {expr: operand.ref for expr, operand in kept if not isinstance(expr, Ref)}
+    named = {operand.name for expr, operand in kept if isinstance(expr, Ref)}
+    reduces, outputs = backward.expand()
+    reduces = [replace(r, expr=substitute(r.expr, values)) for r in reduces if r.name not in named]
+    outputs = [replace(o, expr=substitute(o.expr, values)) for o in outputs]
+    reduces = live_reduces(reduces, outputs)
+    read = {ref.name for item in (*reduces, *outputs) for ref in refs(item.expr)}
+    operands = [o for o in (*backward.operands, *(operand for _, operand in kept)) if o.name in read]
+    taken = {thing.name for thing in (*operands, *backward.scalars, *outputs)}
+    names = {substitute(expr, values): name for expr, name in backward.names().items()}
+    names = {expr: name for expr, name in names.items() if isinstance(expr, Call)}
+    statements, bound = introduce_lets(reduces, outputs, names, taken)
+    scalars = tuple(s for s in backward.scalars if s.name in read)
+    return replace(
+        backward, operands=tuple(operands), scalars=scalars, statements=tuple(statements), outputs=tuple(bound)
+    )
+
+
+def _best_cut(op: Op, backward: Op, axes: dict[str, frozenset[str]]) -> tuple[Expr, Operand, bool] | None:
+    """The output or intermediate that is most worth keeping, if any is."""
+    reduces, outputs = backward.expand()
+    exprs = [item.expr for item in (*reduces, *outputs)]
+    forward = set(walk([item.expr for item in op.expand()[1]]))
+    known = {**axes, **backward.axes_of()}
+    rank = max((len(a) for a in known.values()), default=0)
+    operands = {o.name: o for o in op.operands}
+
+    def weight(size: int, along: frozenset[str]) -> float:
+        return size * LIGHTER_PER_AXIS ** (rank - len(along))
+
+    def reads(values: dict[Expr, Expr]) -> float:
+        names = {ref.name for expr in exprs for ref in refs(substitute(expr, values))}
+        return sum(weight(operands[n].dtype.size, known[n]) for n in names if n in operands)
+
+    by_expr = {o.expr: o for o in op.expand()[1] if o.part is None and isinstance(o.expr, Call)}
+    dtype = next((o.dtype for o in op.outputs if o.dtype.is_float), op.outputs[0].dtype)
+    best: tuple[float, Expr, Operand, bool] | None = None
+    limit = WORTH_KEEPING * reads({})
+    for node in walk(exprs):
+        if not isinstance(node, Call) or node not in forward or not node.dtype.is_float or node.dtype is not dtype.compute:
+            continue
+        along = expr_axes(node, known)
+        output = by_expr.get(node)
+        if output is not None:
+            operand = Operand(output.name, output.dtype, output.shape)
+        else:
+            shape = tuple(sorted(along, key=axis_order))
+            taken = set(known) | {o.name for o in op.outputs}
+            operand = Operand(safe_name(op.names().get(node, "kept"), taken), dtype, shape)
+        cost = reads({node: operand.ref}) + weight(dtype.size, along) * (1 if output is not None else 2)
+        if cost < limit:
+            limit, best = cost, (cost, node, operand, output is not None)
+    return best[1:] if best else None
+
+

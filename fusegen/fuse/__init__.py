@@ -1,0 +1,1 @@
+"""From an Op to kernels: which statements share a pass over memory, and how each pass walks it."""

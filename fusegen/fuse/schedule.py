@@ -1,0 +1,290 @@
+"""How a kernel walks memory: order and merging of axes, vector width, and what each operand needs to be found.
+
+A ``Schedule`` is what the CUDA text depends on; a ``Launch`` is the numbers of one call. Many launches share a
+schedule, so a new shape of a known pattern compiles nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from math import prod
+
+from fusegen.core.dtypes import DType
+from fusegen.core.ir import Size, axis_order, walk
+from fusegen.fuse.group import Kernel
+
+THREADS = 256
+VECTOR_BYTES = 16
+LARGEST_VECTOR = 8
+TILE = 32
+# Reductions are cut into pieces of at least this many elements a thread, and into at most this many pieces: fixed
+# numbers, so that the order of additions, and with it the last bit, does not depend on the machine.
+REDUCE_ELEMENTS = 16
+MOST_SPLITS = 256
+WANTED_BLOCKS = 528
+
+
+class Access(Enum):
+    """How a kernel finds an operand's elements."""
+
+    DENSE = "at the same linear position as the iteration"
+    UNALIGNED = "at the same linear position, element by element: the pointer is not aligned for vectors"
+    ROW = "a vector along the fast axis, at an offset from the slower coordinates"
+    SPLAT = "one element for the whole vector: it lacks the fast axis"
+    SINGLE = "one element for the whole kernel"
+    STRIDED = "element by element, at an offset from all coordinates"
+    TURNED = "through a tile in shared memory: its fast axis is another one"
+
+
+@dataclass(frozen=True)
+class Buffer:
+    """A tensor as the schedule sees it: strides in elements per axis, address modulo 16 bytes."""
+
+    dtype: DType
+    strides: Mapping[str, int]
+    alignment: int = VECTOR_BYTES
+
+
+@dataclass(frozen=True)
+class Placement:
+    """An operand's or output's way of access, and which loops it moves along ("1": by one, "s": by a stride)."""
+
+    name: str
+    access: Access
+    moves: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What the text of a kernel depends on, beside the kernel itself.
+
+    ``template``: elementwise, turned, row or column. ``loops`` counts the merged axes that are walked in parallel,
+    ``inner`` those that are reduced. ``split``: the reduced axes are divided over blocks, and a second kernel adds up.
+    """
+
+    template: str
+    loops: int
+    inner: int
+    vector: int
+    threads: int
+    index: str
+    whole_rows: bool
+    placements: tuple[Placement, ...]
+    split: bool = False
+
+    def placement(self, name: str) -> Placement:
+        return next(p for p in self.placements if p.name == name)
+
+
+@dataclass(frozen=True)
+class Launch:
+    """The numbers of one call: loop sizes (slow to fast, then the reduced ones), strides, sizes of axes, grid."""
+
+    sizes: tuple[int, ...]
+    strides: Mapping[str, tuple[int, ...]]
+    axis_sizes: Mapping[str, int]
+    grid: tuple[int, int, int]
+    splits: int = 1
+    chunk: int = 0
+    block: tuple[int, int, int] = (THREADS, 1, 1)
+
+    @property
+    def empty(self) -> bool:
+        return 0 in self.grid
+
+
+@dataclass(frozen=True)
+class _Loop:
+    size: int
+    strides: Mapping[str, int]
+
+
+def _merged(axes: Sequence[str], sizes: Mapping[str, int], buffers: Mapping[str, Buffer]) -> list[_Loop]:
+    """Neighbouring axes become one loop where every buffer steps through both as through one."""
+    loops: list[_Loop] = []
+    for axis in axes:
+        if sizes[axis] == 1:
+            continue
+        strides = {name: buffer.strides.get(axis, 0) for name, buffer in buffers.items()}
+        if loops and all(loops[-1].strides[n] == strides[n] * sizes[axis] for n in buffers):
+            loops[-1] = _Loop(loops[-1].size * sizes[axis], strides)
+        else:
+            loops.append(_Loop(sizes[axis], strides))
+    return loops
+
+
+def _ordered(axes: Sequence[str], leading: Sequence[Buffer], sizes: Mapping[str, int]) -> list[str]:
+    """Slow to fast in memory, by the strides of the buffers that matter most; the declared order breaks ties."""
+
+    def key(axis: str) -> tuple[tuple[int, ...], tuple[int, str]]:
+        return tuple(-abs(b.strides.get(axis, 0)) for b in leading), axis_order(axis)
+
+    return sorted(axes, key=key)
+
+
+def _is_dense(strides: Sequence[int], loops: Sequence[_Loop]) -> bool:
+    expected = 1
+    for stride, loop in zip(reversed(strides), reversed(loops), strict=True):
+        if stride != expected:
+            return False
+        expected *= loop.size
+    return True
+
+
+def _index_type(loops: Sequence[_Loop], buffers: Mapping[str, Buffer]) -> str:
+    """int where every position and offset fits, with room for the last vector's overhang."""
+    reach = prod(loop.size for loop in loops)
+    for name in buffers:
+        reach = max(reach, sum(abs(loop.strides[name]) * (loop.size - 1) for loop in loops))
+    return "int" if reach < 2**31 - 4096 * 1024 else "int64_t"
+
+
+def schedule(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buffer]) -> tuple[Schedule, Launch]:
+    """Choose how to walk.
+
+    Args:
+        sizes: elements along each axis.
+        buffers: every operand and output of the kernel.
+    """
+    leading = [buffers[o.name] for o in kernel.outputs] + [buffers[o.name] for o in kernel.operands]
+    axis_sizes = _needed_sizes(kernel, sizes)
+    if kernel.reduces:
+        return _reduction(kernel, sizes, buffers, leading, axis_sizes)
+    axes = _ordered(kernel.space, leading, sizes)
+    loops = _merged(axes, sizes, buffers)
+    turned = _turned(kernel, loops, buffers)
+    if turned:
+        return _tiled(kernel, loops, buffers, turned, axis_sizes)
+    return _elementwise(kernel, loops, buffers, axis_sizes)
+
+
+def _needed_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
+    items = (*kernel.body, *kernel.reduces, *kernel.epilogue, *kernel.outputs)
+    return {node.axis: sizes[node.axis] for item in items for node in walk([item.expr]) if isinstance(node, Size)}
+
+
+def _moves(strides: Sequence[int]) -> tuple[str, ...]:
+    return tuple("0" if s == 0 else "1" if s == 1 else "s" for s in strides)
+
+
+def _elementwise(
+    kernel: Kernel, loops: list[_Loop], buffers: Mapping[str, Buffer], axis_sizes: Mapping[str, int]
+) -> tuple[Schedule, Launch]:
+    n = prod(loop.size for loop in loops)
+    per_buffer = {name: [loop.strides[name] for loop in loops] for name in buffers}
+    streams = [b.dtype.size for name, b in buffers.items() if loops and per_buffer[name][-1] == 1]
+    vector = min(LARGEST_VECTOR, max((VECTOR_BYTES // size for size in streams), default=1))
+    whole_rows = not loops or loops[-1].size % vector == 0
+    placements = []
+    for name in _names(kernel):
+        strides = per_buffer[name]
+        access = _vector_access(strides, loops, buffers[name], vector, whole_rows)
+        placements.append(Placement(name, access, _moves(strides)))
+    index = _index_type(loops, buffers)
+    launch = Launch(
+        tuple(loop.size for loop in loops), {k: tuple(v) for k, v in per_buffer.items()}, axis_sizes,
+        (-(-n // (vector * THREADS)), 1, 1),
+    )  # fmt: skip
+    found = Schedule("elementwise", len(loops), 0, vector, THREADS, index, whole_rows, tuple(placements))
+    return found, launch
+
+
+def _vector_access(
+    strides: Sequence[int], loops: Sequence[_Loop], buffer: Buffer, vector: int, whole_rows: bool
+) -> Access:
+    if not any(strides):
+        return Access.SINGLE
+    aligned = buffer.alignment % min(VECTOR_BYTES, vector * buffer.dtype.size) == 0
+    if _is_dense(strides, loops):
+        return Access.DENSE if aligned or vector == 1 else Access.UNALIGNED
+    if whole_rows and strides[-1] == 0:
+        return Access.SPLAT
+    if whole_rows and strides[-1] == 1 and aligned and all(s % vector == 0 for s in strides[:-1]):
+        return Access.ROW
+    return Access.STRIDED
+
+
+def _names(kernel: Kernel) -> list[str]:
+    return [thing.name for thing in (*kernel.operands, *kernel.outputs)]
+
+
+def _turned(kernel: Kernel, loops: Sequence[_Loop], buffers: Mapping[str, Buffer]) -> int | None:
+    """The loop along which some operand is contiguous while the others are along the fast one; None if there is none."""
+    if len(loops) < 2 or loops[-1].size < TILE // 2:
+        return None
+    if any(loops[-1].strides[o.name] != 1 for o in kernel.outputs):
+        return None
+    for operand in kernel.operands:
+        if loops[-1].strides[operand.name] in (0, 1):
+            continue
+        for position, loop in enumerate(loops[:-1]):
+            if loop.strides[operand.name] == 1 and loop.size >= TILE // 2:
+                return position
+    return None
+
+
+def _tiled(
+    kernel: Kernel, loops: list[_Loop], buffers: Mapping[str, Buffer], turned: int, axis_sizes: Mapping[str, int]
+) -> tuple[Schedule, Launch]:
+    loops = [*loops[:turned], *loops[turned + 1 : -1], loops[turned], loops[-1]]
+    placements = []
+    for name in _names(kernel):
+        strides = [loop.strides[name] for loop in loops]
+        is_turned = strides[-2] == 1 and strides[-1] not in (0, 1) and name in {o.name for o in kernel.operands}
+        access = Access.TURNED if is_turned else Access.STRIDED if any(strides) else Access.SINGLE
+        placements.append(Placement(name, access, _moves(strides)))
+    sizes = tuple(loop.size for loop in loops)
+    tiles = -(-sizes[-1] // TILE) * -(-sizes[-2] // TILE) * prod(sizes[:-2])
+    launch = Launch(
+        sizes, {name: tuple(loop.strides[name] for loop in loops) for name in buffers}, axis_sizes, (tiles, 1, 1),
+        block=(TILE, 8, 1),
+    )  # fmt: skip
+    found = Schedule("turned", len(loops), 0, 1, TILE * 8, _index_type(loops, buffers), False, tuple(placements))
+    return found, launch
+
+
+def _reduction(
+    kernel: Kernel,
+    sizes: Mapping[str, int],
+    buffers: Mapping[str, Buffer],
+    leading: Sequence[Buffer],
+    axis_sizes: Mapping[str, int],
+) -> tuple[Schedule, Launch]:
+    reads = [buffers[o.name] for o in kernel.operands]
+    widest = sorted(reads, key=lambda b: -sum(1 for s in b.strides.values() if s))
+    kept = _merged(_ordered(kernel.kept, [*widest, *leading], sizes), sizes, buffers)
+    over = _merged(_ordered(kernel.over, [*widest, *leading], sizes), sizes, buffers)
+    m, n = prod(loop.size for loop in kept), prod(loop.size for loop in over)
+    along_kept = bool(kept) and bool(over) and _faster(kept[-1], over[-1], kernel)
+    template = "column" if along_kept else "row"
+    threads = THREADS if along_kept else min(THREADS, max(TILE, -(-n // TILE) * TILE))
+    blocks = -(-m // TILE) if along_kept else m
+    rows = threads // TILE if along_kept else threads
+    splits = max(1, min(MOST_SPLITS, WANTED_BLOCKS // max(blocks, 1), n // (rows * REDUCE_ELEMENTS)))
+    chunk = -(-n // splits) if n else 0
+    splits = max(1, -(-n // chunk)) if chunk else 1
+    loops = [*kept, *over]
+    placements = []
+    for name in _names(kernel):
+        strides = [loop.strides[name] for loop in loops]
+        placements.append(Placement(name, Access.STRIDED if any(strides) else Access.SINGLE, _moves(strides)))
+    launch = Launch(
+        tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
+        axis_sizes, (blocks, splits, 1), splits, chunk, (TILE, threads // TILE, 1) if along_kept else (threads, 1, 1),
+    )  # fmt: skip
+    found = Schedule(
+        template, len(kept), len(over), 1, threads, _index_type(loops, buffers), False, tuple(placements), splits > 1
+    )
+    return found, launch
+
+
+def _faster(a: _Loop, b: _Loop, kernel: Kernel) -> bool:
+    """Whether most operands step through ``a`` in smaller strides than through ``b``."""
+    votes = 0
+    for operand in kernel.operands:
+        one, other = a.strides[operand.name], b.strides[operand.name]
+        if one and other:
+            votes += 1 if abs(one) < abs(other) else -1
+    return votes > 0

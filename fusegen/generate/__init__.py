@@ -1,0 +1,1 @@
+"""From a scheduled kernel to CUDA text."""

@@ -1,0 +1,115 @@
+"""The only printer of expressions as CUDA: C's precedence, the fewest parentheses, typed literals."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from fusegen.core import dtypes
+from fusegen.core.dtypes import Category, DType
+from fusegen.core.ir import Call, Const, Expr, Ref, Size
+from fusegen.declare.table import Function, Kind, lookup
+
+_ATOM = 10
+_UNARY = 8
+_SMALL_INTEGERS = (dtypes.int8, dtypes.uint8, dtypes.int16)
+
+
+@dataclass(frozen=True)
+class Printer:
+    """Prints expressions for one kernel.
+
+    Args:
+        half: results are rounded to a half type, so the faster texts of the function table do.
+    """
+
+    half: bool
+
+    def text(self, expr: Expr) -> str:
+        return self._print(expr)[0]
+
+    def _print(self, expr: Expr) -> tuple[str, int]:
+        if isinstance(expr, Const):
+            text = literal(expr)
+            return text, _UNARY if text.startswith("-") else _ATOM
+        if isinstance(expr, Ref):
+            return expr.name, _ATOM
+        if isinstance(expr, Size):
+            return expr.axis.upper(), _ATOM
+        assert isinstance(expr, Call)
+        row = lookup(expr.function)
+        if expr.function == "powi":
+            return self._power(expr)
+        if expr.function == "cast":
+            return self._cast(expr)
+        template = row.cuda_half if self.half and row.cuda_half else row.cuda
+        if template.startswith("{0}") or template[1:] == "{0}":
+            return self._operator(expr, row, template)
+        args = [self._argument(arg) for arg in expr.args]
+        text = template.format(*args, f="f" if expr.args[-1].dtype is dtypes.float32 else "", d=expr.detail, T=_ctype(expr.dtype))
+        return text, _ATOM
+
+    def _argument(self, arg: Expr) -> str:
+        """An argument of a call. Integer literals carry their type there, for overload resolution."""
+        if isinstance(arg, Const) and arg.dtype.category is Category.INTEGER:
+            return f"{_ctype(arg.dtype)}({literal(arg)})"
+        return self._print(arg)[0]
+
+    def _operator(self, expr: Call, row: Function, template: str) -> tuple[str, int]:
+        if row.arity == 1:
+            inner = _wrap(self._print(expr.args[0]), _UNARY + 1)
+            return template.format(inner), _UNARY if template != "{0}" else _ATOM
+        if row.kind is Kind.SELECT:
+            printed = [_wrap(self._print(arg), 1) for arg in expr.args]
+            return template.format(*printed), 0
+        level = row.precedence
+        least = (level, level + 1) if level else (_UNARY, _UNARY)
+        args = [_wrap(self._print(arg), at) for arg, at in zip(expr.args, least, strict=True)]
+        text = template.format(*args)
+        if expr.dtype in _SMALL_INTEGERS:  # C computes in int; torch wraps around in the tensor's own dtype
+            return f"{_ctype(expr.dtype)}({text})", _ATOM
+        return text, level
+
+    def _power(self, expr: Call) -> tuple[str, int]:
+        (base,) = expr.args
+        exponent = int(expr.detail)
+        if isinstance(base, Ref) and exponent <= 3 and expr.dtype not in _SMALL_INTEGERS:
+            return " * ".join([base.name] * exponent), 7
+        return f"fg::powi<{exponent}>({self._argument(base)})", _ATOM
+
+    def _cast(self, expr: Call) -> tuple[str, int]:
+        (inner,) = expr.args
+        text = self._print(inner)[0]
+        if expr.detail:
+            return f"fg::round_to<{dtypes.BY_NAME[expr.detail].ctype}>({text})", _ATOM
+        if inner.dtype is expr.dtype:
+            return text, self._print(inner)[1]
+        if inner.dtype.is_float and not expr.dtype.is_float and expr.dtype is not dtypes.bool_:
+            return f"fg::to_integer<{_ctype(expr.dtype)}>({text})", _ATOM
+        return f"{_ctype(expr.dtype)}({text})", _ATOM
+
+
+def _wrap(printed: tuple[str, int], least: int) -> str:
+    text, level = printed
+    return text if level >= least else f"({text})"
+
+
+def _ctype(dtype: DType) -> str:
+    return dtype.compute.ctype
+
+
+def literal(expr: Const) -> str:
+    """A literal that C++ reads as the same number of the same type: ``0.5f``, ``1.0``, ``true``."""
+    value = expr.value
+    if expr.dtype is dtypes.bool_:
+        return "true" if value else "false"
+    if not expr.dtype.is_float:
+        if value == -(2**63):
+            return "(-9223372036854775807LL - 1)"
+        return f"{value}" if abs(value) < 2**31 else f"{value}LL"
+    suffix = "f" if expr.dtype is dtypes.float32 else ""
+    if math.isnan(value):
+        return f"fg::nan<{expr.dtype.ctype}>()"
+    if math.isinf(value) or (suffix and abs(value) > 3.4028235677973366e38):
+        return ("-" if value < 0 else "") + f"fg::infinity<{expr.dtype.ctype}>()"
+    return f"{value!r}{suffix}"

@@ -1,0 +1,139 @@
+"""The parameters of a kernel, in order: read by the printer for the signature and by the launcher for the values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusegen.core.dtypes import DType
+from fusegen.core.ir import Expr, Operand, Output, Size, refs, walk
+from fusegen.core.text import shape_text
+from fusegen.fuse.group import Kernel
+from fusegen.fuse.schedule import Access, Schedule
+
+
+@dataclass(frozen=True)
+class Param:
+    """One parameter.
+
+    ``kind``: "in", "out" (pointers to the tensor ``source``), "partial" (workspace), "scalar" (``source`` is its
+    name), "count" (product of loop sizes), "divisor" (one loop's size), "stride" (``source`` along loop ``loop``),
+    "axis" (the size of axis ``source``), "chunk" (reduced elements a block takes), "splits" (how many blocks share).
+    """
+
+    kind: str
+    name: str
+    ctype: str
+    source: str = ""
+    loop: int = 0
+    comment: str = ""
+    dtype: DType | None = None
+
+
+def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple[Param, ...]:
+    """The parameter list of ``kernel`` under ``schedule``; ``stage`` "finish" is the second kernel of a split."""
+    if stage == "finish":
+        return _finish_parameters(kernel, schedule)
+    found: list[Param] = []
+    split = schedule.split
+    for operand in _main_operands(kernel, split):
+        shape = shape_text(operand.shape)
+        found.append(
+            Param("in", f"{operand.name}_ptr", f"const {operand.dtype.ctype}* __restrict__", operand.name, 0, shape)
+        )
+    if split:
+        found += [_partial(r.name, r.expr.dtype.ctype, "") for r in kernel.reduces]
+    else:
+        found += [_output(o) for o in kernel.outputs]
+    found += [Param("scalar", s.name, s.dtype.compute.ctype, s.name, dtype=s.dtype) for s in kernel.scalars]
+    found += _axis_sizes(kernel, schedule)
+    found += _extents(schedule)
+    for placement in schedule.placements:
+        found += _strides(placement.name, placement.access, placement.moves, schedule, kernel, split)
+    return tuple(found)
+
+
+def _main_operands(kernel: Kernel, split: bool) -> list[Operand]:
+    if not split:
+        return list(kernel.operands)
+    body = {ref for item in (*kernel.body, *kernel.reduces) for ref in _reads(item.expr)}
+    return [o for o in kernel.operands if o.name in body]
+
+
+def _reads(expr: Expr) -> set[str]:
+    return {ref.name for ref in refs(expr)}
+
+
+def _partial(name: str, ctype: str, const: str) -> Param:
+    return Param("partial", f"{name}_partial", f"{const}{ctype}* __restrict__", name, 0, "[splits, m]")
+
+
+def _output(output: Output) -> Param:
+    comment = shape_text(output.shape)
+    return Param("out", f"{output.name}_ptr", f"{output.dtype.ctype}* __restrict__", output.name, 0, comment)
+
+
+def _axis_sizes(kernel: Kernel, schedule: Schedule) -> list[Param]:
+    items = (*kernel.body, *kernel.reduces, *kernel.epilogue, *kernel.outputs)
+    axes = sorted({node.axis for item in items for node in walk([item.expr]) if isinstance(node, Size)})
+    return [Param("axis", axis.upper(), "int64_t", axis) for axis in axes]
+
+
+def _extents(schedule: Schedule) -> list[Param]:
+    index = schedule.index
+    divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
+    total = schedule.loops + schedule.inner
+    if schedule.template == "elementwise":
+        needs = needs_coordinates(schedule)
+        extents = [Param("count", "n", index, "all")]
+        return extents + [Param("divisor", f"n{i}", divisor, loop=i) for i in range(1, total) if needs]
+    if schedule.template == "turned":
+        return [Param("divisor", f"n{i}", divisor, loop=i) for i in range(total - 2)] + [
+            Param("extent", "rows", "int", loop=total - 2),
+            Param("extent", "cols", "int", loop=total - 1),
+        ]
+    extents = [Param("count", "m", index, "kept"), Param("count", "n", index, "reduced")]
+    extents += [Param("divisor", f"n{i}", divisor, loop=i) for i in range(1, total) if i != schedule.loops]
+    if schedule.split:
+        extents.append(Param("chunk", "chunk", index))
+    return extents
+
+
+def needs_coordinates(schedule: Schedule) -> bool:
+    return any(p.access in (Access.ROW, Access.SPLAT, Access.STRIDED) for p in schedule.placements)
+
+
+def _strides(
+    name: str, access: Access, moves: tuple[str, ...], schedule: Schedule, kernel: Kernel, split: bool
+) -> list[Param]:
+    if access in (Access.DENSE, Access.UNALIGNED, Access.SINGLE):
+        return []
+    if split and (name in {o.name for o in kernel.outputs} or name not in {o.name for o in _main_operands(kernel, True)}):
+        return []
+    return [
+        Param("stride", f"{name}_stride{loop}", schedule.index, name, loop) for loop, move in enumerate(moves) if move == "s"
+    ]
+
+
+def _finish_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Param, ...]:
+    read = {name for item in (*kernel.epilogue, *kernel.outputs) for name in _reads(item.expr)}
+    operands = [o for o in kernel.operands if o.name in read]
+    found = [_partial(r.name, r.expr.dtype.ctype, "const ") for r in kernel.reduces]
+    found += [
+        Param("in", f"{o.name}_ptr", f"const {o.dtype.ctype}* __restrict__", o.name, 0, shape_text(o.shape)) for o in operands
+    ]
+    found += [_output(o) for o in kernel.outputs]
+    found += [Param("scalar", s.name, s.dtype.compute.ctype, s.name, dtype=s.dtype) for s in kernel.scalars if s.name in read]
+    found += _axis_sizes(kernel, schedule)
+    index = schedule.index
+    divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
+    found += [Param("count", "m", index, "kept"), Param("splits", "splits", "int")]
+    found += [Param("divisor", f"n{i}", divisor, loop=i) for i in range(1, schedule.loops)]
+    for thing in (*operands, *kernel.outputs):
+        placement = schedule.placement(thing.name)
+        if placement.access is not Access.SINGLE:
+            found += [
+                Param("stride", f"{thing.name}_stride{loop}", index, thing.name, loop)
+                for loop, move in enumerate(placement.moves[: schedule.loops])
+                if move == "s"
+            ]
+    return tuple(found)

@@ -1,0 +1,339 @@
+"""The same CUDA on the CPU: compile the generated text with the host's C++ compiler, run it, report what went wrong.
+
+``templates/fusegen_emulator.h`` supplies what the CUDA compiler has built in and runs the grid; this module calls the
+compiler, loads the library and turns the launcher's codes and messages into exceptions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from fusegen.core.errors import CompileError
+
+SANITIZE_VARIABLE = "FUSEGEN_EMULATOR_SANITIZE"
+SHUFFLE_VARIABLE = "FUSEGEN_EMULATOR_SHUFFLE"
+WORKERS_VARIABLE = "FUSEGEN_EMULATOR_WORKERS"
+
+# Precision: no contraction and no -ffast-math, so that every machine computes the same bits, with or without fma
+# instructions; nvcc contracts a*b+c on its own, which tests against a float64 reference must tolerate anyway.
+# -fno-math-errno and -fno-trapping-math change no value, they only free the compiler to inline sqrtf and vectorize.
+# -fno-strict-aliasing: kernels read vectors through pointers to scalars, which nvcc allows.
+# Hidden visibility keeps the helpers and shared variables of two loaded kernels apart.
+FLAGS = (
+    "-std=c++17", "-O2", "-shared", "-fPIC", "-pthread", "-DFUSEGEN_EMULATOR",
+    "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing",
+    "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wno-unknown-pragmas", "-Wno-psabi",
+)  # fmt: skip
+# -g1 gives reports their line numbers; -O1 keeps the accesses that -O2 would prove dead.
+SANITIZE_FLAGS = (
+    "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1", "-O1",
+)  # fmt: skip
+
+_INSTALL = "install one: apt install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), xcode-select --install (macOS)"
+
+_MESSAGE_BYTES = 2048
+_FIRST_ERRORS = 3
+
+# Fiber stacks that launches leave for each other; as many as the header's kStackSlots. Sanitized ones are larger.
+_STACK_SLOTS = {False: (ctypes.c_void_p * 64)(), True: (ctypes.c_void_p * 64)()}
+
+# What the launcher's codes mean: (expected, fix).
+_FAILURES = {
+    1: (
+        "every live thread of a block reaches the same __syncthreads(), every live lane of a mask the same collective",
+        "move the barrier or collective out of the divergent branch, or build with barriers=True",
+    ),
+    2: ("every assertion holds", "print the kernel with show() and follow the named thread"),
+    3: (
+        "memory for the stacks of a block's threads",
+        "launch smaller blocks or fewer workers (" + WORKERS_VARIABLE + ")",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How to run a kernel.
+
+    Args:
+        sanitize: the library is instrumented with AddressSanitizer and UBSan; the first report ends the process.
+        shuffle: seed of a pseudo-random order of blocks and, anew after every barrier, of a block's threads.
+            None is the natural order.
+        workers: OS threads that blocks are spread over; 0 means every core this process may use.
+    """
+
+    sanitize: bool = False
+    shuffle: int | None = None
+    workers: int = 0
+
+
+def mode_from_environment() -> Mode:
+    """The mode that the environment asks for.
+
+    ``FUSEGEN_EMULATOR_SANITIZE=1`` sanitizes (see `sanitizer_environment` for what else must be set),
+    ``FUSEGEN_EMULATOR_SHUFFLE=<seed>`` shuffles, ``FUSEGEN_EMULATOR_WORKERS=<n>`` sets the number of OS threads.
+    Unset and empty variables mean the default.
+    """
+    shuffle = os.environ.get(SHUFFLE_VARIABLE, "")
+    return Mode(
+        sanitize=_natural_number(SANITIZE_VARIABLE) != 0,
+        shuffle=_natural_number(SHUFFLE_VARIABLE) if shuffle else None,
+        workers=_natural_number(WORKERS_VARIABLE),
+    )
+
+
+def _natural_number(variable: str) -> int:
+    text = os.environ.get(variable, "") or "0"
+    if not (text.isascii() and text.isdecimal()):
+        raise CompileError(
+            f"environment variable {variable}", given=repr(text), expected="a number >= 0", fix=f"export {variable}=1"
+        )
+    return int(text)
+
+
+@cache
+def compiler() -> str:
+    """Path of the C++ compiler: ``$CXX`` if set, else the first of g++, clang++ and c++."""
+    wanted = os.environ.get("CXX", "").strip()
+    for name in [wanted] if wanted else ["g++", "clang++", "c++"]:
+        path = shutil.which(name)
+        if path is not None:
+            return os.path.abspath(path)
+    raise CompileError(
+        "CPU emulator",
+        given=f"CXX={wanted}, which is not a program on PATH" if wanted else "no g++, clang++ or c++ on PATH",
+        expected="a C++17 compiler: without a GPU, kernels run on the CPU",
+        fix="unset CXX or set it to one program's path" if wanted else _INSTALL,
+    )
+
+
+def _architecture_flag() -> str:
+    # Apple's and older ARM compilers know only the second spelling. Neither changes results: see FLAGS.
+    return "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+
+
+@cache
+def compiler_identity() -> str:
+    """The compiler's version and a digest of our flags and the CPU features it targets, for cache keys.
+
+    The features are part of it because a home directory, with the cache in it, is shared by different machines.
+    """
+    version = _run([compiler(), "--version"]).stdout.splitlines()
+    macros = _run([compiler(), *FLAGS[:2], _architecture_flag(), "-dM", "-E", "-x", "c++", os.devnull]).stdout
+    digest = hashlib.sha256("\0".join([macros, *FLAGS, *SANITIZE_FLAGS]).encode()).hexdigest()
+    return f"{version[0] if version else 'unknown'} [{digest[:16]}]"
+
+
+def _run(command: list[str], folder: str | None = None) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "LC_ALL": "C"}  # messages in English, plain ASCII quotes
+    environment.pop("LD_PRELOAD", None)  # a preloaded sanitizer would check, and slow down, the compiler
+    environment.pop("DYLD_INSERT_LIBRARIES", None)
+    return subprocess.run(
+        command, capture_output=True, text=True, errors="replace", env=environment, cwd=folder, check=False
+    )
+
+
+def build(source: str, entry: str, *, headers_dir: Path, barriers: bool, sanitize: bool = False) -> bytes:
+    """Compile CUDA text to a shared library and return its bytes.
+
+    Args:
+        source: what NVRTC would get.
+        entry: name of the ``extern "C" __global__`` function to launch.
+        headers_dir: where ``fusegen.cuh`` and ``fusegen_emulator.h`` are.
+        barriers: the kernel synchronizes threads (``__syncthreads``, warp collectives).
+        sanitize: instrument with AddressSanitizer and UBSan.
+
+    Raises:
+        CompileError: no compiler, or it rejected the source; the message quotes the generated lines.
+    """
+    launcher = f"\nFUSEGEN_EMULATOR_LAUNCHER({entry}, {'true' if barriers else 'false'})\n"
+    extra = SANITIZE_FLAGS if sanitize else ()
+    with tempfile.TemporaryDirectory(prefix="fusegen-") as folder:
+        Path(folder, f"{entry}.cu").write_text(source + launcher, encoding="utf-8")
+        # Run inside the folder: messages and sanitizer reports then name the file without a temporary path.
+        command = [
+            compiler(),
+            *FLAGS,
+            _architecture_flag(),
+            *extra,
+            f"-I{headers_dir.resolve()}",
+            f"-ffile-prefix-map={folder}=.",
+        ]
+        done = _run([*command, "-x", "c++", f"{entry}.cu", "-o", f"{entry}.so"], folder)
+        if done.returncode == 0:
+            return Path(folder, f"{entry}.so").read_bytes()
+    raise CompileError(
+        f"kernel {entry}, compiled for the CPU emulator",
+        given=_quote_errors(done.stderr, source + launcher, f"{entry}.cu"),
+        expected=f"CUDA text that {compiler()} accepts as C++17 with fusegen_emulator.h",
+        fix="this is a bug in fusegen's code generation: please report it with the text above",
+    )
+
+
+def _quote_errors(messages: str, source: str, name: str) -> str:
+    """The compiler's first errors, each followed by the generated lines around it."""
+    lines = source.splitlines()
+    quoted: list[str] = []
+    for match in re.finditer(r"^(.+?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", messages, re.MULTILINE):
+        path, number, text = match[1], int(match[2]), match[3]
+        quoted.append(f"{path}:{number}: {text}")
+        if path == name:
+            for row in range(max(1, number - 2), min(len(lines), number + 1) + 1):
+                quoted.append(f"  {'>' if row == number else ' '} {row:4d} | {lines[row - 1]}")
+        else:  # in a header: name the generated line that led there
+            quoted += [f"      required from {name}:{row}: {lines[int(row) - 1].strip()}"
+                       for row in re.findall(rf"^{re.escape(name)}:(\d+):", messages, re.MULTILINE)[:1]]  # fmt: skip
+        if sum(" | " not in line for line in quoted) >= _FIRST_ERRORS:
+            break
+    return "\n            ".join(quoted) if quoted else messages.strip()[-2000:] or "the compiler failed silently"
+
+
+# ---- sanitizers --------------------------------------------------------------------------------------------------
+
+
+def sanitizer_environment() -> dict[str, str]:
+    """The variables with which a Python process must be *started* to load sanitized kernels.
+
+    AddressSanitizer must come first in a process, before Python itself: only then has every buffer of torch and
+    NumPy a red zone. Python leaks on purpose at exit, hence no leak check.
+    """
+    if sys.platform == "darwin":
+        names, preload = ["libclang_rt.asan_osx_dynamic.dylib"], "DYLD_INSERT_LIBRARIES"
+    else:
+        clang = [f"libclang_rt.asan-{platform.machine()}.so", "libclang_rt.asan.so"]
+        names, preload = clang if "clang" in compiler_identity() else ["libasan.so"], "LD_PRELOAD"
+    # The runtime wraps C++ exceptions only if it meets the C++ library at start; else the first throw ends the process.
+    with_exceptions = [path for path in [_compiler_file("libstdc++.so.6")] if path and preload == "LD_PRELOAD"]
+    for name in names:
+        path = _compiler_file(name)
+        if path is not None:
+            return {
+                preload: ":".join(map(str, [_shared_object(path), *with_exceptions])),
+                "ASAN_OPTIONS": "detect_leaks=0:handle_segv=1",
+                "UBSAN_OPTIONS": "print_stacktrace=1",
+                SANITIZE_VARIABLE: "1",
+            }
+    raise CompileError(
+        "CPU emulator with sanitizers",
+        given=f"{compiler()} has none of {', '.join(names)}",
+        expected="the compiler's AddressSanitizer runtime as a shared library",
+        fix="install it: apt install libgcc-12-dev (g++) or libclang-rt-dev (clang++), dnf install libasan (Fedora)",
+    )
+
+
+def _compiler_file(name: str) -> Path | None:
+    path = Path(_run([compiler(), f"-print-file-name={name}"]).stdout.strip())
+    return path.resolve() if path.is_absolute() and path.exists() else None
+
+
+def _shared_object(path: Path) -> Path:
+    """Follow the linker script, ``INPUT ( /usr/lib64/libasan.so.8 )``, that some distributions have instead."""
+    with path.open("rb") as file:
+        if file.read(4) == b"\x7fELF" or sys.platform == "darwin":
+            return path
+    target = re.search(r"INPUT\s*\(\s*(\S+)", path.read_text(encoding="utf-8", errors="replace"))
+    return Path(target[1]) if target else path
+
+
+@cache
+def _sanitizer_loaded() -> bool:
+    return hasattr(ctypes.CDLL(None), "__asan_init")
+
+
+# ---- running -----------------------------------------------------------------------------------------------------
+
+
+class EmulatedKernel:
+    """A library that `build` made, ready to launch."""
+
+    def __init__(self, library: Path, entry: str, barriers: bool) -> None:
+        self.entry, self.barriers = entry, barriers
+        self.sanitized = b"__asan_" in library.read_bytes()
+        # Loading an instrumented library into a process without the runtime would end the process.
+        if self.sanitized and not _sanitizer_loaded():
+            raise _not_preloaded(entry)
+        self._library = ctypes.CDLL(str(library))
+        self._launch = self._library.fusegen_emulated_launch
+        self._launch.restype = ctypes.c_int
+        self._launch.argtypes = [
+            ctypes.c_uint * 3, ctypes.c_uint * 3, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64,
+            ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t,
+        ]  # fmt: skip
+
+    def launch(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        params: int,
+        shared_bytes: int = 0,
+        mode: Mode = Mode(),
+    ) -> None:
+        """Run the grid and return when it is done; other Python threads run meanwhile.
+
+        Args:
+            grid: blocks in x, y, z.
+            block: threads per block in x, y, z.
+            params: address of a ``void*[]``; element i points at the value of argument i, as in cuLaunchKernel.
+            shared_bytes: size of ``fusegen_dynamic_shared()``.
+            mode: order, workers, and whether sanitizers must be on.
+
+        Raises:
+            CompileError: a launch the hardware would refuse, a barrier that some threads miss, a failed assertion.
+        """
+        self._check(grid, block, shared_bytes, mode)
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        code = self._launch(
+            (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), params, shared_bytes,
+            mode.shuffle is not None, (mode.shuffle or 0) % 2**64, mode.workers or _cores(),
+            _STACK_SLOTS[self.sanitized], message, _MESSAGE_BYTES,
+        )  # fmt: skip
+        if code:
+            expected, fix = _FAILURES[code]
+            given = message.value.decode(errors="replace")
+            raise CompileError(f"kernel {self.entry}, on the CPU emulator", given=given, expected=expected, fix=fix)
+
+    def _check(self, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int, mode: Mode) -> None:
+        if mode.sanitize and not self.sanitized:
+            raise CompileError(
+                f"kernel {self.entry}, on the CPU emulator",
+                given="Mode(sanitize=True) and a library built without sanitizers",
+                expected="a library built with sanitize=True",
+                fix="build(..., sanitize=True); sanitize must be part of the cache key",
+            )
+        threads = block[0] * block[1] * block[2]
+        within = all(1 <= size <= most for size, most in zip(grid, (2**31 - 1, 65535, 65535), strict=True))
+        within = within and all(1 <= size <= most for size, most in zip(block, (1024, 1024, 64), strict=True))
+        if not within or threads > 1024 or not 0 <= shared_bytes <= 227 * 1024:
+            raise CompileError(
+                f"kernel {self.entry}, on the CPU emulator",
+                given=f"grid {grid}, block {block} ({threads} threads), {shared_bytes} bytes of dynamic shared memory",
+                expected="grid up to (2147483647, 65535, 65535), block up to (1024, 1024, 64) and 1024 threads, "
+                "at most 227 KiB of shared memory: what the GPU takes",
+                fix="nothing to compute is no launch; else split the work differently in fuse/schedule",
+            )
+
+
+def _not_preloaded(entry: str) -> CompileError:
+    settings = " ".join(f"{name}={value}" for name, value in sanitizer_environment().items())
+    return CompileError(
+        f"kernel {entry}, on the CPU emulator with sanitizers",
+        given="a process that started without the AddressSanitizer runtime",
+        expected="the runtime loaded before Python",
+        fix=f"start Python so: {settings} python ...",
+    )
+
+
+@cache
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,182 @@
+"""A compiled program: the launches of one op for one layout, ready to be handed pointers.
+
+A program knows sizes and strides; what varies from call to call are pointers, Python scalars and the stream.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any, Protocol
+
+from fusegen.core.dtypes import DType
+from fusegen.core.ir import Scalar
+from fusegen.fuse.group import Kernel
+from fusegen.fuse.schedule import Launch, Schedule
+from fusegen.generate.params import Param, parameters
+from fusegen.generate.render import FINISH_THREADS, Rendered
+
+Grid = tuple[int, int, int]
+
+
+class Loaded(Protocol):
+    """A kernel in the memory of the device that will run it."""
+
+    def launch(self, grid: Grid, block: Grid, params: int, stream: int) -> None: ...
+
+
+class Target(Protocol):
+    """Where kernels run: the CPU emulator or a GPU."""
+
+    def load(self, rendered: Rendered, entry: str, declared: str) -> Loaded: ...
+
+
+@dataclass(frozen=True)
+class Workspace:
+    """Memory that lives during one call: reduction results that a later kernel reads, or pieces of a split sum."""
+
+    name: str
+    dtype: DType
+    elements: int
+
+
+def magic_division(value: int) -> tuple[int, int, int]:
+    """(magic, shift, value) of ``fg::Divisor``: ``i // value == (i * magic) >> shift`` for 0 <= i < 2^31."""
+    shift = max(value - 1, 0).bit_length()
+    return -(-(1 << (31 + shift)) // value), 31 + shift, value
+
+
+class _Arguments:
+    """The argument block of a launch: eight bytes a slot, and a table of the slots' addresses as the driver wants it.
+
+    Blocks are pooled, because another thread may call the same program meanwhile.
+    """
+
+    def __init__(self, static: Sequence[bytes], dynamic: int) -> None:
+        offsets = [8 * i for i in range(dynamic)]
+        position = 8 * dynamic
+        for piece in static:
+            offsets.append(position)
+            position += -(-len(piece) // 8) * 8
+        self.memory = ctypes.create_string_buffer(max(position, 8))
+        base = ctypes.addressof(self.memory)
+        for offset, piece in zip(offsets[dynamic:], static, strict=True):
+            self.memory[offset : offset + len(piece)] = piece
+        self.table = (ctypes.c_void_p * max(len(offsets), 1))(*(base + offset for offset in offsets))
+        self.address = ctypes.addressof(self.table)
+
+
+_SCALAR_FORMATS = {"float": "f4x", "double": "d", "int64_t": "q", "bool": "?7x"}
+
+
+@dataclass
+class Step:
+    """One launch. ``dynamic`` are the names of pointers and scalars that each call brings, in slot order."""
+
+    loaded: Loaded
+    grid: Grid
+    block: Grid
+    dynamic: tuple[str, ...]
+    format: str
+    static: tuple[bytes, ...]
+    order: tuple[int, ...]
+    pool: list[_Arguments] = field(default_factory=list)
+
+    def run(self, values: Mapping[str, Any], stream: int) -> None:
+        try:
+            arguments = self.pool.pop()
+        except IndexError:
+            arguments = self._new()
+        struct.pack_into(self.format, arguments.memory, 0, *[values[name] for name in self.dynamic])
+        self.loaded.launch(self.grid, self.block, arguments.address, stream)
+        self.pool.append(arguments)
+
+    def _new(self) -> _Arguments:
+        arguments = _Arguments(self.static, len(self.dynamic))
+        slots = list(arguments.table)
+        for position, slot in enumerate(self.order):
+            arguments.table[position] = slots[slot]
+        return arguments
+
+
+@dataclass
+class Program:
+    """Launches in order, and the workspace they need."""
+
+    steps: list[Step]
+    workspaces: list[Workspace]
+
+    def run(self, values: dict[str, Any], allocate: Callable[[int], tuple[Any, int]], stream: int) -> None:
+        """Launch everything on ``stream``.
+
+        Args:
+            values: pointers of operands and outputs and values of scalars, by name.
+            allocate: gives an object that owns so many bytes, and their address, valid on ``stream``.
+        """
+        owners = []
+        for workspace in self.workspaces:
+            owner, values[workspace.name] = allocate(workspace.elements * workspace.dtype.size)
+            owners.append(owner)
+        for step in self.steps:
+            step.run(values, stream)
+
+
+def make_steps(
+    kernel: Kernel, schedule: Schedule, launch: Launch, rendered: Rendered, target: Target
+) -> tuple[list[Step], list[Workspace]]:
+    """The launches of one scheduled kernel."""
+    if launch.empty:
+        return [], []
+    declared = f"{kernel.op.name}, declared in {kernel.op.declared}" if kernel.op.declared else kernel.op.name
+    loaded = target.load(rendered, rendered.entry, declared)
+    steps = [_step(loaded, launch.grid, launch.block, parameters(kernel, schedule), schedule, launch)]
+    workspaces: list[Workspace] = []
+    if rendered.finish:
+        m = prod(launch.sizes[: schedule.loops])
+        workspaces = [Workspace(f"{r.name}_partial", r.expr.dtype, launch.splits * m) for r in kernel.reduces]
+        loaded = target.load(rendered, rendered.finish, declared)
+        grid = (-(-m // FINISH_THREADS), 1, 1)
+        params = parameters(kernel, schedule, "finish")
+        steps.append(_step(loaded, grid, (FINISH_THREADS, 1, 1), params, schedule, launch))
+    return steps, workspaces
+
+
+def _step(
+    loaded: Loaded, grid: Grid, block: Grid, params: Sequence[Param], schedule: Schedule, launch: Launch
+) -> Step:
+    dynamic = [p for p in params if p.kind in ("in", "out", "partial", "scalar")]
+    static = [p for p in params if p not in dynamic]
+    slots = {id(p): position for position, p in enumerate((*dynamic, *static))}
+    formats = "".join(_SCALAR_FORMATS[p.ctype] if p.kind == "scalar" else "Q" for p in dynamic)
+    return Step(
+        loaded, grid, block,
+        tuple(p.source if p.kind in ("in", "out") else p.name for p in dynamic),
+        "<" + formats,
+        tuple(_static(p, schedule, launch) for p in static),
+        tuple(slots[id(p)] for p in params),
+    )  # fmt: skip
+
+
+def _static(param: Param, schedule: Schedule, launch: Launch) -> bytes:
+    code = "q" if param.ctype in ("int64_t", "fg::Divisor64") else "i"
+    if param.kind == "divisor":
+        size = launch.sizes[param.loop]
+        return struct.pack("<q", size) if code == "q" else struct.pack("<IIi", *magic_division(size))
+    ranges = {"all": launch.sizes, "kept": launch.sizes[: schedule.loops], "reduced": launch.sizes[schedule.loops :]}
+    value = {
+        "count": lambda: prod(ranges[param.source]),
+        "extent": lambda: launch.sizes[param.loop],
+        "stride": lambda: launch.strides[param.source][param.loop],
+        "axis": lambda: launch.axis_sizes[param.source],
+        "chunk": lambda: launch.chunk,
+        "splits": lambda: launch.splits,
+    }[param.kind]()
+    return struct.pack("<" + code, value)
+
+
+def scalar_value(scalar: Scalar, value: Any) -> Any:
+    """A Python number as the kernel's scalar wants it."""
+    return float(value) if scalar.dtype.is_float else value

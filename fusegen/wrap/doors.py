@@ -1,0 +1,120 @@
+"""Which framework a call belongs to, and the way in and out for those without an adapter of their own (DLPack)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fusegen.core.errors import DeclarationError, DerivativeError, DeviceError, ShapeError
+from fusegen.wrap import tensors
+
+_KNOWN = ("torch", "numpy", "cupy")
+
+
+def framework_of(value: Any) -> tensors.Framework | None:
+    """The adapter of ``value``'s library; None for what is no tensor. Imports nothing that is not imported yet."""
+    for name in _KNOWN:
+        if name in sys.modules:
+            adapter: tensors.Framework = getattr(tensors, name)()
+            if adapter.owns(value):
+                return adapter
+    return None
+
+
+def enter(
+    op: str, values: dict[str, Any]
+) -> tuple[tensors.Framework, dict[str, Any], Callable[[Any], Any]]:
+    """The framework of a call's tensors, the arguments in it, and the function that takes a result back.
+
+    Raises:
+        DeclarationError: no tensor at all, or tensors of several frameworks.
+    """
+    found: dict[str, tensors.Framework] = {}
+    foreign = {n: v for n, v in values.items() if framework_of(v) is None and hasattr(v, "__dlpack__")}
+    if foreign:
+        return _through_dlpack(op, values, foreign)
+    for name, value in values.items():
+        framework = framework_of(value)
+        if framework is not None:
+            found[name] = framework
+    names = {framework.name for framework in found.values()}
+    if len(names) != 1:
+        given = ", ".join(f"{n}: {f.name}" for n, f in found.items()) or "no tensor"
+        raise DeclarationError(
+            op, given=given, expected="tensors of one framework, at least one",
+            fix="convert them yourself, for example with torch.from_dlpack (no copy)" if found else "pass tensors",
+        )  # fmt: skip
+    return next(iter(found.values())), values, lambda result: result
+
+
+def _through_dlpack(
+    op: str, values: dict[str, Any], foreign: dict[str, Any]
+) -> tuple[tensors.Framework, dict[str, Any], Callable[[Any], Any]]:
+    """Tensors of a library without an adapter (JAX): borrowed as NumPy or CuPy arrays, results handed back likewise."""
+    others = {n: f.name for n, v in values.items() if (f := framework_of(v)) is not None}
+    libraries = {type(v).__module__.partition(".")[0] for v in foreign.values()}
+    if others or len(libraries) > 1:
+        raise DeclarationError(
+            op, given=f"tensors of {', '.join(sorted({*libraries, *others.values()}))}",
+            expected="tensors of one framework", fix="convert them yourself, for example with from_dlpack (no copy)",
+        )  # fmt: skip
+    kinds = {int(v.__dlpack_device__()[0]) for v in foreign.values()}
+    if kinds == {1}:
+        framework: tensors.Framework = tensors.numpy()
+        import numpy as borrowed
+    elif kinds <= {2, 13}:
+        framework = tensors.cupy()
+        import cupy as borrowed
+    else:
+        raise DeviceError(
+            op, given=f"DLPack devices {sorted(kinds)}", expected="all on the CPU (1) or on CUDA (2)",
+            fix="move the tensors yourself",
+        )  # fmt: skip
+    entered = {n: borrowed.from_dlpack(v) if n in foreign else v for n, v in values.items()}
+    library = sys.modules[next(iter(libraries)).replace("jaxlib", "jax")]
+    if library.__name__ == "jax":
+        import jax.numpy as library  # noqa: F811
+    return framework, entered, library.from_dlpack
+
+
+def check_no_gradient(op: str, values: Sequence[Any]) -> None:
+    """``out=`` has no place in autograd's graph."""
+    import torch
+
+    if torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values):
+        raise DerivativeError(
+            f"{op}, out=", given="an argument that requires a gradient", expected="no gradients (as torch's out=)",
+            fix="call under torch.no_grad(), or without out=",
+        )  # fmt: skip
+
+
+def check_overlap(op: str, values: Mapping[str, Any], outs: Sequence[Any], framework: tensors.Framework) -> None:
+    """An output may be an argument, element for element. It may not overlap one otherwise: threads run in any order."""
+    for out in outs:
+        mine = _span(framework, out)
+        for name, value in values.items():
+            if not framework.owns(value):
+                continue
+            theirs = _span(framework, value)
+            same = framework.info(name, value)
+            own = framework.info("out", out)
+            identical = mine[0] == theirs[0] and same.strides == own.strides and same.shape == own.shape
+            if not identical and mine[0] < theirs[1] and theirs[0] < mine[1]:
+                raise ShapeError(
+                    f"{op}, out=", given=f"memory that partly overlaps argument {name}",
+                    expected="the argument itself (same shape and strides), or memory of its own",
+                    fix="pass a fresh tensor",
+                )  # fmt: skip
+
+
+def _span(framework: tensors.Framework, value: Any) -> tuple[int, int]:
+    """First address, and one past the last."""
+    info = framework.info("out", value)
+    start = framework.pointer(value)
+    if 0 in info.shape:
+        return start, start
+    reach = [(size - 1) * stride for size, stride in zip(info.shape, info.strides, strict=True)]
+    low = sum(r for r in reach if r < 0) * info.dtype.size
+    high = (sum(r for r in reach if r > 0) + 1) * info.dtype.size
+    return start + low, start + high

@@ -1,0 +1,185 @@
+"""``@fg.op``: what a declaration becomes. Called with tensors it runs, called inside another op it is inlined."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fusegen.core.errors import DeclarationError
+from fusegen.core.ir import Op
+from fusegen.declare.op import Declaration, is_symbolic
+from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
+from fusegen.wrap import doors, tensors
+from fusegen.wrap.run import Runner
+
+MOST_PATTERNS = 1024
+
+
+class FusedOp:
+    """A declared op.
+
+    Call it with tensors of one framework and device (and Python numbers); results are tensors of that framework.
+    ``out=`` takes a tensor (or a tuple, for several results) to write into; it may be an argument itself.
+    """
+
+    def __init__(self, declaration: Declaration) -> None:
+        self.declaration = declaration
+        self._runners: dict[Op, Any] = {}
+        self._gradients: dict[Any, Op] = {}
+        functools.update_wrapper(self, declaration.function)
+
+    def __repr__(self) -> str:
+        return f"<fusegen op {self.declaration.name}{self.declaration.signature}, declared in {self.declaration.declared}>"
+
+    @property
+    def name(self) -> str:
+        return self.declaration.name
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if is_symbolic(args, kwargs):
+            return self.declaration.inline(args, kwargs)
+        out = None if "out" in self.declaration.signature.parameters else kwargs.pop("out", None)
+        values = self.declaration.bind(args, kwargs)
+        framework, values, back = doors.enter(self.name, values)
+        specs, scalars = self._specs(values, framework)
+        op = self.declaration.trace(specs)
+        results = self._run(op, values, scalars, framework, out)
+        results = [back(result) for result in results]
+        return results[0] if op.result == "one" else tuple(results)
+
+    def _specs(self, values: Mapping[str, Any], framework: tensors.Framework) -> tuple[dict[str, Any], dict[str, Any]]:
+        specs: dict[str, Any] = {}
+        scalars: dict[str, Any] = {}
+        for name, value in values.items():
+            if framework.owns(value):
+                info = framework.info(name, value)
+                specs[name] = TensorSpec(info.dtype, info.shape)
+            elif self.declaration.is_runtime_number(name, value):
+                specs[name] = self.declaration.scalar_spec(name, value)
+                scalars[name] = value
+            else:
+                specs[name] = value
+        return specs, scalars
+
+    def _run(
+        self, op: Op, values: Mapping[str, Any], scalars: Mapping[str, Any], framework: tensors.Framework, out: Any
+    ) -> list[Any]:
+        if not op.operands:
+            raise DeclarationError(
+                f"{self.name}{self.declaration.signature}", given="no tensor that the op reads",
+                expected="at least one tensor", fix="pass tensors; for numbers use Python's math",
+            )  # fmt: skip
+        runner = self._runners.get(op)
+        if runner is None:
+            runner = self._runners[op] = self._new_runner(op, framework)
+        if out is not None:
+            outs = list(out) if isinstance(out, (tuple, list)) else [out]
+            return self._into(runner, values, scalars, framework, outs)
+        result: list[Any] = (
+            runner(values, scalars) if framework.name == "torch" else _plain(runner)(values, scalars, framework)
+        )
+        return result
+
+    def _new_runner(self, op: Op, framework: tensors.Framework) -> Any:
+        if framework.name != "torch":
+            return Runner(op)
+        from fusegen.wrap.torch_op import Differentiable
+
+        override = self._override if self.declaration.gradient else None
+        return Differentiable(Runner(op), override)
+
+    def _into(
+        self, runner: Any, values: Mapping[str, Any], scalars: Mapping[str, Any], framework: tensors.Framework, outs: list[Any]
+    ) -> list[Any]:
+        plain = _plain(runner)
+        count = len({o.part.base if o.part else o.name for o in plain.op.outputs})
+        if len(outs) != count or not all(framework.owns(t) for t in outs):
+            raise DeclarationError(
+                f"{self.name}, out=", given=f"{len(outs)} of {', '.join(type(t).__name__ for t in outs)}",
+                expected=f"{count} {framework.name} tensor{'s' if count > 1 else ''}", fix="pass one for each result",
+            )  # fmt: skip
+        if framework.name == "torch":
+            doors.check_no_gradient(self.name, [*values.values(), *outs])
+        doors.check_overlap(self.name, values, outs, framework)
+        found: list[Any] = plain(values, scalars, framework, outs)
+        return found
+
+    # -- looking inside -------------------------------------------------------------------------------------------
+
+    def trace(self, *args: Any, **kwargs: Any) -> Op:
+        """The Op for these arguments: tensors, ``fg.TensorSpec`` in their place, numbers, constants."""
+        values = self.declaration.bind(args, kwargs)
+        return self.declaration.trace({name: self._spec(name, value) for name, value in values.items()})
+
+    def _spec(self, name: str, value: Any) -> Spec | Any:
+        if isinstance(value, (TensorSpec, ScalarSpec)):
+            return value
+        if self.declaration.is_runtime_number(name, value):
+            return self.declaration.scalar_spec(name, value)
+        framework = doors.framework_of(value)
+        if framework is None:
+            return value
+        info = framework.info(name, value)
+        return TensorSpec(info.dtype, info.shape)
+
+    def backward(self, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
+        """The Op that computes the gradients of ``wanted`` (by default of every float tensor argument)."""
+        from fusegen.derive.gradient import gradient
+
+        op = self.trace(*args, **kwargs)
+        floats = dict.fromkeys(o.part.base if o.part else o.name for o in op.operands if o.dtype.is_float)
+        return self._override(op, tuple(wanted or floats)).backward(range(len(op.outputs))) if (
+            self.declaration.gradient
+        ) else gradient(op, tuple(wanted or floats))
+
+    # -- overriding the gradient ----------------------------------------------------------------------------------
+
+    def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: ``function(d_out, *tensors_and_scalars)`` replaces the derived gradient.
+
+        It is declared like an op. It gets the cotangent of each float output, then the op's own arguments, and returns
+        one gradient per tensor argument (None for none), each of the result's shape: sums over broadcast dimensions
+        are added by fusegen. Use it for straight-through estimators.
+        """
+        self.declaration.set_gradient(function)
+        self._runners.clear()
+        return function
+
+    def _override(self, op: Op, wanted: tuple[str, ...]) -> Any:
+        from fusegen.derive.override import Overridden
+
+        return Overridden(op, wanted, self.declaration)
+
+    def show(self, *args: Any, **kwargs: Any) -> str:
+        """Every stage as text: declared, derived, fused, scheduled, CUDA."""
+        from fusegen.wrap.inspect import show
+
+        return show(self, args, kwargs)
+
+    def emit(self, *args: Any, which: str = "forward", **kwargs: Any) -> str:
+        """The CUDA text of one pass ("forward" or "backward") for these arguments."""
+        from fusegen.wrap.inspect import emit
+
+        return emit(self, args, kwargs, which)
+
+
+def _plain(runner: Any) -> Runner:
+    return runner if isinstance(runner, Runner) else runner.runner  # type: ignore[no-any-return]
+
+
+def op(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
+    """Declare an op.
+
+    The function is traced with symbolic tensors under torch's rules for broadcasting, ``axis``/``keepdims`` and dtype
+    promotion. What it may use: operators, the functions of ``fusegen`` (``fg.exp``, ``fg.where``, ``fg.sum``, ...),
+    other ops, and Python itself as long as it does not ask for the values.
+
+    Raises:
+        DeclarationError: the signature has ``*args`` or ``**kwargs``; on a call, what the function does is not possible.
+    """
+    if function is None:
+        return lambda f: op(f, name=name)
+    return FusedOp(Declaration.of(function, name))
+
+

@@ -1,0 +1,282 @@
+"""Runs one Op on one framework's tensors: layouts, allocation, launch. Knows nothing of gradients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from fusegen import pipeline
+from fusegen.core.errors import DeviceError, ShapeError
+from fusegen.core.ir import Op, Output
+from fusegen.fuse.schedule import Buffer
+from fusegen.launch.program import Program, scalar_value
+from fusegen.wrap.tensors import Framework, TensorInfo, target_of
+
+MOST_PLANS = 4096
+
+
+@dataclass(frozen=True)
+class _Slot:
+    """A pointer of the program: argument or output ``source``, ``offset`` bytes further on."""
+
+    name: str
+    source: str
+    offset: int
+
+
+@dataclass
+class _Plan:
+    """One op for one layout."""
+
+    program: Program
+    device: str
+    inputs: tuple[_Slot, ...]
+    outputs: tuple[_Slot, ...]
+    results: tuple[tuple[str, tuple[int, ...], tuple[int, ...], Any], ...]
+
+
+@dataclass
+class Runner:
+    """One Op, called with tensors by argument name.
+
+    Args:
+        op: what to run.
+        sizes: sizes of axes that no operand carries (a gradient of an operand that need not be read).
+        like: for an output by name, (shape, strides) of the tensor whose layout it should have: a gradient's operand.
+    """
+
+    op: Op
+    sizes: Mapping[str, int] = field(default_factory=dict)
+    like: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
+    plans: dict[Any, _Plan] = field(default_factory=dict)
+
+    @property
+    def arguments(self) -> tuple[str, ...]:
+        """Names of the tensors to pass, in order."""
+        return tuple(dict.fromkeys(o.part.base if o.part else o.name for o in self.op.operands))
+
+    def __call__(
+        self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework, out: Sequence[Any] | None = None
+    ) -> list[Any]:
+        """Results in order of the op's outputs (a packed output once)."""
+        infos = {name: framework.info(name, tensors[name]) for name in self.arguments}
+        given = None if out is None else [framework.info(f"out[{i}]", t) for i, t in enumerate(out)]
+        key = (tuple(infos.values()), tuple(given) if given else None)
+        plan = self.plans.get(key)
+        if plan is None:
+            plan = self._plan(infos, given)
+            if len(self.plans) >= MOST_PLANS:
+                self.plans.clear()
+            self.plans[key] = plan
+        return self._launch(plan, tensors, scalars, framework, out)
+
+    def _launch(
+        self, plan: _Plan, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework, out: Any
+    ) -> list[Any]:
+        results = list(out) if out is not None else [
+            framework.empty(shape, strides, dtype, plan.device) for _, shape, strides, dtype in plan.results
+        ]  # fmt: skip
+        by_name = {name: tensor for (name, *_), tensor in zip(plan.results, results, strict=True)}
+        values: dict[str, Any] = {s.name: framework.pointer(tensors[s.source]) + s.offset for s in plan.inputs}
+        values.update({s.name: framework.pointer(by_name[s.source]) + s.offset for s in plan.outputs})
+        for scalar in self.op.scalars:
+            values[scalar.name] = scalar_value(scalar, scalars[scalar.name])
+        run_on(plan.device, lambda: plan.program.run(
+            values, lambda size: framework.workspace(size, plan.device), framework.stream(plan.device)
+        ))  # fmt: skip
+        return results
+
+    # -- planning -------------------------------------------------------------------------------------------------
+
+    def _plan(self, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> _Plan:
+        device = _common_device(self.op, infos, out)
+        buffers: dict[str, Buffer] = {}
+        sizes = dict(self.sizes)
+        inputs = []
+        origin: dict[str, str] = {}
+        for operand in self.op.operands:
+            base = operand.part.base if operand.part else operand.name
+            shape, strides, offset = _part_of(infos[base], operand.part)
+            self._measure(operand.shape, shape, base, sizes, origin)
+            by_axis = {axis: strides[d] for d, axis in enumerate(operand.shape) if axis}
+            alignment = (infos[base].alignment + offset * operand.dtype.size) % 16
+            buffers[operand.name] = Buffer(operand.dtype, by_axis, alignment)
+            inputs.append(_Slot(operand.name, base, offset * operand.dtype.size))
+        results, outputs = self._results(infos, sizes, buffers, out)
+        program = pipeline.build(self.op, pipeline.Layout(sizes, buffers), target_of(device))
+        return _Plan(program, device, tuple(inputs), tuple(outputs), tuple(results))
+
+    def _measure(
+        self, dims: Sequence[str | None], shape: Sequence[int], name: str, sizes: dict[str, int], origin: dict[str, str]
+    ) -> None:
+        for d, axis in enumerate(dims):
+            if axis is None:
+                continue
+            if sizes.setdefault(axis, shape[d]) != shape[d]:
+                raise ShapeError(
+                    f"{self.op.name}, argument {name}",
+                    given=f"dimension {d} of size {shape[d]} against {origin.get(axis, 'the result')} of size {sizes[axis]}",
+                    expected="equal sizes, or size 1 on one side",
+                    fix="reshape one of them so that trailing dimensions line up (shapes are aligned from the right)",
+                )
+            origin.setdefault(axis, f"dimension {d} of {name}")
+
+    def _results(
+        self, infos: Mapping[str, TensorInfo], sizes: Mapping[str, int], buffers: dict[str, Buffer],
+        out: list[TensorInfo] | None,
+    ) -> tuple[list[Any], list[_Slot]]:  # fmt: skip
+        results: list[Any] = []
+        slots: list[_Slot] = []
+        made: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        for output in self.op.outputs:
+            base = output.part.base if output.part else output.name
+            if base not in made:
+                made[base] = self._result_layout(output, base, infos, sizes, None if out is None else out[len(results)])
+                results.append((base, *made[base], output.dtype))
+            info = TensorInfo(*made[base], output.dtype, 0, "")
+            if out is not None:
+                info = out[len(results) - 1]
+            _, strides, offset = _part_of(info, output.part)
+            by_axis = {axis: strides[d] for d, axis in enumerate(output.shape) if axis}
+            alignment = (info.alignment + offset * output.dtype.size) % 16
+            buffers[output.name] = Buffer(output.dtype, by_axis, alignment)
+            slots.append(_Slot(output.name, base, offset * output.dtype.size))
+        return results, slots
+
+    def _result_layout(
+        self, output: Output, base: str, infos: Mapping[str, TensorInfo], sizes: Mapping[str, int], out: TensorInfo | None
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        shape = [sizes[axis] if axis else 1 for axis in output.shape]
+        if output.part:
+            shape[output.part.dim] *= output.part.count
+        if out is not None:
+            _check_out(self.op, output, out, tuple(shape))
+            return tuple(shape), out.strides
+        like = self.like.get(base)
+        if like is not None:
+            return tuple(shape), like[1] if is_dense(*like) else row_major(shape)
+        return tuple(shape), result_strides(shape, [infos[name] for name in self.arguments])
+
+
+def run_on(device: str, launch: Any) -> None:
+    """Call ``launch`` with ``device`` current."""
+    if device == "cpu":
+        launch()
+        return
+    from cupy_backends.cuda.api import runtime
+
+    target: Any = target_of(device)
+    target.ensure_context()
+    if runtime.getDevice() == target.device:
+        launch()
+    else:
+        with target.current():
+            launch()
+
+
+def _common_device(op: Op, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> str:
+    found = {name: info.device for name, info in infos.items()}
+    found.update({f"out[{i}]": info.device for i, info in enumerate(out or [])})
+    if len(set(found.values())) > 1:
+        raise DeviceError(
+            op.name, given=", ".join(f"{name} on {device}" for name, device in found.items()),
+            expected="all tensors on one device", fix="move them yourself with .to(device): fusegen never copies",
+        )  # fmt: skip
+    return next(iter(found.values()))
+
+
+def _part_of(info: TensorInfo, part: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    """(shape, strides, element offset) of a block of a packed tensor, or of the whole."""
+    if part is None:
+        return info.shape, info.strides, 0
+    if info.shape[part.dim] % part.count:
+        raise ShapeError(
+            f"argument {part.base}", given=f"dimension {part.dim} of size {info.shape[part.dim]} in {part.count} parts",
+            expected=f"a size that divides by {part.count}", fix="check the packing of the argument",
+        )  # fmt: skip
+    size = info.shape[part.dim] // part.count
+    shape = (*info.shape[: part.dim], size, *info.shape[part.dim + 1 :])
+    return shape, info.strides, part.index * size * info.strides[part.dim]
+
+
+def _check_out(op: Op, output: Output, out: TensorInfo, shape: tuple[int, ...]) -> None:
+    if out.shape != shape or out.dtype is not output.dtype:
+        raise ShapeError(
+            f"{op.name}, out=", given=f"{out.dtype} of shape {list(out.shape)}",
+            expected=f"{output.dtype} of shape {list(shape)}: an output is never broadcast, resized or cast",
+            fix="pass a tensor of the result's shape and dtype, or leave out= away",
+        )  # fmt: skip
+    if any(stride == 0 and size > 1 for size, stride in zip(out.shape, out.strides, strict=True)):
+        raise ShapeError(
+            f"{op.name}, out=", given=f"an expanded tensor (strides {list(out.strides)})",
+            expected="a tensor whose elements lie at different addresses", fix="pass out.contiguous(), or a fresh tensor",
+        )  # fmt: skip
+
+
+# -- strides, as torch gives them ------------------------------------------------------------------------------------
+
+
+def row_major(shape: Sequence[int]) -> tuple[int, ...]:
+    """Strides of a contiguous tensor."""
+    return _dense_in_order(shape, range(len(shape)))
+
+
+def _dense_in_order(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
+    """Dense strides with the dimensions in ``order``, slow to fast."""
+    strides = [0] * len(shape)
+    step = 1
+    for d in reversed(order):
+        strides[d] = step
+        step *= max(shape[d], 1)
+    return tuple(strides)
+
+
+def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """No gaps and no overlaps, in whatever order of dimensions."""
+    expected = 1
+    for stride, size in sorted((st, si) for st, si in zip(strides, shape, strict=True) if si != 1):
+        if size == 0:
+            return True
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def result_strides(shape: Sequence[int], inputs: Sequence[TensorInfo]) -> tuple[int, ...]:
+    """The strides that torch's TensorIterator gives the result of an elementwise op: dense, dimensions in the order of
+    the inputs' strides, the first input that has an opinion deciding."""
+    rank = len(shape)
+    same = [i for i in inputs if i.shape == tuple(shape)]
+    if same and len(same) == len(inputs) and is_dense(shape, same[0].strides) and all(i.strides == same[0].strides for i in same):
+        return _dense_in_order(shape, sorted(range(rank), key=lambda d: (-same[0].strides[d], d))) if rank else ()
+    steps = [_broadcast_strides(shape, i) for i in inputs if len(i.shape) <= rank]
+    order = list(range(rank - 1, -1, -1))  # fast to slow
+    for i in range(1, rank):
+        at = i
+        for before in range(i - 1, -1, -1):
+            verdict = _compare(order[before], order[at], shape, steps)
+            if verdict > 0:
+                order[before], order[at] = order[at], order[before]
+                at = before
+            elif verdict < 0:
+                break
+    return _dense_in_order(shape, order[::-1])
+
+
+def _broadcast_strides(shape: Sequence[int], info: TensorInfo) -> tuple[int, ...]:
+    missing = len(shape) - len(info.shape)
+    own = [0 if size == 1 and shape[missing + d] != 1 else info.strides[d] for d, size in enumerate(info.shape)]
+    return (*[0] * missing, *own)
+
+
+def _compare(a: int, b: int, shape: Sequence[int], steps: Sequence[Sequence[int]]) -> int:
+    for strides in steps:
+        if strides[a] == 0 or strides[b] == 0:
+            continue
+        if strides[a] != strides[b]:
+            return -1 if strides[a] < strides[b] else 1
+        if shape[a] > shape[b]:
+            return 1
+    return 0

@@ -1,0 +1,193 @@
+"""What fusegen needs to know of a tensor, per framework; no tensor is ever copied, cast or moved."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
+from fusegen.core.errors import DeviceError, DtypeError
+from fusegen.launch.program import Target
+from fusegen.launch.targets import cpu, gpu
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Shape and strides in elements, dtype, address modulo 16, device as "cpu" or "cuda:0"."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    alignment: int
+    device: str
+
+
+class Framework(Protocol):
+    """One tensor library."""
+
+    name: str
+
+    def owns(self, value: Any) -> bool: ...
+    def info(self, name: str, value: Any) -> TensorInfo: ...
+    def pointer(self, value: Any) -> int: ...
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: str) -> Any: ...
+    def workspace(self, size: int, device: str) -> tuple[Any, int]: ...
+    def stream(self, device: str) -> int: ...
+
+
+def target_of(device: str) -> Target:
+    """The target that runs kernels on a device."""
+    return cpu() if device == "cpu" else gpu(int(device.partition(":")[2]))
+
+
+def wrong_dtype(name: str, given: str) -> DtypeError:
+    return DtypeError(
+        f"argument {name}", given=given, expected=", ".join(dtypes.BY_NAME), fix="cast it to one of these dtypes"
+    )
+
+
+class Torch:
+    """PyTorch tensors on the CPU and on CUDA devices."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        self.dtypes: dict[Any, DType] = {getattr(torch, row.name): row for row in dtypes.BY_NAME.values()}
+        self.back = {row: getattr(torch, row.name) for row in dtypes.BY_NAME.values()}
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, self.torch.Tensor)
+
+    def info(self, name: str, value: Any) -> TensorInfo:
+        dtype = self.dtypes.get(value.dtype)
+        if dtype is None:
+            raise wrong_dtype(name, f"a tensor of {value.dtype}")
+        if value.layout is not self.torch.strided:
+            raise wrong_dtype(name, f"a tensor with layout {value.layout}")
+        if value.device.type not in ("cpu", "cuda"):
+            raise DeviceError(
+                f"argument {name}", given=f"a tensor on {value.device}", expected="a CPU or CUDA tensor",
+                fix="move it: .to('cuda')",
+            )  # fmt: skip
+        if value.is_neg():
+            raise wrong_dtype(name, "a tensor with a lazy negation (the imaginary part of a conjugate)")
+        return TensorInfo(
+            tuple(value.shape), value.stride(), dtype, value.data_ptr() % 16, _device_text(value.device)
+        )
+
+    def pointer(self, value: Any) -> int:
+        return int(value.data_ptr())
+
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: str) -> Any:
+        return self.torch.empty_strided(shape, strides, dtype=self.back[dtype], device=device)
+
+    def workspace(self, size: int, device: str) -> tuple[Any, int]:
+        memory = self.torch.empty(size, dtype=self.torch.uint8, device=device)
+        return memory, memory.data_ptr()
+
+    def stream(self, device: str) -> int:
+        if device == "cpu":
+            return 0
+        return int(self.torch._C._cuda_getCurrentRawStream(int(device.partition(":")[2])))
+
+
+def _device_text(device: Any) -> str:
+    return "cpu" if device.type == "cpu" else f"cuda:{device.index}"
+
+
+class NumPy:
+    """NumPy arrays, on the emulator. bfloat16 needs the ml_dtypes package."""
+
+    name = "numpy"
+
+    def __init__(self) -> None:
+        import numpy
+
+        self.numpy = numpy
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, self.numpy.ndarray)
+
+    def info(self, name: str, value: Any) -> TensorInfo:
+        dtype = dtypes.BY_NAME.get(value.dtype.name)
+        if dtype is None or not value.dtype.isnative:
+            raise wrong_dtype(name, f"an array of {value.dtype}")
+        if any(stride % value.itemsize for stride in value.strides):
+            raise wrong_dtype(name, f"an array whose strides {value.strides} are no multiples of {value.itemsize} bytes")
+        strides = tuple(stride // value.itemsize for stride in value.strides)
+        return TensorInfo(value.shape, strides, dtype, self.pointer(value) % 16, "cpu")
+
+    def pointer(self, value: Any) -> int:
+        return int(value.ctypes.data)
+
+    def _dtype(self, dtype: DType) -> Any:
+        if dtype is dtypes.bfloat16:
+            import ml_dtypes
+
+            return ml_dtypes.bfloat16
+        return dtype.name
+
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: str) -> Any:
+        order = sorted(range(len(shape)), key=lambda d: -strides[d])
+        memory = self.numpy.empty([shape[d] for d in order], dtype=self._dtype(dtype))
+        return memory.transpose([order.index(d) for d in range(len(shape))])
+
+    def workspace(self, size: int, device: str) -> tuple[Any, int]:
+        memory = self.numpy.empty(size, dtype="uint8")
+        return memory, memory.ctypes.data
+
+    def stream(self, device: str) -> int:
+        return 0
+
+
+class CuPy:
+    """CuPy arrays."""
+
+    name = "cupy"
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.cupy = cupy
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, self.cupy.ndarray)
+
+    def info(self, name: str, value: Any) -> TensorInfo:
+        dtype = dtypes.BY_NAME.get(value.dtype.name)
+        if dtype is None:
+            raise wrong_dtype(name, f"an array of {value.dtype}")
+        strides = tuple(stride // value.itemsize for stride in value.strides)
+        return TensorInfo(value.shape, strides, dtype, value.data.ptr % 16, f"cuda:{value.device.id}")
+
+    def pointer(self, value: Any) -> int:
+        return int(value.data.ptr)
+
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: str) -> Any:
+        name: Any = dtype.name
+        if dtype is dtypes.bfloat16:
+            import ml_dtypes
+
+            name = ml_dtypes.bfloat16
+        order = sorted(range(len(shape)), key=lambda d: -strides[d])
+        with self.cupy.cuda.Device(int(device.partition(":")[2])):
+            memory = self.cupy.empty([shape[d] for d in order], dtype=name)
+        return memory.transpose([order.index(d) for d in range(len(shape))])
+
+    def workspace(self, size: int, device: str) -> tuple[Any, int]:
+        memory = self.empty((size,), (1,), dtypes.uint8, device)
+        return memory, memory.data.ptr
+
+    def stream(self, device: str) -> int:
+        return int(self.cupy.cuda.get_current_stream().ptr)
+
+
+torch = functools.cache(Torch)
+numpy = functools.cache(NumPy)
+cupy = functools.cache(CuPy)

@@ -1,0 +1,462 @@
+// What generated kernels call: vectors, half types, index arithmetic, block sums and the scalar functions that CUDA
+// does not have. Everything that is an instruction of the hardware stands behind a small named function here, so that
+// kernels read well and the emulator can supply its own (fusegen_emulator.h). Self-contained: compiling a kernel reads
+// no other header.
+#pragma once
+
+#ifdef FUSEGEN_EMULATOR
+#include "fusegen_emulator.h"
+#else
+typedef signed char int8_t;
+typedef unsigned char uint8_t;
+typedef short int16_t;
+typedef unsigned short uint16_t;
+typedef int int32_t;
+typedef unsigned int uint32_t;
+typedef long long int64_t;
+typedef unsigned long long uint64_t;
+#define FUSEGEN_SHARED(type, name, extent) __shared__ type name extent
+#endif
+
+struct half {
+  uint16_t bits;
+};
+struct bf16 {
+  uint16_t bits;
+};
+
+namespace fg {
+
+#define FG_DEVICE __device__ __forceinline__
+
+// -- half types: read as float, rounded to nearest even once --------------------------------------------------------
+
+#ifdef FUSEGEN_EMULATOR
+FG_DEVICE float to_float(half x) { return fusegen_half_bits_to_float(x.bits); }
+FG_DEVICE float to_float(bf16 x) { return fusegen_bfloat16_bits_to_float(x.bits); }
+template <typename T> FG_DEVICE T from_float(float x);
+template <> FG_DEVICE half from_float<half>(float x) { return {fusegen_float_to_half_bits(x)}; }
+template <> FG_DEVICE bf16 from_float<bf16>(float x) { return {fusegen_float_to_bfloat16_bits(x)}; }
+template <typename T> FG_DEVICE uint32_t pack(float low, float high) {
+  return uint32_t(from_float<T>(low).bits) | uint32_t(from_float<T>(high).bits) << 16;
+}
+#else
+FG_DEVICE float to_float(half x) {
+  float y;
+  asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
+  return y;
+}
+FG_DEVICE float to_float(bf16 x) { return __uint_as_float(uint32_t(x.bits) << 16); }
+template <typename T> FG_DEVICE T from_float(float x);
+template <> FG_DEVICE half from_float<half>(float x) {
+  half y;
+  asm("cvt.rn.f16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+  return y;
+}
+template <> FG_DEVICE bf16 from_float<bf16>(float x) {
+  bf16 y;
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(y.bits) : "f"(x));
+#else
+  const uint32_t bits = __float_as_uint(x);
+  y.bits = x != x ? 0x7fff : uint16_t((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
+#endif
+  return y;
+}
+template <typename T> FG_DEVICE uint32_t pack(float low, float high);
+template <> FG_DEVICE uint32_t pack<half>(float low, float high) {
+  uint32_t y;
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+#else
+  y = uint32_t(from_float<half>(low).bits) | uint32_t(from_float<half>(high).bits) << 16;
+#endif
+  return y;
+}
+template <> FG_DEVICE uint32_t pack<bf16>(float low, float high) {
+  uint32_t y;
+#if __CUDA_ARCH__ >= 800
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(y) : "f"(high), "f"(low));
+#else
+  y = uint32_t(from_float<bf16>(low).bits) | uint32_t(from_float<bf16>(high).bits) << 16;
+#endif
+  return y;
+}
+#endif
+template <typename T> FG_DEVICE float round_to(float x) { return to_float(from_float<T>(x)); }
+
+// The type arithmetic happens in, and the conversions at the edge of memory.
+template <typename T> struct Compute {
+  using type = T;
+  static FG_DEVICE T widen(T x) { return x; }
+  static FG_DEVICE T narrow(T x) { return x; }
+};
+template <> struct Compute<half> {
+  using type = float;
+  static FG_DEVICE float widen(half x) { return to_float(x); }
+  static FG_DEVICE half narrow(float x) { return from_float<half>(x); }
+};
+template <> struct Compute<bf16> {
+  using type = float;
+  static FG_DEVICE float widen(bf16 x) { return to_float(x); }
+  static FG_DEVICE bf16 narrow(float x) { return from_float<bf16>(x); }
+};
+template <typename T> using compute_t = typename Compute<T>::type;
+
+template <typename T> FG_DEVICE compute_t<T> load(const T* pointer) { return Compute<T>::widen(*pointer); }
+template <typename T, typename V> FG_DEVICE void store(T* pointer, V value) {
+  *pointer = Compute<T>::narrow(compute_t<T>(value));
+}
+
+// -- vectors: up to 16 bytes in one access --------------------------------------------------------------------------
+
+template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
+  T lane[N];
+  FG_DEVICE T& operator[](int k) { return lane[k]; }
+  FG_DEVICE const T& operator[](int k) const { return lane[k]; }
+};
+
+// N elements from `pointer`, whose address suits an access of that width.
+template <int N, typename T> FG_DEVICE Vec<compute_t<T>, N> load_vector(const T* pointer) {
+  const Vec<T, N> raw = *reinterpret_cast<const Vec<T, N>*>(pointer);
+  Vec<compute_t<T>, N> values;
+#pragma unroll
+  for (int k = 0; k < N; ++k) values[k] = Compute<T>::widen(raw[k]);
+  return values;
+}
+
+// Elements i .. i + N - 1 of n; the last vector may overhang, and reads as zero there.
+template <int N, typename T, typename I> FG_DEVICE Vec<compute_t<T>, N> load(const T* pointer, I i, I n) {
+  if (i + N <= n) return load_vector<N>(pointer + i);
+  Vec<compute_t<T>, N> values;
+#pragma unroll
+  for (int k = 0; k < N; ++k) values[k] = i + k < n ? Compute<T>::widen(pointer[i + k]) : compute_t<T>(0);
+  return values;
+}
+
+// The same without a promise about the address.
+template <int N, typename T, typename I> FG_DEVICE Vec<compute_t<T>, N> load_unaligned(const T* pointer, I i, I n) {
+  Vec<compute_t<T>, N> values;
+#pragma unroll
+  for (int k = 0; k < N; ++k) values[k] = i + k < n ? Compute<T>::widen(pointer[i + k]) : compute_t<T>(0);
+  return values;
+}
+
+template <typename T, int N> struct Narrow {
+  static FG_DEVICE Vec<T, N> all(const Vec<compute_t<T>, N>& values) {
+    Vec<T, N> raw;
+#pragma unroll
+    for (int k = 0; k < N; ++k) raw[k] = Compute<T>::narrow(values[k]);
+    return raw;
+  }
+};
+// Two halves are rounded and packed by one instruction.
+template <typename T, int N> struct NarrowPairs {
+  static FG_DEVICE Vec<T, N> all(const Vec<float, N>& values) {
+    union {
+      Vec<uint32_t, (N + 1) / 2> words;
+      Vec<T, N> raw;
+    };
+#pragma unroll
+    for (int k = 0; k < N / 2; ++k) words[k] = pack<T>(values[2 * k], values[2 * k + 1]);
+    if (N % 2) raw[N - 1] = from_float<T>(values[N - 1]);
+    return raw;
+  }
+};
+template <int N> struct Narrow<half, N> : NarrowPairs<half, N> {};
+template <int N> struct Narrow<bf16, N> : NarrowPairs<bf16, N> {};
+
+template <int N, typename T, typename I>
+FG_DEVICE void store(T* pointer, I i, I n, const Vec<compute_t<T>, N>& values) {
+  const Vec<T, N> raw = Narrow<T, N>::all(values);
+  if (i + N <= n) {
+    *reinterpret_cast<Vec<T, N>*>(pointer + i) = raw;
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      if (i + k < n) pointer[i + k] = raw[k];
+    }
+  }
+}
+template <int N, typename T, typename I>
+FG_DEVICE void store_unaligned(T* pointer, I i, I n, const Vec<compute_t<T>, N>& values) {
+  const Vec<T, N> raw = Narrow<T, N>::all(values);
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    if (i + k < n) pointer[i + k] = raw[k];
+  }
+}
+template <int N, typename T> FG_DEVICE void store_vector(T* pointer, const Vec<compute_t<T>, N>& values) {
+  *reinterpret_cast<Vec<T, N>*>(pointer) = Narrow<T, N>::all(values);
+}
+
+// -- index arithmetic: division by a number known at launch ---------------------------------------------------------
+
+// Exact for 0 <= i < 2^31: magic = ceil(2^(31 + s) / value) with 2^s >= value.
+struct Divisor {
+  uint32_t magic;
+  uint32_t shift;
+  int value;
+};
+struct Divisor64 {
+  int64_t value;
+};
+// Takes the coordinate along an axis of size n off a row-major position, fast axis first.
+FG_DEVICE int take(int& position, const Divisor& n) {
+  const int quotient = int((uint64_t(uint32_t(position)) * n.magic) >> n.shift);
+  const int coordinate = position - quotient * n.value;
+  position = quotient;
+  return coordinate;
+}
+FG_DEVICE int64_t take(int64_t& position, const Divisor64& n) {
+  const int64_t coordinate = position % n.value;
+  position /= n.value;
+  return coordinate;
+}
+template <typename I> FG_DEVICE I at_most(I i, I last) { return i < last ? i : last; }
+
+// -- sums in a fixed order ------------------------------------------------------------------------------------------
+
+template <typename T> FG_DEVICE T warp_sum(T value) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
+  return value;
+}
+
+// Sum over a block of Threads (a multiple of 32), in the first thread.
+template <int Threads, typename T> FG_DEVICE T block_sum(T value) {
+  value = warp_sum(value);
+  if (Threads == 32) return value;
+  FUSEGEN_SHARED(T, warp_sums, [32]);
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  __syncthreads();  // an earlier sum may still be reading warp_sums
+  if (lane == 0) warp_sums[warp] = value;
+  __syncthreads();
+  if (warp == 0) value = warp_sum(lane < Threads / 32 ? warp_sums[lane] : T(0));
+  return value;
+}
+
+// Sum over the rows (threadIdx.y) of a block of 32 columns, in row 0.
+template <int Rows, typename T> FG_DEVICE T column_sum(T value) {
+  FUSEGEN_SHARED(T, sums, [Rows][33]);
+  __syncthreads();  // an earlier sum may still be reading sums
+  sums[threadIdx.y][threadIdx.x] = value;
+  __syncthreads();
+#pragma unroll
+  for (int half_rows = Rows / 2; half_rows > 0; half_rows /= 2) {
+    if (threadIdx.y < half_rows) sums[threadIdx.y][threadIdx.x] += sums[threadIdx.y + half_rows][threadIdx.x];
+    __syncthreads();
+  }
+  return sums[0][threadIdx.x];
+}
+
+// -- scalar functions -----------------------------------------------------------------------------------------------
+
+template <typename T> FG_DEVICE T infinity();
+template <> FG_DEVICE float infinity<float>() { return __int_as_float(0x7f800000); }
+template <> FG_DEVICE double infinity<double>() { return __longlong_as_double(0x7ff0000000000000LL); }
+template <typename T> FG_DEVICE T nan();
+template <> FG_DEVICE float nan<float>() { return __int_as_float(0x7fc00000); }
+template <> FG_DEVICE double nan<double>() { return __longlong_as_double(0x7ff8000000000000LL); }
+
+template <typename T> FG_DEVICE bool isnan(T x) { return x != x; }
+FG_DEVICE bool isinf(float x) { return fabsf(x) == infinity<float>(); }
+FG_DEVICE bool isinf(double x) { return fabs(x) == infinity<double>(); }
+FG_DEVICE bool isfinite(float x) { return fabsf(x) < infinity<float>(); }
+FG_DEVICE bool isfinite(double x) { return fabs(x) < infinity<double>(); }
+
+FG_DEVICE float abs(float x) { return fabsf(x); }
+FG_DEVICE double abs(double x) { return fabs(x); }
+template <typename T> FG_DEVICE T abs(T x) { return x < T(0) ? T(-x) : x; }
+FG_DEVICE float sign(float x) { return float(x > 0.0f) - float(x < 0.0f); }
+template <typename T> FG_DEVICE T sign(T x) { return T(int(x > T(0)) - int(x < T(0))); }
+
+// NaN wins, as in torch; the plain comparison below is false for it on both sides.
+#if defined(FUSEGEN_EMULATOR) || __CUDA_ARCH__ < 800
+FG_DEVICE float minimum(float a, float b) { return a != a ? a : (b < a || b != b ? b : a); }
+FG_DEVICE float maximum(float a, float b) { return a != a ? a : (b > a || b != b ? b : a); }
+#else
+FG_DEVICE float minimum(float a, float b) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+FG_DEVICE float maximum(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+#endif
+template <typename T> FG_DEVICE T minimum(T a, T b) { return a != a ? a : (b < a || b != b ? b : a); }
+template <typename T> FG_DEVICE T maximum(T a, T b) { return a != a ? a : (b > a || b != b ? b : a); }
+template <typename T> FG_DEVICE T clamp(T x, T low, T high) { return minimum(maximum(x, low), high); }
+
+template <typename T> FG_DEVICE T square(T x) { return x * x; }
+template <int N, typename T> FG_DEVICE T powi(T x) {
+  if (N == 1) return x;
+  const T root = powi<(N > 1 ? N / 2 : 1)>(x);
+  return N % 2 ? T(root * root * x) : T(root * root);
+}
+
+// Conversions that C++ leaves undefined saturate on the hardware; NaN becomes 0.
+template <typename T> FG_DEVICE T to_integer(double x) {
+#ifdef FUSEGEN_EMULATOR
+  if (x != x) return T(0);
+  if (x >= 9223372036854775807.0) return T(9223372036854775807LL);
+  if (x <= -9223372036854775808.0) return T(-9223372036854775807LL - 1);
+#endif
+  return T(int64_t(x));
+}
+
+template <typename T> FG_DEVICE T left_shift(T x, T by) { return by < 0 || by >= T(8 * sizeof(T)) ? T(0) : T(uint64_t(x) << by); }
+template <typename T> FG_DEVICE T right_shift(T x, T by) {
+  const int last = 8 * int(sizeof(T)) - 1;
+  return T(x >> (by < 0 || by > last ? last : int(by)));
+}
+FG_DEVICE bool bitwise_not(bool x) { return !x; }
+template <typename T> FG_DEVICE T bitwise_not(T x) { return T(~x); }
+
+// Division and remainders, as Python and torch round them. Integer division by zero answers 0 instead of trapping.
+FG_DEVICE float fmod(float a, float b) { return ::fmodf(a, b); }
+FG_DEVICE double fmod(double a, double b) { return ::fmod(a, b); }
+template <typename T> FG_DEVICE T fmod(T a, T b) { return b == T(0) || b == T(-1) ? T(0) : T(a % b); }
+template <typename T> FG_DEVICE T float_remainder(T a, T b) {
+  const T r = fmod(a, b);
+  return r != T(0) && (r < T(0)) != (b < T(0)) ? r + b : r;
+}
+FG_DEVICE float remainder(float a, float b) { return float_remainder(a, b); }
+FG_DEVICE double remainder(double a, double b) { return float_remainder(a, b); }
+template <typename T> FG_DEVICE T remainder(T a, T b) {
+  const T r = fmod(a, b);
+  return r != T(0) && (r < T(0)) != (b < T(0)) ? T(r + b) : r;
+}
+template <typename T> FG_DEVICE T float_floor_divide(T a, T b) {
+  if (b == T(0)) return a / b;
+  const T r = fmod(a, b);
+  T quotient = (a - r) / b;
+  if (r != T(0) && (b < T(0)) != (r < T(0))) quotient -= T(1);
+  if (quotient == T(0)) return copysign(T(0), a / b);
+  const T whole = floor(quotient);
+  return quotient - whole > T(0.5) ? whole + T(1) : whole;
+}
+FG_DEVICE float floor_divide(float a, float b) { return float_floor_divide(a, b); }
+FG_DEVICE double floor_divide(double a, double b) { return float_floor_divide(a, b); }
+template <typename T> FG_DEVICE T floor_divide(T a, T b) {
+  if (b == T(0)) return T(0);
+  if (b == T(-1)) return T(0 - uint64_t(a));
+  return T(a / b - (a % b != T(0) && (a < T(0)) != (b < T(0))));
+}
+
+template <typename T> FG_DEVICE T xlogy(T a, T b) { return b != b ? b : a == T(0) ? T(0) : a * T(log(b)); }
+
+// The logistic family, from one exponential of a non-positive argument: nothing overflows, nothing cancels.
+FG_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
+FG_DEVICE double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+FG_DEVICE float softplus(float x) { return maximum(x, 0.0f) + log1pf(expf(-fabsf(x))); }
+FG_DEVICE double softplus(double x) { return maximum(x, 0.0) + log1p(exp(-fabs(x))); }
+FG_DEVICE float logsigmoid(float x) { return minimum(x, 0.0f) - log1pf(expf(-fabsf(x))); }
+FG_DEVICE double logsigmoid(double x) { return minimum(x, 0.0) - log1p(exp(-fabs(x))); }
+
+// -- faster texts for kernels that round to a half type: a few float32 ulp, far under half an ulp of the result --------
+
+#ifdef FUSEGEN_EMULATOR
+FG_DEVICE float fast_exp2(float x) { return exp2f(x); }
+FG_DEVICE float fast_log2(float x) { return log2f(x); }
+FG_DEVICE float fast_reciprocal(float x) { return 1.0f / x; }
+#else
+FG_DEVICE float fast_exp2(float x) {
+  float y;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FG_DEVICE float fast_log2(float x) {
+  float y;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FG_DEVICE float fast_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#endif
+FG_DEVICE float fast_exp(float x) { return fast_exp2(x * 1.4426950408889634f); }
+FG_DEVICE float fast_log(float x) { return fast_log2(x) * 0.6931471805599453f; }
+FG_DEVICE float fast_ratio(float a, float b) { return a * fast_reciprocal(b); }
+// e / (1 + e) with e = exp(x): for very negative x the result is e itself, subnormals included.
+FG_DEVICE float fast_sigmoid(float x) {
+  const float e = fast_exp(minimum(x, 30.0f));
+  return e * fast_reciprocal(1.0f + e);
+}
+// log(1 + e) for 0 <= e <= 1. Where 1 + e loses bits of e, the series e - e^2 / 2 has them.
+FG_DEVICE float fast_log1p(float e) { return e < 0.01f ? e - 0.5f * e * e + 0.33333333f * e * e * e : fast_log(1.0f + e); }
+FG_DEVICE float fast_softplus(float x) { return maximum(x, 0.0f) + fast_log1p(fast_exp(-fabsf(x))); }
+FG_DEVICE float fast_logsigmoid(float x) { return minimum(x, 0.0f) - fast_log1p(fast_exp(-fabsf(x))); }
+// Near zero 1 - 2 / (1 + e^2x) cancels; there the odd series is exact enough.
+FG_DEVICE float fast_tanh(float x) {
+  const float x2 = x * x;
+  const float near = x + x * x2 * (-0.33333333f + x2 * (0.13333333f - 0.05396825f * x2));
+  const float far = 1.0f - 2.0f * fast_reciprocal(1.0f + fast_exp(2.0f * x));
+  return fabsf(x) < 0.25f ? near : far;
+}
+FG_DEVICE float fast_erf(float x) { return erff(x); }
+
+// -- digamma and its derivatives ------------------------------------------------------------------------------------
+
+// Digamma: reflection for x < 0, recurrence up to 10, then the asymptotic series (Abramowitz and Stegun 6.3.18).
+template <typename T> FG_DEVICE T digamma_of(T x) {
+  const T pi = T(3.14159265358979323846);
+  if (x == T(0)) return copysign(infinity<T>(), -x);
+  T result = T(0);
+  if (x < T(0)) {
+    const T whole = floor(x);
+    if (whole == x) return nan<T>();
+    const T rest = x - whole;
+    result = -pi / T(tan(pi * rest));
+    x = T(1) - x;
+  }
+  if (x == T(10)) return result + T(2.25175258906672110764);
+  while (x < T(10)) {
+    result -= T(1) / x;
+    x += T(1);
+  }
+  if (!(x < T(1e17))) return result + T(log(x));
+  const T z = T(1) / (x * x);
+  const T series =
+      z * (T(1.0 / 12) -
+           z * (T(1.0 / 120) -
+                z * (T(1.0 / 252) - z * (T(1.0 / 240) - z * (T(1.0 / 132) - z * (T(691.0 / 32760) - z * T(1.0 / 12)))))));
+  return result + T(log(x)) - T(0.5) / x - series;
+}
+FG_DEVICE double digamma(double x) { return digamma_of(x); }
+FG_DEVICE float digamma(float x) { return float(digamma_of(double(x))); }
+
+// Hurwitz zeta(s, q) for whole s > 1, by direct terms and the Euler-Maclaurin formula.
+FG_DEVICE double hurwitz_zeta(double s, double q) {
+  if (q <= 0.0 && floor(q) == q) return infinity<double>();
+  double total = 0.0;
+  double x = q;
+  for (int k = 0; k < 12 || x < 9.0; ++k) {
+    total += pow(x, -s);
+    x += 1.0;
+  }
+  total += pow(x, 1.0 - s) / (s - 1.0) + 0.5 * pow(x, -s);
+  // (2j)! / B_2j
+  const double terms[8] = {12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1307674368000.0 / 691.0, 74724249600.0,
+                           -10670622842880000.0 / 3617.0};
+  double factor = s * pow(x, -s - 1.0);
+  for (int j = 0; j < 8; ++j) {
+    total += factor / terms[j];
+    factor *= (s + 2 * j + 1) * (s + 2 * j + 2) / (x * x);
+  }
+  return total;
+}
+// polygamma(n, x) = (-1)^(n + 1) n! zeta(n + 1, x) for n >= 1.
+template <int N> FG_DEVICE double polygamma(double x) {
+  double factorial = 1.0;
+  for (int k = 2; k <= N; ++k) factorial *= k;
+  return (N % 2 ? factorial : -factorial) * hurwitz_zeta(N + 1, x);
+}
+template <int N> FG_DEVICE float polygamma(float x) { return float(polygamma<N>(double(x))); }
+
+}  // namespace fg

@@ -1,0 +1,167 @@
+"""The law of the tree: imports run from left to right, files stay short, and nothing names a machine or a day."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "fusegen"
+LONGEST = 450
+
+FOLDERS = ("fusegen", "ops", "templates", "tests", "tools")
+MODULES = sorted(path.relative_to(ROOT) for folder in ("fusegen", "ops") for path in (ROOT / folder).rglob("*.py"))
+# An __init__.py gathers what its folder offers, so it may look anywhere.
+LAWFUL = [path for path in MODULES if path.name != "__init__.py"]
+
+
+def dotted(path: Path) -> str:
+    """The name a file is imported by: ops/blends.py is fusegen.ops.blends."""
+    parts = path.with_suffix("").parts
+    parts = parts if parts[0] == "fusegen" else ("fusegen", *parts)
+    return ".".join(part for part in parts if part != "__init__")
+
+
+NAMES = {dotted(path) for path in MODULES} | {"fusegen", "fusegen.templates"}
+NAMES |= {name.rpartition(".")[0] for name in NAMES} - {""}
+
+
+def imports(source: str, importer: str) -> Iterator[tuple[str, int]]:
+    """What a module imports, anywhere in it, as (full name, line)."""
+    package = importer.split(".")[:-1]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            yield from ((alias.name, node.lineno) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else []
+            base = ".".join([*above, *filter(None, [node.module])])
+            for alias in node.names:
+                full = f"{base}.{alias.name}"
+                yield (full if full in NAMES else base), node.lineno
+
+
+def ours(path: Path) -> list[tuple[str, int]]:
+    found = imports((ROOT / path).read_text(encoding="utf-8"), dotted(path))
+    return [(name, line) for name, line in found if name.split(".")[0] == "fusegen"]
+
+
+def stage(name: str) -> str:
+    """The folder, or file, directly below fusegen that a module belongs to."""
+    return f"{name}.".split(".")[1]
+
+
+def offence(importer: str, imported: str) -> str | None:
+    """Why the import breaks the law; circles within a folder are another test's business."""
+    if stage(importer) == "ops":
+        return None if imported == "fusegen" or stage(imported) == "ops" else "ops/ imports only fusegen itself"
+    if imported == "fusegen":
+        return "the compiler does not import its own front"
+    if stage(imported) > stage(importer):
+        return f"{stage(imported)} comes after {stage(importer)}"
+    return None
+
+
+@pytest.mark.parametrize("path", LAWFUL, ids=str)
+def test_imports_come_from_earlier_stages(path: Path) -> None:
+    offences = [(line, name, offence(dotted(path), name)) for name, line in ours(path)]
+    assert [f"{path}:{line} imports {name}: {why}" for line, name, why in offences if why] == []
+
+
+def test_no_circles() -> None:
+    graph = {dotted(path): sorted({name for name, _ in ours(path)}) for path in LAWFUL}
+    done: set[str] = set()
+
+    def visit(name: str, trail: tuple[str, ...]) -> None:
+        assert name not in trail, " -> ".join([*trail[trail.index(name) :], name])
+        if name not in done:
+            for imported in graph.get(name, ()):
+                visit(imported, (*trail, name))
+            done.add(name)
+
+    for name in sorted(graph):
+        visit(name, ())
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if path.parts[0] == "ops"], ids=str)
+def test_ops_import_nothing_but_fusegen(path: Path) -> None:
+    found = imports((ROOT / path).read_text(encoding="utf-8"), dotted(path))
+    outside = {name for name, _ in found if name.split(".")[0] not in ("fusegen", "__future__")}
+    assert outside == set()
+
+
+def test_the_law_catches_what_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "NAMES", {"fusegen.wrap", "fusegen.derive.gradient", "fusegen.core.check"})
+    source = "import fusegen\nfrom fusegen import wrap\nfrom ..derive import gradient\nfrom . import check\n"
+    source += "def f():\n    import fusegen.launch.cache as c\n"
+    found = list(imports(source, "fusegen.core.ir"))
+    assert found == [
+        ("fusegen", 1),
+        ("fusegen.wrap", 2),
+        ("fusegen.derive.gradient", 3),
+        ("fusegen.core.check", 4),
+        ("fusegen.launch.cache", 6),
+    ]
+    assert [name for name, _ in found if offence("fusegen.core.ir", name) is None] == ["fusegen.core.check"]
+    assert offence("fusegen.pipeline", "fusegen.launch.cache") is None
+    assert offence("fusegen.launch.cache", "fusegen.pipeline") is not None
+    assert offence("fusegen.ops.blends", "fusegen.core.ir") is not None
+    assert offence("fusegen.ops.blends", "fusegen") is None
+
+
+def test_every_folder_is_installed() -> None:
+    listed = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    folders = {".".join(path.relative_to(ROOT).parent.parts) for path in PACKAGE.rglob("*.py")}
+    assert {folder for folder in folders if f'"{folder}",' not in listed} == set()
+
+
+@pytest.mark.parametrize("folder", ["ops", "templates"])
+def test_mapped_folders_are_packages(folder: str) -> None:
+    # An editable install finds a folder that lies elsewhere in the tree only by its __init__.py; a wheel hides that.
+    assert (ROOT / folder / "__init__.py").exists()
+
+
+@cache
+def texts() -> dict[Path, str]:
+    """Every text file that is tracked or about to be; every file of the tree where there is no git."""
+    command = ["git", "ls-files", "--cached", "--others", "--exclude-standard", "-z"]
+    try:
+        listed = subprocess.run(command, cwd=ROOT, capture_output=True, check=True, text=True).stdout.split("\0")
+    except (OSError, subprocess.CalledProcessError):
+        listed = [str(path.relative_to(ROOT)) for folder in FOLDERS for path in (ROOT / folder).rglob("*.*")]
+    found = {}
+    for name in sorted(filter(None, listed)):
+        try:
+            found[Path(name)] = (ROOT / name).read_text(encoding="utf-8")
+        except (UnicodeDecodeError, OSError):
+            continue  # A picture, or a file that is being replaced.
+    return found
+
+
+def test_files_are_short() -> None:
+    kinds = {".py", ".cuh", ".h", ".j2"}
+    lengths = {path: text.count("\n") for path, text in texts().items() if path.suffix in kinds}
+    assert {str(path): count for path, count in lengths.items() if count > LONGEST} == {}
+
+
+MONTHS = "January|February|March|April|May|June|July|August|September|October|November|December"
+PERSONAL = {
+    "a date": re.compile(rf"\b(?:19|20)\d\d-[01]\d-[0-3]\d\b|\b(?:{MONTHS}) (?:\d{{1,2}}, )?20\d\d\b"),
+    "a path of one machine": re.compile(r"(?<![\w.:/])/(?:home|root|work|Users|mnt|scratch)/\w|\b[A-Z]:\\Users\\"),
+    "a host": re.compile(r"\b[\w-]+@[\w-]+:|\b[\w-]+\.(?:local|lan|internal|corp)\b(?!\()"),
+}
+
+
+@pytest.mark.parametrize("what", PERSONAL)
+def test_no_file_names_a_day_or_a_machine(what: str) -> None:
+    found = []
+    for path, text in texts().items():
+        if path != Path("LICENSE"):
+            lines = enumerate(text.splitlines(), 1)
+            found += [f"{path}:{number}: {line.strip()}" for number, line in lines if PERSONAL[what].search(line)]
+    assert found == []
