@@ -13,10 +13,13 @@ from dataclasses import dataclass, field
 
 from fusegen.core.check import check_op
 from fusegen.core.ir import Op, Output
+from fusegen.core.serialize import op_from_json, op_to_json
 from fusegen.derive.lower import lower
+from fusegen.derive.training import Training, kept_as_op, kept_from_op, train
 from fusegen.fuse.group import Kernel, group
 from fusegen.fuse.schedule import Buffer, Launch, Schedule, schedule
 from fusegen.generate.render import Rendered, render
+from fusegen.launch.memo import is_memorable, remember
 from fusegen.launch.program import Program, Target, Workspace, make_steps
 
 
@@ -40,8 +43,20 @@ class Compiled:
     def rendered(self, position: int, plan: Schedule) -> Rendered:
         key = (position, plan)
         if key not in self.texts:
-            self.texts[key] = render(self.kernels[position], plan)
+            self.texts[key] = self._render(position, plan)
         return self.texts[key]
+
+    def _render(self, position: int, plan: Schedule) -> Rendered:
+        kernel = self.kernels[position]
+        if not is_memorable(self.op):
+            return render(kernel, plan)
+
+        def texts() -> list[str]:
+            made = render(kernel, plan)
+            return [made.text, made.entry, made.finish or "", "barriers" if made.barriers else ""]
+
+        text, entry, finish, barriers = remember("render", (op_to_json(self.op), str(position), repr(plan)), texts)
+        return Rendered(text, entry, finish or None, bool(barriers))
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,31 @@ def compile_op(op: Op) -> Compiled:
         with _lock:
             found = _compiled.setdefault(op, found)
     return found
+
+
+def train_op(op: Op, wanted: tuple[str, ...]) -> Training:
+    """What ``op`` keeps for its backward (derive/training); the derivation is remembered between processes."""
+    if not is_memorable(op):
+        return train(op, wanted)
+
+    def texts() -> list[str]:
+        training = train(op, wanted)
+        return [op_to_json(training.forward), op_to_json(kept_as_op(op, training.kept))]
+
+    forward, kept = remember("train", (op_to_json(op), *wanted), texts)
+    return Training(op_from_json(forward), len(op.outputs), wanted, kept_from_op(op_from_json(kept)))
+
+
+def backward_op(training: Training, given: Sequence[int]) -> Op:
+    """The backward for the outputs that have a cotangent; the derivation is remembered between processes."""
+    if not isinstance(training, Training) or not is_memorable(training.forward):
+        return training.backward(given)
+    parts = (
+        op_to_json(training.forward), op_to_json(kept_as_op(training.forward, training.kept)), *training.wanted, "given",
+        *map(str, given),
+    )  # fmt: skip
+    (text,) = remember("backward", parts, lambda: [op_to_json(training.backward(given))])
+    return op_from_json(text)
 
 
 def plan(op: Op, layout: Layout) -> list[Planned]:

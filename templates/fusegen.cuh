@@ -350,8 +350,17 @@ template <typename T> FG_DEVICE T floor_divide(T a, T b) {
 template <typename T> FG_DEVICE T xlogy(T a, T b) { return b != b ? b : a == T(0) ? T(0) : a * T(log(b)); }
 
 // The logistic family, from one exponential of a non-positive argument: nothing overflows, nothing cancels.
-FG_DEVICE float sigmoid(float x) { return 1.0f / (1.0f + expf(-x)); }
-FG_DEVICE double sigmoid(double x) { return 1.0 / (1.0 + exp(-x)); }
+FG_DEVICE float sigmoid(float x) {
+  const float e = expf(-fabsf(x));
+  return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
+}
+FG_DEVICE double sigmoid(double x) {
+  const double e = exp(-fabs(x));
+  return (x >= 0.0 ? 1.0 : e) / (1.0 + e);
+}
+// exp(min(x, 20)), NaN for NaN.
+FG_DEVICE float exp_clamped(float x) { return expf(x > 20.0f ? 20.0f : x); }
+FG_DEVICE double exp_clamped(double x) { return exp(x > 20.0 ? 20.0 : x); }
 FG_DEVICE float softplus(float x) { return maximum(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 FG_DEVICE double softplus(double x) { return maximum(x, 0.0) + log1p(exp(-fabs(x))); }
 FG_DEVICE float logsigmoid(float x) { return minimum(x, 0.0f) - log1pf(expf(-fabsf(x))); }
@@ -360,43 +369,70 @@ FG_DEVICE double logsigmoid(double x) { return minimum(x, 0.0) - log1p(exp(-fabs
 // -- faster texts for kernels that round to a half type: a few float32 ulp, far under half an ulp of the result --------
 
 #ifdef FUSEGEN_EMULATOR
-FG_DEVICE float fast_exp2(float x) { return exp2f(x); }
-FG_DEVICE float fast_log2(float x) { return log2f(x); }
-FG_DEVICE float fast_reciprocal(float x) { return 1.0f / x; }
+// As far off as the hardware may be (PTX manual: ex2, lg2, rcp), in one direction or the other, so that a formula that
+// leans on more than that fails here too.
+FG_DEVICE float approx_error(float x, float error) { return __float_as_uint(x) * 2654435761u >> 31 ? error : -error; }
+FG_DEVICE float approx_exp2(float x) {
+  const float y = exp2f(x);
+  return x == floorf(x) ? y : y + y * approx_error(x, 2.4e-7f);
+}
+// The error is absolute around 1, where the result itself is close to zero.
+FG_DEVICE float approx_log2(float x) {
+  const float y = log2f(x);
+  const float error = approx_error(x, 2.4e-7f);
+  return y == floorf(y) ? y : x > 0.5f && x < 2.0f ? y + error : y + y * error;
+}
+FG_DEVICE float approx_reciprocal(float x) {
+  if (fabsf(x) < 1.17549435e-38f) return copysignf(infinity<float>(), x);
+  const float y = 1.0f / x;
+  if (fabsf(y) < 1.17549435e-38f) return copysignf(0.0f, x);
+  return (__float_as_uint(x) & 0x7fffffu) == 0 ? y : y + y * approx_error(x, 1.2e-7f);
+}
 #else
-FG_DEVICE float fast_exp2(float x) {
+FG_DEVICE float approx_exp2(float x) {
   float y;
   asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-FG_DEVICE float fast_log2(float x) {
+FG_DEVICE float approx_log2(float x) {
   float y;
   asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-FG_DEVICE float fast_reciprocal(float x) {
+FG_DEVICE float approx_reciprocal(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 #endif
-FG_DEVICE float fast_exp(float x) { return fast_exp2(x * 1.4426950408889634f); }
-FG_DEVICE float fast_log(float x) { return fast_log2(x) * 0.6931471805599453f; }
-FG_DEVICE float fast_ratio(float a, float b) { return a * fast_reciprocal(b); }
-// e / (1 + e) with e = exp(x): for very negative x the result is e itself, subnormals included.
-FG_DEVICE float fast_sigmoid(float x) {
-  const float e = fast_exp(minimum(x, 30.0f));
-  return e * fast_reciprocal(1.0f + e);
+// log(1 + e) for |e| < 0.1, where the approximate logarithm of 1 + e has few digits left.
+FG_DEVICE float near_log1p(float e) {
+  return e * (1.0f + e * (-0.5f + e * (0.33333333f + e * (-0.25f + e * (0.2f - 0.16666667f * e)))));
 }
-// log(1 + e) for 0 <= e <= 1. Where 1 + e loses bits of e, the series e - e^2 / 2 has them.
-FG_DEVICE float fast_log1p(float e) { return e < 0.01f ? e - 0.5f * e * e + 0.33333333f * e * e * e : fast_log(1.0f + e); }
+FG_DEVICE float fast_exp2(float x) { return approx_exp2(x); }
+FG_DEVICE float fast_exp(float x) { return approx_exp2(x * 1.4426950408889634f); }
+FG_DEVICE float fast_exp_clamped(float x) { return fast_exp(x > 20.0f ? 20.0f : x); }
+FG_DEVICE float fast_log2(float x) {
+  return fabsf(x - 1.0f) < 0.1f ? near_log1p(x - 1.0f) * 1.4426950408889634f : approx_log2(x);
+}
+FG_DEVICE float fast_log(float x) {
+  return fabsf(x - 1.0f) < 0.1f ? near_log1p(x - 1.0f) : approx_log2(x) * 0.6931471805599453f;
+}
+FG_DEVICE float fast_log1p(float e) { return fabsf(e) < 0.1f ? near_log1p(e) : approx_log2(1.0f + e) * 0.6931471805599453f; }
+FG_DEVICE float fast_ratio(float a, float b) { return a * approx_reciprocal(b); }
+// 1 / (1 + e) or e / (1 + e) with e = exp(-|x|): never above 1, and for very negative x it is e, subnormals included.
+FG_DEVICE float fast_sigmoid(float x) {
+  const float e = fast_exp(-fabsf(x));
+  const float r = approx_reciprocal(1.0f + e);
+  return x >= 0.0f ? r : e * r;
+}
 FG_DEVICE float fast_softplus(float x) { return maximum(x, 0.0f) + fast_log1p(fast_exp(-fabsf(x))); }
 FG_DEVICE float fast_logsigmoid(float x) { return minimum(x, 0.0f) - fast_log1p(fast_exp(-fabsf(x))); }
 // Near zero 1 - 2 / (1 + e^2x) cancels; there the odd series is exact enough.
 FG_DEVICE float fast_tanh(float x) {
   const float x2 = x * x;
-  const float near = x + x * x2 * (-0.33333333f + x2 * (0.13333333f - 0.05396825f * x2));
-  const float far = 1.0f - 2.0f * fast_reciprocal(1.0f + fast_exp(2.0f * x));
+  const float near = x * (1.0f + x2 * (-0.33333333f + x2 * (0.13333333f - 0.05396825f * x2)));
+  const float far = 1.0f - 2.0f * approx_reciprocal(1.0f + fast_exp(2.0f * x));
   return fabsf(x) < 0.25f ? near : far;
 }
 FG_DEVICE float fast_erf(float x) { return erff(x); }
@@ -409,9 +445,8 @@ template <typename T> FG_DEVICE T digamma_of(T x) {
   if (x == T(0)) return copysign(infinity<T>(), -x);
   T result = T(0);
   if (x < T(0)) {
-    const T whole = floor(x);
-    if (whole == x) return nan<T>();
-    const T rest = x - whole;
+    const T rest = x - T(rint(x));  // exact, and the cotangent has period 1
+    if (!(rest != T(0))) return nan<T>();
     result = -pi / T(tan(pi * rest));
     x = T(1) - x;
   }
@@ -451,11 +486,34 @@ FG_DEVICE double hurwitz_zeta(double s, double q) {
   }
   return total;
 }
-// polygamma(n, x) = (-1)^(n + 1) n! zeta(n + 1, x) for n >= 1.
+// The n-th derivative of pi cot(pi x) at `rest`, x without its whole part: pi^(n + 1) P_n(c) with c = cot(pi x), where
+// P_0 = c and P_(k + 1) = -(1 + c^2) P_k'.
+template <int N> FG_DEVICE double cotangent_derivative(double rest) {
+  const double pi = 3.14159265358979323846;
+  const double c = 1.0 / tan(pi * rest);
+  double p[N + 2] = {0.0, 1.0};
+  double scale = pi;
+  for (int k = 0; k < N; ++k) {
+    double next[N + 2] = {};
+    for (int j = 1; j <= k + 1; ++j) {
+      next[j - 1] -= j * p[j];
+      next[j + 1] -= j * p[j];
+    }
+    for (int j = 0; j < N + 2; ++j) p[j] = next[j];
+    scale *= pi;
+  }
+  double value = 0.0;
+  for (int j = N + 1; j >= 0; --j) value = value * c + p[j];
+  return scale * value;
+}
+// polygamma(n, x) = (-1)^(n + 1) n! zeta(n + 1, x) for n >= 1; left of zero by reflection.
 template <int N> FG_DEVICE double polygamma(double x) {
   double factorial = 1.0;
   for (int k = 2; k <= N; ++k) factorial *= k;
-  return (N % 2 ? factorial : -factorial) * hurwitz_zeta(N + 1, x);
+  const double rest = x - rint(x);
+  const bool mirror = x < 0.0 && rest != 0.0;
+  const double value = (N % 2 ? factorial : -factorial) * hurwitz_zeta(N + 1, mirror ? 1.0 - x : x);
+  return mirror ? (N % 2 ? -value : value) - cotangent_derivative<N>(rest) : value;
 }
 template <int N> FG_DEVICE float polygamma(float x) { return float(polygamma<N>(double(x))); }
 

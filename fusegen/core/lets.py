@@ -1,13 +1,13 @@
-"""Common subexpressions become lets: the one place where an op's expressions get names."""
+"""Common subexpressions become lets, and so do pieces of long ones: the one place where expressions get names."""
 
 from __future__ import annotations
 
 import keyword
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from fusegen.core.ir import Call, Expr, Let, Output, Reduce, Ref, Statement, substitute, transform, walk
+from fusegen.core.ir import Call, Const, Expr, Let, Output, Reduce, Ref, Statement, substitute, transform, walk
 
 # Names that generated CUDA uses itself or that C++ reserves: a variable of the declaration never takes one as it is.
 _RESERVED = frozenset(
@@ -35,45 +35,96 @@ def safe_name(wanted: str, taken: Iterable[str]) -> str:
     return name
 
 
+# Characters of one printed expression; with the name it is given and the indent, a line of CUDA stays below 120.
+WIDEST = 72
+
+
 def introduce_lets(
     reduces: list[Reduce], outputs: list[Output], names: dict[Expr, str], taken: Iterable[str]
 ) -> tuple[list[Statement], list[Output]]:
-    """Name what the declaration named and what is used more than once; order everything by need.
+    """Name what the declaration named, what is used more than once, and pieces of what is too long for a line.
 
     Args:
         reduces, outputs: with lets expanded; reduces in an order that respects their dependencies.
         names: what the declaration calls an intermediate; those become lets even when used once.
         taken: names of operands, scalars and outputs.
+
+    Returns:
+        The statements, each after those it reads, and the outputs in terms of them.
     """
-    roots = [item.expr for item in (*reduces, *outputs)]
-    uses = Counter(child for node in walk(roots) for child in node.children) + Counter(roots)
-    used_names = set(taken) | {item.name for item in (*reduces, *outputs)}
-    output_names = {output.expr: output.name for output in reversed(outputs)}
-    values: dict[Expr, Expr] = {}
-    statements: list[Statement] = []
-
-    def bind(root: Expr, at_root: bool) -> Expr:
-        for node in walk([root]):
-            if not isinstance(node, Call) or node in values or (at_root and node is root and uses[node] < 2):
-                continue
-            if node in names or (uses[node] > 1 and not _trivial(node)):
-                name = output_names.get(node) or safe_name(names.get(node) or describe(node), used_names)
-                used_names.add(name)
-                children = tuple(substitute(child, values) for child in node.args)
-                statements.append(Let(name, Call(node.function, children, node.dtype, node.detail)))
-                values[node] = statements[-1].ref
-        return substitute(root, values)
-
+    binder = _Binder([*reduces, *outputs], names, set(taken), {o.expr: o.name for o in reversed(outputs)})
     for reduce in reduces:
-        statements.append(replace(reduce, expr=bind(reduce.expr, at_root=False)))
-    bound = [replace(output, expr=bind(output.expr, at_root=True)) for output in outputs]
-    return statements, bound
+        binder.statements.append(replace(reduce, expr=binder.bind(reduce.expr, at_root=False)))
+    bound = [replace(output, expr=binder.bind(output.expr, at_root=True)) for output in outputs]
+    return binder.statements, bound
+
+
+class _Binder:
+    """State of one ``introduce_lets``: the statements so far, and which expressions they hold."""
+
+    def __init__(
+        self, items: Sequence[Reduce | Output], names: dict[Expr, str], taken: set[str], output_names: dict[Expr, str]
+    ) -> None:
+        roots = [item.expr for item in items]
+        self.uses = Counter(child for node in walk(roots) for child in node.children) + Counter(roots)
+        self.names, self.output_names = names, output_names
+        self.taken = taken | {item.name for item in items}
+        self.values: dict[Expr, Expr] = {}
+        self.declared: dict[Expr, Expr] = {}
+        self.widths: dict[Expr, int] = {}
+        self.statements: list[Statement] = []
+
+    def bind(self, root: Expr, at_root: bool) -> Expr:
+        """``root`` in terms of lets, which are made on the way; ``at_root``: it gets a name anyway."""
+        for node in walk([root]):
+            if isinstance(node, Call) and node not in self.values:
+                self._shorten(node)
+                once_here = at_root and node is root and self.uses[node] < 2
+                if not once_here and (node in self.names or (self.uses[node] > 1 and not _trivial(node))):
+                    self._name(node)
+            self.widths[node] = self._width(node)
+        return substitute(root, self.values)
+
+    def _shorten(self, node: Call) -> None:
+        """Name the widest arguments until the rest fits a line."""
+        calls = [arg for arg in dict.fromkeys(node.args) if isinstance(arg, Call) and arg not in self.values]
+        for arg in sorted(calls, key=lambda a: -self.widths[a]):
+            if self._width(node) <= WIDEST:
+                return
+            if arg.children and self.widths[arg] > WIDEST // 4:
+                self._name(arg)
+                self.widths[arg] = self._width(arg)
+
+    def _name(self, node: Call) -> None:
+        wanted = self.names.get(node) or describe([self.declared.get(arg, arg) for arg in node.args], node.function)
+        name = self.output_names.get(node) or safe_name(wanted, self.taken)
+        self.taken.add(name)
+        children = tuple(substitute(child, self.values) for child in node.args)
+        let = Let(name, Call(node.function, children, node.dtype, node.detail))
+        self.statements.append(let)
+        self.values[node] = let.ref
+        if node in self.names or node in self.output_names:
+            self.declared[node] = let.ref
+
+    def _width(self, node: Expr) -> int:
+        """About how many characters ``node`` takes in CUDA text."""
+        node = self.values.get(node, node)
+        if isinstance(node, Call):
+            around = 2 if node.function in OPERATORS else len(node.function) + len("fg::fast_()")
+            return around + sum(self.widths[arg] + 1 for arg in node.args)
+        return len(node.name) if isinstance(node, Ref) else len(repr(node.value)) + 1 if isinstance(node, Const) else 4
 
 
 def _trivial(node: Call) -> bool:
     """Not worth a name: a sign or a conversion of something that already has one."""
     return node.function in ("neg", "cast", "barrier") and not node.detail and not isinstance(node.args[0], Call)
 
+
+# Calls that print as an infix or prefix operator.
+OPERATORS = frozenset(
+    "add sub mul div neg lt le gt ge eq ne logical_and logical_or logical_not bitwise_and bitwise_or bitwise_xor "
+    "left_shift right_shift where".split()
+)
 
 _VERBS = {
     "add": "sum", "sub": "diff", "mul": "prod", "div": "ratio", "powi": "power", "where": "chosen", "neg": "minus",
@@ -82,11 +133,11 @@ _VERBS = {
 }  # fmt: skip
 
 
-def describe(node: Call) -> str:
+def describe(args: Sequence[Expr], function: str) -> str:
     """A name for an intermediate that the declaration did not name: what it is, and of what (``exp_x``)."""
-    verb = _VERBS.get(node.function, node.function)
-    named = [arg.name for arg in node.args if isinstance(arg, Ref)]
-    plain = verb if node.function in _VERBS else f"{verb}_value"
+    verb = _VERBS.get(function, function)
+    named = [arg.name for arg in args if isinstance(arg, Ref)]
+    plain = verb if function in _VERBS else f"{verb}_value"
     name = "_".join([verb, *named[:2]]) if named else plain
     return name if len(name) <= 24 else plain
 

@@ -254,3 +254,9 @@ register(
         doc="a / b where b is known to lie between 1 and 2^120, so that half-precision kernels may use a reciprocal.",
     )
 )  # fmt: skip
+_float(
+    "exp_clamped", cuda="fg::exp_clamped({0})", cuda_half="fg::fast_exp_clamped({0})",
+    reference=lambda t, x: t.exp(t.clamp(x, max=20)),
+    partials=lambda x, y: (_where(_gt(x, const(20, x.dtype)), _zero(x), y),),
+    doc="exp(min(x, 20)): lowering's form of the exponential where 1 + exp(x) equals exp(x) beyond 20 anyway.",
+)  # fmt: skip

@@ -70,6 +70,7 @@ class Function:
     domain: tuple[float, float] = (-math.inf, math.inf)
     cost: int = 4
     header: str = ""
+    builtin: bool = True
     doc: str = ""
 
     def result_dtype(self, args: tuple[Expr, ...]) -> DType:

@@ -27,7 +27,7 @@ def _equals(expr: Expr, value: float) -> bool:
 
 def logistic_exponential(u: Expr) -> Call:
     """e^u with u clamped at 20, where 1 + e^u equals e^u to more than float32's precision; NaN passes."""
-    return apply("exp", apply("minimum", u, const(20, u.dtype)))
+    return apply("exp_clamped", u)
 
 
 def tanh_of_softplus(node: Call) -> Expr | None:
@@ -55,12 +55,26 @@ def sech2_of_softplus(node: Call) -> Expr | None:
     return 4 * (n + 1) * apply("powi", apply("ratio", const(1, node.dtype), below), detail="2")
 
 
-RULES: tuple[Callable[[Call], Expr | None], ...] = (tanh_of_softplus, sech2_of_softplus)
+def one_plus_tanh(node: Call) -> Expr | None:
+    """1 + tanh(z) = 2 sigmoid(2 z): without the cancellation for negative z (gelu's tail), and cheaper."""
+    if node.function != "add":
+        return None
+    for one, other in (node.args, node.args[::-1]):
+        if _equals(one, 1) and _is_call(other, "tanh"):
+            return 2 * apply("sigmoid", 2 * other.children[0])
+    return None
+
+
+RULES: tuple[Callable[[Call], Expr | None], ...] = (
+    tanh_of_softplus,
+    sech2_of_softplus,
+    one_plus_tanh,
+)
 
 
 def _share_exponential(roots: list[Expr]) -> Callable[[Call], Expr | None]:
     """sigmoid(u) = e / (e + 1) where e = e^min(u, 20) is there already; float32 only, where the clamp rounds to 1."""
-    present = {node for node in walk(roots) if _is_call(node, "exp")}
+    present = {node for node in walk(roots) if _is_call(node, "exp_clamped")}
 
     def rule(node: Call) -> Expr | None:
         if node.function != "sigmoid" or node.dtype is not dtypes.float32:

@@ -128,3 +128,14 @@ def _best_cut(op: Op, backward: Op, axes: dict[str, frozenset[str]]) -> tuple[Ex
     return best[1:] if best else None
 
 
+
+
+def kept_as_op(op: Op, kept: Sequence[tuple[Expr, Operand]]) -> Op:
+    """The list of kept tensors in the shape of an op (one output each), to be written down like one."""
+    outputs = [Output(operand.name, expr, operand.dtype, operand.shape) for expr, operand in kept]
+    return replace(op, label="kept", statements=(), outputs=tuple(outputs))
+
+
+def kept_from_op(op: Op) -> tuple[tuple[Expr, Operand], ...]:
+    """The inverse of ``kept_as_op``."""
+    return tuple((o.expr, Operand(o.name, o.dtype, o.shape)) for o in op.outputs)

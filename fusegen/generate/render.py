@@ -6,6 +6,7 @@ expressions printed by cexpr.
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -22,16 +23,25 @@ from fusegen.generate.params import Param, needs_coordinates, parameters
 
 PREAMBLE = '#include "fusegen.cuh"\n\n'
 FINISH_THREADS = 128
+WIDTH = 120
 
 
 @dataclass(frozen=True)
 class Rendered:
-    """CUDA text of one kernel, complete for a compiler. ``finish`` is the entry of the second stage, if any."""
+    """CUDA text of one kernel, complete for a compiler.
+
+    Attributes:
+        finish: the entry of the second stage, if any.
+        headers: device functions of the function table's rows that ``text`` starts with.
+        body: the kernel itself, the end of ``text``.
+    """
 
     text: str
     entry: str
     finish: str | None
     barriers: bool
+    headers: tuple[str, ...] = ()
+    body: str = ""
 
 
 @lru_cache(maxsize=1)
@@ -64,15 +74,25 @@ def render(kernel: Kernel, schedule: Schedule) -> Rendered:
     if schedule.split:
         finish = f"{kernel.name}_finish"
         body += _environment().get_template("finish.cu.j2").render(view.finish(finish))
-    text = PREAMBLE + _extra_headers(kernel) + body
-    return Rendered(text, kernel.name, finish, schedule.template != "elementwise")
+    extra = _extra_headers(kernel)
+    text = _file_text(extra, [body])
+    return Rendered(text, kernel.name, finish, schedule.template != "elementwise", extra, body)
 
 
-def _extra_headers(kernel: Kernel) -> str:
+def one_file(kernels: Sequence[Rendered]) -> str:
+    """The kernels of a pass as one file, in launch order."""
+    return _file_text(tuple(dict.fromkeys(text for k in kernels for text in k.headers)), [k.body for k in kernels])
+
+
+def _file_text(headers: Sequence[str], bodies: Sequence[str]) -> str:
+    return PREAMBLE + "".join(f"{text}\n\n" for text in headers) + "\n".join(bodies)
+
+
+def _extra_headers(kernel: Kernel) -> tuple[str, ...]:
     items = (*kernel.body, *kernel.reduces, *kernel.epilogue, *kernel.outputs)
     names = {node.function for node in walk([item.expr for item in items]) if isinstance(node, Call)}
-    texts = [lookup(name).header for name in sorted(names)]
-    return "".join(f"{text.strip()}\n\n" for text in texts if text)
+    texts = [lookup(name).header.strip() for name in sorted(names)]
+    return tuple(text for text in texts if text)
 
 
 @dataclass
@@ -112,7 +132,7 @@ class _View:
             elif not (isinstance(item, Output) and expr_text(item.expr) == item.name):
                 lines.append(f"  {item.name} = {expr_text(item.expr)}")
         lines.append(explain(kernel, self.schedule))
-        return "\n".join(f"// {line}" for line in lines)
+        return "\n".join(piece for line in lines for piece in _comment(line))
 
     def _lets(self, lets: Sequence[Let]) -> list[str]:
         return [f"const {let.expr.dtype.ctype} {let.name} = {self.printer.text(let.expr)};" for let in lets]
@@ -356,9 +376,29 @@ def _signature(name: str, params: Sequence[Param]) -> str:
     width = max((len(text) for text, _ in lines), default=0)
     printed = [f"{text:<{width}}  // {comment}" for text, comment in lines]
     if numbers:
-        printed.append(", ".join(numbers) + ")")
+        printed += _packed(numbers, WIDTH - len(indent) - len(") {"))
+        printed[-1] += ")"
         return f"{name}({(chr(10) + indent).join(printed)}"
     return f"{name}({(chr(10) + indent).join(printed)}\n    "
+
+
+def _packed(items: Sequence[str], width: int) -> list[str]:
+    """The items separated by commas, as many a line as fit."""
+    lines = [items[0]]
+    for item in items[1:]:
+        if len(lines[-1]) + len(item) + 3 > max(width, 40):
+            lines[-1] += ","
+            lines.append(item)
+        else:
+            lines[-1] += f", {item}"
+    return lines
+
+
+def _comment(line: str) -> list[str]:
+    """A comment, continued on further lines, deeper, where it is too long for one."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    pieces = textwrap.wrap(line, WIDTH - 3, subsequent_indent=indent, break_long_words=False, drop_whitespace=True)
+    return [f"// {piece}" for piece in pieces] if len(line) > WIDTH - 3 else [f"// {line}"]
 
 
 def explain(kernel: Kernel, schedule: Schedule) -> str:
@@ -368,9 +408,12 @@ def explain(kernel: Kernel, schedule: Schedule) -> str:
             return "elementwise: one element a thread; nothing here lies side by side in memory"
         how = f"elementwise: {schedule.vector} elements a thread"
         singles = [p.name for p in schedule.placements if p.access is Access.SINGLE]
-        rows = [p.name for p in schedule.placements if p.access in (Access.ROW, Access.SPLAT)]
+        rows = [p for p in schedule.placements if p.access in (Access.ROW, Access.SPLAT)]
+        wide = [p.name for p in rows if "0" in p.moves]
+        apart = [p.name for p in rows if "0" not in p.moves]
         strided = [p.name for p in schedule.placements if p.access is Access.STRIDED]
-        notes = [f"{', '.join(rows)} broadcast along whole vectors"] if rows else []
+        notes = [f"{', '.join(wide)} broadcast"] if wide else []
+        notes += [f"{', '.join(apart)} in rows that lie apart"] if apart else []
         notes += [f"{', '.join(strided)} gathered element by element"] if strided else []
         notes += [f"{', '.join(singles)} the same for all"] if singles else []
         return f"{how}; {'; '.join(notes)}" if notes else f"{how}, everything lies side by side"

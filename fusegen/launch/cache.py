@@ -280,7 +280,10 @@ def _default_folder() -> Path:
     if chosen:
         return _absolute(chosen)
     # Imported here: it costs more than everything else in this module, and a chosen folder does not need it.
-    import platformdirs
+    try:
+        import platformdirs
+    except ImportError:  # installed without dependencies, as on a cluster's fixed image
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fusegen"
 
     return _absolute(platformdirs.user_cache_dir("fusegen"))
 

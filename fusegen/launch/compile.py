@@ -96,12 +96,18 @@ def to_cubin(
     program = nvrtc.createProgram(source, SOURCE_NAME, [text.encode() for text in headers.values()], names)
     try:
         nvrtc.compileProgram(program, _all_options(arch, options))
-        return Cubin(nvrtc.getCUBIN(program), _log(program))
+        return Cubin(_whole(nvrtc.getCUBIN(program)), _log(program))
     except nvrtc.NVRTCError as error:
         log = _log(program) or str(error)
         raise _rejected(log, {**headers, SOURCE_NAME: source}, arch, declared) from None
     finally:
         nvrtc.destroyProgram(program)
+
+
+def _whole(cubin: bytes) -> bytes:
+    """CuPy's binding cuts the last byte off, as if a cubin were text that ends in a null; disassemblers then refuse it."""
+    offset, size, count = (int.from_bytes(cubin[a:b], "little") for a, b in ((32, 40), (54, 56), (56, 58)))
+    return cubin + b"\0" if offset + size * count == len(cubin) + 1 else cubin
 
 
 def cached_cubin(

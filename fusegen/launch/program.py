@@ -31,6 +31,8 @@ class Loaded(Protocol):
 class Target(Protocol):
     """Where kernels run: the CPU emulator or a GPU."""
 
+    def run(self, work: Callable[[], None]) -> None: ...
+
     def load(self, rendered: Rendered, entry: str, declared: str) -> Loaded: ...
 
 

@@ -1,18 +1,16 @@
-"""The two places where kernels run, behind one interface: the CPU emulator, and a GPU through CuPy's driver binding.
-
-Only ``cupy_backends`` is imported, not CuPy itself: 5 ms instead of half a second.
-"""
+"""The two places where kernels run, behind one interface: the CPU emulator and a GPU."""
 
 from __future__ import annotations
 
 import functools
 import threading
+from collections.abc import Callable
+from importlib import resources
 from pathlib import Path
-from typing import Any
 
 from fusegen.core.errors import DeviceError
 from fusegen.generate.render import Rendered, headers, template_text
-from fusegen.launch import emulator
+from fusegen.launch import driver, emulator
 from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import cached_cubin
 from fusegen.launch.emulator import EmulatedKernel
@@ -40,6 +38,10 @@ class CpuTarget:
         self._loaded: dict[tuple[str, str], _OnCpu] = {}
         self._lock = threading.Lock()
 
+    def run(self, work: Callable[[], None]) -> None:
+        """Call ``work``; there is no context to make current."""
+        work()
+
     def load(self, rendered: Rendered, entry: str, declared: str) -> _OnCpu:
         """The kernel, from memory, from the cache or freshly compiled."""
         found = self._loaded.get((rendered.text, entry))
@@ -50,8 +52,6 @@ class CpuTarget:
         return found
 
     def _load(self, rendered: Rendered, entry: str) -> _OnCpu:
-        from importlib import resources
-
         sanitize = self.mode.sanitize
         key = digest(
             "emulator", rendered.text, entry, template_text("fusegen.cuh"), template_text("fusegen_emulator.h"),
@@ -75,31 +75,18 @@ class CpuTarget:
         return _OnCpu(EmulatedKernel(path, entry, rendered.barriers), self.mode)
 
 
-class _OnGpu:
-    """A kernel in one device's memory."""
-
-    def __init__(self, driver: Any, module: int, function: int) -> None:
-        self._launch, self.module, self.function = driver.launchKernel, module, function
-
-    def launch(self, grid: Grid, block: Grid, params: int, stream: int) -> None:
-        self._launch(self.function, *grid, *block, 0, stream, params, 0)
-
-
 class GpuTarget:
-    """One device. Its primary context, which torch and CuPy use too, must be current when kernels are loaded."""
+    """One device, through its primary context."""
 
     def __init__(self, device: int) -> None:
-        from cupy_backends.cuda.api import driver, runtime
-
-        self.device, self._driver, self._runtime = device, driver, runtime
-        major = runtime.deviceGetAttribute(75, device)  # cudaDevAttrComputeCapabilityMajor
-        minor = runtime.deviceGetAttribute(76, device)
-        self.arch = f"sm_{major}{minor}"
+        self.device = device
+        self.arch = driver.architecture(device)
+        self.context = driver.Context(device)
         self.name = f"cuda:{device}"
-        self._loaded: dict[tuple[str, str], _OnGpu] = {}
+        self._loaded: dict[tuple[str, str], driver.Function] = {}
         self._lock = threading.Lock()
 
-    def load(self, rendered: Rendered, entry: str, declared: str) -> _OnGpu:
+    def load(self, rendered: Rendered, entry: str, declared: str) -> driver.Function:
         """The kernel, from memory, from the cache or freshly compiled."""
         found = self._loaded.get((rendered.text, entry))
         if found is None:
@@ -108,37 +95,20 @@ class GpuTarget:
                 self._loaded[rendered.text, entry] = found
         return found
 
-    def _load(self, rendered: Rendered, entry: str, declared: str) -> _OnGpu:
+    def _load(self, rendered: Rendered, entry: str, declared: str) -> driver.Function:
         cubin = cached_cubin(
             rendered.text, arch=self.arch, headers=headers(), declared=declared, cache=default_cache()
         )
-        with self.current():
-            module = self._driver.moduleLoadData(cubin)
-            return _OnGpu(self._driver, module, self._driver.moduleGetFunction(module, entry))
+        with self.context:
+            return driver.Function(cubin, entry)
 
-    def current(self) -> _Current:
-        return _Current(self._runtime, self.device)
-
-    def ensure_context(self) -> None:
-        """Make the device's context current in a thread that has none (a fresh Python thread)."""
-        if not self._driver.ctxGetCurrent():
-            self._runtime.setDevice(self.device)
-            self._runtime.free(0)
-
-
-class _Current:
-    """Context manager: the device is current inside."""
-
-    def __init__(self, runtime: Any, device: int) -> None:
-        self._runtime, self._device = runtime, device
-
-    def __enter__(self) -> None:
-        self._before = self._runtime.getDevice()
-        self._runtime.setDevice(self._device)
-        self._runtime.free(0)
-
-    def __exit__(self, *_: object) -> None:
-        self._runtime.setDevice(self._before)
+    def run(self, work: Callable[[], None]) -> None:
+        """Call ``work`` with the device's context current."""
+        if self.context.is_current():
+            work()
+        else:
+            with self.context:
+                work()
 
 
 @functools.cache
@@ -148,17 +118,7 @@ def cpu() -> CpuTarget:
 
 @functools.cache
 def gpu(device: int) -> GpuTarget:
-    """The target for a CUDA device.
-
-    Raises:
-        DeviceError: CuPy is missing.
-    """
-    try:
-        return GpuTarget(device)
-    except ImportError as error:
-        raise DeviceError(
-            "fusegen", given=f"CUDA tensors, and no CuPy ({error})", expected="CuPy, which loads and launches kernels",
-            fix='pip install "fusegen[cuda13]" (or [cuda12], after your driver)',
-        ) from None  # fmt: skip
+    """The target for a CUDA device."""
+    return GpuTarget(device)
 
 

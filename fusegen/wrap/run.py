@@ -10,7 +10,7 @@ from fusegen import pipeline
 from fusegen.core.errors import DeviceError, ShapeError
 from fusegen.core.ir import Op, Output
 from fusegen.fuse.schedule import Buffer
-from fusegen.launch.program import Program, scalar_value
+from fusegen.launch.program import Program, Target, scalar_value
 from fusegen.wrap.tensors import Framework, TensorInfo, target_of
 
 MOST_PLANS = 4096
@@ -30,6 +30,7 @@ class _Plan:
     """One op for one layout."""
 
     program: Program
+    target: Target
     device: str
     inputs: tuple[_Slot, ...]
     outputs: tuple[_Slot, ...]
@@ -82,9 +83,10 @@ class Runner:
         values.update({s.name: framework.pointer(by_name[s.source]) + s.offset for s in plan.outputs})
         for scalar in self.op.scalars:
             values[scalar.name] = scalar_value(scalar, scalars[scalar.name])
-        run_on(plan.device, lambda: plan.program.run(
-            values, lambda size: framework.workspace(size, plan.device), framework.stream(plan.device)
-        ))  # fmt: skip
+        stream = framework.stream(plan.device)
+        plan.target.run(
+            lambda: plan.program.run(values, lambda size: framework.workspace(size, plan.device), stream)
+        )
         return results
 
     # -- planning -------------------------------------------------------------------------------------------------
@@ -104,8 +106,9 @@ class Runner:
             buffers[operand.name] = Buffer(operand.dtype, by_axis, alignment)
             inputs.append(_Slot(operand.name, base, offset * operand.dtype.size))
         results, outputs = self._results(infos, sizes, buffers, out)
-        program = pipeline.build(self.op, pipeline.Layout(sizes, buffers), target_of(device))
-        return _Plan(program, device, tuple(inputs), tuple(outputs), tuple(results))
+        target = target_of(device)
+        program = pipeline.build(self.op, pipeline.Layout(sizes, buffers), target)
+        return _Plan(program, target, device, tuple(inputs), tuple(outputs), tuple(results))
 
     def _measure(
         self, dims: Sequence[str | None], shape: Sequence[int], name: str, sizes: dict[str, int], origin: dict[str, str]
@@ -157,22 +160,6 @@ class Runner:
         if like is not None:
             return tuple(shape), like[1] if is_dense(*like) else row_major(shape)
         return tuple(shape), result_strides(shape, [infos[name] for name in self.arguments])
-
-
-def run_on(device: str, launch: Any) -> None:
-    """Call ``launch`` with ``device`` current."""
-    if device == "cpu":
-        launch()
-        return
-    from cupy_backends.cuda.api import runtime
-
-    target: Any = target_of(device)
-    target.ensure_context()
-    if runtime.getDevice() == target.device:
-        launch()
-    else:
-        with target.current():
-            launch()
 
 
 def _common_device(op: Op, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> str:

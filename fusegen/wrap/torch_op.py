@@ -11,8 +11,10 @@ from typing import Any
 
 import torch
 
+from fusegen import pipeline
 from fusegen.core.ir import Op, refs
-from fusegen.derive.training import Training, train
+from fusegen.derive.gradient import cotangent_operand
+from fusegen.derive.training import Training
 from fusegen.wrap import tensors
 from fusegen.wrap.run import Runner
 
@@ -42,7 +44,7 @@ class Differentiable:
         if self.override is not None:
             training = self.override(self.runner.op, wanted)
         else:
-            training = train(self.runner.op, wanted)
+            training = pipeline.train_op(self.runner.op, wanted)
         runner = Runner(training.forward, self.runner.sizes, self.runner.like)
         return _Trained(training, runner, _packed_count(self.runner.op))
 
@@ -61,7 +63,7 @@ class _Trained:
         op = self.training.forward
         names = _result_names(op)
         floats = [i for i, o in enumerate(op.outputs) if o.dtype.is_float]
-        reads = [o.part.base if o.part else o.name for o in _read_operands(self.training.backward(floats))]
+        reads = [o.part.base if o.part else o.name for o in _read_operands(pipeline.backward_op(self.training, floats))]
         own = set(self.forward.arguments)
         kept = {operand.name for _, operand in self.training.kept}
         arguments = [n for n in dict.fromkeys(reads) if n in own and n not in kept]
@@ -76,9 +78,11 @@ class _Trained:
             names = _result_names(self.training.forward)
             chosen = {names[i] for i in given}
             positions = [i for i, o in enumerate(self.training.forward.outputs) if _base(o) in chosen]
-            op = self.training.backward(positions)
+            op = pipeline.backward_op(self.training, positions)
             like = {f"d_{name}": (shape, strides) for name, shape, strides in layout}
             lean = _lean(op)
+            if not lean.operands:  # a gradient of zeros reads nothing; a cotangent still says on which device
+                lean = replace(lean, operands=(cotangent_operand(self.training.forward.outputs[positions[0]]),))
             self.backwards[key] = Differentiable(Runner(lean, sizes, like))
         return self.backwards[key]
 

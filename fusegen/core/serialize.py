@@ -1,0 +1,89 @@
+"""Ops as JSON and back: what is kept on disk between processes, and what digests are taken of.
+
+Expressions are written as a table in which each node refers to earlier ones, so that shared subexpressions stay shared
+and the text is as long as the op, not as long as its tree.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fusegen.core.dtypes import BY_NAME
+from fusegen.core.ir import Call, Const, Expr, Let, Op, Operand, Output, Part, Reduce, Ref, Scalar, Size, walk
+
+
+def op_to_json(op: Op) -> str:
+    """Text from which ``op_from_json`` makes an equal op (without its docstring)."""
+    table: dict[Expr, int] = {}
+    rows: list[Any] = []
+    for node in walk([item.expr for item in (*op.statements, *op.outputs)]):
+        table[node] = len(rows)
+        rows.append(_row(node, table))
+    data = {
+        "name": op.name,
+        "label": op.label,
+        "result": op.result,
+        "declared": op.declared,
+        "expressions": rows,
+        "operands": [[o.name, o.dtype.name, o.shape, _part(o.part)] for o in op.operands],
+        "scalars": [[s.name, s.dtype.name] for s in op.scalars],
+        "statements": [
+            ["let", s.name, table[s.expr]] if isinstance(s, Let) else ["reduce", s.name, table[s.expr], s.kind, s.over]
+            for s in op.statements
+        ],
+        "outputs": [[o.name, table[o.expr], o.dtype.name, o.shape, _part(o.part)] for o in op.outputs],
+    }
+    return json.dumps(data, separators=(",", ":"))
+
+
+def _row(node: Expr, table: dict[Expr, int]) -> list[Any]:
+    if isinstance(node, Const):
+        return ["c", repr(node.value), node.dtype.name]
+    if isinstance(node, Ref):
+        return ["r", node.name, node.dtype.name]
+    if isinstance(node, Size):
+        return ["s", node.axis]
+    assert isinstance(node, Call)
+    return ["f", node.function, [table[arg] for arg in node.args], node.dtype.name, node.detail]
+
+
+def _part(part: Part | None) -> list[Any] | None:
+    return [part.base, part.dim, part.index, part.count] if part else None
+
+
+def op_from_json(text: str) -> Op:
+    """The op that ``op_to_json`` wrote.
+
+    Raises:
+        ValueError, KeyError, TypeError, IndexError: the text is not that of an op.
+    """
+    data = json.loads(text)
+    exprs: list[Expr] = []
+    for row in data["expressions"]:
+        exprs.append(_expr(row, exprs))
+    operands = tuple(Operand(n, BY_NAME[d], tuple(shape), _to_part(p)) for n, d, shape, p in data["operands"])
+    statements = tuple(
+        Let(s[1], exprs[s[2]]) if s[0] == "let" else Reduce(s[1], s[3], exprs[s[2]], tuple(s[4]))
+        for s in data["statements"]
+    )
+    outputs = tuple(Output(n, exprs[e], BY_NAME[d], tuple(shape), _to_part(p)) for n, e, d, shape, p in data["outputs"])
+    scalars = tuple(Scalar(n, BY_NAME[d]) for n, d in data["scalars"])
+    return Op(
+        data["name"], data["label"], operands, scalars, statements, outputs, data["result"], data["declared"]
+    )
+
+
+def _expr(row: list[Any], exprs: list[Expr]) -> Expr:
+    kind = row[0]
+    if kind == "c":
+        return Const(row[1], BY_NAME[row[2]])
+    if kind == "r":
+        return Ref(row[1], BY_NAME[row[2]])
+    if kind == "s":
+        return Size(row[1])
+    return Call(row[1], tuple(exprs[i] for i in row[2]), BY_NAME[row[3]], row[4])
+
+
+def _to_part(part: list[Any] | None) -> Part | None:
+    return Part(*part) if part else None

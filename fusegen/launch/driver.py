@@ -1,0 +1,101 @@
+"""The few driver calls that loading and launching needs, straight from libcuda.
+
+CuPy's binding has them too, but its first use imports all of CuPy: a quarter of a second, more than everything else in
+a warm start together. CuPy stays what compiles (its NVRTC binding) and the owner of CuPy arrays.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from typing import Any
+
+from fusegen.core.errors import DeviceError
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+
+
+@functools.cache
+def library() -> Any:
+    """libcuda, initialized.
+
+    Raises:
+        DeviceError: there is no NVIDIA driver, or it does not start.
+    """
+    for name in ("libcuda.so.1", "libcuda.so", "nvcuda.dll"):
+        try:
+            cuda = ctypes.CDLL(name)
+            break
+        except OSError:
+            continue
+    else:
+        raise DeviceError(
+            "fusegen", given="no NVIDIA driver (libcuda.so.1)", expected="the driver that CUDA tensors need",
+            fix="install the NVIDIA driver, or use CPU tensors: the emulator runs the same CUDA",
+        )  # fmt: skip
+    unsigned, pointer = ctypes.c_uint, ctypes.c_void_p
+    cuda.cuLaunchKernel.argtypes = [pointer, *[unsigned] * 7, pointer, pointer, pointer]
+    _check(cuda, cuda.cuInit(0), "cuInit")
+    return cuda
+
+
+def _check(cuda: Any, code: int, what: str) -> None:
+    if code:
+        text = ctypes.c_char_p()
+        cuda.cuGetErrorString(code, ctypes.byref(text))
+        raise DeviceError(
+            f"CUDA driver, {what}", given=f"error {code}: {(text.value or b'unknown').decode()}", expected="success",
+            fix="if an earlier kernel failed, run under compute-sanitizer to find it; else see `fusegen doctor`",
+        )  # fmt: skip
+
+
+def architecture(device: int) -> str:
+    """The device's architecture, as "sm_90"."""
+    cuda = library()
+    numbers = []
+    for attribute in (_MAJOR, _MINOR):
+        value = ctypes.c_int()
+        _check(cuda, cuda.cuDeviceGetAttribute(ctypes.byref(value), attribute, device), "cuDeviceGetAttribute")
+        numbers.append(value.value)
+    return f"sm_{numbers[0]}{numbers[1]}"
+
+
+class Context:
+    """A device's primary context, the one torch and CuPy use. ``with`` makes it current where it is not."""
+
+    def __init__(self, device: int) -> None:
+        self._cuda = library()
+        self._handle = ctypes.c_void_p()
+        _check(self._cuda, self._cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self._handle), device), "retain context")
+        self.value = self._handle.value
+
+    def is_current(self) -> bool:
+        current = ctypes.c_void_p()
+        self._cuda.cuCtxGetCurrent(ctypes.byref(current))
+        return current.value == self.value
+
+    def __enter__(self) -> None:
+        _check(self._cuda, self._cuda.cuCtxPushCurrent_v2(self._handle), "push context")
+
+    def __exit__(self, *_: object) -> None:
+        popped = ctypes.c_void_p()
+        _check(self._cuda, self._cuda.cuCtxPopCurrent_v2(ctypes.byref(popped)), "pop context")
+
+
+class Function:
+    """A kernel in a device's memory. Its context must be current when it is loaded and launched."""
+
+    def __init__(self, cubin: bytes, entry: str) -> None:
+        cuda = library()
+        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        _check(cuda, cuda.cuModuleLoadData(ctypes.byref(self._module), cubin), f"load {entry}")
+        name = entry.encode()
+        _check(cuda, cuda.cuModuleGetFunction(ctypes.byref(self._function), self._module, name), f"find {entry}")
+        self._launch = cuda.cuLaunchKernel
+        self._entry = entry
+
+    def launch(self, grid: tuple[int, int, int], block: tuple[int, int, int], params: int, stream: int) -> None:
+        """Enqueue on ``stream``; ``params`` is the address of the table of argument addresses."""
+        code = self._launch(self._function, *grid, *block, 0, stream, params, None)
+        if code:
+            _check(library(), code, f"launch {self._entry}")

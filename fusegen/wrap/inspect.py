@@ -1,0 +1,256 @@
+"""Looking inside: every stage of an op as text, and the CUDA of one pass, without running anything.
+
+Arguments are real tensors, whose strides count, or ``TensorSpec`` in their place, which stands for a contiguous tensor.
+What is shown is what a call with gradients would run: the backward reads what the forward was told to keep.
+"""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fusegen import pipeline
+from fusegen.core.dtypes import DType
+from fusegen.core.errors import DerivativeError
+from fusegen.core.ir import Op, Operand, Output, refs
+from fusegen.core.text import expr_text, number_text, op_text, reduce_text, shape_text
+from fusegen.declare.trace import TensorSpec
+from fusegen.derive.training import train
+from fusegen.fuse.group import Kernel
+from fusegen.fuse.schedule import Buffer, Launch, Placement
+from fusegen.generate.render import explain, one_file
+from fusegen.wrap import doors
+from fusegen.wrap.run import is_dense, result_strides, row_major
+from fusegen.wrap.tensors import TensorInfo
+
+if TYPE_CHECKING:
+    from fusegen.wrap.op import FusedOp
+
+PASSES = ("forward", "backward", "double-backward")
+
+
+@dataclass(frozen=True)
+class Pass:
+    """One Op with the layout of everything it reads and writes.
+
+    Attributes:
+        tensors: arguments and results by name (a packed one by its own name).
+        like: for a result by name, the tensor whose strides it takes: a gradient's operand.
+        kept: results that the forward writes for its backward only.
+    """
+
+    op: Op
+    tensors: Mapping[str, TensorInfo]
+    layout: pipeline.Layout
+    kept: tuple[str, ...] = ()
+
+    @classmethod
+    def of(
+        cls, op: Op, given: Mapping[str, TensorInfo], sizes: Mapping[str, int], like: Mapping[str, TensorInfo]
+    ) -> Pass:
+        """Lay out the results of ``op`` as a call would (wrap/run)."""
+        sizes, tensors = dict(sizes), dict(given)
+        for operand in op.operands:
+            shape = _place(tensors[_base(operand)], operand)[0]
+            sizes.update({axis: shape[d] for d, axis in enumerate(operand.shape) if axis})
+        arguments = [given[name] for name in dict.fromkeys(map(_base, op.operands))]
+        for output in op.outputs:
+            if _base(output) not in tensors or _base(output) not in given:
+                shape = tuple(
+                    (sizes[axis] if axis else 1) * (output.part.count if output.part and output.part.dim == d else 1)
+                    for d, axis in enumerate(output.shape)
+                )
+                strides = _strides(shape, like.get(_base(output)), arguments)
+                tensors[_base(output)] = TensorInfo(shape, strides, output.dtype, 0, "cpu")
+        buffers = {}
+        for thing in (*op.operands, *op.outputs):
+            info = tensors[_base(thing)]
+            _, offset = _place(info, thing)
+            by_axis = {axis: info.strides[d] for d, axis in enumerate(thing.shape) if axis}
+            buffers[thing.name] = Buffer(thing.dtype, by_axis, (info.alignment + offset * thing.dtype.size) % 16)
+        return cls(op, tensors, pipeline.Layout(sizes, buffers))
+
+    @property
+    def kernels(self) -> list[pipeline.Planned]:
+        return pipeline.plan(self.op, self.layout)
+
+    @property
+    def text(self) -> str:
+        """The CUDA of all its kernels as one file."""
+        return one_file([item.rendered for item in self.kernels])
+
+
+def _base(thing: Operand | Output) -> str:
+    return thing.part.base if thing.part else thing.name
+
+
+def _place(info: TensorInfo, thing: Operand | Output) -> tuple[tuple[int, ...], int]:
+    """Shape, and offset in elements, of a block of a packed tensor or of the whole."""
+    part = thing.part
+    if part is None:
+        return info.shape, 0
+    size = info.shape[part.dim] // part.count
+    return (*info.shape[: part.dim], size, *info.shape[part.dim + 1 :]), part.index * size * info.strides[part.dim]
+
+
+def _strides(shape: tuple[int, ...], like: TensorInfo | None, arguments: Sequence[TensorInfo]) -> tuple[int, ...]:
+    if like is None:
+        return result_strides(shape, arguments)
+    return like.strides if is_dense(like.shape, like.strides) else row_major(shape)
+
+
+# -- the passes of an op ---------------------------------------------------------------------------------------------
+
+
+def passes(op: FusedOp, args: tuple[Any, ...], kwargs: Mapping[str, Any], which: str = "forward") -> list[Pass]:
+    """The passes up to ``which``: the forward, the backward, the backward of the backward.
+
+    The gradients of those tensors are asked for that require one; of all float tensors where none does.
+
+    Raises:
+        DerivativeError: there is nothing to differentiate, or no such pass.
+    """
+    if which not in PASSES:
+        raise DerivativeError(
+            f"{op.name}, emit", given=f"which={which!r}", expected=", ".join(map(repr, PASSES)), fix="pass one of these"
+        )
+    values = op.declaration.bind(args, kwargs)
+    infos = {name: info for name, value in values.items() if (info := _info(name, value)) is not None}
+    asked = tuple(name for name, value in values.items() if getattr(value, "requires_grad", False))
+    found = [Pass.of(op.trace(*args, **kwargs), infos, {}, {})]
+    for depth in range(PASSES.index(which)):
+        override = op._override if op.declaration.gradient is not None and depth == 0 else None
+        found.append(backward_of(found[-1], override, asked if depth == 0 else ()))
+    return found
+
+
+def _info(name: str, value: Any) -> TensorInfo | None:
+    if isinstance(value, TensorSpec):
+        return TensorInfo(value.shape, row_major(value.shape), value.dtype, 0, "cpu")
+    framework = doors.framework_of(value)
+    return None if framework is None else framework.info(name, value)
+
+
+def differentiable(op: Op) -> tuple[str, ...]:
+    """The float arguments of ``op``, if it has a float result; empty where nothing can be differentiated."""
+    if not any(output.dtype.is_float for output in op.outputs):
+        return ()
+    return tuple(dict.fromkeys(_base(o) for o in op.operands if o.dtype.is_float))
+
+
+def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ()) -> Pass:
+    """The backward that autograd would run after ``forward``, for every float result."""
+    op = forward.op
+    asked = tuple(wanted) or differentiable(op)
+    if not asked or not differentiable(op):
+        raise DerivativeError(
+            f"{op.name}, backward", given="no float argument, or no float result",
+            expected="a float on both ends: nothing else has a gradient", fix='ask for which="forward" only',
+        )  # fmt: skip
+    training = override(op, asked) if override is not None else train(op, asked)
+    with_kept = Pass.of(training.forward, {n: forward.tensors[n] for n in map(_base, op.operands)}, forward.layout.sizes, {})
+    positions = [i for i, output in enumerate(op.outputs) if output.dtype.is_float]
+    backward = training.backward(positions)
+    read = {ref.name for item in (*backward.statements, *backward.outputs) for ref in refs(item.expr)}
+    backward = replace(backward, operands=tuple(o for o in backward.operands if o.name in read))
+    given = {name: info for name, info in with_kept.tensors.items() if name in map(_base, backward.operands)}
+    given |= {f"d_{_base(op.outputs[i])}": forward.tensors[_base(op.outputs[i])] for i in positions}
+    like = {f"d_{name}": forward.tensors[name] for name in asked}
+    kept = tuple(o.name for o in training.forward.outputs[len(op.outputs) :])
+    return replace(Pass.of(backward, given, forward.layout.sizes, like), kept=kept)
+
+
+# -- text ------------------------------------------------------------------------------------------------------------
+
+
+def emit(op: FusedOp, args: tuple[Any, ...], kwargs: Mapping[str, Any], which: str) -> str:
+    """The CUDA text of one pass: "forward", "backward" or "double-backward"."""
+    return passes(op, args, kwargs, which)[-1].text
+
+
+def show(op: FusedOp, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+    """Every stage as text: declared, then for the forward and the backward derived, fused, scheduled and CUDA."""
+    (forward,) = passes(op, args, kwargs)
+    sections = [_section("declared", _declared(op)), *_stages(forward, "traced")]
+    if differentiable(forward.op):
+        backward = passes(op, args, kwargs, "backward")[-1]
+        sections += _stages(backward, "derived")
+    return "\n".join(sections)
+
+
+def _section(title: str, text: str) -> str:
+    return f"== {title} {'=' * (96 - len(title))}\n\n{text.rstrip()}\n"
+
+
+def _declared(op: FusedOp) -> str:
+    where = f"# {op.declaration.declared}\n" if op.declaration.declared else ""
+    try:
+        source = inspect.getsource(op.declaration.function)
+    except (OSError, TypeError):  # typed at a prompt or on the command line
+        source = getattr(op.declaration.function, "source", f"{op.name}{op.declaration.signature}")
+    return where + textwrap.dedent(source)
+
+
+def _stages(item: Pass, first: str) -> list[str]:
+    label = item.op.label
+    kept = f"\n  kept by the forward: {', '.join(item.kept)}" if item.kept else ""
+    found = [_section(f"{label}: {first}", op_text(item.op) + kept)]
+    lowered = pipeline.compile_op(item.op).lowered
+    if lowered != item.op:
+        found.append(_section(f"{label}: rewritten to call fewer special functions", op_text(lowered)))
+    kernels = item.kernels
+    count = f"{len(kernels)} kernel{'' if len(kernels) == 1 else 's'}"
+    found.append(_section(f"{label}: fused into {count}", "\n".join(_kernel_text(k.kernel) for k in kernels)))
+    found.append(_section(f"{label}: scheduled", "\n".join(_schedule_text(k, item) for k in kernels)))
+    found.append(_section(f"{label}: CUDA", item.text))
+    return found
+
+
+def _kernel_text(kernel: Kernel) -> str:
+    over = f", reduced over {_axes(kernel.over)}" if kernel.over else ""
+    lines = [f"{kernel.name}: at every point of {_axes(kernel.space)}{over}"]
+    lines += [f"  read   {operand.name}{shape_text(operand.shape)}" for operand in kernel.operands]
+    lines += [f"  take   {scalar.name}" for scalar in kernel.scalars]
+    lines += [f"  let    {let.name} = {expr_text(let.expr)}" for let in kernel.body]
+    lines += [f"  reduce {reduce_text(reduce)}" for reduce in kernel.reduces]
+    lines += [f"  then   {let.name} = {expr_text(let.expr)}" for let in kernel.epilogue]
+    lines += [f"  write  {output.name}{shape_text(output.shape)} = {expr_text(output.expr)}" for output in kernel.outputs]
+    return "\n".join(lines) + "\n"
+
+
+def _axes(axes: Sequence[str]) -> str:
+    return shape_text(tuple(axes))
+
+
+def _schedule_text(planned: pipeline.Planned, item: Pass) -> str:
+    kernel, schedule, launch = planned.kernel, planned.schedule, planned.launch
+    sizes = ", ".join(f"{axis.upper()} = {item.layout.sizes[axis]}" for axis in kernel.space) or "a single element"
+    lines = [
+        f"{kernel.name}: {sizes}",
+        f"  {explain(kernel, schedule)}",
+        f"  loops  {' x '.join(map(str, launch.sizes)) or '1'}, positions as {schedule.index}",
+        f"  launch {_launch_text(launch)}",
+    ]
+    width = max((len(p.name) for p in schedule.placements), default=0)
+    lines += [f"  {p.name:<{width}}  {_placement_text(p, launch)}" for p in schedule.placements]
+    return "\n".join(lines) + "\n"
+
+
+def _launch_text(launch: Launch) -> str:
+    if launch.empty:
+        return "nothing: no elements"
+    across = " x ".join(str(size) for size in launch.grid if size > 1) or "1"
+    threads = " x ".join(str(size) for size in launch.block if size > 1) or "1"
+    split = f", each result in {launch.splits} pieces of {launch.chunk}" if launch.splits > 1 else ""
+    return f"{across} blocks of {threads} threads{split}"
+
+
+def _placement_text(placement: Placement, launch: Launch) -> str:
+    strides = launch.strides[placement.name]
+    steps = f" (strides {', '.join(map(str, strides))})" if strides else ""
+    return f"{placement.access.value}{steps}"
+
+

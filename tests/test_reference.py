@@ -1,0 +1,125 @@
+"""The oracle itself, against formulas written by hand in torch."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+import fusegen as fg
+from fusegen.core.errors import LegalityError
+from fusegen.core.ir import Op, Operand, Output, Reduce
+from fusegen.wrap.op import FusedOp
+from fusegen.wrap.reference import reference
+
+F = torch.nn.functional
+
+
+@fg.op
+def lerp(x, y, w):
+    return x + w * (y - x)
+
+
+@fg.op
+def rms_norm(x, weight, *, eps=1e-6):
+    rstd = fg.rsqrt(fg.mean(x * x, axis=-1, keepdims=True) + eps)
+    return x * rstd * weight
+
+
+@fg.op
+def cell(gates, c):
+    keep, new = fg.split(gates, 2, axis=0)
+    c_next = fg.sigmoid(keep) * c + fg.tanh(new)
+    return fg.concat([c_next, fg.stop_gradient(c) * 2.0], axis=-1), c_next > 0
+
+
+@fg.op
+def rounded(x):
+    return x.to(fg.float16).to(fg.float32) * x.to(fg.int64)
+
+
+@fg.op
+def powers(x):
+    return x**3 + fg.polygamma(1, x)
+
+
+def evaluate(op: FusedOp, *args: torch.Tensor, **scalars: float) -> list[torch.Tensor]:
+    return reference(op.trace(*args, **scalars), dict(zip(op.declaration.signature.parameters, args, strict=False)), scalars)
+
+
+def randn(*shape: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(math.prod(shape) + len(shape))
+    return torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True)
+
+
+@pytest.mark.parametrize("shapes", [[(3, 4)] * 3, [(2, 1, 1), (2, 3, 4), (3, 1)], [(4,), (5, 1, 4), ()], [(0, 3), (3,), (1, 1)]])
+def test_broadcasting_and_its_gradient(shapes: list[tuple[int, ...]]) -> None:
+    args = [randn(*shape) for shape in shapes]
+    (found,) = evaluate(lerp, *args)
+    expected = args[0] + args[2] * (args[1] - args[0])
+    torch.testing.assert_close(found, expected)
+    cotangent = randn(*expected.shape).detach()
+    own = torch.autograd.grad(found, args, cotangent)
+    for a, b in zip(own, torch.autograd.grad(expected, args, cotangent), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_axes_follow_the_tensors_own_order() -> None:
+    x = randn(3, 4, 5).permute(2, 0, 1)
+    torch.testing.assert_close(evaluate(lerp, x, x, randn(4))[0], x)
+
+
+def test_reductions_sizes_and_scalars() -> None:
+    x, weight = randn(6, 7), randn(7)
+    (found,) = evaluate(rms_norm, x, weight, eps=0.5)
+    torch.testing.assert_close(found, x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 0.5) * weight)
+
+
+def test_parts_packed_results_and_stopped_gradients() -> None:
+    gates, c = randn(6, 5), randn(3, 5)
+    packed, positive = evaluate(cell, gates, c)
+    keep, new = gates.chunk(2)
+    c_next = torch.sigmoid(keep) * c + torch.tanh(new)
+    torch.testing.assert_close(packed, torch.cat([c_next, 2 * c], -1))
+    assert torch.equal(positive, c_next > 0)
+    (grad,) = torch.autograd.grad(packed.sum(), c)
+    torch.testing.assert_close(grad, torch.sigmoid(keep))
+
+
+def test_casts_round_and_truncate() -> None:
+    x = torch.tensor([1.0001, -2.7, 70000.0], dtype=torch.float32)
+    (found,) = evaluate(rounded, x)
+    assert found.dtype is torch.float64
+    assert torch.equal(found, x.half().double() * x.long())
+
+
+def test_details_reach_the_references() -> None:
+    x = randn(5).detach().abs() + 0.5
+    torch.testing.assert_close(evaluate(powers, x)[0], x**3 + torch.polygamma(1, x))
+
+
+def test_the_dtype_of_floats_can_be_chosen_and_integers_stay() -> None:
+    x = torch.tensor([1.0, 2.0], dtype=torch.bfloat16)
+    assert reference(lerp.trace(x, x, x), {"x": x, "y": x, "w": x}, dtype=torch.float32)[0].dtype is torch.float32
+    n = torch.tensor([1, 2], dtype=torch.int32)
+    (found,) = reference(lerp.trace(n, n, n), {"x": n, "y": n, "w": n})
+    assert found.dtype is torch.int32
+
+
+def test_the_backward_op_means_what_autograd_computes() -> None:
+    x, weight = randn(6, 7), randn(7)
+    backward = rms_norm.backward(x, weight, eps=0.5)
+    d_out = randn(6, 7).detach()
+    found = reference(backward, {"x": x, "weight": weight, "d_out": d_out}, {"eps": 0.5})
+    expected = torch.autograd.grad(evaluate(rms_norm, x, weight, eps=0.5)[0], [x, weight], d_out)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a.detach(), b)
+
+
+def test_a_reduction_without_a_rule_is_named() -> None:
+    x = Operand("x", fg.float32, ("d0",))
+    top = Reduce("top", "median", x.ref, ("d0",))
+    op = Op("peak", "forward", (x,), (), (top,), (Output("out", top.ref, fg.float32, ()),))
+    with pytest.raises(LegalityError, match=r"(?s)peak, reference.*kind 'median'.*sum"):
+        reference(op, {"x": randn(3)})

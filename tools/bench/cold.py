@@ -1,0 +1,57 @@
+"""Cold and warm first calls: fresh processes, an empty and then a filled cache."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+
+_COMMON = """
+import time, torch
+x, y = (torch.randn(1024, 1024, device="cuda", requires_grad=True) for _ in range(2))
+w = torch.rand(1024, device="cuda", requires_grad=True)
+g = torch.randn(1024, 1024, device="cuda")
+(x * y).sum().backward(); torch.cuda.synchronize()
+x.grad = y.grad = None
+start = time.perf_counter()
+"""
+_OURS = """
+import fusegen as fg
+imported = time.perf_counter()
+@fg.op
+def blend(x, y, w):
+    d = y - x
+    return fg.where(fg.abs(w) < 0.5, x + w * d, y - (1 - w) * d)
+"""
+_TORCH = """
+imported = start
+blend = torch.compile(lambda x, y, w: torch.lerp(x, y, w))
+"""
+_CALL = """
+blend(x, y, w).backward(g); torch.cuda.synchronize()
+first = time.perf_counter()
+a, b = (torch.randn(513, 257, device="cuda", requires_grad=True) for _ in range(2))
+v = torch.rand(257, device="cuda", requires_grad=True)
+before = time.perf_counter()
+blend(a, b, v).sum().backward(); torch.cuda.synchronize()
+print(imported - start, first - start, time.perf_counter() - before)
+"""
+
+
+def _run(code: str, cache: str) -> list[float]:
+    environment = {**os.environ, "FUSEGEN_CACHE_DIR": cache, "TORCHINDUCTOR_CACHE_DIR": cache + "/inductor"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)
+    return [float(text) for text in done.stdout.split()]
+
+
+def measure() -> list[tuple[str, float, float, float]]:
+    """(what, import, first forward and backward with import, first call of a new shape), seconds."""
+    found = []
+    for name, code in (("fusegen", _OURS), ("torch.compile", _TORCH)):
+        with tempfile.TemporaryDirectory() as cache:
+            for state in ("empty cache", "warm cache"):
+                times = _run(_COMMON + code + _CALL, cache)
+                found.append((f"{name}, {state}", *times))
+                print(f"{found[-1][0]:<28} import {times[0]:.3f}  first fwd+bwd {times[1]:.3f}  new shape {times[2]:.3f}", flush=True)
+    return found  # type: ignore[return-value]

@@ -1,0 +1,41 @@
+#!/usr/bin/env bash
+# The whole GPU check in one command, for a machine with a GPU, torch, CuPy and the CUDA tools:
+#   tools/gpu_check.sh [tests] [sanitizer] [bench] [accuracy] ...   (default: all of them)
+# Logs go to $OUT (default build/gpu). Ends with one line per part; exits non-zero if a part failed.
+set -u
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+OUT=${OUT:-build/gpu}
+mkdir -p "$OUT"
+parts=${*:-tests sanitizer bench accuracy}
+export PYTHONUNBUFFERED=1 FUSEGEN_TEST_DEVICE=cuda FUSEGEN_CACHE_DIR=${FUSEGEN_CACHE_DIR:-/tmp/fusegen-cache}
+python3 -c 'import fusegen' 2>/dev/null || python3 -m pip install -q --no-build-isolation --no-deps -e . >"$OUT/install.log" 2>&1
+summary=""
+failed=0
+
+part() { # name, command...
+  local name=$1 start=$SECONDS
+  shift
+  "$@" >"$OUT/$name.log" 2>&1
+  local rc=$?
+  summary+=$(printf '%-12s %s in %ds: %s' "$name" "$([ $rc = 0 ] && echo ok || echo FAILED)" $((SECONDS - start)) "$(tail -n 1 "$OUT/$name.log")")$'\n'
+  [ $rc = 0 ] || failed=1
+}
+
+for name in $parts; do
+  case $name in
+    tests) part tests python3 -m pytest -n 8 -q -p no:cacheprovider tests ;;
+    sanitizer)
+      for tool in memcheck racecheck initcheck; do
+        # PyTorch's caching allocator would hide an access just past a tensor.
+        PYTORCH_NO_CUDA_MEMORY_CACHING=1 part "$tool" compute-sanitizer --tool "$tool" --error-exitcode 1 \
+          --kernel-name-exclude kernel_substring=at:: python3 tools/sanitize.py
+      done
+      ;;
+    bench) part bench python3 -m tools.bench --write "$OUT/performance.md" ;;
+    quick) part quick python3 -m tools.bench --quick ;;
+    accuracy) part accuracy python3 tools/accuracy.py --device cuda --write "$OUT/accuracy.md" ;;
+    *) echo "unknown part: $name" >&2; exit 2 ;;
+  esac
+done
+printf '%s' "$summary"
+exit $failed
