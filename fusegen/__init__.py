@@ -26,7 +26,7 @@ from fusegen.core.errors import (
 )
 from fusegen.declare import table
 from fusegen.declare.language import *  # noqa: F403
-from fusegen.declare.op import Const, Scalar
+from fusegen.declare.op import Const, Scalar, Tensor, is_symbolic
 from fusegen.declare.trace import ScalarSpec, TensorSpec
 from fusegen.declare.value import cast
 from fusegen.wrap.op import FusedOp, op

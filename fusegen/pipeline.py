@@ -53,10 +53,10 @@ class Compiled:
 
         def texts() -> list[str]:
             made = render(kernel, plan)
-            return [made.text, made.entry, made.finish or "", "barriers" if made.barriers else ""]
+            return [made.text, made.entry, made.finish or "", "barriers" if made.barriers else "", *made.headers]
 
-        text, entry, finish, barriers = remember("render", (op_to_json(self.op), str(position), repr(plan)), texts)
-        return Rendered(text, entry, finish or None, bool(barriers))
+        found = remember("render", (op_to_json(self.op), str(position), repr(plan)), texts)
+        return Rendered(found[0], found[1], found[2] or None, bool(found[3]), tuple(found[4:]))
 
 
 @dataclass(frozen=True)
@@ -117,7 +117,7 @@ def plan(op: Op, layout: Layout) -> list[Planned]:
     buffers = {**layout.buffers, **_temporary_buffers(compiled.kernels, layout)}
     planned = []
     for position, kernel in enumerate(compiled.kernels):
-        own = {thing.name: buffers[thing.name] for thing in (*kernel.operands, *kernel.outputs)}
+        own = {thing.name: buffers[thing.name] for thing in (*kernel.operands, *kernel.written)}
         chosen, launch = schedule(kernel, layout.sizes, own)
         planned.append(Planned(kernel, chosen, launch, compiled.rendered(position, chosen)))
     return planned

@@ -31,7 +31,16 @@ namespace fg {
 
 // -- half types: read as float, rounded to nearest even once --------------------------------------------------------
 
+template <typename T> FG_DEVICE void unpack(uint32_t pair, float& low, float& high);
+template <> FG_DEVICE void unpack<bf16>(uint32_t pair, float& low, float& high) {
+  low = __uint_as_float(pair << 16);
+  high = __uint_as_float(pair & 0xffff0000u);
+}
 #ifdef FUSEGEN_EMULATOR
+template <> FG_DEVICE void unpack<half>(uint32_t pair, float& low, float& high) {
+  low = fusegen_half_bits_to_float(uint16_t(pair));
+  high = fusegen_half_bits_to_float(uint16_t(pair >> 16));
+}
 FG_DEVICE float to_float(half x) { return fusegen_half_bits_to_float(x.bits); }
 FG_DEVICE float to_float(bf16 x) { return fusegen_bfloat16_bits_to_float(x.bits); }
 template <typename T> FG_DEVICE T from_float(float x);
@@ -41,6 +50,9 @@ template <typename T> FG_DEVICE uint32_t pack(float low, float high) {
   return uint32_t(from_float<T>(low).bits) | uint32_t(from_float<T>(high).bits) << 16;
 }
 #else
+template <> FG_DEVICE void unpack<half>(uint32_t pair, float& low, float& high) {
+  asm("{.reg .f16 l, h; mov.b32 {l, h}, %2; cvt.f32.f16 %0, l; cvt.f32.f16 %1, h;}" : "=f"(low), "=f"(high) : "r"(pair));
+}
 FG_DEVICE float to_float(half x) {
   float y;
   asm("cvt.f32.f16 %0, %1;" : "=f"(y) : "h"(x.bits));
@@ -116,13 +128,33 @@ template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N :
   FG_DEVICE const T& operator[](int k) const { return lane[k]; }
 };
 
+template <typename T, int N> struct Widen {
+  static FG_DEVICE Vec<compute_t<T>, N> all(const Vec<T, N>& raw) {
+    Vec<compute_t<T>, N> values;
+#pragma unroll
+    for (int k = 0; k < N; ++k) values[k] = Compute<T>::widen(raw[k]);
+    return values;
+  }
+};
+// Two halves come in one register, and are taken apart there.
+template <typename T, int N> struct WidenPairs {
+  static FG_DEVICE Vec<float, N> all(const Vec<T, N>& raw) {
+    Vec<float, N> values;
+#pragma unroll
+    for (int k = 0; k + 1 < N; k += 2) {
+      unpack<T>(uint32_t(raw[k].bits) | uint32_t(raw[k + 1].bits) << 16, values[k], values[k + 1]);
+    }
+    if (N % 2) values[N - 1] = to_float(raw[N - 1]);
+    return values;
+  }
+};
+template <int N> struct Widen<half, N> : WidenPairs<half, N> {};
+template <int N> struct Widen<bf16, N> : WidenPairs<bf16, N> {};
+
 // N elements from `pointer`, whose address suits an access of that width.
 template <int N, typename T> FG_DEVICE Vec<compute_t<T>, N> load_vector(const T* pointer) {
-  const Vec<T, N> raw = *reinterpret_cast<const Vec<T, N>*>(pointer);
-  Vec<compute_t<T>, N> values;
-#pragma unroll
-  for (int k = 0; k < N; ++k) values[k] = Compute<T>::widen(raw[k]);
-  return values;
+  const Vec<T, N> raw = *reinterpret_cast<const Vec<T, N>*>(pointer);  // a copy: one access, not N
+  return Widen<T, N>::all(raw);
 }
 
 // Elements i .. i + N - 1 of n; the last vector may overhang, and reads as zero there.
@@ -349,10 +381,24 @@ template <typename T> FG_DEVICE T floor_divide(T a, T b) {
 
 template <typename T> FG_DEVICE T xlogy(T a, T b) { return b != b ? b : a == T(0) ? T(0) : a * T(log(b)); }
 
+// a / b for 1 <= b < 2^120, which spares the branches that general division has for b near zero and infinity: one
+// Newton step on the approximate reciprocal, within an ulp.
+#ifdef FUSEGEN_EMULATOR
+FG_DEVICE float ratio(float a, float b) { return a / b; }
+#else
+FG_DEVICE float ratio(float a, float b) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+  const float q = a * r;
+  return __fmaf_rn(__fmaf_rn(-q, b, a), r, q);
+}
+#endif
+FG_DEVICE double ratio(double a, double b) { return a / b; }
+
 // The logistic family, from one exponential of a non-positive argument: nothing overflows, nothing cancels.
 FG_DEVICE float sigmoid(float x) {
   const float e = expf(-fabsf(x));
-  return (x >= 0.0f ? 1.0f : e) / (1.0f + e);
+  return ratio(x >= 0.0f ? 1.0f : e, 1.0f + e);
 }
 FG_DEVICE double sigmoid(double x) {
   const double e = exp(-fabs(x));
@@ -374,24 +420,30 @@ FG_DEVICE double logsigmoid(double x) { return minimum(x, 0.0) - log1p(exp(-fabs
 FG_DEVICE float approx_error(float x, float error) { return __float_as_uint(x) * 2654435761u >> 31 ? error : -error; }
 FG_DEVICE float approx_exp2(float x) {
   const float y = exp2f(x);
-  return x == floorf(x) ? y : y + y * approx_error(x, 2.4e-7f);
+  return x == floorf(x) ? y : y * (1.0f + approx_error(x, 2.4e-7f));
 }
+FG_DEVICE float approx_exp2_flushing(float x) { return x < -126.0f ? 0.0f : approx_exp2(x); }
 // The error is absolute around 1, where the result itself is close to zero.
 FG_DEVICE float approx_log2(float x) {
   const float y = log2f(x);
   const float error = approx_error(x, 2.4e-7f);
-  return y == floorf(y) ? y : x > 0.5f && x < 2.0f ? y + error : y + y * error;
+  return y == floorf(y) ? y : x > 0.5f && x < 2.0f ? y + error : y * (1.0f + error);
 }
 FG_DEVICE float approx_reciprocal(float x) {
   if (fabsf(x) < 1.17549435e-38f) return copysignf(infinity<float>(), x);
   const float y = 1.0f / x;
   if (fabsf(y) < 1.17549435e-38f) return copysignf(0.0f, x);
-  return (__float_as_uint(x) & 0x7fffffu) == 0 ? y : y + y * approx_error(x, 1.2e-7f);
+  return (__float_as_uint(x) & 0x7fffffu) == 0 ? y : y * (1.0f + approx_error(x, 1.2e-7f));
 }
 #else
 FG_DEVICE float approx_exp2(float x) {
   float y;
   asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FG_DEVICE float approx_exp2_flushing(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 FG_DEVICE float approx_log2(float x) {
@@ -411,28 +463,42 @@ FG_DEVICE float near_log1p(float e) {
 }
 FG_DEVICE float fast_exp2(float x) { return approx_exp2(x); }
 FG_DEVICE float fast_exp(float x) { return approx_exp2(x * 1.4426950408889634f); }
-FG_DEVICE float fast_exp_clamped(float x) { return fast_exp(x > 20.0f ? 20.0f : x); }
+// e^x for x up to 70, subnormal results included: the instruction that flushes them works 2^24 higher, which costs one
+// multiplication where the instruction that keeps them costs three.
+FG_DEVICE float fast_exp_below(float x) {
+  return approx_exp2_flushing(x * 1.4426950408889634f + 24.0f) * 5.9604644775390625e-8f;
+}
+FG_DEVICE float fast_exp_clamped(float x) { return fast_exp_below(minimum(x, 20.0f)); }
 FG_DEVICE float fast_log2(float x) {
   return fabsf(x - 1.0f) < 0.1f ? near_log1p(x - 1.0f) * 1.4426950408889634f : approx_log2(x);
 }
 FG_DEVICE float fast_log(float x) {
   return fabsf(x - 1.0f) < 0.1f ? near_log1p(x - 1.0f) : approx_log2(x) * 0.6931471805599453f;
 }
-FG_DEVICE float fast_log1p(float e) { return fabsf(e) < 0.1f ? near_log1p(e) : approx_log2(1.0f + e) * 0.6931471805599453f; }
+// log(1 + e) for 0 <= e <= 1, within 2^-16 of itself: e times the polynomial of degree 5 nearest to log(1 + e) / e
+// (Remez). Six multiply-adds cost less than one call of the special function unit, which is the bottleneck here.
+FG_DEVICE float fast_log1p(float e) {
+  float p = -0.0238691554f;
+  p = p * e + 0.101222292f;
+  p = p * e - 0.210048693f;
+  p = p * e + 0.32520668f;
+  p = p * e - 0.499361365f;
+  return (p * e + 0.999991598f) * e;
+}
 FG_DEVICE float fast_ratio(float a, float b) { return a * approx_reciprocal(b); }
 // 1 / (1 + e) or e / (1 + e) with e = exp(-|x|): never above 1, and for very negative x it is e, subnormals included.
 FG_DEVICE float fast_sigmoid(float x) {
-  const float e = fast_exp(-fabsf(x));
+  const float e = fast_exp_below(-fabsf(x));
   const float r = approx_reciprocal(1.0f + e);
   return x >= 0.0f ? r : e * r;
 }
-FG_DEVICE float fast_softplus(float x) { return maximum(x, 0.0f) + fast_log1p(fast_exp(-fabsf(x))); }
-FG_DEVICE float fast_logsigmoid(float x) { return minimum(x, 0.0f) - fast_log1p(fast_exp(-fabsf(x))); }
+FG_DEVICE float fast_softplus(float x) { return maximum(x, 0.0f) + fast_log1p(fast_exp_below(-fabsf(x))); }
+FG_DEVICE float fast_logsigmoid(float x) { return minimum(x, 0.0f) - fast_log1p(fast_exp_below(-fabsf(x))); }
 // Near zero 1 - 2 / (1 + e^2x) cancels; there the odd series is exact enough.
 FG_DEVICE float fast_tanh(float x) {
   const float x2 = x * x;
   const float near = x * (1.0f + x2 * (-0.33333333f + x2 * (0.13333333f - 0.05396825f * x2)));
-  const float far = 1.0f - 2.0f * approx_reciprocal(1.0f + fast_exp(2.0f * x));
+  const float far = 1.0f - 2.0f * approx_reciprocal(1.0f + approx_exp2_flushing(x * 2.8853900817779268f));
   return fabsf(x) < 0.25f ? near : far;
 }
 FG_DEVICE float fast_erf(float x) { return erff(x); }

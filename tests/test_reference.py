@@ -45,7 +45,8 @@ def powers(x):
 
 
 def evaluate(op: FusedOp, *args: torch.Tensor, **scalars: float) -> list[torch.Tensor]:
-    return reference(op.trace(*args, **scalars), dict(zip(op.declaration.signature.parameters, args, strict=False)), scalars)
+    named = dict(zip(op.declaration.signature.parameters, args, strict=False))
+    return reference(op.trace(*args, **scalars), named, scalars)
 
 
 def randn(*shape: int) -> torch.Tensor:
@@ -53,7 +54,9 @@ def randn(*shape: int) -> torch.Tensor:
     return torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True)
 
 
-@pytest.mark.parametrize("shapes", [[(3, 4)] * 3, [(2, 1, 1), (2, 3, 4), (3, 1)], [(4,), (5, 1, 4), ()], [(0, 3), (3,), (1, 1)]])
+@pytest.mark.parametrize(
+    "shapes", [[(3, 4)] * 3, [(2, 1, 1), (2, 3, 4), (3, 1)], [(4,), (5, 1, 4), ()], [(0, 3), (3,), (1, 1)]]
+)
 def test_broadcasting_and_its_gradient(shapes: list[tuple[int, ...]]) -> None:
     args = [randn(*shape) for shape in shapes]
     (found,) = evaluate(lerp, *args)

@@ -28,6 +28,12 @@ def _either(condition: Expr, a: float, b: float, like: Expr) -> Expr:
     return _where(condition, const(a, like.dtype), const(b, like.dtype))
 
 
+def _over_square(above: Expr, a: Expr, b: Expr) -> Expr:
+    """above / (a^2 + b^2), where the squares may overflow or vanish, and 0 at the origin."""
+    length = apply("hypot", a, b)
+    return _where(apply("eq", length, _zero(a)), _zero(a), above / length / length)
+
+
 def _fn(name: str) -> Any:
     return lambda *args: apply(name, *args)
 
@@ -79,7 +85,7 @@ for _name, _reference in (("floor_divide", "floor_divide"), ("remainder", "remai
             _name, 2, Kind.NUMERIC, f"fg::{_name}({{0}}, {{1}})", cost=12, smooth=_name != "floor_divide",
             reference=lambda t, a, b, _r=_reference: getattr(t, _r)(a, b),
             partials=None if _name == "floor_divide" else {
-                "remainder": lambda a, b, y: (const(1, a.dtype), -apply("floor", a / b)),
+                "remainder": lambda a, b, y: (const(1, a.dtype), -apply("floor_divide", a, b)),
                 "fmod": lambda a, b, y: (const(1, a.dtype), -apply("trunc", a / b)),
             }[_name],
             doc="Sign of the divisor (Python's %)." if _name == "remainder" else "",
@@ -157,7 +163,10 @@ _float("tan", partials=lambda x, y: (1 + y * y,), cost=24)
 _float("asin", partials=lambda x, y: (apply("rsqrt", (1 - x) * (1 + x)),), domain=(-1, 1))
 _float("acos", partials=lambda x, y: (-apply("rsqrt", (1 - x) * (1 + x)),), domain=(-1, 1))
 _float("atan")
-_float("atan2", 2, partials=lambda a, b, y: (b / (a * a + b * b), -a / (a * a + b * b)), cost=24)
+_float(
+    "atan2", 2, partials=lambda a, b, y: (_over_square(b, a, b), _over_square(-a, a, b)), cost=24,
+    doc="Angle of (b, a); derivative 0 at the origin.",
+)  # fmt: skip
 _float("sinh", cost=20)
 _float("cosh", cost=20)
 _float("tanh", cuda_half="fg::fast_tanh({0})", partials=lambda x, y: (1 - y * y,))
@@ -249,7 +258,7 @@ register(
 )  # fmt: skip
 register(
     Function(
-        "ratio", 2, Kind.FLOAT, "{0} / {1}", precedence=7, cuda_half="fg::fast_ratio({0}, {1})", cost=6,
+        "ratio", 2, Kind.FLOAT, "fg::ratio({0}, {1})", cuda_half="fg::fast_ratio({0}, {1})", cost=6,
         reference=lambda t, a, b: a / b, partials=lambda a, b, y: (1 / b, -y / b),
         doc="a / b where b is known to lie between 1 and 2^120, so that half-precision kernels may use a reciprocal.",
     )

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
+from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Call
 from fusegen.declare import functions as _functions  # fills the table
 from fusegen.declare.table import Function, Kind, register, rows
@@ -83,6 +84,24 @@ def reciprocal(x: Like) -> Value:
     return elementwise("div", 1.0, x)
 
 
+def expand_dims(x: Like, axis: int | Sequence[int]) -> Value:
+    """``x`` with a dimension of size one at each position ``axis`` of the result, as NumPy's; no data moves."""
+    value = lift(x)
+    wanted = (axis,) if isinstance(axis, int) else tuple(axis)
+    rank = value.ndim + len(wanted)
+    positions = {a % rank for a in wanted if isinstance(a, int) and -rank <= a < rank}
+    if len(positions) != len(wanted):
+        raise ShapeError(
+            "expand_dims",
+            given=f"axis {axis!r} for a tensor of rank {value.ndim}",
+            expected=f"different ints from {-rank} to {rank - 1}",
+            fix="count the dimensions of the result from 0, or from -1 at the end",
+        )
+    rest = iter(value.dims)
+    dims = tuple(None if p in positions else next(rest) for p in range(rank))
+    return Value(value.expr, value.dtype, dims)
+
+
 def register_function(
     name: str,
     *,
@@ -148,6 +167,7 @@ _operators()
 __all__ = [
     *TABLE_FUNCTIONS,
     "concat",
+    "expand_dims",
     "mean",
     "polygamma",
     "pow",

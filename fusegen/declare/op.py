@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusegen.core import dtypes
 from fusegen.core.errors import DeclarationError
@@ -15,12 +15,18 @@ from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, trace
 from fusegen.declare.value import Value, current
 
 
-class Const:
-    """Annotation of a parameter whose value is fixed when the op is compiled: ``power: fg.Const = 2``."""
+if TYPE_CHECKING:
+    Const = Scalar = Tensor = Any
+else:
 
+    class Const:
+        """Annotation of a parameter whose value is fixed when the op is compiled: ``power: fg.Const = 2``."""
 
-class Scalar:
-    """Annotation of a parameter that takes a Python number at run time, also where its default is an int or None."""
+    class Scalar:
+        """Annotation of a parameter that takes a Python number at run time, also where its default is an int or None."""
+
+    class Tensor:
+        """Annotation of a parameter that takes a tensor; for people and type checkers, fusegen looks at what is passed."""
 
 
 _codes: set[Any] = set()

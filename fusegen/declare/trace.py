@@ -48,9 +48,9 @@ def trace(function: Callable[..., Any], name: str, declared: str, arguments: Map
     Raises:
         DeclarationError, ShapeError, DtypeError: what the declaration says is not possible, and where.
     """
-    tracer = Tracer(where=_where(name, declared), codes=codes)
-    scalars: list[Scalar] = []
     with_double = any(isinstance(a, TensorSpec) and a.dtype is dtypes.float64 for a in arguments.values())
+    tracer = Tracer(_where(name, declared), with_double, codes=codes)
+    scalars: list[Scalar] = []
     values = {key: _symbolic(tracer, scalars, key, given, with_double) for key, given in arguments.items()}
     with tracing(tracer), _LocalNames(tracer):
         returned = function(**values)

@@ -37,6 +37,7 @@ class Tracer:
     """What is being recorded: one per trace, current in its thread while the declaration runs."""
 
     where: str
+    double: bool = False  # some tensor is float64: Python numbers are computed with in float64
     operands: list[tuple[Operand, Dims]] = field(default_factory=list)
     reduces: list[tuple[Reduce, tuple[AxisVar, ...]]] = field(default_factory=list)
     sizes: dict[str, AxisVar] = field(default_factory=dict)
@@ -249,13 +250,14 @@ def elementwise(name: str, *args: Like, detail: str = "") -> Value:
     head = values[:1] if row.kind is Kind.SELECT else []
     typed = values[len(head) :]
     dtype = _argument_dtype(row, typed)
-    exprs = [convert(value.expr, dtype) for value in typed]
+    weak = all(value.weak for value in values)
+    exact = dtypes.float64 if weak and dtype.is_float and current().double else dtype
+    exprs = [convert(value.expr, exact) for value in typed]
     if head:
         if head[0].dtype is not dtypes.bool_:
             raise _wrong_dtype(name, head[0].dtype, "a bool condition", "compare it with something: x != 0")
         exprs.insert(0, head[0].expr)
     expr = row(*exprs, detail=detail)
-    weak = all(value.weak for value in values)
     return Value(expr, dtypes.bool_ if expr.dtype is dtypes.bool_ else dtype, dims, weak)
 
 

@@ -7,6 +7,7 @@ ops that trigger each of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -65,10 +66,40 @@ def one_plus_tanh(node: Call) -> Expr | None:
     return None
 
 
+def powers_of_two(node: Call) -> Expr | None:
+    """2 * (c * x) = (2 c) * x and (0.5 * x) * (2 * y) = x * y: exact, since scaling by a power of two is."""
+    if node.function != "mul" or not node.dtype.is_float:
+        return None
+    (a, x), (b, y) = (_scale_and_rest(arg) for arg in node.args)
+    if a is None and b is None or (not _is_power_of_two(a) and not _is_power_of_two(b)):
+        return None
+    factor = (1.0 if a is None else a) * (1.0 if b is None else b)
+    if x is None or y is None:
+        rest = x if x is not None else y
+        if rest is None or (a is None or b is None):
+            return None
+        return rest if factor == 1 else factor * rest
+    return x * y if factor == 1 else None
+
+
+def _scale_and_rest(expr: Expr) -> tuple[float | None, Expr | None]:
+    """(2, x) of ``2 * x``, (2, None) of ``2``, (None, x) of anything else."""
+    if isinstance(expr, Const):
+        return float(expr.value), None
+    if _is_call(expr, "mul") and isinstance(expr.children[0], Const):
+        return float(expr.children[0].value), expr.children[1]
+    return None, expr
+
+
+def _is_power_of_two(value: float | None) -> bool:
+    return value is not None and value != 0 and abs(math.frexp(value)[0]) == 0.5 and 2**-16 <= abs(value) <= 2**16
+
+
 RULES: tuple[Callable[[Call], Expr | None], ...] = (
     tanh_of_softplus,
     sech2_of_softplus,
     one_plus_tanh,
+    powers_of_two,
 )
 
 

@@ -274,7 +274,9 @@ def _product(node: Any, dtype: DType, convert: Any) -> Expr:
     minus = coefficient < 0
     for factor in _ordered_factors(rest):
         base, exponent = factor.as_base_exp()
-        if exponent.is_Integer:
+        if exponent == -2:  # a / b / b: the square of b may overflow, or vanish, where the quotient does neither
+            below += [convert(base)] * 2
+        elif exponent.is_Integer:
             (above if exponent > 0 else below).append(_whole_power(convert(base), abs(int(exponent)), dtype))
         elif exponent.is_Rational and exponent.q == 2:
             root = apply("sqrt" if exponent > 0 else "rsqrt", convert(base))
@@ -288,7 +290,9 @@ def _product(node: Any, dtype: DType, convert: Any) -> Expr:
             above.insert(0, const(float(abs(coefficient)), dtype))
     result = _chain("mul", above)
     if below:
-        result = _chain("div", [result, _chain("mul", below)])
+        once = list(dict.fromkeys(below))
+        twice = [term for term in once if below.count(term) > 1]
+        result = _chain("div", [result, _chain("mul", once), *([_chain("mul", twice)] if twice else [])])
     return -result if minus else result
 
 

@@ -7,7 +7,7 @@ only needs their results is computed in their epilogue, and results that another
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from fusegen.core.ir import Expr, Let, Op, Operand, Output, Reduce, Scalar, axis_order, expr_axes, refs
 from fusegen.core.lets import introduce_lets
@@ -18,7 +18,8 @@ class Kernel:
     """One launch.
 
     ``body`` is evaluated at every point of ``space``. Without ``reduces`` it ends in ``outputs``; with them, the
-    reductions over the axes ``over`` follow, then ``epilogue`` and ``outputs`` at every point of the axes that remain.
+    reductions over the axes ``over`` follow, then ``epilogue`` and ``outputs`` at every point of the axes that remain;
+    ``pointwise`` outputs are then written on the way, at every point of ``space``.
     """
 
     name: str
@@ -31,6 +32,12 @@ class Kernel:
     reduces: tuple[Reduce, ...]
     epilogue: tuple[Let, ...]
     outputs: tuple[Output, ...]
+    pointwise: tuple[Output, ...] = ()
+
+    @property
+    def written(self) -> tuple[Output, ...]:
+        """Every output."""
+        return (*self.pointwise, *self.outputs)
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -51,6 +58,7 @@ class _Pass:
     over: frozenset[str]
     reduces: list[Reduce]
     outputs: list[Output]
+    pointwise: list[Output] = field(default_factory=list)
 
 
 def group(op: Op) -> tuple[Kernel, ...]:
@@ -63,6 +71,7 @@ def group(op: Op) -> tuple[Kernel, ...]:
         home = _epilogue_home(output, passes, axes, op)
         space = frozenset(a for a in output.shape if a)
         (home.outputs if home else elementwise.setdefault(space, [])).append(output)
+    _take_along(passes, elementwise)
     names = op.names()
     stored = _stored(passes, elementwise, axes)
     kernels = [_reduce_kernel(op, p, names, stored) for p in passes]
@@ -74,9 +83,18 @@ def group(op: Op) -> tuple[Kernel, ...]:
     return tuple(replace(k, name=f"{k.name}_{_suffix(k)}") for k in kernels)
 
 
+def _take_along(passes: list[_Pass], elementwise: dict[frozenset[str], list[Output]]) -> None:
+    """A sum over everything takes the elementwise outputs over the same space along: one pass instead of two."""
+    sums = {r.name for p in passes for r in p.reduces}
+    for p in passes:
+        outputs = elementwise.get(p.space, [])
+        if p.over == p.space and outputs and not any(ref.name in sums for o in outputs for ref in refs(o.expr)):
+            p.pointwise = elementwise.pop(p.space)
+
+
 def _suffix(kernel: Kernel) -> str:
     """The results tell the kernels of one pass apart: lerp_backward_f32_d_x."""
-    names = [output.name for output in kernel.outputs]
+    names = [output.name for output in kernel.written]
     return names[0] if len(names) == 1 else f"{names[0]}_and_{len(names) - 1}_more"
 
 
@@ -116,7 +134,7 @@ def _stored(
     needed: set[str] = set()
     for p in passes:
         own = {r.name for r in p.reduces}
-        items = [*p.reduces, *p.outputs]
+        items = [*p.reduces, *p.outputs, *p.pointwise]
         needed |= {ref.name for item in items for ref in refs(item.expr)} - own
     needed |= {ref.name for outputs in elementwise.values() for o in outputs for ref in refs(o.expr)}
     found: dict[str, Operand] = {}
@@ -160,13 +178,13 @@ def _reduce_kernel(op: Op, p: _Pass, names: dict[Expr, str], stored: dict[str, O
     stores = [Output(r.name, r.ref, r.expr.dtype, kept) for r in p.reduces if r.name in stored and r.name not in written]
     own = {r.name for r in p.reduces}
     others = {name: operand for name, operand in stored.items() if name not in own}
-    operands, scalars = _read(op, others, [*(r.expr for r in p.reduces), *(o.expr for o in p.outputs)])
+    operands, scalars = _read(op, others, [item.expr for item in (*p.reduces, *p.outputs, *p.pointwise)])
     taken = {thing.name for thing in (*operands, *scalars, *p.reduces)}
-    statements, _ = introduce_lets(p.reduces, [], names, taken)
+    statements, pointwise = introduce_lets(p.reduces, p.pointwise, names, taken)
     body = tuple(s for s in statements if isinstance(s, Let))
     reduces = tuple(s for s in statements if isinstance(s, Reduce))
     lets, bound = introduce_lets([], p.outputs, names, taken | {let.name for let in body})
     return Kernel(
         kernel_name(op), op, tuple(sorted(p.space, key=axis_order)), tuple(sorted(p.over, key=axis_order)), operands,
-        scalars, body, reduces, tuple(let for let in lets if isinstance(let, Let)), (*stores, *bound),
+        scalars, body, reduces, tuple(let for let in lets if isinstance(let, Let)), (*stores, *bound), tuple(pointwise),
     )  # fmt: skip

@@ -7,7 +7,7 @@ schedule, so a new shape of a known pattern compiles nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from math import prod
 
@@ -24,6 +24,10 @@ TILE = 32
 REDUCE_ELEMENTS = 16
 MOST_SPLITS = 256
 WANTED_BLOCKS = 528
+# Blocks that share a sum over everything: enough for eight on each multiprocessor of the largest GPUs.
+WHOLE_BLOCKS = 1056
+# From so many pieces on, a block adds up each result's; below, a thread does.
+WIDE_FINISH = 8
 
 
 class Access(Enum):
@@ -60,8 +64,10 @@ class Placement:
 class Schedule:
     """What the text of a kernel depends on, beside the kernel itself.
 
-    ``template``: elementwise, turned, row or column. ``loops`` counts the merged axes that are walked in parallel,
+    ``template``: elementwise, turned, whole, row or column. ``loops`` counts the merged axes that are walked in parallel,
     ``inner`` those that are reduced. ``split``: the reduced axes are divided over blocks, and a second kernel adds up.
+    ``exact``: the vectors come out even. The text then has no branch for the last one, which matters: behind a branch
+    the next operand's load waits for this one's data.
     """
 
     template: str
@@ -73,6 +79,13 @@ class Schedule:
     whole_rows: bool
     placements: tuple[Placement, ...]
     split: bool = False
+    exact: bool = False
+    wide_finish: bool = False
+
+    @property
+    def kept(self) -> int:
+        """How many of the loops walk over results of a reduction."""
+        return 0 if self.template == "whole" else self.loops
 
     def placement(self, name: str) -> Placement:
         return next(p for p in self.placements if p.name == name)
@@ -148,20 +161,22 @@ def schedule(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buf
         sizes: elements along each axis.
         buffers: every operand and output of the kernel.
     """
-    leading = [buffers[o.name] for o in kernel.outputs] + [buffers[o.name] for o in kernel.operands]
+    leading = [buffers[o.name] for o in kernel.written] + [buffers[o.name] for o in kernel.operands]
     axis_sizes = _needed_sizes(kernel, sizes)
-    if kernel.reduces:
+    if kernel.reduces and kernel.kept:
         return _reduction(kernel, sizes, buffers, leading, axis_sizes)
     axes = _ordered(kernel.space, leading, sizes)
     loops = _merged(axes, sizes, buffers)
+    if kernel.reduces:
+        return _whole(*_elementwise(kernel, loops, buffers, axis_sizes))
     turned = _turned(kernel, loops, buffers)
-    if turned:
+    if turned is not None:
         return _tiled(kernel, loops, buffers, turned, axis_sizes)
     return _elementwise(kernel, loops, buffers, axis_sizes)
 
 
 def _needed_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
-    items = (*kernel.body, *kernel.reduces, *kernel.epilogue, *kernel.outputs)
+    items = (*kernel.body, *kernel.reduces, *kernel.epilogue, *kernel.written)
     return {node.axis: sizes[node.axis] for item in items for node in walk([item.expr]) if isinstance(node, Size)}
 
 
@@ -187,8 +202,16 @@ def _elementwise(
         tuple(loop.size for loop in loops), {k: tuple(v) for k, v in per_buffer.items()}, axis_sizes,
         (-(-n // (vector * THREADS)), 1, 1),
     )  # fmt: skip
-    found = Schedule("elementwise", len(loops), 0, vector, THREADS, index, whole_rows, tuple(placements))
+    exact = n % vector == 0
+    found = Schedule("elementwise", len(loops), 0, vector, THREADS, index, whole_rows, tuple(placements), exact=exact)
     return found, launch
+
+
+def _whole(found: Schedule, launch: Launch) -> tuple[Schedule, Launch]:
+    """The elementwise walk by a fixed number of blocks, each of which adds up its part."""
+    blocks = max(1, min(launch.grid[0], WHOLE_BLOCKS))
+    schedule = replace(found, template="whole", split=blocks > 1, wide_finish=blocks > WIDE_FINISH)
+    return schedule, replace(launch, grid=(blocks, 1, 1), splits=blocks)
 
 
 def _vector_access(
@@ -207,7 +230,7 @@ def _vector_access(
 
 
 def _names(kernel: Kernel) -> list[str]:
-    return [thing.name for thing in (*kernel.operands, *kernel.outputs)]
+    return [thing.name for thing in (*kernel.operands, *kernel.written)]
 
 
 def _turned(kernel: Kernel, loops: Sequence[_Loop], buffers: Mapping[str, Buffer]) -> int | None:
@@ -275,8 +298,9 @@ def _reduction(
         axis_sizes, (blocks, splits, 1), splits, chunk, (TILE, threads // TILE, 1) if along_kept else (threads, 1, 1),
     )  # fmt: skip
     found = Schedule(
-        template, len(kept), len(over), 1, threads, _index_type(loops, buffers), False, tuple(placements), splits > 1
-    )
+        template, len(kept), len(over), 1, threads, _index_type(loops, buffers), False, tuple(placements), splits > 1,
+        wide_finish=splits > WIDE_FINISH,
+    )  # fmt: skip
     return found, launch
 
 

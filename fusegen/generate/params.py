@@ -40,6 +40,7 @@ def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple
         found.append(
             Param("in", f"{operand.name}_ptr", f"const {operand.dtype.ctype}* __restrict__", operand.name, 0, shape)
         )
+    found += [_output(o) for o in kernel.pointwise]
     if split:
         found += [_partial(r.name, r.expr.dtype.ctype, "") for r in kernel.reduces]
     else:
@@ -55,7 +56,7 @@ def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple
 def _main_operands(kernel: Kernel, split: bool) -> list[Operand]:
     if not split:
         return list(kernel.operands)
-    body = {ref for item in (*kernel.body, *kernel.reduces) for ref in _reads(item.expr)}
+    body = {ref for item in (*kernel.body, *kernel.reduces, *kernel.pointwise) for ref in _reads(item.expr)}
     return [o for o in kernel.operands if o.name in body]
 
 
@@ -73,7 +74,7 @@ def _output(output: Output) -> Param:
 
 
 def _axis_sizes(kernel: Kernel, schedule: Schedule) -> list[Param]:
-    items = (*kernel.body, *kernel.reduces, *kernel.epilogue, *kernel.outputs)
+    items = (*kernel.body, *kernel.reduces, *kernel.epilogue, *kernel.written)
     axes = sorted({node.axis for item in items for node in walk([item.expr]) if isinstance(node, Size)})
     return [Param("axis", axis.upper(), "int64_t", axis) for axis in axes]
 
@@ -82,7 +83,7 @@ def _extents(schedule: Schedule) -> list[Param]:
     index = schedule.index
     divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
     total = schedule.loops + schedule.inner
-    if schedule.template == "elementwise":
+    if schedule.template in ("elementwise", "whole"):
         needs = needs_coordinates(schedule)
         extents = [Param("count", "n", index, "all")]
         return extents + [Param("divisor", f"n{i}", divisor, loop=i) for i in range(1, total) if needs]
@@ -127,13 +128,13 @@ def _finish_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Param, ...]:
     index = schedule.index
     divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
     found += [Param("count", "m", index, "kept"), Param("splits", "splits", "int")]
-    found += [Param("divisor", f"n{i}", divisor, loop=i) for i in range(1, schedule.loops)]
+    found += [Param("divisor", f"n{i}", divisor, loop=i) for i in range(1, schedule.kept)]
     for thing in (*operands, *kernel.outputs):
         placement = schedule.placement(thing.name)
         if placement.access is not Access.SINGLE:
             found += [
                 Param("stride", f"{thing.name}_stride{loop}", index, thing.name, loop)
-                for loop, move in enumerate(placement.moves[: schedule.loops])
+                for loop, move in enumerate(placement.moves[: schedule.kept])
                 if move == "s"
             ]
     return tuple(found)

@@ -32,8 +32,7 @@ class Rendered:
 
     Attributes:
         finish: the entry of the second stage, if any.
-        headers: device functions of the function table's rows that ``text`` starts with.
-        body: the kernel itself, the end of ``text``.
+        headers: device functions of users' own rows of the function table, with which ``text`` starts.
     """
 
     text: str
@@ -41,7 +40,11 @@ class Rendered:
     finish: str | None
     barriers: bool
     headers: tuple[str, ...] = ()
-    body: str = ""
+
+    @property
+    def body(self) -> str:
+        """The kernel without what it includes and needs."""
+        return self.text.removeprefix(_file_text(self.headers, []))
 
 
 @lru_cache(maxsize=1)
@@ -68,7 +71,7 @@ def headers() -> dict[str, str]:
 def render(kernel: Kernel, schedule: Schedule) -> Rendered:
     """CUDA text of ``kernel`` as ``schedule`` says."""
     view = _View(kernel, schedule)
-    fill = {"elementwise": view.elementwise, "turned": view.turned, "row": view.reduction, "column": view.reduction}
+    fill = {"elementwise": view.elementwise, "turned": view.turned, "whole": view.whole, "row": view.reduction, "column": view.reduction}
     body = _environment().get_template(f"{schedule.template}.cu.j2").render(fill[schedule.template]())
     finish = None
     if schedule.split:
@@ -76,7 +79,7 @@ def render(kernel: Kernel, schedule: Schedule) -> Rendered:
         body += _environment().get_template("finish.cu.j2").render(view.finish(finish))
     extra = _extra_headers(kernel)
     text = _file_text(extra, [body])
-    return Rendered(text, kernel.name, finish, schedule.template != "elementwise", extra, body)
+    return Rendered(text, kernel.name, finish, schedule.template != "elementwise", extra)
 
 
 def one_file(kernels: Sequence[Rendered]) -> str:
@@ -89,10 +92,14 @@ def _file_text(headers: Sequence[str], bodies: Sequence[str]) -> str:
 
 
 def _extra_headers(kernel: Kernel) -> tuple[str, ...]:
-    items = (*kernel.body, *kernel.reduces, *kernel.epilogue, *kernel.outputs)
-    names = {node.function for node in walk([item.expr for item in items]) if isinstance(node, Call)}
+    names = {node.function for node in walk([item.expr for item in _items(kernel)]) if isinstance(node, Call)}
     texts = [lookup(name).header.strip() for name in sorted(names)]
     return tuple(text for text in texts if text)
+
+
+def _items(kernel: Kernel) -> list[Let | Reduce | Output]:
+    """Everything the kernel computes, in order."""
+    return [*kernel.body, *kernel.pointwise, *kernel.reduces, *kernel.epilogue, *kernel.outputs]
 
 
 @dataclass
@@ -105,7 +112,7 @@ class _View:
     def __post_init__(self) -> None:
         floats = [o.dtype for o in self.kernel.op.outputs if o.dtype.is_float]
         self.printer = Printer(half=bool(floats) and all(dtype.is_half for dtype in floats))
-        self.read_in_body = self._needed((*self.kernel.body, *self.kernel.reduces))
+        self.read_in_body = self._needed((*self.kernel.body, *self.kernel.reduces, *self.kernel.pointwise))
 
     @staticmethod
     def _needed(items: Iterable[Let | Reduce | Output]) -> set[str]:
@@ -126,7 +133,7 @@ class _View:
         title = f"{op.name}, {op.label}"
         where = f"declared in {op.declared}" if op.declared else ""
         lines = [f"{title:<60}{where}".rstrip()]
-        for item in (*kernel.body, *kernel.reduces, *kernel.epilogue, *kernel.outputs):
+        for item in _items(kernel):
             if isinstance(item, Reduce):
                 lines.append(f"  {reduce_text(item)}")
             elif not (isinstance(item, Output) and expr_text(item.expr) == item.name):
@@ -183,7 +190,8 @@ class _View:
 
     def _scalar(self) -> dict[str, Any]:
         """One element a thread: no vectors, no inner loop."""
-        at = {thing.name: self._scalar_offset(thing.name) for thing in (*self.kernel.operands, *self.kernel.outputs)}
+        names = [*(o.name for o in self.kernel.operands), *(o.name for o in self.kernel.outputs)]
+        at = {name: self._scalar_offset(name) for name in names}
         inner = [self._read(o, at[o.name]) for o in self.kernel.operands] + self._lets(self.kernel.body)
         inner += [
             f"fg::store({self._pointer(o.name, at[o.name])}, {self.printer.text(o.expr)});" for o in self.kernel.outputs
@@ -217,12 +225,33 @@ class _View:
             view["coordinates"] = self._coordinates(0, last, "i", used)
         elif offset_names:
             view["inner"] = self._coordinates(0, last, "fg::at_most(i + k, n - 1)", used)
+        whole = bool(self.kernel.reduces)
         for operand in self.kernel.operands:
-            self._vector_read(operand, view)
+            if not whole or operand.name in self.read_in_body:
+                self._vector_read(operand, view)
         view["inner"] += self._lets(self.kernel.body)
-        for output in self.kernel.outputs:
+        for output in self.kernel.pointwise if whole else self.kernel.outputs:
             self._vector_write(output, view)
         return view
+
+    def whole(self) -> dict[str, Any]:
+        """The elementwise walk in a loop, with sums on the way."""
+        kernel, schedule, view = self.kernel, self.schedule, self._vector()
+        singles = [o for o in kernel.operands if schedule.placement(o.name).access is Access.SINGLE]
+        lines = [self._read(o, "") for o in singles if o.name in self.read_in_body]
+        view["reads"] = [line for line in view["reads"] if line not in lines]
+        inside = "" if schedule.exact else "if (i + k < n) "
+        view["inner"] += [f"{inside}{r.name} += {self.printer.text(r.expr)};" for r in kernel.reduces]
+        read = {o.name for o in singles if o.name in self.read_in_body}
+        return {
+            **self._common(),
+            **view,
+            "vector": schedule.vector,
+            "singles": lines,
+            "accumulators": self._accumulators(),
+            "sums": [r.name for r in kernel.reduces],
+            "finish": self._partials("blockIdx.x") if schedule.split else self._epilogue(read),
+        }
 
     def _vector_read(self, operand: Operand, view: dict[str, Any]) -> None:
         name, vector = operand.name, self.schedule.vector
@@ -237,6 +266,8 @@ class _View:
         else:
             if access is Access.ROW:
                 load = f"fg::load_vector<{vector}>({self._pointer(name, self._offset(name, everywhere))})"
+            elif access is Access.DENSE and self.schedule.exact:
+                load = f"fg::load_vector<{vector}>({name}_ptr + i)"
             else:
                 load = f"fg::load{'_unaligned' if access is Access.UNALIGNED else ''}<{vector}>({name}_ptr, i, n)"
             view["reads"].append(f"const auto {name}_v = {load};")
@@ -263,6 +294,8 @@ class _View:
         if access is Access.ROW:
             offset = self._offset(name, range(self.schedule.loops))
             view["writes"].append(f"fg::store_vector<{vector}>({self._pointer(name, offset)}, {name}_v);")
+        elif access is Access.DENSE and self.schedule.exact:
+            view["writes"].append(f"fg::store_vector<{vector}>({name}_ptr + i, {name}_v);")
         else:
             kind = "_unaligned" if access is Access.UNALIGNED else ""
             view["writes"].append(f"fg::store{kind}<{vector}>({name}_ptr, i, n, {name}_v);")
@@ -323,7 +356,7 @@ class _View:
             "accumulators": self._accumulators(),
             "inner": inner,
             "sums": [r.name for r in kernel.reduces],
-            "finish": self._partials() if schedule.split else self._epilogue(set(names) - set(per_element)),
+            "finish": self._partials(f"{schedule.index}(blockIdx.y) * m + result") if schedule.split else self._epilogue(set(names) - set(per_element)),
         }
 
     def _late_operands(self) -> list[str]:
@@ -333,15 +366,14 @@ class _View:
     def _accumulators(self) -> list[str]:
         return [f"{r.expr.dtype.ctype} {r.name} = 0;" for r in self.kernel.reduces]
 
-    def _partials(self) -> list[str]:
-        position = f"{self.schedule.index}(blockIdx.y) * m + result"
+    def _partials(self, position: str) -> list[str]:
         return [f"{r.name}_partial[{position}] = {r.name};" for r in self.kernel.reduces]
 
     def _epilogue(self, already: set[str]) -> list[str]:
         """What follows the reductions; in a column kernel the reads of the loop are out of scope by now."""
         if self.schedule.template == "column":
             already = set()
-        kept = range(self.schedule.loops)
+        kept = range(self.schedule.kept)
         late = [o for o in self.kernel.operands if o.name in self._late_operands() and o.name not in already]
         lines = [self._read(o, self._offset(o.name, kept)) for o in late]
         lines += self._lets(self.kernel.epilogue)
@@ -351,13 +383,14 @@ class _View:
         return lines
 
     def finish(self, name: str) -> dict[str, Any]:
-        kernel, kept = self.kernel, range(self.schedule.loops)
+        kernel, kept = self.kernel, range(self.schedule.kept)
         late = [*self._late_operands(), *(o.name for o in kernel.outputs)]
         return {
             "signature": _signature(name, parameters(kernel, self.schedule, "finish")),
             "threads": FINISH_THREADS,
+            "wide": self.schedule.wide_finish,
             "index": self.schedule.index,
-            "kept_coordinates": self._coordinates(0, self.schedule.loops - 1, "result", self._moving(late, kept)),
+            "kept_coordinates": self._coordinates(0, self.schedule.kept - 1, "result", self._moving(late, kept)),
             "accumulators": self._accumulators(),
             "sums": [r.name for r in kernel.reduces],
             "finish": self._epilogue(set()),
@@ -422,6 +455,9 @@ def explain(kernel: Kernel, schedule: Schedule) -> str:
         return f"turned: {names} lies across the result, and is read through tiles in shared memory"
     over = ", ".join(axis.upper() for axis in kernel.over)
     pieces = "; cut into pieces that a second kernel adds up in order" if schedule.split else ""
+    if schedule.template == "whole":
+        along = f", and writes {', '.join(o.name for o in kernel.pointwise)} on the way" if kernel.pointwise else ""
+        return f"whole: one pass adds up everything{along}{pieces}"
     if schedule.template == "row":
         return f"row: a block sums over {over}, which lies along the fast axis{pieces}"
     return f"column: 32 neighbouring results a block, summed over {over}{pieces}"

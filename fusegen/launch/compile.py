@@ -11,12 +11,15 @@ and nothing is read from disk, so whoever calls cannot be surprised by a file in
 from __future__ import annotations
 
 import functools
+import glob
 import itertools
 import os
 import re
+import sys
 import struct
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from fusegen.core.errors import CompileError
@@ -120,7 +123,7 @@ def cached_cubin(
     options: tuple[str, ...] = (),
 ) -> bytes:
     """``to_cubin``, at most once for the same text, headers, flags, architecture and compiler."""
-    key = digest("cubin", source, headers, _all_options(arch, options), nvrtc_version(), _compiler_size())
+    key = digest("cubin", source, headers, _all_options(arch, options), compiler_identity())
     found = cache.get(key)
     if found is None:
         found = to_cubin(source, arch=arch, headers=headers, declared=declared, options=options).data
@@ -133,15 +136,23 @@ def _all_options(arch: str, options: tuple[str, ...]) -> tuple[str, ...]:
 
 
 @functools.cache
-def _compiler_size() -> int:
-    """Bytes of the NVRTC library: it tells apart the patch releases that share a version number."""
-    nvrtc_version()
-    try:
-        from cuda.pathfinder import load_nvidia_dynamic_lib
+def compiler_identity() -> tuple[str, ...]:
+    """What tells one NVRTC from another, without loading it (which imports CuPy, a quarter of a second).
 
-        return os.path.getsize(load_nvidia_dynamic_lib("nvrtc").abs_path or "")
-    except (ImportError, RuntimeError, OSError):
-        return 0
+    Size and time of every NVRTC library that CuPy's search could come upon, in the order it looks: a change to any of
+    them is taken for another compiler. Where none is found, the version that the loaded library reports.
+    """
+    folders = [Path(entry) / "nvidia" for entry in sys.path if entry]
+    patterns = [str(folder / "*" / "lib" / "libnvrtc*.so*") for folder in folders]
+    roots = [os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX")]
+    patterns += [f"{root}/lib*/libnvrtc*.so*" for root in [*roots, "/usr/local/cuda"] if root]
+    patterns += [f"{entry}/libnvrtc*.so*" for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
+    found = []
+    for pattern in patterns:
+        for name in sorted(glob.glob(pattern)):
+            about = os.stat(name)
+            found.append(f"{os.path.basename(name)} {about.st_size} {about.st_mtime_ns}")
+    return tuple(found) or tuple(map(str, nvrtc_version()))
 
 
 def _log(program: int) -> str:

@@ -47,7 +47,8 @@ class Workspace:
 
 def magic_division(value: int) -> tuple[int, int, int]:
     """(magic, shift, value) of ``fg::Divisor``: ``i // value == (i * magic) >> shift`` for 0 <= i < 2^31."""
-    shift = max(value - 1, 0).bit_length()
+    value = max(value, 1)  # an axis without elements is never divided by, but has a parameter
+    shift = (value - 1).bit_length()
     return -(-(1 << (31 + shift)) // value), 31 + shift, value
 
 
@@ -137,10 +138,10 @@ def make_steps(
     steps = [_step(loaded, launch.grid, launch.block, parameters(kernel, schedule), schedule, launch)]
     workspaces: list[Workspace] = []
     if rendered.finish:
-        m = prod(launch.sizes[: schedule.loops])
+        m = prod(launch.sizes[: schedule.kept])
         workspaces = [Workspace(f"{r.name}_partial", r.expr.dtype, launch.splits * m) for r in kernel.reduces]
         loaded = target.load(rendered, rendered.finish, declared)
-        grid = (-(-m // FINISH_THREADS), 1, 1)
+        grid = (m if schedule.wide_finish else -(-m // FINISH_THREADS), 1, 1)
         params = parameters(kernel, schedule, "finish")
         steps.append(_step(loaded, grid, (FINISH_THREADS, 1, 1), params, schedule, launch))
     return steps, workspaces
@@ -167,7 +168,7 @@ def _static(param: Param, schedule: Schedule, launch: Launch) -> bytes:
     if param.kind == "divisor":
         size = launch.sizes[param.loop]
         return struct.pack("<q", size) if code == "q" else struct.pack("<IIi", *magic_division(size))
-    ranges = {"all": launch.sizes, "kept": launch.sizes[: schedule.loops], "reduced": launch.sizes[schedule.loops :]}
+    ranges = {"all": launch.sizes, "kept": launch.sizes[: schedule.kept], "reduced": launch.sizes[schedule.kept :]}
     value = {
         "count": lambda: prod(ranges[param.source]),
         "extent": lambda: launch.sizes[param.loop],

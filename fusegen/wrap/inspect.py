@@ -13,12 +13,10 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fusegen import pipeline
-from fusegen.core.dtypes import DType
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Op, Operand, Output, refs
-from fusegen.core.text import expr_text, number_text, op_text, reduce_text, shape_text
+from fusegen.core.text import expr_text, op_text, reduce_text, shape_text
 from fusegen.declare.trace import TensorSpec
-from fusegen.derive.training import train
 from fusegen.fuse.group import Kernel
 from fusegen.fuse.schedule import Buffer, Launch, Placement
 from fusegen.generate.render import explain, one_file
@@ -65,8 +63,9 @@ class Pass:
                 )
                 strides = _strides(shape, like.get(_base(output)), arguments)
                 tensors[_base(output)] = TensorInfo(shape, strides, output.dtype, 0, "cpu")
-        buffers = {}
-        for thing in (*op.operands, *op.outputs):
+        buffers: dict[str, Buffer] = {}
+        things: tuple[Operand | Output, ...] = (*op.operands, *op.outputs)
+        for thing in things:
             info = tensors[_base(thing)]
             _, offset = _place(info, thing)
             by_axis = {axis: info.strides[d] for d, axis in enumerate(thing.shape) if axis}
@@ -150,8 +149,9 @@ def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ())
             f"{op.name}, backward", given="no float argument, or no float result",
             expected="a float on both ends: nothing else has a gradient", fix='ask for which="forward" only',
         )  # fmt: skip
-    training = override(op, asked) if override is not None else train(op, asked)
-    with_kept = Pass.of(training.forward, {n: forward.tensors[n] for n in map(_base, op.operands)}, forward.layout.sizes, {})
+    training = override(op, asked) if override is not None else pipeline.train_op(op, asked)
+    arguments = {name: forward.tensors[name] for name in map(_base, op.operands)}
+    with_kept = Pass.of(training.forward, arguments, forward.layout.sizes, {})
     positions = [i for i, output in enumerate(op.outputs) if output.dtype.is_float]
     backward = training.backward(positions)
     read = {ref.name for item in (*backward.statements, *backward.outputs) for ref in refs(item.expr)}
@@ -217,7 +217,7 @@ def _kernel_text(kernel: Kernel) -> str:
     lines += [f"  let    {let.name} = {expr_text(let.expr)}" for let in kernel.body]
     lines += [f"  reduce {reduce_text(reduce)}" for reduce in kernel.reduces]
     lines += [f"  then   {let.name} = {expr_text(let.expr)}" for let in kernel.epilogue]
-    lines += [f"  write  {output.name}{shape_text(output.shape)} = {expr_text(output.expr)}" for output in kernel.outputs]
+    lines += [f"  write  {o.name}{shape_text(o.shape)} = {expr_text(o.expr)}" for o in kernel.outputs]
     return "\n".join(lines) + "\n"
 
 
@@ -252,5 +252,3 @@ def _placement_text(placement: Placement, launch: Launch) -> str:
     strides = launch.strides[placement.name]
     steps = f" (strides {', '.join(map(str, strides))})" if strides else ""
     return f"{placement.access.value}{steps}"
-
-

@@ -51,7 +51,8 @@ class _Evaluation:
         self.device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
         self.named: dict[str, Any] = {}
         for operand in op.operands:
-            self.named[operand.name] = self._aligned(operand, tensors[operand.part.base if operand.part else operand.name])
+            base = operand.part.base if operand.part else operand.name
+            self.named[operand.name] = self._aligned(operand, tensors[base])
         for scalar in op.scalars:
             self.named[scalar.name] = self._number(scalars[scalar.name], scalar.dtype)
 
@@ -145,5 +146,5 @@ class _Evaluation:
                 expected=", ".join(_REDUCTIONS), fix="add its rule to wrap/reference.py",
             )  # fmt: skip
         dims = tuple(position for position, axis in enumerate(self.axes) if axis in reduce.over)
-        shape = [size if position not in dims else self.sizes[self.axes[position]] for position, size in enumerate(value.shape)]
-        return rule(self.torch, value.expand(shape), dims)
+        full = [self.sizes[axis] if position in dims else -1 for position, axis in enumerate(self.axes)]
+        return rule(self.torch, value.expand(full), dims)

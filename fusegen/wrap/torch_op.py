@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -58,6 +59,12 @@ class _Trained:
     public: int
     backwards: dict[Any, Differentiable] = field(default_factory=dict)
 
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the forward's results, in order."""
+        return _result_names(self.training.forward)
+
+    @cached_property
     def saved(self) -> tuple[list[str], list[int]]:
         """Arguments and results (by position) that the backward reads."""
         op = self.training.forward
@@ -129,10 +136,10 @@ class _Node(torch.autograd.Function):
         runner = trained.forward
         values = dict(zip(runner.arguments, arguments, strict=True))
         results = runner(values, scalars, tensors.torch())
-        names, positions = trained.saved()
+        names, positions = trained.saved
         ctx.trained, ctx.scalars, ctx.saved_names = trained, scalars, names
         ctx.save_for_backward(*[values[n] for n in names], *[results[i] for i in positions])
-        ctx.kept_names = [_result_names(runner.op)[i] for i in positions]
+        ctx.kept_names = [trained.names[i] for i in positions]
         ctx.layout = tuple((n, tuple(values[n].shape), values[n].stride()) for n in trained.training.wanted)
         ctx.sizes = {**runner.sizes, **_axis_sizes(runner.op, {n: v.shape for n, v in values.items()})}
         ctx.mark_non_differentiable(*[r for r in results if not r.is_floating_point()])
@@ -142,7 +149,7 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         trained: _Trained = ctx.trained
-        names = _result_names(trained.forward.op)
+        names = trained.names
         given = tuple(i for i, c in enumerate(cotangents) if c is not None)
         arguments = trained.forward.arguments
         if not given:

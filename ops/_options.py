@@ -1,0 +1,99 @@
+"""What torch's arguments ask for beside mathematics: ``inplace=``, ``reduction=``, float arguments, limits of options."""
+
+from __future__ import annotations
+
+import fusegen as fg
+
+
+class LibraryOp(fg.FusedOp):
+    """An op that takes torch's ``inplace=`` and checks its options on every call.
+
+    ``inplace=True`` writes the result into the first argument, which must not need a gradient (see ``out=``).
+
+    Args:
+        limits: per option, what it must be in words, and the test of it. It is told all options by name.
+    """
+
+    def __init__(self, declaration: fg.Tensor, limits: dict[str, tuple[str, fg.Tensor]]) -> None:
+        super().__init__(declaration)
+        names = list(declaration.signature.parameters)
+        self.limits = limits
+        self.at = names.index("inplace") if "inplace" in names else -1
+
+    def __call__(self, *args: fg.Tensor, **kwargs: fg.Tensor) -> fg.Tensor:
+        if self.limits:
+            self._check(self.declaration.bind(args, {k: v for k, v in kwargs.items() if k != "out"}))
+        if kwargs.get("inplace") or (0 < self.at < len(args) and args[self.at]):
+            return self._inplace(self.declaration.bind(args, kwargs))
+        return super().__call__(*args, **kwargs)
+
+    def _check(self, values: dict[str, fg.Tensor]) -> None:
+        for name, (expected, holds) in self.limits.items():
+            if isinstance(values[name], (bool, int, float)) and not holds(**values):
+                raise fg.DeclarationError(
+                    f"{self.name}, option {name}", given=f"{name}={values[name]!r}", expected=expected,
+                    fix="pass a number in that range",
+                )  # fmt: skip
+
+    def _inplace(self, values: dict[str, fg.Tensor]) -> fg.Tensor:
+        target, *rest = values.values()
+        if fg.is_symbolic((target, *rest), {}):
+            raise fg.DeclarationError(
+                f"{self.name}, option inplace", given="inplace=True inside an op's declaration",
+                expected="inplace=False: there is no memory yet that could be written", fix="use the value it returns",
+            )  # fmt: skip
+        names = list(values)[1:]
+        return super().__call__(target, **dict(zip(names, rest, strict=True)) | {"inplace": False}, out=target)
+
+
+def library_op(function: fg.Tensor = None, **limits: tuple[str, fg.Tensor]) -> fg.Tensor:
+    """``@fg.op`` for an op of torch's with options; see ``LibraryOp``."""
+    if function is None:
+        return lambda f: library_op(f, **limits)
+    return LibraryOp(fg.op(function).declaration, limits)
+
+
+def floats(name: str, x: fg.Tensor) -> fg.Tensor:
+    """``x``, which must be a float tensor: torch refuses integers there too."""
+    if not x.dtype.is_float:
+        raise fg.DtypeError(
+            name, given=f"{x.dtype}", expected="a float dtype (as torch)", fix="cast it: x.to(torch.float32)"
+        )
+    return x
+
+
+def numbers(name: str, x: fg.Tensor) -> fg.Tensor:
+    """``x``, which must not be a bool tensor: torch refuses those there too."""
+    if x.dtype is fg.bool_:
+        raise fg.DtypeError(
+            name, given="bool", expected="a float or integer dtype (as torch)", fix="cast it: x.to(torch.float32)"
+        )
+    return x
+
+
+def choose(name: str, option: str, given: fg.Tensor, allowed: tuple[str, ...]) -> fg.Tensor:
+    """``given``, which must be one of ``allowed``."""
+    if given not in allowed:
+        choices = ", ".join(map(repr, allowed))
+        raise fg.DeclarationError(
+            f"{name}, option {option}", given=f"{option}={given!r}", expected=f"one of {choices}", fix="pass one of these"
+        )
+    return given
+
+
+def reduced(
+    name: str, loss: fg.Tensor, reduction: str, size_average: bool | None = None, reduce: bool | None = None,
+    weight: fg.Tensor = None,
+) -> fg.Tensor:  # fmt: skip
+    """``loss`` as it is, summed, or averaged (over ``weight`` where one is given).
+
+    ``size_average`` and ``reduce`` are torch's deprecated way to say the same; either of them overrules ``reduction``.
+    """
+    if size_average is not None or reduce is not None:
+        everything = reduce is None or reduce
+        reduction = "none" if not everything else "mean" if size_average is None or size_average else "sum"
+    if choose(name, "reduction", reduction, ("none", "mean", "sum")) == "none":
+        return loss
+    if reduction == "sum":
+        return fg.sum(loss)
+    return fg.mean(loss) if weight is None else fg.sum(loss) / fg.sum(weight)

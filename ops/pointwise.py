@@ -1,0 +1,64 @@
+"""Small elementwise ops of torch's that other ops are built from."""
+
+from __future__ import annotations
+
+import fusegen as fg
+from fusegen.ops._options import floats, numbers
+
+INFINITY = float("inf")
+
+
+@fg.op
+def addcmul(input: fg.Tensor, tensor1: fg.Tensor, tensor2: fg.Tensor, *, value: fg.Scalar = 1) -> fg.Tensor:
+    """input + value tensor1 tensor2; the three broadcast. Integers too. Source: torch.addcmul."""
+    return input + value * tensor1 * tensor2
+
+
+@fg.op
+def addcdiv(input: fg.Tensor, tensor1: fg.Tensor, tensor2: fg.Tensor, *, value: fg.Scalar = 1) -> fg.Tensor:
+    """input + value tensor1 / tensor2; the three broadcast. Source: torch.addcdiv."""
+    return input + value * floats("addcdiv", tensor1) / floats("addcdiv", tensor2)
+
+
+@fg.op
+def clamp(input: fg.Tensor, min: fg.Scalar = None, max: fg.Scalar = None) -> fg.Tensor:
+    """min(max(x, min), max), max winning where the bounds cross; bounds are numbers or tensors, and broadcast.
+
+    The gradient passes where min <= x <= max, the bounds included. Source: torch.clamp.
+    """
+    x = numbers("clamp", input)
+    if min is None and max is None:
+        raise fg.DeclarationError(
+            "clamp", given="min=None and max=None", expected="at least one bound (as torch)", fix="pass min= or max="
+        )
+    if min is not None and max is not None:
+        return fg.clamp(x, min, max)
+    bounded = fg.maximum(x, min) if max is None else fg.minimum(x, max)
+    if not bounded.dtype.is_float:
+        return bounded
+    # minimum and maximum would share a tie's gradient; clamp lets it pass to x.
+    return fg.clamp(x, min, INFINITY) if max is None else fg.clamp(x, -INFINITY, max)
+
+
+@fg.op
+def where(condition: fg.Tensor, input: fg.Scalar, other: fg.Scalar) -> fg.Tensor:
+    """``input`` where ``condition``, else ``other``; the three broadcast. Source: torch.where."""
+    return fg.where(condition, input, other)
+
+
+@fg.op
+def masked_fill(input: fg.Tensor, mask: fg.Tensor, value: fg.Scalar) -> fg.Tensor:
+    """``value`` where ``mask``, else ``input``, in the input's dtype. Source: torch.Tensor.masked_fill."""
+    return fg.cast(fg.where(mask, value, input), input.dtype)
+
+
+@fg.op
+def minimum(input: fg.Tensor, other: fg.Tensor) -> fg.Tensor:
+    """The smaller of the two; NaN wins, a tie shares the gradient. Source: torch.minimum."""
+    return fg.minimum(input, other)
+
+
+@fg.op
+def maximum(input: fg.Tensor, other: fg.Tensor) -> fg.Tensor:
+    """The larger of the two; NaN wins, a tie shares the gradient. Source: torch.maximum."""
+    return fg.maximum(input, other)

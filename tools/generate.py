@@ -1,0 +1,163 @@
+"""Writes the goldens: the CUDA and every stage of the library's ops, for people to read and for tests to compare.
+
+    python tools/generate.py [OP ...]            write generated/<op>/<pass>.<dtype>.cu and generated/<op>/stages.txt
+    python tools/generate.py --check [OP ...]    fail if they are not what the compiler makes now, and say what differs
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import sys
+import textwrap
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
+from fusegen.core.errors import FusegenError
+from fusegen.declare.trace import TensorSpec
+from fusegen.wrap.cli_ops import Request, bind, library, resolve
+from fusegen.wrap.inspect import Pass, backward_of, differentiable, passes
+from fusegen.wrap.op import FusedOp
+from fusegen.wrap.run import row_major
+from fusegen.wrap.tensors import TensorInfo
+
+FOLDER = Path(__file__).resolve().parent.parent / "generated"
+DTYPES = (dtypes.float32, dtypes.bfloat16)
+# Ways to lie in memory, each shown once, on lerp: shapes of input, end and weight, strides where they are not
+# row-major, and how many bytes the first argument lies off an address that vectors could use.
+PATTERNS: dict[str, tuple[list[tuple[int, ...]], dict[int, tuple[int, ...]], int]] = {
+    "broadcast": ([(16, 1, 1, 1), (16, 3, 244, 244), (3, 1, 244)], {}, 0),
+    "transposed": ([(1024, 512)] * 3, {1: (1, 1024)}, 0),
+    "strided": ([(1024, 512)] * 3, {0: (2048, 2), 2: (516, 1)}, 0),
+    "unaligned": ([(1024, 512)] * 3, {}, 4),
+    "channels_last": ([(8, 64, 56, 56), (8, 64, 56, 56), (64, 1, 1)], {i: (200704, 1, 3584, 64) for i in (0, 1)}, 0),
+    "index64": ([(65536, 65536), (65536, 65536), (65536,)], {}, 0),
+    "scalar": ([(512, 3072), (512, 3072)], {}, 0),
+}
+
+
+def files(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
+    """(path below generated/, text) of every golden of the named ops, by default of the whole library."""
+    for name, op in ({n: resolve(n) for n in names} or library()).items():
+        yield f"{name}/stages.txt", op.show(**bind(op, Request()))
+        for dtype in DTYPES:
+            arguments = bind(op, Request(), dtype)
+            specs = {n: v for n, v in arguments.items() if isinstance(v, TensorSpec)}
+            options = [f"--arg {n}={v}" for n, v in arguments.items() if n not in specs and n not in _defaults(op)]
+            for item in passes(op, (), arguments, "backward" if _has_backward(op, arguments) else "forward"):
+                which = item.op.label
+                shapes = [f"--shape {n}={','.join(map(str, s.shape))}" for n, s in specs.items()]
+                kinds = [f"--dtype {n}={s.dtype}" for n, s in specs.items() if s.dtype is not dtype]
+                command = ["fusegen emit", name, f"--which {which}", f"--dtype {dtype}", *kinds, *shapes, *options]
+                yield f"{name}/{which}.{dtype}.cu", _commented(command) + item.text
+        if name == "lerp":
+            yield from _patterns(op)
+
+
+def _defaults(op: FusedOp) -> set[str]:
+    parameters = op.declaration.signature.parameters
+    return {name for name, parameter in parameters.items() if parameter.default is not parameter.empty} - {"min", "max"}
+
+
+def _has_backward(op: FusedOp, arguments: dict[str, object]) -> bool:
+    return bool(differentiable(op.trace(**arguments)))
+
+
+def _commented(command: Sequence[str]) -> str:
+    """The command line that prints the same, above the text; continued where it is long."""
+    joined = " ".join(part.replace(" ", "\0") for part in command)  # an option and its value stay together
+    lines = textwrap.wrap(joined, 115, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return " \\\n".join(f"// {line}" for line in lines).replace(" \\\n", "\n").replace("\0", " ") + "\n"
+
+
+def _patterns(op: FusedOp) -> Iterator[tuple[str, str]]:
+    for pattern, (shapes, strides, misaligned) in PATTERNS.items():
+        for dtype in DTYPES:
+            for item in _laid_out(op, dtype, shapes, strides, misaligned):
+                how = f"// Operands {pattern}: see PATTERNS in tools/generate.py\n"
+                yield f"{op.name}/{item.op.label}.{pattern}.{dtype}.cu", how + item.text
+
+
+def _laid_out(
+    op: FusedOp, dtype: DType, shapes: Sequence[tuple[int, ...]], strides: dict[int, tuple[int, ...]], misaligned: int
+) -> list[Pass]:
+    names = list(op.declaration.signature.parameters)
+    infos = {
+        names[i]: TensorInfo(shape, strides.get(i, row_major(shape)), dtype, 0 if i else misaligned, "cpu")
+        for i, shape in enumerate(shapes)
+    }
+    specs = {name: TensorSpec(dtype, info.shape) for name, info in infos.items()}
+    arguments = {name: specs.get(name, 0.25) for name in names}
+    forward = Pass.of(op.trace(**arguments), infos, {}, {})
+    return [forward, backward_of(forward)]
+
+
+def write(names: Sequence[str]) -> int:
+    """Bring generated/ up to date; how many files changed."""
+    made = dict(files(names))
+    changed = 0
+    for path, text in made.items():
+        target = FOLDER / path
+        if not target.exists() or target.read_text(encoding="utf-8") != text:
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_text(text, encoding="utf-8", newline="\n")
+            changed += 1
+    for path in orphans(made, names):
+        (FOLDER / path).unlink()
+        changed += 1
+    for folder in sorted(FOLDER.iterdir()):
+        if folder.is_dir() and not any(folder.iterdir()):
+            folder.rmdir()
+    return changed
+
+
+def orphans(made: dict[str, str], names: Sequence[str]) -> list[str]:
+    """Files below generated/ that nothing makes any more."""
+    found = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file())
+    mine = [path for path in found if "/" in path and (not names or path.partition("/")[0] in names)]
+    return [path for path in mine if path not in made]
+
+
+def check(names: Sequence[str], most_lines: int = 12) -> list[str]:
+    """What is stale, as lines for people; empty when nothing is."""
+    made = dict(files(names))
+    report: list[str] = []
+    for path, text in made.items():
+        target = FOLDER / path
+        if not target.exists():
+            report.append(f"missing  generated/{path}")
+            continue
+        found = target.read_text(encoding="utf-8")
+        if found != text:
+            lines = list(difflib.unified_diff(found.splitlines(), text.splitlines(), "written", "made now", "", "", 1, ""))
+            changed = sum(line[:1] in "+-" for line in lines[2:])
+            report.append(f"stale    generated/{path}: {changed} lines differ")
+            if sum(line.startswith("    ") for line in report) < 5 * most_lines:
+                report += [f"    {line}" for line in lines[2 : 2 + most_lines]]
+    return report + [f"orphan   generated/{path}" for path in orphans(made, names)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit code: 0, or 1 where --check finds something."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("ops", nargs="*", metavar="OP", help="names of the library; all of it by default")
+    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is stale, missing or orphaned")
+    given = parser.parse_args(arguments)
+    try:
+        if not given.check:
+            print(f"{write(given.ops)} files of generated/ changed")
+            return 0
+        report = check(given.ops)
+    except FusegenError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print("\n".join(report) or "generated/ is what the compiler makes")
+    if report:
+        print("\nBring it up to date: python tools/generate.py")
+    return 1 if report else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
