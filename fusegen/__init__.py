@@ -24,7 +24,7 @@ from fusegen.core.errors import (
     LegalityError,
     ShapeError,
 )
-from fusegen.declare import table
+from fusegen.declare import language, table
 from fusegen.declare.language import *  # noqa: F403
 from fusegen.declare.op import Const, Scalar, Tensor, is_symbolic
 from fusegen.declare.trace import ScalarSpec, TensorSpec
@@ -32,6 +32,38 @@ from fusegen.declare.value import cast
 from fusegen.wrap.op import FusedOp, op
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "CompileError",
+    "Const",
+    "DeclarationError",
+    "DerivativeError",
+    "DeviceError",
+    "DtypeError",
+    "FusedOp",
+    "FusegenError",
+    "LegalityError",
+    "Scalar",
+    "ScalarSpec",
+    "ShapeError",
+    "Tensor",
+    "TensorSpec",
+    "bfloat16",
+    "bool_",
+    "cast",
+    "float16",
+    "float32",
+    "float64",
+    "int8",
+    "int16",
+    "int32",
+    "int64",
+    "is_symbolic",
+    "op",
+    "table",
+    "uint8",
+]
+__all__ += language.__all__
 
 
 def __getattr__(name: str) -> Any:

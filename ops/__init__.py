@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusegen.ops.activations import (
+from .activations import (
     celu,
     crelu,
     elu,
@@ -29,7 +29,7 @@ from fusegen.ops.activations import (
     tanhshrink,
     threshold,
 )
-from fusegen.ops.bias import (
+from .bias import (
     bias_add,
     bias_celu,
     bias_elu,
@@ -78,17 +78,17 @@ from fusegen.ops.bias import (
     residual_bias_tanhshrink,
     residual_bias_threshold,
 )
-from fusegen.ops.blends import (
+from .blends import (
     alpha_blend,
     alpha_over,
     ema_update,
     lerp,
 )
-from fusegen.ops.cells import (
+from .cells import (
     gru_cell,
     lstm_cell,
 )
-from fusegen.ops.gated import (
+from .gated import (
     geglu,
     geglu_packed,
     glu,
@@ -97,7 +97,7 @@ from fusegen.ops.gated import (
     swiglu,
     swiglu_packed,
 )
-from fusegen.ops.likelihoods import (
+from .likelihoods import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     gaussian_nll_loss,
@@ -105,13 +105,13 @@ from fusegen.ops.likelihoods import (
     poisson_nll_loss,
     sigmoid_focal_loss,
 )
-from fusegen.ops.losses import (
+from .losses import (
     huber_loss,
     l1_loss,
     mse_loss,
     smooth_l1_loss,
 )
-from fusegen.ops.pointwise import (
+from .pointwise import (
     addcdiv,
     addcmul,
     clamp,

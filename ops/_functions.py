@@ -1,7 +1,7 @@
 """Scalar functions that only the library needs: their derivative is written, because the derived one is worse.
 
-``x / (1 + |x|)`` is derived as a difference that cancels for large x; binary cross entropy's logarithms end at -100, and
-torch keeps a gradient where the value no longer changes.
+``x / (1 + |x|)`` is derived as a difference that cancels for large x; binary cross entropy's logarithms end at -100,
+and torch keeps a gradient where the value no longer changes.
 """
 
 from __future__ import annotations

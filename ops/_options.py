@@ -1,4 +1,4 @@
-"""What torch's arguments ask for beside mathematics: ``inplace=``, ``reduction=``, float arguments, limits of options."""
+"""What torch's arguments ask for beside mathematics: ``inplace=``, ``reduction=``, dtypes, limits of options."""
 
 from __future__ import annotations
 
@@ -46,11 +46,17 @@ class LibraryOp(fg.FusedOp):
         return super().__call__(target, **dict(zip(names, rest, strict=True)) | {"inplace": False}, out=target)
 
 
-def library_op(function: fg.Tensor = None, **limits: tuple[str, fg.Tensor]) -> fg.Tensor:
-    """``@fg.op`` for an op of torch's with options; see ``LibraryOp``."""
-    if function is None:
-        return lambda f: library_op(f, **limits)
-    return LibraryOp(fg.op(function).declaration, limits)
+class limited:
+    """Decorator: ``@fg.op`` for an op with torch's ``inplace=`` or with limited options (see ``LibraryOp``)."""
+
+    def __init__(self, **limits: tuple[str, fg.Tensor]) -> None:
+        self.limits = limits
+
+    def __call__(self, function: fg.Tensor) -> fg.Tensor:
+        return LibraryOp(fg.op(function).declaration, self.limits)
+
+
+library_op = limited()
 
 
 def floats(name: str, x: fg.Tensor) -> fg.Tensor:
@@ -76,7 +82,10 @@ def choose(name: str, option: str, given: fg.Tensor, allowed: tuple[str, ...]) -
     if given not in allowed:
         choices = ", ".join(map(repr, allowed))
         raise fg.DeclarationError(
-            f"{name}, option {option}", given=f"{option}={given!r}", expected=f"one of {choices}", fix="pass one of these"
+            f"{name}, option {option}",
+            given=f"{option}={given!r}",
+            expected=f"one of {choices}",
+            fix="pass one of these",
         )
     return given
 
@@ -96,4 +105,5 @@ def reduced(
         return loss
     if reduction == "sum":
         return fg.sum(loss)
-    return fg.mean(loss) if weight is None else fg.sum(loss) / fg.sum(weight)
+    total: fg.Tensor = fg.sum(loss)
+    return fg.mean(loss) if weight is None else total / fg.sum(weight)

@@ -6,8 +6,8 @@ All are elementwise: the result has the input's shape. Options that are numbers 
 from __future__ import annotations
 
 import fusegen as fg
-from fusegen.ops._functions import softsign as _softsign
-from fusegen.ops._options import choose, floats, library_op, numbers
+from ._functions import softsign as _softsign
+from ._options import choose, floats, library_op, limited, numbers
 
 SQRT_HALF = 0.70710678118654752440
 SQRT_2_OVER_PI = 0.79788456080286535588
@@ -46,21 +46,18 @@ def prelu(input: fg.Tensor, weight: fg.Tensor) -> fg.Tensor:
     ``weight`` is one number, or one per channel: of size C for an input [N, C, ...]. Source: torch.nn.functional.prelu.
     """
     x = floats("prelu", input)
-    if weight.ndim == 1 and x.ndim > 2:
-        weight = fg.expand_dims(weight, tuple(range(1, x.ndim - 1)))
-    elif weight.ndim > 1 or weight.ndim > x.ndim and weight.dims != (None,):
+    single = weight.dims in ((), (None,))
+    if weight.ndim > 1 or (x.ndim < 2 and not single):
         raise fg.ShapeError(
             "prelu, argument weight", given=f"a weight of rank {weight.ndim} for an input of rank {x.ndim}",
             expected="one number, or one for each channel (dimension 1 of the input)", fix="flatten it: weight.view(-1)",
         )  # fmt: skip
-    elif weight.ndim > x.ndim:
-        weight = fg.sum(weight)
+    # One number loses its dimension, so that a 0-d input keeps its shape; channels move to dimension 1.
+    weight = fg.sum(weight) if single else fg.expand_dims(weight, tuple(range(1, x.ndim - 1)))
     return fg.where(x > 0, x, weight * x)
 
 
-@library_op(
-    max_val=("max_val at least min_val", lambda min_val, max_val, **_: max_val >= min_val),
-)
+@limited(max_val=("at least min_val", lambda min_val, max_val, **_: max_val >= min_val))
 def hardtanh(input: fg.Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> fg.Tensor:
     """min(max(x, min_val), max_val); gradient 0 at both ends. Source: torch.nn.functional.hardtanh."""
     x = floats("hardtanh", input)
@@ -89,7 +86,7 @@ def hardshrink(input: fg.Tensor, lambd: float = 0.5) -> fg.Tensor:
     return fg.where(fg.abs(x) <= lambd, 0, x)
 
 
-@library_op(lambd=("a number that is at least 0", lambda lambd, **_: lambd >= 0))
+@limited(lambd=("a number that is at least 0", lambda lambd, **_: lambd >= 0))
 def softshrink(input: fg.Tensor, lambd: float = 0.5) -> fg.Tensor:
     """0 where |x| <= lambd, else x - sign(x) lambd. Source: torch.nn.functional.softshrink."""
     x = floats("softshrink", input)
@@ -113,7 +110,7 @@ def elu(input: fg.Tensor, alpha: float = 1.0, inplace: bool = False) -> fg.Tenso
     return fg.where(x <= 0, alpha * fg.expm1(x), x)
 
 
-@library_op(alpha=("a number other than 0", lambda alpha, **_: alpha != 0))
+@limited(alpha=("a number other than 0", lambda alpha, **_: alpha != 0))
 def celu(input: fg.Tensor, alpha: float = 1.0, inplace: bool = False) -> fg.Tensor:
     """x where x > 0, else alpha (exp(x / alpha) - 1). Source: torch.nn.functional.celu; Barron, arXiv 1704.07483."""
     x = floats("celu", input)

@@ -1,27 +1,30 @@
 """Bias and activation in one pass, and residual, bias and activation in one pass.
 
 ``bias_NAME(input, bias, ...)`` is NAME(input + bias, ...), ``residual_bias_NAME(input, bias, residual, ...)`` is
-NAME(input + bias + residual, ...), with the activation's own options. ``bias`` broadcasts: [D] for an input [..., D]. With
-``dim=1`` (any dimension but the last) a bias [C] lies along that dimension of an input [N, C, ...]. ``bias=None`` is none.
+NAME(input + bias + residual, ...), with the activation's own options. ``bias`` broadcasts: [D] for an input [..., D].
+With ``dim=1`` a bias [C] lies along that dimension of an input [N, C, ...]. ``bias=None`` is none.
 One pass over the gradient gives the input's; the bias's is its sum over the dimensions that the bias lacks.
 """
 
 from __future__ import annotations
 
 import fusegen as fg
-from fusegen.ops import activations as act
+from . import activations as act
 
 
 def _along(bias: fg.Tensor, rank: int, dim: int) -> fg.Tensor:
     """``bias``, of rank 1, along dimension ``dim`` of a tensor of ``rank`` dimensions."""
     if not -rank <= dim < max(rank, 1):
         raise fg.ShapeError(
-            "bias, option dim", given=f"dim={dim} for an input of rank {rank}", expected=f"an int from {-rank} to {rank - 1}",
-            fix="count dimensions from 0, or from -1 at the end",
+            "bias, option dim", given=f"dim={dim} for an input of rank {rank}",
+            expected=f"an int from {-rank} to {rank - 1}", fix="count dimensions from 0, or from -1 at the end",
         )  # fmt: skip
     if bias.dtype is fg.bool_:
         raise fg.DtypeError(
-            "argument bias", given="a bool", expected="a tensor of numbers, or None for no bias", fix="pass the bias itself"
+            "argument bias",
+            given="a bool",
+            expected="a tensor of numbers, or None for no bias",
+            fix="pass the bias itself",
         )
     after = rank - 1 - dim % rank if rank else 0
     return fg.expand_dims(bias, tuple(range(1, 1 + after))) if bias.ndim == 1 and after else bias

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fusegen as fg
-from fusegen.ops._options import floats
+from ._options import floats
 
 
 @fg.op

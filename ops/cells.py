@@ -40,7 +40,7 @@ def gru_cell(
         hidden' = (1 - z) n + z hidden = n + z (hidden - n)
 
     Args:
-        input_gates, hidden_gates: [..., 3 H] each, torch's order r, z, n; ``hidden_gates`` apart, because r scales its n.
+        input_gates, hidden_gates: [..., 3 H] each, torch's order r, z, n; apart, because r scales one of them.
         hidden: [..., H].
         input_bias, hidden_bias: [3 H], added to the gates.
 

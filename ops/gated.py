@@ -1,15 +1,15 @@
 """Gated linear units: one half of the features gates the other.
 
-Packed forms take both halves in one tensor, [gate, value] along ``dim``, and read them in place (views, no copies). torch's
-own ``glu`` alone packs them the other way round, [value, gate].
+Packed forms take both halves in one tensor, [gate, value] along ``dim``, and read them in place (views, no copies).
+Only torch's own ``glu`` packs them the other way round, [value, gate].
 Source: Dauphin et al., arXiv 1612.08083; Shazeer, arXiv 2002.05202.
 """
 
 from __future__ import annotations
 
 import fusegen as fg
-from fusegen.ops._options import floats
-from fusegen.ops.activations import gelu, relu, silu
+from ._options import floats
+from .activations import gelu, relu, silu
 
 
 @fg.op

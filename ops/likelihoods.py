@@ -1,15 +1,15 @@
 """Losses that are negative log likelihoods, with torch's names and arguments.
 
 ``reduction`` is "none", "mean" or "sum"; ``size_average`` and ``reduce`` are torch's deprecated way to say it.
-All tensors broadcast. Values are not looked at: a probability outside [0, 1] is no error here (in torch it is, at the price
-of a synchronization on the CPU and of an assertion on the device).
+All tensors broadcast. Values are not looked at, so that nothing waits for the device: a probability outside [0, 1] or a
+negative variance, which torch refuses, is no error here.
 """
 
 from __future__ import annotations
 
 import fusegen as fg
-from fusegen.ops._functions import log_of_complement, log_of_probability
-from fusegen.ops._options import choose, floats, library_op, reduced
+from ._functions import log_of_complement, log_of_probability
+from ._options import choose, floats, limited, reduced
 
 PI = 3.14159265358979323846
 HALF_LOG_2_PI = 0.91893853320467274178
@@ -79,7 +79,8 @@ def kl_div(
     loss = fg.exp(t) * (t - x) if log_target else fg.xlogy(t, t) - t * x
     choose("kl_div", "reduction", reduction, ("none", "mean", "sum", "batchmean"))
     if reduction == "batchmean" and size_average is None and reduce is None:
-        return fg.sum(loss) / fg.size(x, 0) if x.ndim else fg.sum(loss)
+        total: fg.Tensor = fg.sum(loss)
+        return total / fg.size(x, 0) if x.ndim else total
     return reduced("kl_div", loss, "mean" if reduction == "batchmean" else reduction, size_average, reduce)
 
 
@@ -99,7 +100,7 @@ def poisson_nll_loss(
     return reduced("poisson_nll_loss", loss, reduction, size_average, reduce)
 
 
-@library_op(
+@limited(
     eps=("a number greater than 0", lambda eps, **_: eps > 0),
     var=("a number that is at least 0", lambda var, **_: var >= 0),
 )

@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import fusegen as fg
-from fusegen.ops._options import floats, library_op, numbers, reduced
+from ._options import floats, limited, numbers, reduced
 
 
 @fg.op
@@ -32,7 +32,7 @@ def l1_loss(
     return reduced("l1_loss", loss, reduction, size_average, reduce, weight)
 
 
-@library_op(beta=("a number that is at least 0", lambda beta, **_: beta >= 0))
+@limited(beta=("a number that is at least 0", lambda beta, **_: beta >= 0))
 def smooth_l1_loss(
     input: fg.Tensor, target: fg.Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", beta: float = 1.0,
@@ -47,7 +47,7 @@ def smooth_l1_loss(
     return reduced("smooth_l1_loss", loss, reduction, size_average, reduce)
 
 
-@library_op(delta=("a number greater than 0", lambda delta, **_: delta > 0))
+@limited(delta=("a number greater than 0", lambda delta, **_: delta > 0))
 def huber_loss(
     input: fg.Tensor, target: fg.Tensor, reduction: str = "mean", delta: float = 1.0, weight: fg.Tensor = None
 ) -> fg.Tensor:

@@ -379,7 +379,7 @@ template <typename T> FG_DEVICE T floor_divide(T a, T b) {
   return T(a / b - (a % b != T(0) && (a < T(0)) != (b < T(0))));
 }
 
-template <typename T> FG_DEVICE T xlogy(T a, T b) { return b != b ? b : a == T(0) ? T(0) : a * T(log(b)); }
+template <typename T> FG_DEVICE T xlogy(T a, T b) { return b != b ? b : (a == T(0) ? T(0) : a * T(log(b))); }
 
 // a / b for 1 <= b < 2^120, which spares the branches that general division has for b near zero and infinity: one
 // Newton step on the approximate reciprocal, within an ulp.
@@ -404,9 +404,9 @@ FG_DEVICE double sigmoid(double x) {
   const double e = exp(-fabs(x));
   return (x >= 0.0 ? 1.0 : e) / (1.0 + e);
 }
-// exp(min(x, 20)), NaN for NaN.
-FG_DEVICE float exp_clamped(float x) { return expf(x > 20.0f ? 20.0f : x); }
-FG_DEVICE double exp_clamped(double x) { return exp(x > 20.0 ? 20.0 : x); }
+// exp(x), x clamped where the square is still finite and the power -4 is zero; NaN for NaN.
+FG_DEVICE float exp_clamped(float x) { return expf(x > 40.0f ? 40.0f : x); }
+FG_DEVICE double exp_clamped(double x) { return exp(x > 350.0 ? 350.0 : x); }
 FG_DEVICE float softplus(float x) { return maximum(x, 0.0f) + log1pf(expf(-fabsf(x))); }
 FG_DEVICE double softplus(double x) { return maximum(x, 0.0) + log1p(exp(-fabs(x))); }
 FG_DEVICE float logsigmoid(float x) { return minimum(x, 0.0f) - log1pf(expf(-fabsf(x))); }
@@ -427,7 +427,7 @@ FG_DEVICE float approx_exp2_flushing(float x) { return x < -126.0f ? 0.0f : appr
 FG_DEVICE float approx_log2(float x) {
   const float y = log2f(x);
   const float error = approx_error(x, 2.4e-7f);
-  return y == floorf(y) ? y : x > 0.5f && x < 2.0f ? y + error : y * (1.0f + error);
+  return y == floorf(y) ? y : (x > 0.5f && x < 2.0f ? y + error : y * (1.0f + error));
 }
 FG_DEVICE float approx_reciprocal(float x) {
   if (fabsf(x) < 1.17549435e-38f) return copysignf(infinity<float>(), x);
@@ -468,7 +468,7 @@ FG_DEVICE float fast_exp(float x) { return approx_exp2(x * 1.4426950408889634f);
 FG_DEVICE float fast_exp_below(float x) {
   return approx_exp2_flushing(x * 1.4426950408889634f + 24.0f) * 5.9604644775390625e-8f;
 }
-FG_DEVICE float fast_exp_clamped(float x) { return fast_exp_below(minimum(x, 20.0f)); }
+FG_DEVICE float fast_exp_clamped(float x) { return fast_exp_below(minimum(x, 40.0f)); }
 FG_DEVICE float fast_log2(float x) {
   return fabsf(x - 1.0f) < 0.1f ? near_log1p(x - 1.0f) * 1.4426950408889634f : approx_log2(x);
 }

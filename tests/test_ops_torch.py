@@ -20,7 +20,9 @@ INFOS = {
 }
 NAMES = sorted(INFOS)
 # torch's own sample has the condition second.
-OURS = {name: OURS[name] for name in NAMES} | {"where": lambda a, condition, b: fg.ops.where(condition, a, b)}
+OURS = {name: getattr(fg.ops, name) for name in NAMES} | {
+    "where": lambda a, condition, b: fg.ops.where(condition, a, b)
+}
 # We broadcast where torch does not, and take numbers where torch wants tensors.
 LENIENT = {"masked_fill", "maximum", "minimum"}
 # torch multiplies by a sixth that it rounded to float32.

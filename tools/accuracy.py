@@ -23,8 +23,9 @@ from typing import Any
 import torch
 
 import fusegen as fg
+from fusegen.declare.language import NOT_FUNCTIONS, TABLE_FUNCTIONS
 from fusegen.declare.table import Function as Row
-from fusegen.declare.table import rows
+from fusegen.declare.table import lookup
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "accuracy.md"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32)
@@ -53,6 +54,7 @@ class Case:
         derivative: the derivative in float64, where autograd of ``torch_op`` cancels or overflows there.
         oracle: the value in float64, where ``torch_op`` is not good enough there.
         floor: absolute errors of the derivative up to this do not count (see `FLOORS`).
+        cancels: errors of the value up to this fraction of the input do not count.
         reach: only inputs up to this size.
     """
 
@@ -63,6 +65,7 @@ class Case:
     derivative: Function | None = None
     oracle: Function | None = None
     floor: float = 0.0
+    cancels: float = 0.0
     reach: float = math.inf
 
 
@@ -144,7 +147,6 @@ STABLE_DERIVATIVES: dict[str, Function] = {
     "asinh": lambda x: 1 / torch.hypot(x, torch.ones((), dtype=x.dtype)),
     "acosh": lambda x: torch.rsqrt(x - 1) * torch.rsqrt(x + 1),
     "cbrt": lambda x: x.abs().pow(-2 / 3) / 3,
-    "exp_clamped": lambda x: torch.where(x > 20, torch.zeros_like(x), torch.exp(x)),
 }
 ORACLES: dict[str, Function] = {
     "digamma": _digamma,
@@ -152,15 +154,19 @@ ORACLES: dict[str, Function] = {
 }
 # 1 - y^2 and y (1 - y) keep the absolute precision of float32, as torch's do: where the function is saturated, the
 # derivative is smaller than that and its digits mean nothing.
+# The same holds of activations, whose derivatives change sign somewhere.
 FLOORS = {"tanh": 8e-7, "sigmoid": 8e-7}
+ACTIVATION_FLOOR = 1.5e-6
+# x - tanh(x) keeps what float32's x has left.
+CANCELS = {"tanhshrink": 2.5e-7}
 # Which zero of two is the larger is up to the hardware.
 ZERO_TIES = ("minimum", "maximum", "clamp")
 
-_NOT_SWEPT = frozenset(
+NOT_SWEPT = frozenset(
     # not a function of floats alone, or the identity
     "cast powi barrier polygamma where logical_and logical_or logical_xor logical_not bitwise_and bitwise_or "
-    # lowering uses ratio only where its second argument lies in its domain; there it is division
-    "bitwise_xor bitwise_not left_shift right_shift ratio".split()
+    # lowering uses these two only where their arguments lie in their domains: division, exponential
+    "bitwise_xor bitwise_not left_shift right_shift ratio exp_clamped".split()
 )
 
 
@@ -178,8 +184,8 @@ def _declared(row: Row) -> Callable[..., Any]:
 
 def table_cases() -> Iterator[Case]:
     """One case for each row of the function table that takes floats."""
-    for row in rows():
-        if row.name not in _NOT_SWEPT:
+    for row in map(lookup, (*NOT_FUNCTIONS, *TABLE_FUNCTIONS)):
+        if row.name not in NOT_SWEPT:
             yield Case(
                 row.name, fg.op(_declared(row), name=f"sweep_{row.name}"), lambda *x, _row=row: _row.reference(torch, *x),
                 row.arity, STABLE_DERIVATIVES.get(row.name), ORACLES.get(row.name), FLOORS.get(row.name, 0.0),
@@ -192,10 +198,72 @@ def table_cases() -> Iterator[Case]:
         )  # fmt: skip
 
 
+# -- activations ----------------------------------------------------------------------------------------------------
+
+
+def _normal(x: torch.Tensor) -> torch.Tensor:
+    """The normal distribution function without 1 + erf, which cancels in the left tail."""
+    return 0.5 * torch.erfc(-x * math.sqrt(0.5))
+
+
+def _gelu_slope(x: torch.Tensor) -> torch.Tensor:
+    return _normal(x) + x * torch.exp(-0.5 * x * x) / math.sqrt(2 * math.pi)
+
+
+def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
+    return x * torch.sigmoid(2 * math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+
+
+def _gelu_tanh_slope(x: torch.Tensor) -> torch.Tensor:
+    scale = 2 * math.sqrt(2 / math.pi)
+    u = scale * (x + 0.044715 * x**3)
+    return torch.sigmoid(u) + x * _exp_over_square(u) * scale * (1 + 3 * 0.044715 * x * x)
+
+
+def _tanhshrink(x: torch.Tensor) -> torch.Tensor:
+    x2 = x * x
+    series = x * x2 * (1 / 3 - x2 * (2 / 15 - x2 * (17 / 315 - x2 * (62 / 2835))))
+    return torch.where(x.abs() < 0.03, series, x - torch.tanh(x))
+
+
+# By name: what stands for torch's op, the derivative and the oracle in float64 where torch's cancel, options of both.
+_F = torch.nn.functional
+ACTIVATIONS: dict[str, tuple[Function, Function | None, Function | None, dict[str, Any]]] = {
+    **{
+        name: (getattr(_F, name), None, None, {})
+        for name in (
+            "relu", "relu6", "leaky_relu", "hardtanh", "hardsigmoid", "hardswish", "hardshrink", "softshrink", "elu",
+            "celu", "selu", "silu", "mish", "softplus",
+        )
+    },
+    "softsign": (_F.softsign, lambda x: 1 / (1 + x.abs()) ** 2, None, {}),
+    "sigmoid": (torch.sigmoid, _exp_over_square, None, {}),
+    "tanh": (torch.tanh, _sech2, None, {}),
+    "logsigmoid": (_F.logsigmoid, lambda x: torch.sigmoid(-x), None, {}),
+    "tanhshrink": (_F.tanhshrink, lambda x: torch.tanh(x) ** 2, _tanhshrink, {}),
+    "threshold": (_F.threshold, None, None, {"threshold": 0.5, "value": -1.0}),
+    "gelu": (_F.gelu, _gelu_slope, lambda x: x * _normal(x), {}),
+    "gelu, tanh": (_F.gelu, _gelu_tanh_slope, _gelu_tanh, {"approximate": "tanh"}),
+    "quick_gelu": (lambda x: x * torch.sigmoid(1.702 * x), None, None, {}),
+    "squared_relu": (lambda x: torch.square(_F.relu(x)), None, None, {}),
+}  # fmt: skip
+
+
+def activation_cases() -> Iterator[Case]:
+    """One case for each activation of the library, after its declaration in ``ops/``."""
+    for name, (torch_op, derivative, oracle, options) in ACTIVATIONS.items():
+        op = getattr(fg.ops, name.partition(",")[0])
+        yield Case(
+            f"ops.{name}", lambda x, _op=op, _o=options: _op(x, **_o),
+            lambda x, _op=torch_op, _o=options: _op(x, **_o), 1, derivative, oracle, ACTIVATION_FLOOR,
+            CANCELS.get(name, 0.0), 1e38 if name == "quick_gelu" else math.inf,  # 1.702 x overflows beyond
+        )  # fmt: skip
+
+
 @cache
 def cases() -> tuple[Case, ...]:
     """Everything that is swept, in the order of the page."""
-    return tuple(table_cases())
+    return (*table_cases(), *activation_cases())
 
 
 # -- inputs ----------------------------------------------------------------------------------------------------------
@@ -246,8 +314,15 @@ def ulp(reference: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return torch.ldexp(torch.ones_like(reference), exponent - bits)
 
 
-def largest_error(got: torch.Tensor, reference: torch.Tensor, x: Tensors, floor: float = 0.0) -> Error:
-    """Of ``got`` from the float64 ``reference``. An overflow counts as the next power of two."""
+def largest_error(
+    got: torch.Tensor, reference: torch.Tensor, x: Tensors, floor: torch.Tensor | float = 0.0, nan_too: bool = True
+) -> Error:
+    """Of ``got`` from the float64 ``reference``. An overflow counts as the next power of two.
+
+    Args:
+        floor: absolute errors up to this do not count.
+        nan_too: inputs that are NaN count. Derivatives there are torch's on the CPU or torch's on the GPU: not both.
+    """
     dtype, got = got.dtype, got.double()
     points = torch.stack([t.double() for t in x], 1)
 
@@ -259,11 +334,12 @@ def largest_error(got: torch.Tensor, reference: torch.Tensor, x: Tensors, floor:
         return Error(math.inf if wrong else 0.0, next(iter(wrong), ()), frozenset(), frozenset())
     top = 2.0 ** (math.floor(math.log2(torch.finfo(dtype).max)) + 1)
     rounded = reference.to(dtype).double()
-    nan_differs = where((got.isnan() != rounded.isnan()) & ~points.isnan().any(1))
+    ignored = points.isnan().any(1) & (not nan_too)
+    nan_differs = where((got.isnan() != rounded.isnan()) & ~ignored)
     zero_differs = where((got == 0) & (rounded == 0) & (torch.signbit(got) != torch.signbit(rounded)))
     difference = (got.clamp(-top, top) - reference.clamp(-top, top)).abs()
     error = difference / ulp(reference.clamp(-top * 0.75, top * 0.75), dtype)
-    error[got.isnan() | rounded.isnan() | (difference <= floor)] = 0
+    error[got.isnan() | rounded.isnan() | ignored | (difference <= floor)] = 0
     worst = int(error.argmax())
     return Error(float(error[worst]), tuple(points[worst].tolist()), nan_differs, zero_differs)
 
@@ -307,8 +383,10 @@ def sweep(case: Case, dtype: torch.dtype, device: str = "cpu") -> Result:
 
     def errors(function: Function) -> tuple[Error, Error | None]:
         value, derivatives = _with_derivatives(function, tuple(t.to(device) for t in x))
-        return largest_error(value.cpu(), oracle, x), _worst(
-            None if got is None else largest_error(got, torch.zeros_like(exact[0]) if s is None else s, x, case.floor)
+        return largest_error(value.cpu(), oracle, x, case.cancels * exact[0].abs()), _worst(
+            None
+            if got is None
+            else largest_error(got, torch.zeros_like(exact[0]) if s is None else s, x, case.floor, nan_too=False)
             for got, s in zip(derivatives, slopes, strict=True)
         )
 
@@ -344,7 +422,7 @@ def complaints(result: Result) -> list[str]:
         worse = error.nan_differs - (torchs.nan_differs if torchs else frozenset())
         if worse:
             found.append(f"{where}: NaN where float64 has none, or the other way round, at {sorted(worse)[:5]}")
-        if which == "derivative" or result.case.name in ZERO_TIES:
+        if which == "derivative" or result.case.name in ZERO_TIES or result.case.name.startswith("ops."):
             continue
         if error.zero_differs - (torchs.zero_differs if torchs else frozenset()):
             found.append(f"{where}: zero of the other sign at {sorted(error.zero_differs)[:5]}")

@@ -1,7 +1,7 @@
 """Writes the goldens: the CUDA and every stage of the library's ops, for people to read and for tests to compare.
 
-    python tools/generate.py [OP ...]            write generated/<op>/<pass>.<dtype>.cu and generated/<op>/stages.txt
-    python tools/generate.py --check [OP ...]    fail if they are not what the compiler makes now, and say what differs
+python tools/generate.py [OP ...]            write generated/<op>/<pass>.<dtype>.cu and generated/<op>/stages.txt
+python tools/generate.py --check [OP ...]    fail if they are not what the compiler makes now, and say what differs
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ PATTERNS: dict[str, tuple[list[tuple[int, ...]], dict[int, tuple[int, ...]], int
     "transposed": ([(1024, 512)] * 3, {1: (1, 1024)}, 0),
     "strided": ([(1024, 512)] * 3, {0: (2048, 2), 2: (516, 1)}, 0),
     "unaligned": ([(1024, 512)] * 3, {}, 4),
-    "channels_last": ([(8, 64, 56, 56), (8, 64, 56, 56), (64, 1, 1)], {i: (200704, 1, 3584, 64) for i in (0, 1)}, 0),
+    "channels_last": ([(8, 64, 56, 56), (8, 64, 56, 56), (64, 1, 1)], dict.fromkeys((0, 1), (200704, 1, 3584, 64)), 0),
     "index64": ([(65536, 65536), (65536, 65536), (65536,)], {}, 0),
     "scalar": ([(512, 3072), (512, 3072)], {}, 0),
 }
@@ -131,7 +131,9 @@ def check(names: Sequence[str], most_lines: int = 12) -> list[str]:
             continue
         found = target.read_text(encoding="utf-8")
         if found != text:
-            lines = list(difflib.unified_diff(found.splitlines(), text.splitlines(), "written", "made now", "", "", 1, ""))
+            lines = list(
+                difflib.unified_diff(found.splitlines(), text.splitlines(), "written", "made now", "", "", 1, "")
+            )
             changed = sum(line[:1] in "+-" for line in lines[2:])
             report.append(f"stale    generated/{path}: {changed} lines differ")
             if sum(line.startswith("    ") for line in report) < 5 * most_lines:
@@ -143,7 +145,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Exit code: 0, or 1 where --check finds something."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("ops", nargs="*", metavar="OP", help="names of the library; all of it by default")
-    parser.add_argument("--check", action="store_true", help="write nothing; fail when a file is stale, missing or orphaned")
+    parser.add_argument(
+        "--check", action="store_true", help="write nothing; fail when a file is stale, missing or orphaned"
+    )
     given = parser.parse_args(arguments)
     try:
         if not given.check:

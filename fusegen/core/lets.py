@@ -18,7 +18,7 @@ _RESERVED = frozenset(
     "warp grid row col rows cols tile split splits rest result inside begin end chunk piece matrix m main y0 y1 j0 j1 jn yn "
     "gamma signgam index time abs min max exp exp2 expm1 log log2 log10 log1p sqrt rsqrt cbrt pow sin cos tan asin acos "
     "atan atan2 sinh cosh tanh asinh acosh atanh hypot erf erfc erfinv lgamma floor ceil trunc rint fmod copysign exp10 "
-    "sincos rsqrtf exp10f sincosf assert".split()
+    "line sincos rsqrtf exp10f sincosf assert".split()
 )
 
 

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fusegen.core import dtypes
 from fusegen.core.errors import DeclarationError
@@ -14,19 +14,20 @@ from fusegen.core.ir import Op
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, trace
 from fusegen.declare.value import Value, current
 
-
 if TYPE_CHECKING:
-    Const = Scalar = Tensor = Any
+    Const: TypeAlias = Any
+    Scalar: TypeAlias = Any
+    Tensor: TypeAlias = Any
 else:
 
     class Const:
         """Annotation of a parameter whose value is fixed when the op is compiled: ``power: fg.Const = 2``."""
 
     class Scalar:
-        """Annotation of a parameter that takes a Python number at run time, also where its default is an int or None."""
+        """Annotation of a parameter that takes a Python number at run time, whatever its default is."""
 
     class Tensor:
-        """Annotation of a parameter that takes a tensor; for people and type checkers, fusegen looks at what is passed."""
+        """Annotation of a parameter that takes a tensor: for people and type checkers."""
 
 
 _codes: set[Any] = set()
@@ -117,8 +118,8 @@ class Declaration:
         op = self.traces.get(key)
         if (
             op is None
-            or any(isinstance(value, TensorSpec) for value in arguments.values())
-            and _sizes_clash(op, arguments)
+            or (any(isinstance(value, TensorSpec) for value in arguments.values())
+            and _sizes_clash(op, arguments))
         ):
             op = trace(self.function, self.name, self.declared, arguments, _codes)
             self.traces[key] = op
@@ -171,4 +172,5 @@ def _sizes_clash(op: Op, arguments: Mapping[str, Any]) -> bool:
 
 
 def is_symbolic(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+    """Whether a call's arguments come from a declaration that is being traced."""
     return any(isinstance(value, Value) for value in (*args, *kwargs.values()))

@@ -170,7 +170,7 @@ def _close(tracer: Tracer, name: str, declared: str, scalars: list[Scalar], retu
 
     operands = [replace(o, name=final.get(o.name, o.name), shape=shape(dims)) for o, dims in tracer.operands]
     reduces = [
-        Reduce(final[r.name], r.kind, close(r.expr), tuple(sorted((axis_names[a.find()] for a in over))))
+        Reduce(final[r.name], r.kind, close(r.expr), tuple(sorted(axis_names[a.find()] for a in over)))
         for r, over in tracer.reduces
     ]
     outputs = _name_outputs(tracer, results, close, shape, kind, taken)

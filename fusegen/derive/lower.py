@@ -27,14 +27,14 @@ def _equals(expr: Expr, value: float) -> bool:
 
 
 def logistic_exponential(u: Expr) -> Call:
-    """e^u with u clamped at 20, where 1 + e^u equals e^u to more than float32's precision; NaN passes."""
+    """e^u with u clamped (see the row) far beyond where 1 + e^u equals e^u; NaN passes."""
     return apply("exp_clamped", u)
 
 
 def tanh_of_softplus(node: Call) -> Expr | None:
     """tanh(log(1 + e^u)) = n / (n + 2) with n = e^u (e^u + 2): one exponential instead of three calls.
 
-    From u = 20 on the value is 1 to the last bit of a double, so the clamp that keeps e^u finite loses nothing.
+    From u = 20 on the value is 1 to the last bit of a double, so the clamp that keeps n finite loses nothing.
     """
     if node.function != "tanh" or not _is_call(node.args[0], "softplus"):
         return None
@@ -44,7 +44,10 @@ def tanh_of_softplus(node: Call) -> Expr | None:
 
 
 def sech2_of_softplus(node: Call) -> Expr | None:
-    """1 - tanh(log(1 + e^u))^2 = 4 (n + 1) / (n + 2)^2, without the cancellation."""
+    """1 - tanh(log(1 + e^u))^2 = 4 (n + 1) / (n + 2)^2, without the cancellation.
+
+    At the clamp 1 / (n + 2)^2 is zero, as it must be: mish's derivative has it times u, however large.
+    """
     if node.function != "sub" or not _equals(node.args[0], 1) or not _is_call(node.args[1], "powi"):
         return None
     power = node.args[1]
@@ -104,7 +107,7 @@ RULES: tuple[Callable[[Call], Expr | None], ...] = (
 
 
 def _share_exponential(roots: list[Expr]) -> Callable[[Call], Expr | None]:
-    """sigmoid(u) = e / (e + 1) where e = e^min(u, 20) is there already; float32 only, where the clamp rounds to 1."""
+    """sigmoid(u) = e / (e + 1) where the clamped e = e^u is there already; float32 only."""
     present = {node for node in walk(roots) if _is_call(node, "exp_clamped")}
 
     def rule(node: Call) -> Expr | None:

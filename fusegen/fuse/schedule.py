@@ -28,6 +28,10 @@ WANTED_BLOCKS = 528
 WHOLE_BLOCKS = 1056
 # From so many pieces on, a block adds up each result's; below, a thread does.
 WIDE_FINISH = 8
+# A thread adds up a result by itself where results are many enough to keep a GPU busy, and either their elements few or
+# neighbouring results neighbours in memory.
+SERIAL_RESULTS = 2**16
+SERIAL_ELEMENTS = 64
 
 
 class Access(Enum):
@@ -64,7 +68,7 @@ class Placement:
 class Schedule:
     """What the text of a kernel depends on, beside the kernel itself.
 
-    ``template``: elementwise, turned, whole, row or column. ``loops`` counts the merged axes that are walked in parallel,
+    ``template``: elementwise, turned, whole, serial, row or column. ``loops`` counts the merged axes that are walked in parallel,
     ``inner`` those that are reduced. ``split``: the reduced axes are divided over blocks, and a second kernel adds up.
     ``exact``: the vectors come out even. The text then has no branch for the last one, which matters: behind a branch
     the next operand's load waits for this one's data.
@@ -282,6 +286,8 @@ def _reduction(
     m, n = prod(loop.size for loop in kept), prod(loop.size for loop in over)
     along_kept = bool(kept) and bool(over) and _faster(kept[-1], over[-1], kernel)
     template = "column" if along_kept else "row"
+    if m >= SERIAL_RESULTS and (n <= SERIAL_ELEMENTS or (along_kept and n <= m)):
+        return _serial(kernel, kept, over, buffers, axis_sizes)
     threads = THREADS if along_kept else min(THREADS, max(TILE, -(-n // TILE) * TILE))
     blocks = -(-m // TILE) if along_kept else m
     rows = threads // TILE if along_kept else threads
@@ -289,19 +295,37 @@ def _reduction(
     chunk = -(-n // splits) if n else 0
     splits = max(1, -(-n // chunk)) if chunk else 1
     loops = [*kept, *over]
-    placements = []
-    for name in _names(kernel):
-        strides = [loop.strides[name] for loop in loops]
-        placements.append(Placement(name, Access.STRIDED if any(strides) else Access.SINGLE, _moves(strides)))
     launch = Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
         axis_sizes, (blocks, splits, 1), splits, chunk, (TILE, threads // TILE, 1) if along_kept else (threads, 1, 1),
     )  # fmt: skip
     found = Schedule(
-        template, len(kept), len(over), 1, threads, _index_type(loops, buffers), False, tuple(placements), splits > 1,
-        wide_finish=splits > WIDE_FINISH,
+        template, len(kept), len(over), 1, threads, _index_type(loops, buffers), False, _by_stride(kernel, loops),
+        splits > 1, wide_finish=splits > WIDE_FINISH,
     )  # fmt: skip
     return found, launch
+
+
+def _by_stride(kernel: Kernel, loops: Sequence[_Loop]) -> tuple[Placement, ...]:
+    """Everything found by coordinates and strides."""
+    placements = []
+    for name in _names(kernel):
+        strides = [loop.strides[name] for loop in loops]
+        placements.append(Placement(name, Access.STRIDED if any(strides) else Access.SINGLE, _moves(strides)))
+    return tuple(placements)
+
+
+def _serial(
+    kernel: Kernel, kept: list[_Loop], over: list[_Loop], buffers: Mapping[str, Buffer], axis_sizes: Mapping[str, int]
+) -> tuple[Schedule, Launch]:
+    loops = [*kept, *over]
+    m = prod(loop.size for loop in kept)
+    launch = Launch(
+        tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
+        axis_sizes, (-(-m // THREADS), 1, 1),
+    )  # fmt: skip
+    index = _index_type(loops, buffers)
+    return Schedule("serial", len(kept), len(over), 1, THREADS, index, False, _by_stride(kernel, loops)), launch
 
 
 def _faster(a: _Loop, b: _Loop, kernel: Kernel) -> bool:

@@ -71,7 +71,14 @@ def headers() -> dict[str, str]:
 def render(kernel: Kernel, schedule: Schedule) -> Rendered:
     """CUDA text of ``kernel`` as ``schedule`` says."""
     view = _View(kernel, schedule)
-    fill = {"elementwise": view.elementwise, "turned": view.turned, "whole": view.whole, "row": view.reduction, "column": view.reduction}
+    fill = {
+        "elementwise": view.elementwise,
+        "turned": view.turned,
+        "whole": view.whole,
+        "serial": view.reduction,
+        "row": view.reduction,
+        "column": view.reduction,
+    }
     body = _environment().get_template(f"{schedule.template}.cu.j2").render(fill[schedule.template]())
     finish = None
     if schedule.split:
@@ -79,7 +86,7 @@ def render(kernel: Kernel, schedule: Schedule) -> Rendered:
         body += _environment().get_template("finish.cu.j2").render(view.finish(finish))
     extra = _extra_headers(kernel)
     text = _file_text(extra, [body])
-    return Rendered(text, kernel.name, finish, schedule.template != "elementwise", extra)
+    return Rendered(text, kernel.name, finish, schedule.template not in ("elementwise", "serial"), extra)
 
 
 def one_file(kernels: Sequence[Rendered]) -> str:
@@ -186,16 +193,19 @@ class _View:
 
     def elementwise(self) -> dict[str, Any]:
         schedule = self.schedule
-        return {**self._common(), "vector": schedule.vector, **(self._scalar() if schedule.vector == 1 else self._vector())}
+        return {
+            **self._common(),
+            "vector": schedule.vector,
+            **(self._scalar() if schedule.vector == 1 else self._vector()),
+        }
 
     def _scalar(self) -> dict[str, Any]:
         """One element a thread: no vectors, no inner loop."""
         names = [*(o.name for o in self.kernel.operands), *(o.name for o in self.kernel.outputs)]
         at = {name: self._scalar_offset(name) for name in names}
         inner = [self._read(o, at[o.name]) for o in self.kernel.operands] + self._lets(self.kernel.body)
-        inner += [
-            f"fg::store({self._pointer(o.name, at[o.name])}, {self.printer.text(o.expr)});" for o in self.kernel.outputs
-        ]
+        for output in self.kernel.outputs:
+            inner += self._store(self._pointer(output.name, at[output.name]), output)
         coordinates = []
         if needs_coordinates(self.schedule):
             names = [p.name for p in self.schedule.placements if p.access is Access.STRIDED]
@@ -210,6 +220,14 @@ class _View:
         if access in (Access.DENSE, Access.UNALIGNED):
             return "i"
         return self._offset(name, range(self.schedule.loops))
+
+    def _store(self, pointer: str, output: Output) -> list[str]:
+        """The value's name first where both do not fit one line."""
+        value = self.printer.text(output.expr)
+        line = f"fg::store({pointer}, {value});"
+        if len(line) + len("      ") <= WIDTH:
+            return [line]
+        return [f"const {output.expr.dtype.ctype} {output.name} = {value};", f"fg::store({pointer}, {output.name});"]
 
     def _read(self, operand: Operand, offset: str) -> str:
         return f"const {operand.dtype.compute.ctype} {operand.name} = fg::load({self._pointer(operand.name, offset)});"
@@ -312,14 +330,16 @@ class _View:
             if schedule.placement(operand.name).access is Access.TURNED:
                 offset = self._tile_offset(operand.name, outer)
                 tiles.append({"name": operand.name, "ctype": ctype, "offset": offset})
-                inner.append(f"const {ctype} {operand.name} = {operand.name}_tile[threadIdx.x][y];")
+                inner.append(f"const {ctype} {operand.name} = {operand.name}_tile[threadIdx.x][line];")
             else:
                 inner.append(self._read(operand, self._tile_offset(operand.name, outer)))
         inner += self._lets(self.kernel.body)
         for output in self.kernel.outputs:
             pointer = self._pointer(output.name, self._tile_offset(output.name, outer))
-            inner.append(f"fg::store({pointer}, {self.printer.text(output.expr)});")
-        coordinates = self._coordinates(0, outer - 1, "rest", self._moving(names, range(outer)), "matrix") if outer else []
+            inner += self._store(pointer, output)
+        coordinates = (
+            self._coordinates(0, outer - 1, "rest", self._moving(names, range(outer)), "matrix") if outer else []
+        )
         return {**self._common(), "loops": schedule.loops, "tiles": tiles, "inner": inner, "coordinates": coordinates}
 
     def _tile_offset(self, name: str, outer: int) -> str:
@@ -337,7 +357,9 @@ class _View:
         kept, total = range(schedule.loops), schedule.loops + schedule.inner
         names = [o.name for o in kernel.operands if o.name in self.read_in_body]
         per_element = [n for n in names if self._moving([n], range(schedule.loops, total))]
-        inner = self._coordinates(schedule.loops, total - 1, "i", self._moving(per_element, range(schedule.loops, total)))
+        inner = self._coordinates(
+            schedule.loops, total - 1, "i", self._moving(per_element, range(schedule.loops, total))
+        )
         kept_reads = []
         for operand in kernel.operands:
             if operand.name in per_element:
@@ -356,7 +378,9 @@ class _View:
             "accumulators": self._accumulators(),
             "inner": inner,
             "sums": [r.name for r in kernel.reduces],
-            "finish": self._partials(f"{schedule.index}(blockIdx.y) * m + result") if schedule.split else self._epilogue(set(names) - set(per_element)),
+            "finish": self._partials(f"{schedule.index}(blockIdx.y) * m + result")
+            if schedule.split
+            else self._epilogue(set(names) - set(per_element)),
         }
 
     def _late_operands(self) -> list[str]:
@@ -379,7 +403,7 @@ class _View:
         lines += self._lets(self.kernel.epilogue)
         for output in self.kernel.outputs:
             pointer = self._pointer(output.name, self._offset(output.name, kept))
-            lines.append(f"fg::store({pointer}, {self.printer.text(output.expr)});")
+            lines += self._store(pointer, output)
         return lines
 
     def finish(self, name: str) -> dict[str, Any]:
@@ -398,8 +422,10 @@ class _View:
 
 
 def _signature(name: str, params: Sequence[Param]) -> str:
-    """``name(type a,  // [D0]`` with one parameter a line, numbers together on the last lines."""
-    indent = " " * (len("void ") + len(name) + 1)
+    """``name(type a,  // [D0]`` with one parameter a line, numbers together on the last lines.
+
+    Parameters stand below the first one; where the name is too long for that, below the name.
+    """
     pointers = [p for p in params if p.kind in ("in", "out", "partial")]
     numbers = [f"{p.ctype} {p.name}" for p in params if p not in pointers]
     lines = []
@@ -408,11 +434,15 @@ def _signature(name: str, params: Sequence[Param]) -> str:
         lines.append((f"{p.ctype} {p.name}" + (")" if last else ","), p.comment))
     width = max((len(text) for text, _ in lines), default=0)
     printed = [f"{text:<{width}}  // {comment}" for text, comment in lines]
+    indent = " " * (len("void ") + len(name) + 1)
+    first = f"{name}("
+    if len(indent) + max(map(len, printed), default=0) > WIDTH:
+        indent = "    "
+        first += "\n" + indent
     if numbers:
         printed += _packed(numbers, WIDTH - len(indent) - len(") {"))
         printed[-1] += ")"
-        return f"{name}({(chr(10) + indent).join(printed)}"
-    return f"{name}({(chr(10) + indent).join(printed)}\n    "
+    return first + ("\n" + indent).join(printed) + ("" if numbers else "\n    ")
 
 
 def _packed(items: Sequence[str], width: int) -> list[str]:
@@ -458,6 +488,8 @@ def explain(kernel: Kernel, schedule: Schedule) -> str:
     if schedule.template == "whole":
         along = f", and writes {', '.join(o.name for o in kernel.pointwise)} on the way" if kernel.pointwise else ""
         return f"whole: one pass adds up everything{along}{pieces}"
+    if schedule.template == "serial":
+        return f"serial: a thread a result, which sums over {over}"
     if schedule.template == "row":
-        return f"row: a block sums over {over}, which lies along the fast axis{pieces}"
+        return f"row: a block sums over {over}, along the fast axis{pieces}"
     return f"column: 32 neighbouring results a block, summed over {over}{pieces}"

@@ -1,0 +1,123 @@
+// fusegen emit alpha_over --which backward --dtype float32 --shape foreground=8,3,256,256
+//     --shape foreground_alpha=8,1,256,256 --shape background=8,3,256,256 --shape background_alpha=8,1,256,256
+#include "fusegen.cuh"
+
+// alpha_over, backward                                        declared in ops/blends.py
+//   diff_foreground_alpha = 1 - foreground_alpha
+//   behind = background_alpha * diff_foreground_alpha
+//   alpha = foreground_alpha + behind
+//   same_alpha = alpha == 0
+//   sum = foreground_alpha * foreground + behind * background
+//   ratio_alpha = (foreground - background * background_alpha) / alpha
+//   sum_2 = (background_alpha - 1) * sum / alpha / alpha + ratio_alpha
+//   ratio_alpha_2 = (foreground_alpha - 1) * sum / alpha / alpha
+//   sum_3 = background * diff_foreground_alpha / alpha + ratio_alpha_2
+//   sum_d_foreground_alpha = sum[d1](where(same_alpha, 0, d_colour * sum_2))
+//   sum_d_background_alpha = sum[d1](where(same_alpha, 0, d_colour * sum_3))
+//   diff_foreground_alpha_2 = 1 - foreground_alpha
+//   d_foreground_alpha = d_alpha * (1 - background_alpha) + sum_d_foreground_alpha
+//   d_background_alpha = d_alpha * diff_foreground_alpha_2 + sum_d_background_alpha
+// column: 32 neighbouring results a block, summed over D1
+extern "C" __global__ __launch_bounds__(256)
+void alpha_over_backward_f32_d_foreground_alpha_and_1_more(
+    const float* __restrict__ foreground_ptr,        // [D0, D1, D2, D3]
+    const float* __restrict__ foreground_alpha_ptr,  // [D0, 1, D2, D3]
+    const float* __restrict__ background_ptr,        // [D0, D1, D2, D3]
+    const float* __restrict__ background_alpha_ptr,  // [D0, 1, D2, D3]
+    const float* __restrict__ d_colour_ptr,          // [D0, D1, D2, D3]
+    const float* __restrict__ d_alpha_ptr,           // [D0, 1, D2, D3]
+    float* __restrict__ d_foreground_alpha_ptr,      // [D0, 1, D2, D3]
+    float* __restrict__ d_background_alpha_ptr,      // [D0, 1, D2, D3]
+    int m, int n, fg::Divisor n1, int foreground_stride0, int foreground_stride2, int foreground_alpha_stride0,
+    int background_stride0, int background_stride2, int background_alpha_stride0, int d_colour_stride0,
+    int d_colour_stride2, int d_alpha_stride0, int d_foreground_alpha_stride0, int d_background_alpha_stride0) {
+  // A block owns 32 neighbouring results; its 8 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 32 + threadIdx.x;
+  const bool inside = result < m;
+  int rest = result;
+  const int j1 = fg::take(rest, n1);
+  const int j0 = rest;
+
+  float sum_d_foreground_alpha = 0;
+  float sum_d_background_alpha = 0;
+  if (inside) {
+    const float foreground_alpha = fg::load(foreground_alpha_ptr + j0 * foreground_alpha_stride0 + j1);
+    const float background_alpha = fg::load(background_alpha_ptr + j0 * background_alpha_stride0 + j1);
+    for (int i = threadIdx.y; i < n; i += 8) {
+      const int j2 = i;
+      const float foreground = fg::load(foreground_ptr + j0 * foreground_stride0 + j1 + j2 * foreground_stride2);
+      const float background = fg::load(background_ptr + j0 * background_stride0 + j1 + j2 * background_stride2);
+      const float d_colour = fg::load(d_colour_ptr + j0 * d_colour_stride0 + j1 + j2 * d_colour_stride2);
+      const float diff_foreground_alpha = 1.0f - foreground_alpha;
+      const float behind = background_alpha * diff_foreground_alpha;
+      const float alpha = foreground_alpha + behind;
+      const bool same_alpha = alpha == 0.0f;
+      const float sum = foreground_alpha * foreground + behind * background;
+      const float ratio_alpha = (foreground - background * background_alpha) / alpha;
+      const float sum_2 = (background_alpha - 1.0f) * sum / alpha / alpha + ratio_alpha;
+      const float ratio_alpha_2 = (foreground_alpha - 1.0f) * sum / alpha / alpha;
+      const float sum_3 = background * diff_foreground_alpha / alpha + ratio_alpha_2;
+      sum_d_foreground_alpha += same_alpha ? 0.0f : d_colour * sum_2;
+      sum_d_background_alpha += same_alpha ? 0.0f : d_colour * sum_3;
+    }
+  }
+  sum_d_foreground_alpha = fg::column_sum<8>(sum_d_foreground_alpha);
+  sum_d_background_alpha = fg::column_sum<8>(sum_d_background_alpha);
+
+  if (inside && threadIdx.y == 0) {
+    const float foreground_alpha = fg::load(foreground_alpha_ptr + j0 * foreground_alpha_stride0 + j1);
+    const float background_alpha = fg::load(background_alpha_ptr + j0 * background_alpha_stride0 + j1);
+    const float d_alpha = fg::load(d_alpha_ptr + j0 * d_alpha_stride0 + j1);
+    const float diff_foreground_alpha_2 = 1.0f - foreground_alpha;
+    const float d_foreground_alpha = d_alpha * (1.0f - background_alpha) + sum_d_foreground_alpha;
+    fg::store(d_foreground_alpha_ptr + j0 * d_foreground_alpha_stride0 + j1, d_foreground_alpha);
+    const float d_background_alpha = d_alpha * diff_foreground_alpha_2 + sum_d_background_alpha;
+    fg::store(d_background_alpha_ptr + j0 * d_background_alpha_stride0 + j1, d_background_alpha);
+  }
+}
+
+// alpha_over, backward                                        declared in ops/blends.py
+//   diff_foreground_alpha = 1 - foreground_alpha
+//   behind = background_alpha * diff_foreground_alpha
+//   alpha = foreground_alpha + behind
+//   same_alpha = alpha == 0
+//   d_foreground = where(same_alpha, 0, d_colour * (foreground_alpha / alpha))
+//   d_background = where(same_alpha, 0, d_colour * (behind / alpha))
+// elementwise: 4 elements a thread; foreground_alpha, background_alpha broadcast
+extern "C" __global__ __launch_bounds__(256)
+void alpha_over_backward_f32_d_foreground_and_1_more(
+    const float* __restrict__ foreground_alpha_ptr,  // [D0, 1, D2, D3]
+    const float* __restrict__ background_alpha_ptr,  // [D0, 1, D2, D3]
+    const float* __restrict__ d_colour_ptr,          // [D0, D1, D2, D3]
+    float* __restrict__ d_foreground_ptr,            // [D0, D1, D2, D3]
+    float* __restrict__ d_background_ptr,            // [D0, D1, D2, D3]
+    int n, fg::Divisor n1, fg::Divisor n2, int foreground_alpha_stride0, int background_alpha_stride0) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+  int rest = i;
+  const int j2 = fg::take(rest, n2);
+  fg::take(rest, n1);
+  const int j0 = rest;
+
+  const auto foreground_alpha_v = fg::load_vector<4>(foreground_alpha_ptr + j0 * foreground_alpha_stride0 + j2);
+  const auto background_alpha_v = fg::load_vector<4>(background_alpha_ptr + j0 * background_alpha_stride0 + j2);
+  const auto d_colour_v = fg::load_vector<4>(d_colour_ptr + i);
+  fg::Vec<float, 4> d_foreground_v;
+  fg::Vec<float, 4> d_background_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float foreground_alpha = foreground_alpha_v[k];
+    const float background_alpha = background_alpha_v[k];
+    const float d_colour = d_colour_v[k];
+    const float diff_foreground_alpha = 1.0f - foreground_alpha;
+    const float behind = background_alpha * diff_foreground_alpha;
+    const float alpha = foreground_alpha + behind;
+    const bool same_alpha = alpha == 0.0f;
+    d_foreground_v[k] = same_alpha ? 0.0f : d_colour * (foreground_alpha / alpha);
+    d_background_v[k] = same_alpha ? 0.0f : d_colour * (behind / alpha);
+  }
+  fg::store_vector<4>(d_foreground_ptr + i, d_foreground_v);
+  fg::store_vector<4>(d_background_ptr + i, d_background_v);
+}

@@ -1,0 +1,31 @@
+// fusegen emit bias_celu --which forward --dtype bfloat16 --shape input=512,3072 --shape bias=3072
+#include "fusegen.cuh"
+
+// bias_celu, forward                                          declared in ops/bias.py
+//   total = input + bias
+//   out = where(total <= 0, alpha * expm1(total / alpha), total)
+// elementwise: 8 elements a thread; bias broadcast
+extern "C" __global__ __launch_bounds__(256)
+void bias_celu_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
+                            const bf16* __restrict__ bias_ptr,   // [D1]
+                            bf16* __restrict__ out_ptr,          // [D0, D1]
+                            float alpha, int n, fg::Divisor n1) {
+  // Locate: each thread owns 8 consecutive elements.
+  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+  int rest = i;
+  const int j1 = fg::take(rest, n1);
+
+  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  const auto bias_v = fg::load_vector<8>(bias_ptr + j1);
+  fg::Vec<float, 8> out_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float input = input_v[k];
+    const float bias = bias_v[k];
+    const float total = input + bias;
+    out_v[k] = total <= 0.0f ? alpha * expm1f(total / alpha) : total;
+  }
+  fg::store_vector<8>(out_ptr + i, out_v);
+}

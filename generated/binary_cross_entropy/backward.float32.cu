@@ -1,0 +1,50 @@
+// fusegen emit binary_cross_entropy --which backward --dtype float32 --shape input=512,3072 --shape target=512,3072
+#include "fusegen.cuh"
+
+template <typename T> FG_DEVICE T log_of_complement(T p) { return fg::maximum(T(log1p(-p)), T(-100)); }
+
+template <typename T> FG_DEVICE T log_of_probability(T p) { return fg::maximum(T(log(p)), T(-100)); }
+
+// binary_cross_entropy, backward                              declared in ops/likelihoods.py
+//   prod_d_out = d_out * (1 / (float32(D0) * float32(D1)))
+//   diff_input = 1 - input
+//   maximum_value = maximum(input * diff_input, 1e-12)
+//   ratio = input * (target - 1) / maximum_value
+//   log_of_probability_input = log_of_probability(input)
+//   diff = log_of_complement(input) - log_of_probability_input
+//   d_input = -(prod_d_out * (ratio + target * diff_input / maximum_value))
+//   d_target = prod_d_out * diff
+// elementwise: 4 elements a thread; d_out the same for all
+extern "C" __global__ __launch_bounds__(256)
+void binary_cross_entropy_backward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
+                                       const float* __restrict__ target_ptr,  // [D0, D1]
+                                       const float* __restrict__ d_out_ptr,   // []
+                                       float* __restrict__ d_input_ptr,       // [D0, D1]
+                                       float* __restrict__ d_target_ptr,      // [D0, D1]
+                                       int64_t D0, int64_t D1, int n) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto input_v = fg::load_vector<4>(input_ptr + i);
+  const auto target_v = fg::load_vector<4>(target_ptr + i);
+  const float d_out = fg::load(d_out_ptr);
+  fg::Vec<float, 4> d_input_v;
+  fg::Vec<float, 4> d_target_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float input = input_v[k];
+    const float target = target_v[k];
+    const float prod_d_out = d_out * (1.0f / (float(D0) * float(D1)));
+    const float diff_input = 1.0f - input;
+    const float maximum_value = fg::maximum(input * diff_input, 1e-12f);
+    const float ratio = input * (target - 1.0f) / maximum_value;
+    const float log_of_probability_input = log_of_probability(input);
+    const float diff = log_of_complement(input) - log_of_probability_input;
+    d_input_v[k] = -(prod_d_out * (ratio + target * diff_input / maximum_value));
+    d_target_v[k] = prod_d_out * diff;
+  }
+  fg::store_vector<4>(d_input_ptr + i, d_input_v);
+  fg::store_vector<4>(d_target_ptr + i, d_target_v);
+}

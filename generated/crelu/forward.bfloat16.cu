@@ -1,0 +1,32 @@
+// fusegen emit crelu --which forward --dtype bfloat16 --shape input=512,3072
+#include "fusegen.cuh"
+
+// crelu, forward                                              declared in ops/activations.py
+//   out_0 = where(input <= 0, 0, input)
+//   out_1 = where(input >= 0, 0, -input)
+// elementwise: 8 elements a thread; out_0, out_1 in rows that lie apart
+extern "C" __global__ __launch_bounds__(256)
+void crelu_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
+                        bf16* __restrict__ out_0_ptr,        // [D0, D1]
+                        bf16* __restrict__ out_1_ptr,        // [D0, D1]
+                        int n, fg::Divisor n1, int out_0_stride0, int out_1_stride0) {
+  // Locate: each thread owns 8 consecutive elements.
+  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+  int rest = i;
+  const int j1 = fg::take(rest, n1);
+  const int j0 = rest;
+
+  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  fg::Vec<float, 8> out_0_v;
+  fg::Vec<float, 8> out_1_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float input = input_v[k];
+    out_0_v[k] = input <= 0.0f ? 0.0f : input;
+    out_1_v[k] = input >= 0.0f ? 0.0f : -input;
+  }
+  fg::store_vector<8>(out_0_ptr + j0 * out_0_stride0 + j1, out_0_v);
+  fg::store_vector<8>(out_1_ptr + j0 * out_1_stride0 + j1, out_1_v);
+}

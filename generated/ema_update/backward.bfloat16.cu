@@ -1,0 +1,29 @@
+// fusegen emit ema_update --which backward --dtype bfloat16 --shape average=512,3072 --shape value=512,3072
+#include "fusegen.cuh"
+
+// ema_update, backward                                        declared in ops/blends.py
+//   d_average = d_out * (1 - weight)
+//   d_value = d_out * weight
+// elementwise: 8 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void ema_update_backward_bf16(const bf16* __restrict__ d_out_ptr,  // [D0, D1]
+                              bf16* __restrict__ d_average_ptr,    // [D0, D1]
+                              bf16* __restrict__ d_value_ptr,      // [D0, D1]
+                              float weight, int n) {
+  // Locate: each thread owns 8 consecutive elements.
+  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  fg::Vec<float, 8> d_average_v;
+  fg::Vec<float, 8> d_value_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float d_out = d_out_v[k];
+    d_average_v[k] = d_out * (1.0f - weight);
+    d_value_v[k] = d_out * weight;
+  }
+  fg::store_vector<8>(d_average_ptr + i, d_average_v);
+  fg::store_vector<8>(d_value_ptr + i, d_value_v);
+}

@@ -1,0 +1,27 @@
+// fusegen emit ema_update --which forward --dtype float32 --shape average=512,3072 --shape value=512,3072
+#include "fusegen.cuh"
+
+// ema_update, forward                                         declared in ops/blends.py
+//   out = average + weight * (value - average)
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void ema_update_forward_f32(const float* __restrict__ average_ptr,  // [D0, D1]
+                            const float* __restrict__ value_ptr,    // [D0, D1]
+                            float* __restrict__ out_ptr,            // [D0, D1]
+                            float weight, int n) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto average_v = fg::load_vector<4>(average_ptr + i);
+  const auto value_v = fg::load_vector<4>(value_ptr + i);
+  fg::Vec<float, 4> out_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float average = average_v[k];
+    const float value = value_v[k];
+    out_v[k] = average + weight * (value - average);
+  }
+  fg::store_vector<4>(out_ptr + i, out_v);
+}

@@ -1,0 +1,41 @@
+// fusegen emit geglu --which backward --dtype float32 --shape gate=512,3072 --shape value=512,3072
+#include "fusegen.cuh"
+
+// geglu, backward                                             declared in ops/gated.py
+//   exp_value = exp(-(0.5000000000000001 * gate^2))
+//   prod = 0.3989422804014327 * gate * value * exp_value
+//   erfc_value = erfc(-0.7071067811865476 * gate)
+//   d_gate = d_out * (prod + 0.5 * value * erfc_value)
+//   d_value = d_out * (0.5 * gate * erfc_value)
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void geglu_backward_f32(const float* __restrict__ gate_ptr,   // [D0, D1]
+                        const float* __restrict__ value_ptr,  // [D0, D1]
+                        const float* __restrict__ d_out_ptr,  // [D0, D1]
+                        float* __restrict__ d_gate_ptr,       // [D0, D1]
+                        float* __restrict__ d_value_ptr,      // [D0, D1]
+                        int n) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto gate_v = fg::load_vector<4>(gate_ptr + i);
+  const auto value_v = fg::load_vector<4>(value_ptr + i);
+  const auto d_out_v = fg::load_vector<4>(d_out_ptr + i);
+  fg::Vec<float, 4> d_gate_v;
+  fg::Vec<float, 4> d_value_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float gate = gate_v[k];
+    const float value = value_v[k];
+    const float d_out = d_out_v[k];
+    const float exp_value = expf(-(0.5000000000000001f * (gate * gate)));
+    const float prod = 0.3989422804014327f * gate * value * exp_value;
+    const float erfc_value = erfcf(-0.7071067811865476f * gate);
+    d_gate_v[k] = d_out * (prod + 0.5f * value * erfc_value);
+    d_value_v[k] = d_out * (0.5f * gate * erfc_value);
+  }
+  fg::store_vector<4>(d_gate_ptr + i, d_gate_v);
+  fg::store_vector<4>(d_value_ptr + i, d_value_v);
+}

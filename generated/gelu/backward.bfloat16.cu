@@ -1,0 +1,31 @@
+// fusegen emit gelu --which backward --dtype bfloat16 --shape input=512,3072
+#include "fusegen.cuh"
+
+// gelu, backward                                              declared in ops/activations.py
+//   exp_value = exp(-(0.5000000000000001 * input^2))
+//   prod = 0.5 * erfc(-0.7071067811865476 * input)
+//   d_input = d_out * (0.3989422804014327 * input * exp_value + prod)
+// elementwise: 8 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void gelu_backward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
+                        const bf16* __restrict__ d_out_ptr,  // [D0, D1]
+                        bf16* __restrict__ d_input_ptr,      // [D0, D1]
+                        int n) {
+  // Locate: each thread owns 8 consecutive elements.
+  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  fg::Vec<float, 8> d_input_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float input = input_v[k];
+    const float d_out = d_out_v[k];
+    const float exp_value = fg::fast_exp(-(0.5000000000000001f * (input * input)));
+    const float prod = 0.5f * erfcf(-0.7071067811865476f * input);
+    d_input_v[k] = d_out * (0.3989422804014327f * input * exp_value + prod);
+  }
+  fg::store_vector<8>(d_input_ptr + i, d_input_v);
+}

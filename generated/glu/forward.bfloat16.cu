@@ -1,0 +1,30 @@
+// fusegen emit glu --which forward --dtype bfloat16 --shape input=512,3072
+#include "fusegen.cuh"
+
+// glu, forward                                                declared in ops/gated.py
+//   out = a * sigmoid(b)
+// elementwise: 8 elements a thread; a, b in rows that lie apart
+extern "C" __global__ __launch_bounds__(256)
+void glu_forward_bf16(const bf16* __restrict__ a_ptr,  // [D0, D1]
+                      const bf16* __restrict__ b_ptr,  // [D0, D1]
+                      bf16* __restrict__ out_ptr,      // [D0, D1]
+                      int n, fg::Divisor n1, int a_stride0, int b_stride0) {
+  // Locate: each thread owns 8 consecutive elements.
+  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+  int rest = i;
+  const int j1 = fg::take(rest, n1);
+  const int j0 = rest;
+
+  const auto a_v = fg::load_vector<8>(a_ptr + j0 * a_stride0 + j1);
+  const auto b_v = fg::load_vector<8>(b_ptr + j0 * b_stride0 + j1);
+  fg::Vec<float, 8> out_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float a = a_v[k];
+    const float b = b_v[k];
+    out_v[k] = a * fg::fast_sigmoid(b);
+  }
+  fg::store_vector<8>(out_ptr + i, out_v);
+}

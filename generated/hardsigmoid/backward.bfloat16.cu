@@ -1,0 +1,29 @@
+// fusegen emit hardsigmoid --which backward --dtype bfloat16 --shape input=512,3072
+#include "fusegen.cuh"
+
+// hardsigmoid, backward                                       declared in ops/activations.py
+//   inside_ = (input > -3) & (input < 3)
+//   d_input = where(inside_, d_out * 0.16666666666666666, 0)
+// elementwise: 8 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void hardsigmoid_backward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
+                               const bf16* __restrict__ d_out_ptr,  // [D0, D1]
+                               bf16* __restrict__ d_input_ptr,      // [D0, D1]
+                               int n) {
+  // Locate: each thread owns 8 consecutive elements.
+  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  fg::Vec<float, 8> d_input_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float input = input_v[k];
+    const float d_out = d_out_v[k];
+    const bool inside_ = (input > -3.0f) & (input < 3.0f);
+    d_input_v[k] = inside_ ? d_out * 0.16666666666666666f : 0.0f;
+  }
+  fg::store_vector<8>(d_input_ptr + i, d_input_v);
+}

@@ -1,0 +1,46 @@
+// fusegen emit lerp --which backward --dtype float32 --shape input=512,3072 --shape end=512,3072
+//     --shape weight=512,3072
+#include "fusegen.cuh"
+
+// lerp, backward                                              declared in ops/blends.py
+//   d = end - input
+//   d_input = d_out * (1 - weight)
+//   d_end = d_out * weight
+//   d_weight = d_out * d
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void lerp_backward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
+                       const float* __restrict__ end_ptr,     // [D0, D1]
+                       const float* __restrict__ weight_ptr,  // [D0, D1]
+                       const float* __restrict__ d_out_ptr,   // [D0, D1]
+                       float* __restrict__ d_input_ptr,       // [D0, D1]
+                       float* __restrict__ d_end_ptr,         // [D0, D1]
+                       float* __restrict__ d_weight_ptr,      // [D0, D1]
+                       int n) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto input_v = fg::load_vector<4>(input_ptr + i);
+  const auto end_v = fg::load_vector<4>(end_ptr + i);
+  const auto weight_v = fg::load_vector<4>(weight_ptr + i);
+  const auto d_out_v = fg::load_vector<4>(d_out_ptr + i);
+  fg::Vec<float, 4> d_input_v;
+  fg::Vec<float, 4> d_end_v;
+  fg::Vec<float, 4> d_weight_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float input = input_v[k];
+    const float end = end_v[k];
+    const float weight = weight_v[k];
+    const float d_out = d_out_v[k];
+    const float d = end - input;
+    d_input_v[k] = d_out * (1.0f - weight);
+    d_end_v[k] = d_out * weight;
+    d_weight_v[k] = d_out * d;
+  }
+  fg::store_vector<4>(d_input_ptr + i, d_input_v);
+  fg::store_vector<4>(d_end_ptr + i, d_end_v);
+  fg::store_vector<4>(d_weight_ptr + i, d_weight_v);
+}

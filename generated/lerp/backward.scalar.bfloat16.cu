@@ -1,0 +1,29 @@
+// Operands scalar: see PATTERNS in tools/generate.py
+#include "fusegen.cuh"
+
+// lerp, backward                                              declared in ops/blends.py
+//   d_input = d_out * (1 - weight)
+//   d_end = d_out * weight
+// elementwise: 8 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void lerp_backward_bf16(const bf16* __restrict__ d_out_ptr,  // [D0, D1]
+                        bf16* __restrict__ d_input_ptr,      // [D0, D1]
+                        bf16* __restrict__ d_end_ptr,        // [D0, D1]
+                        float weight, int n) {
+  // Locate: each thread owns 8 consecutive elements.
+  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  fg::Vec<float, 8> d_input_v;
+  fg::Vec<float, 8> d_end_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float d_out = d_out_v[k];
+    d_input_v[k] = d_out * (1.0f - weight);
+    d_end_v[k] = d_out * weight;
+  }
+  fg::store_vector<8>(d_input_ptr + i, d_input_v);
+  fg::store_vector<8>(d_end_ptr + i, d_end_v);
+}

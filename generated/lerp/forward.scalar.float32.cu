@@ -1,0 +1,31 @@
+// Operands scalar: see PATTERNS in tools/generate.py
+#include "fusegen.cuh"
+
+// lerp, forward                                               declared in ops/blends.py
+//   below = abs(weight) < 0.5
+//   d = end - input
+//   out = where(below, input + weight * d, end - (1 - weight) * d)
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void lerp_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
+                      const float* __restrict__ end_ptr,    // [D0, D1]
+                      float* __restrict__ out_ptr,          // [D0, D1]
+                      float weight, int n) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto input_v = fg::load_vector<4>(input_ptr + i);
+  const auto end_v = fg::load_vector<4>(end_ptr + i);
+  fg::Vec<float, 4> out_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float input = input_v[k];
+    const float end = end_v[k];
+    const bool below = fg::abs(weight) < 0.5f;
+    const float d = end - input;
+    out_v[k] = below ? input + weight * d : end - (1.0f - weight) * d;
+  }
+  fg::store_vector<4>(out_ptr + i, out_v);
+}

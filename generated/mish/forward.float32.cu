@@ -1,0 +1,28 @@
+// fusegen emit mish --which forward --dtype float32 --shape input=512,3072
+#include "fusegen.cuh"
+
+// mish, forward                                               declared in ops/activations.py
+//   exp_clamped_input = exp_clamped(input)
+//   prod = exp_clamped_input * (exp_clamped_input + 2)
+//   out = input * ratio(prod, prod + 2)
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void mish_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
+                      float* __restrict__ out_ptr,          // [D0, D1]
+                      int n) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto input_v = fg::load_vector<4>(input_ptr + i);
+  fg::Vec<float, 4> out_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float input = input_v[k];
+    const float exp_clamped_input = fg::exp_clamped(input);
+    const float prod = exp_clamped_input * (exp_clamped_input + 2.0f);
+    out_v[k] = input * fg::ratio(prod, prod + 2.0f);
+  }
+  fg::store_vector<4>(out_ptr + i, out_v);
+}

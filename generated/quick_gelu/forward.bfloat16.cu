@@ -1,0 +1,24 @@
+// fusegen emit quick_gelu --which forward --dtype bfloat16 --shape input=512,3072
+#include "fusegen.cuh"
+
+// quick_gelu, forward                                         declared in ops/activations.py
+//   out = input * sigmoid(1.702 * input)
+// elementwise: 8 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void quick_gelu_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
+                             bf16* __restrict__ out_ptr,          // [D0, D1]
+                             int n) {
+  // Locate: each thread owns 8 consecutive elements.
+  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  fg::Vec<float, 8> out_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float input = input_v[k];
+    out_v[k] = input * fg::fast_sigmoid(1.702f * input);
+  }
+  fg::store_vector<8>(out_ptr + i, out_v);
+}

@@ -1,0 +1,24 @@
+// fusegen emit quick_gelu --which forward --dtype float32 --shape input=512,3072
+#include "fusegen.cuh"
+
+// quick_gelu, forward                                         declared in ops/activations.py
+//   out = input * sigmoid(1.702 * input)
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void quick_gelu_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
+                            float* __restrict__ out_ptr,          // [D0, D1]
+                            int n) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto input_v = fg::load_vector<4>(input_ptr + i);
+  fg::Vec<float, 4> out_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float input = input_v[k];
+    out_v[k] = input * fg::sigmoid(1.702f * input);
+  }
+  fg::store_vector<4>(out_ptr + i, out_v);
+}

@@ -1,0 +1,37 @@
+// fusegen emit residual_bias_threshold --which forward --dtype bfloat16 --shape input=512,3072 --shape bias=3072
+//     --shape residual=512,3072 --arg threshold=0.1 --arg value=20.0
+#include "fusegen.cuh"
+
+// residual_bias_threshold, forward                            declared in ops/bias.py
+//   total = input + bias
+//   x = total + residual
+//   out = where(x <= threshold, value, x)
+// elementwise: 8 elements a thread; bias broadcast
+extern "C" __global__ __launch_bounds__(256)
+void residual_bias_threshold_forward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1]
+                                          const bf16* __restrict__ bias_ptr,      // [D1]
+                                          const bf16* __restrict__ residual_ptr,  // [D0, D1]
+                                          bf16* __restrict__ out_ptr,             // [D0, D1]
+                                          float threshold, float value, int n, fg::Divisor n1) {
+  // Locate: each thread owns 8 consecutive elements.
+  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+  int rest = i;
+  const int j1 = fg::take(rest, n1);
+
+  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  const auto bias_v = fg::load_vector<8>(bias_ptr + j1);
+  const auto residual_v = fg::load_vector<8>(residual_ptr + i);
+  fg::Vec<float, 8> out_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float input = input_v[k];
+    const float bias = bias_v[k];
+    const float residual = residual_v[k];
+    const float total = input + bias;
+    const float x = total + residual;
+    out_v[k] = x <= threshold ? value : x;
+  }
+  fg::store_vector<8>(out_ptr + i, out_v);
+}

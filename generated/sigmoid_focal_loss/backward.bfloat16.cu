@@ -1,0 +1,71 @@
+// fusegen emit sigmoid_focal_loss --which backward --dtype bfloat16 --shape inputs=512,3072 --shape targets=512,3072
+#include "fusegen.cuh"
+
+// sigmoid_focal_loss, backward                                declared in ops/likelihoods.py
+//   same_gamma = gamma == 0
+//   diff_targets = 1 - targets
+//   diff = diff_targets * inputs - logsigmoid(inputs)
+//   sigmoid_inputs = sigmoid(inputs)
+//   prod = diff_targets * (1 - sigmoid_inputs) * sigmoid_inputs
+//   sigmoid_value = sigmoid(-inputs)
+//   prod_diff = diff * (prod - targets * (1 - sigmoid_value) * sigmoid_value)
+//   prod_2 = sigmoid_inputs * diff_targets
+//   missed = prod_2 + sigmoid_value * targets
+//   prod_gamma = gamma * pow(missed, gamma - 1)
+//   above_alpha = alpha >= 0
+//   weight = where(above_alpha, alpha * targets + (1 - alpha) * diff_targets, 1)
+//   pow_missed_gamma = pow(missed, gamma)
+//   prod_weight = (diff_targets - sigmoid_value) * pow_missed_gamma * weight
+//   sum = where(same_gamma, 0, prod_diff * prod_gamma * weight) + prod_weight
+//   prod_weight_2 = diff * (sigmoid_value - sigmoid_inputs) * prod_gamma * weight
+//   chosen = where(above_alpha, diff * pow_missed_gamma * (2 * alpha - 1), 0)
+//   sum_2 = where(same_gamma, 0, prod_weight_2) + chosen
+//   d_inputs = d_loss * sum
+//   d_targets = d_loss * (sum_2 - inputs * pow_missed_gamma * weight)
+// elementwise: 8 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void sigmoid_focal_loss_backward_bf16(const bf16* __restrict__ inputs_ptr,   // [D0, D1]
+                                      const bf16* __restrict__ targets_ptr,  // [D0, D1]
+                                      const bf16* __restrict__ d_loss_ptr,   // [D0, D1]
+                                      bf16* __restrict__ d_inputs_ptr,       // [D0, D1]
+                                      bf16* __restrict__ d_targets_ptr,      // [D0, D1]
+                                      float alpha, float gamma, int n) {
+  // Locate: each thread owns 8 consecutive elements.
+  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto inputs_v = fg::load_vector<8>(inputs_ptr + i);
+  const auto targets_v = fg::load_vector<8>(targets_ptr + i);
+  const auto d_loss_v = fg::load_vector<8>(d_loss_ptr + i);
+  fg::Vec<float, 8> d_inputs_v;
+  fg::Vec<float, 8> d_targets_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float inputs = inputs_v[k];
+    const float targets = targets_v[k];
+    const float d_loss = d_loss_v[k];
+    const bool same_gamma = gamma == 0.0f;
+    const float diff_targets = 1.0f - targets;
+    const float diff = diff_targets * inputs - fg::fast_logsigmoid(inputs);
+    const float sigmoid_inputs = fg::fast_sigmoid(inputs);
+    const float prod = diff_targets * (1.0f - sigmoid_inputs) * sigmoid_inputs;
+    const float sigmoid_value = fg::fast_sigmoid(-inputs);
+    const float prod_diff = diff * (prod - targets * (1.0f - sigmoid_value) * sigmoid_value);
+    const float prod_2 = sigmoid_inputs * diff_targets;
+    const float missed = prod_2 + sigmoid_value * targets;
+    const float prod_gamma = gamma * powf(missed, gamma - 1.0f);
+    const bool above_alpha = alpha >= 0.0f;
+    const float weight = above_alpha ? alpha * targets + (1.0f - alpha) * diff_targets : 1.0f;
+    const float pow_missed_gamma = powf(missed, gamma);
+    const float prod_weight = (diff_targets - sigmoid_value) * pow_missed_gamma * weight;
+    const float sum = (same_gamma ? 0.0f : prod_diff * prod_gamma * weight) + prod_weight;
+    const float prod_weight_2 = diff * (sigmoid_value - sigmoid_inputs) * prod_gamma * weight;
+    const float chosen = above_alpha ? diff * pow_missed_gamma * (2.0f * alpha - 1.0f) : 0.0f;
+    const float sum_2 = (same_gamma ? 0.0f : prod_weight_2) + chosen;
+    d_inputs_v[k] = d_loss * sum;
+    d_targets_v[k] = d_loss * (sum_2 - inputs * pow_missed_gamma * weight);
+  }
+  fg::store_vector<8>(d_inputs_ptr + i, d_inputs_v);
+  fg::store_vector<8>(d_targets_ptr + i, d_targets_v);
+}

@@ -1,0 +1,31 @@
+// fusegen emit softplus --which backward --dtype float32 --shape input=512,3072
+#include "fusegen.cuh"
+
+// softplus, backward                                          declared in ops/activations.py
+//   prod_beta_input = beta * input
+//   chosen = where(prod_beta_input > threshold, 1, sigmoid(prod_beta_input))
+//   d_input = d_out * chosen
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void softplus_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
+                           const float* __restrict__ d_out_ptr,  // [D0, D1]
+                           float* __restrict__ d_input_ptr,      // [D0, D1]
+                           float beta, float threshold, int n) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto input_v = fg::load_vector<4>(input_ptr + i);
+  const auto d_out_v = fg::load_vector<4>(d_out_ptr + i);
+  fg::Vec<float, 4> d_input_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float input = input_v[k];
+    const float d_out = d_out_v[k];
+    const float prod_beta_input = beta * input;
+    const float chosen = prod_beta_input > threshold ? 1.0f : fg::sigmoid(prod_beta_input);
+    d_input_v[k] = d_out * chosen;
+  }
+  fg::store_vector<4>(d_input_ptr + i, d_input_v);
+}

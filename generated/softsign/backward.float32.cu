@@ -1,0 +1,29 @@
+// fusegen emit softsign --which backward --dtype float32 --shape input=512,3072
+#include "fusegen.cuh"
+
+// softsign, backward                                          declared in ops/activations.py
+//   sum = 1 + abs(input)
+//   d_input = d_out * (1 / sum / sum)
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void softsign_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
+                           const float* __restrict__ d_out_ptr,  // [D0, D1]
+                           float* __restrict__ d_input_ptr,      // [D0, D1]
+                           int n) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto input_v = fg::load_vector<4>(input_ptr + i);
+  const auto d_out_v = fg::load_vector<4>(d_out_ptr + i);
+  fg::Vec<float, 4> d_input_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float input = input_v[k];
+    const float d_out = d_out_v[k];
+    const float sum = 1.0f + fg::abs(input);
+    d_input_v[k] = d_out * (1.0f / sum / sum);
+  }
+  fg::store_vector<4>(d_input_ptr + i, d_input_v);
+}

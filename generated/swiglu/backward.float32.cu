@@ -1,0 +1,39 @@
+// fusegen emit swiglu --which backward --dtype float32 --shape gate=512,3072 --shape value=512,3072
+#include "fusegen.cuh"
+
+// swiglu, backward                                            declared in ops/gated.py
+//   sigmoid_gate = sigmoid(gate)
+//   prod = gate * value * (1 - sigmoid_gate) * sigmoid_gate
+//   d_gate = d_out * (prod + value * sigmoid_gate)
+//   d_value = d_out * (gate * sigmoid_gate)
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void swiglu_backward_f32(const float* __restrict__ gate_ptr,   // [D0, D1]
+                         const float* __restrict__ value_ptr,  // [D0, D1]
+                         const float* __restrict__ d_out_ptr,  // [D0, D1]
+                         float* __restrict__ d_gate_ptr,       // [D0, D1]
+                         float* __restrict__ d_value_ptr,      // [D0, D1]
+                         int n) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto gate_v = fg::load_vector<4>(gate_ptr + i);
+  const auto value_v = fg::load_vector<4>(value_ptr + i);
+  const auto d_out_v = fg::load_vector<4>(d_out_ptr + i);
+  fg::Vec<float, 4> d_gate_v;
+  fg::Vec<float, 4> d_value_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float gate = gate_v[k];
+    const float value = value_v[k];
+    const float d_out = d_out_v[k];
+    const float sigmoid_gate = fg::sigmoid(gate);
+    const float prod = gate * value * (1.0f - sigmoid_gate) * sigmoid_gate;
+    d_gate_v[k] = d_out * (prod + value * sigmoid_gate);
+    d_value_v[k] = d_out * (gate * sigmoid_gate);
+  }
+  fg::store_vector<4>(d_gate_ptr + i, d_gate_v);
+  fg::store_vector<4>(d_value_ptr + i, d_value_v);
+}

@@ -1,0 +1,30 @@
+// fusegen emit swiglu_packed --which forward --dtype float32 --shape input=512,3072
+#include "fusegen.cuh"
+
+// swiglu_packed, forward                                      declared in ops/gated.py
+//   out = gate * sigmoid(gate) * value
+// elementwise: 4 elements a thread; gate, value in rows that lie apart
+extern "C" __global__ __launch_bounds__(256)
+void swiglu_packed_forward_f32(const float* __restrict__ gate_ptr,   // [D0, D1]
+                               const float* __restrict__ value_ptr,  // [D0, D1]
+                               float* __restrict__ out_ptr,          // [D0, D1]
+                               int n, fg::Divisor n1, int gate_stride0, int value_stride0) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+  int rest = i;
+  const int j1 = fg::take(rest, n1);
+  const int j0 = rest;
+
+  const auto gate_v = fg::load_vector<4>(gate_ptr + j0 * gate_stride0 + j1);
+  const auto value_v = fg::load_vector<4>(value_ptr + j0 * value_stride0 + j1);
+  fg::Vec<float, 4> out_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float gate = gate_v[k];
+    const float value = value_v[k];
+    out_v[k] = gate * fg::sigmoid(gate) * value;
+  }
+  fg::store_vector<4>(out_ptr + i, out_v);
+}

@@ -1,0 +1,28 @@
+// fusegen emit threshold --which backward --dtype bfloat16 --shape input=512,3072 --arg threshold=0.1
+//     --arg value=20.0
+#include "fusegen.cuh"
+
+// threshold, backward                                         declared in ops/activations.py
+//   d_input = where(input <= threshold, 0, d_out)
+// elementwise: 8 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void threshold_backward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
+                             const bf16* __restrict__ d_out_ptr,  // [D0, D1]
+                             bf16* __restrict__ d_input_ptr,      // [D0, D1]
+                             float threshold, int n) {
+  // Locate: each thread owns 8 consecutive elements.
+  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  fg::Vec<float, 8> d_input_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float input = input_v[k];
+    const float d_out = d_out_v[k];
+    d_input_v[k] = input <= threshold ? 0.0f : d_out;
+  }
+  fg::store_vector<8>(d_input_ptr + i, d_input_v);
+}

@@ -1,0 +1,31 @@
+// fusegen emit where --which forward --dtype bfloat16 --dtype condition=bool --shape condition=512,3072
+//     --shape input=512,3072 --shape other=512,3072
+#include "fusegen.cuh"
+
+// where, forward                                              declared in ops/pointwise.py
+//   out = where(condition, input, other)
+// elementwise: 8 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void where_forward_bf16(const bool* __restrict__ condition_ptr,  // [D0, D1]
+                        const bf16* __restrict__ input_ptr,      // [D0, D1]
+                        const bf16* __restrict__ other_ptr,      // [D0, D1]
+                        bf16* __restrict__ out_ptr,              // [D0, D1]
+                        int n) {
+  // Locate: each thread owns 8 consecutive elements.
+  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (i >= n) return;
+
+  const auto condition_v = fg::load_vector<8>(condition_ptr + i);
+  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  const auto other_v = fg::load_vector<8>(other_ptr + i);
+  fg::Vec<float, 8> out_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const bool condition = condition_v[k];
+    const float input = input_v[k];
+    const float other = other_v[k];
+    out_v[k] = condition ? input : other;
+  }
+  fg::store_vector<8>(out_ptr + i, out_v);
+}

@@ -1,0 +1,103 @@
+"""One launch of every kernel shape and way of access on the GPU, checked against torch: what compute-sanitizer watches.
+
+Run through tools/gpu_check.sh, which starts it under memcheck, racecheck, initcheck and synccheck.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+import fusegen as fg
+
+
+@fg.op
+def blend(x: Any, y: Any, w: Any) -> Any:
+    """Interpolation, exact at both ends."""
+    d = y - x
+    return fg.where(fg.abs(w) < 0.5, x + w * d, y - (1 - w) * d)
+
+
+@fg.op
+def mean_square(x: Any, y: Any) -> Any:
+    """Mean squared difference."""
+    d = x - y
+    return fg.mean(d * d)
+
+
+@fg.op
+def rms(x: Any, weight: Any, *, eps: float = 1e-6) -> Any:
+    """Root-mean-square normalization over the last axis."""
+    rstd = fg.rsqrt(fg.mean(x * x, axis=-1, keepdims=True) + eps)
+    return x * rstd * weight
+
+
+@fg.op
+def cell(gates: Any, c0: Any) -> Any:
+    """The pointwise part of an LSTM cell."""
+    i, f, g, o = fg.split(gates, 4)
+    c = c0 * fg.sigmoid(f) + fg.sigmoid(i) * fg.tanh(g)
+    return fg.tanh(c) * fg.sigmoid(o), c
+
+
+def torch_cell(gates: Any, c0: Any) -> Any:
+    """The same in torch."""
+    i, f, g, o = gates.chunk(4, -1)
+    c = c0 * f.sigmoid() + i.sigmoid() * g.tanh()
+    return c.tanh() * o.sigmoid(), c
+
+
+def _tensor(shape: tuple[int, ...], dtype: torch.dtype, layout: str) -> torch.Tensor:
+    if layout == "turned":
+        return torch.randn(shape[::-1], device="cuda").to(dtype).permute(*range(len(shape))[::-1])
+    if layout == "sliced":
+        return torch.randn((*shape[:-1], 2 * shape[-1]), device="cuda").to(dtype)[..., ::2]
+    if layout == "unaligned":
+        return torch.randn(torch.Size(shape).numel() + 1, device="cuda").to(dtype)[1:].view(shape)
+    return torch.randn(shape, device="cuda").to(dtype)
+
+
+def check(ours: Callable[..., Any], theirs: Callable[..., Any], *inputs: torch.Tensor) -> None:
+    """Value and gradients of both on the same inputs; fails where they differ by more than the dtype explains."""
+    mine = [t.detach().requires_grad_() for t in inputs]
+    reference = [t.detach().double().requires_grad_() for t in inputs]
+    a, b = ours(*mine), theirs(*reference)
+    a, b = (r if isinstance(r, tuple) else (r,) for r in (a, b))
+    cotangents = [torch.randn_like(r) for r in a]
+    found = [*a, *torch.autograd.grad(a, mine, cotangents)]
+    wanted = [*b, *torch.autograd.grad(b, reference, [c.double() for c in cotangents])]
+    tolerance = 20 * torch.finfo(inputs[0].dtype).eps
+    for f, w in zip(found, wanted, strict=True):
+        if w.numel():
+            scale = float(w.abs().max()) + 1
+            error = float((f.double() - w).abs().max()) / scale
+            assert error < tolerance * max(1, inputs[0].numel() ** 0.5 / 16), (ours, error)
+
+
+def main() -> None:
+    torch.manual_seed(0)
+    count = 0
+    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+        for layout in ("dense", "turned", "sliced", "unaligned"):
+            for x, y, w in (
+                ((64, 96), (64, 96), (1,)), ((33, 37), (33, 37), (37,)), ((5, 1, 7), (5, 67, 7), (67, 1)),
+                ((3, 40, 50), (3, 40, 50), (40, 1)), ((1000,), (1000,), ()), ((70000, 3), (70000, 3), (70000, 1)),
+                ((0, 4), (0, 4), (4,)),
+            ):  # fmt: skip
+                check(blend, torch.lerp, _tensor(x, dtype, layout), _tensor(y, dtype, "dense"), _tensor(w, dtype, "dense"))
+                count += 1
+        check(mean_square, lambda a, b: ((a - b) ** 2).mean(), *(_tensor((301, 77), dtype, "dense") for _ in range(2)))
+        check(
+            rms, lambda x, w: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w,
+            _tensor((33, 1000), dtype, "dense"), _tensor((1000,), dtype, "dense"),
+        )  # fmt: skip
+        check(cell, torch_cell, _tensor((17, 128), dtype, "dense"), _tensor((17, 32), dtype, "dense"))
+        count += 3
+    torch.cuda.synchronize()
+    print(f"{count} checks passed")
+
+
+if __name__ == "__main__":
+    main()
