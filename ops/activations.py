@@ -6,6 +6,7 @@ All are elementwise: the result has the input's shape. Options that are numbers 
 from __future__ import annotations
 
 import fusegen as fg
+
 from ._functions import softsign as _softsign
 from ._options import choose, floats, library_op, limited, numbers
 
@@ -50,7 +51,7 @@ def prelu(input: fg.Tensor, weight: fg.Tensor) -> fg.Tensor:
     if weight.ndim > 1 or (x.ndim < 2 and not single):
         raise fg.ShapeError(
             "prelu, argument weight", given=f"a weight of rank {weight.ndim} for an input of rank {x.ndim}",
-            expected="one number, or one for each channel (dimension 1 of the input)", fix="flatten it: weight.view(-1)",
+            expected="one number, or one per channel (dimension 1 of the input)", fix="flatten it: weight.view(-1)",
         )  # fmt: skip
     # One number loses its dimension, so that a 0-d input keeps its shape; channels move to dimension 1.
     weight = fg.sum(weight) if single else fg.expand_dims(weight, tuple(range(1, x.ndim - 1)))

@@ -9,6 +9,7 @@ One pass over the gradient gives the input's; the bias's is its sum over the dim
 from __future__ import annotations
 
 import fusegen as fg
+
 from . import activations as act
 
 

@@ -8,6 +8,7 @@ Source: Dauphin et al., arXiv 1612.08083; Shazeer, arXiv 2002.05202.
 from __future__ import annotations
 
 import fusegen as fg
+
 from ._options import floats
 from .activations import gelu, relu, silu
 

@@ -8,6 +8,7 @@ negative variance, which torch refuses, is no error here.
 from __future__ import annotations
 
 import fusegen as fg
+
 from ._functions import log_of_complement, log_of_probability
 from ._options import choose, floats, limited, reduced
 

@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import fusegen as fg
+
 from ._options import floats, limited, numbers, reduced
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fusegen as fg
+
 from ._options import floats, numbers
 
 INFINITY = float("inf")

@@ -243,7 +243,8 @@ def test_what_has_no_gradient_says_so() -> None:
 
 def test_one_file_includes_and_defines_things_once() -> None:
     twice = fg.register_function(
-        "twice_for_the_file", cuda="twice_for_the_file({0})", reference=lambda t, x: 2 * x, derivative=lambda x, y: (y / x,),
+        "twice_for_the_file", cuda="twice_for_the_file({0})", reference=lambda t, x: 2 * x,
+        derivative=lambda x, y: (y / x,),
         header="__device__ inline float twice_for_the_file(float x) { return x + x; }",
     )  # fmt: skip
 

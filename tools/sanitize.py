@@ -71,8 +71,8 @@ def check(ours: Callable[..., Any], theirs: Callable[..., Any], *inputs: torch.T
     tolerance = 20 * torch.finfo(inputs[0].dtype).eps
     for f, w in zip(found, wanted, strict=True):
         if w.numel():
-            scale = float(w.abs().max()) + 1
-            error = float((f.double() - w).abs().max()) / scale
+            scale = float(w.detach().abs().max()) + 1
+            error = float((f.detach().double() - w.detach()).abs().max()) / scale
             assert error < tolerance * max(1, inputs[0].numel() ** 0.5 / 16), (ours, error)
 
 

@@ -108,7 +108,7 @@ def _strides(
 ) -> list[Param]:
     if access in (Access.DENSE, Access.UNALIGNED, Access.SINGLE):
         return []
-    if split and (name in {o.name for o in kernel.outputs} or name not in {o.name for o in _main_operands(kernel, True)}):
+    if split and name not in {o.name for o in (*_main_operands(kernel, True), *kernel.pointwise)}:
         return []
     return [
         Param("stride", f"{name}_stride{loop}", schedule.index, name, loop) for loop, move in enumerate(moves) if move == "s"

@@ -1,0 +1,436 @@
+"""The library: derivatives of every op, torch's answers at kinks, NaN and infinities, options, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fusegen as fg
+
+INF, NAN = float("inf"), float("nan")
+ACTIVATIONS = {
+    "relu", "relu6", "leaky_relu", "elu", "celu", "selu", "gelu", "quick_gelu", "silu", "mish", "softplus", "softsign",
+    "sigmoid", "tanh", "hardtanh", "hardsigmoid", "hardswish", "logsigmoid", "tanhshrink", "softshrink", "hardshrink",
+    "squared_relu", "threshold",
+}  # fmt: skip
+REQUIRED = {"threshold": {"threshold": 0.1, "value": 7.0}}
+
+
+def draw(*shape: int, low: float = -2.0, high: float = 2.0, seed: int = 0, dtype: Any = torch.float64) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    values = low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
+    return values.to(dtype).requires_grad_()
+
+
+def probability(*shape: int, seed: int = 0) -> torch.Tensor:
+    return draw(*shape, low=0.1, high=0.9, seed=seed)
+
+
+# -- derivatives -----------------------------------------------------------------------------------------------------
+
+DERIVATIVES: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
+    **{name: (lambda x, n=name: getattr(fg.ops, n)(x, **REQUIRED.get(n, {})), [draw(3, 4)]) for name in ACTIVATIONS},
+    **{
+        f"bias_{name}": (
+            lambda x, b, n=name: getattr(fg.ops, f"bias_{n}")(x, b, **REQUIRED.get(n, {})),
+            [draw(3, 4), draw(4, seed=1)],
+        )
+        for name in ("gelu", "mish", "softshrink")
+    },
+    "residual_bias_silu": (
+        lambda x, b, r: fg.ops.residual_bias_silu(x, b, r, dim=1),
+        [draw(2, 3, 2), draw(3, seed=1), draw(2, 3, 2, seed=2)],
+    ),
+    "gelu tanh": (lambda x: fg.ops.gelu(x, "tanh"), [draw(3, 4)]),
+    "prelu": (fg.ops.prelu, [draw(2, 3, 2), draw(3, seed=1)]),
+    "crelu": (fg.ops.crelu, [draw(2, 3)]),
+    "clamp": (fg.ops.clamp, [draw(3, 4), draw(4, high=-1, seed=1), draw(3, 1, low=1, seed=2)]),
+    "addcmul": (fg.ops.addcmul, [draw(3, 4), draw(4, seed=1), draw(3, 1, seed=2)]),
+    "addcdiv": (fg.ops.addcdiv, [draw(3, 4), draw(4, seed=1), draw(3, 1, low=1, seed=2)]),
+    "lerp": (fg.ops.lerp, [draw(3, 4), draw(4, seed=1), draw(3, 1, seed=2)]),
+    "alpha_blend": (fg.ops.alpha_blend, [draw(3, 4), draw(3, 4, seed=1), probability(3, 1)]),
+    "alpha_over": (fg.ops.alpha_over, [draw(2, 3), probability(2, 1), draw(2, 3, seed=1), probability(2, 1, seed=1)]),
+    "ema_update": (fg.ops.ema_update, [draw(3, 4), draw(3, 4, seed=1)]),
+    "lstm_cell": (fg.ops.lstm_cell, [draw(2, 8), draw(2, 2, seed=1), draw(8, seed=2)]),
+    "gru_cell": (fg.ops.gru_cell, [draw(2, 6), draw(2, 6, seed=1), draw(2, 2, seed=2), draw(6, seed=3)]),
+    "glu": (fg.ops.glu, [draw(3, 4)]),
+    "swiglu": (fg.ops.swiglu, [draw(3, 4), draw(4, seed=1)]),
+    "geglu": (fg.ops.geglu, [draw(3, 4), draw(3, 4, seed=1)]),
+    "reglu": (fg.ops.reglu, [draw(3, 4), draw(3, 4, seed=1)]),
+    "swiglu_packed": (fg.ops.swiglu_packed, [draw(3, 4)]),
+    "geglu_packed": (lambda x: fg.ops.geglu_packed(x, 0, "tanh"), [draw(4, 3)]),
+    "reglu_packed": (fg.ops.reglu_packed, [draw(3, 4)]),
+    "mse_loss": (lambda *a: fg.ops.mse_loss(*a[:2], weight=a[2]), [draw(3, 2), draw(3, 2, seed=1), probability(3, 2)]),
+    "l1_loss": (fg.ops.l1_loss, [draw(3, 2), draw(3, 2, seed=1)]),
+    "smooth_l1_loss": (lambda *a: fg.ops.smooth_l1_loss(*a, beta=0.7), [draw(3, 2), draw(3, 2, seed=1)]),
+    "huber_loss": (lambda *a: fg.ops.huber_loss(*a[:2], "sum", 0.7, a[2]), [draw(5), draw(5, seed=1), probability(5)]),
+    "binary_cross_entropy": (fg.ops.binary_cross_entropy, [probability(3, 2), probability(3, 2, seed=1)]),
+    "binary_cross_entropy_with_logits": (
+        lambda *a: fg.ops.binary_cross_entropy_with_logits(*a[:2], pos_weight=a[2], reduction="sum"),
+        [draw(3, 2), probability(3, 2, seed=1), probability(2)],
+    ),
+    "sigmoid_focal_loss": (fg.ops.sigmoid_focal_loss, [draw(3, 2), probability(3, 2, seed=1)]),
+    "kl_div": (lambda *a: fg.ops.kl_div(*a, reduction="batchmean"), [draw(3, 2), probability(3, 2)]),
+    "kl_div log_target": (lambda *a: fg.ops.kl_div(*a, log_target=True), [draw(3, 2), draw(3, 2, seed=1)]),
+    "poisson_nll_loss": (lambda *a: fg.ops.poisson_nll_loss(*a, full=True), [draw(3, 2), draw(3, 2, low=1.5, high=4)]),
+    "gaussian_nll_loss": (fg.ops.gaussian_nll_loss, [draw(3, 2), draw(3, 2, seed=1), probability(3)]),
+}
+NOT_DIFFERENTIATED_HERE = {"where", "masked_fill", "minimum", "maximum", "bias_add"}
+
+
+def test_every_op_is_differentiated() -> None:
+    declared = {name for name in fg.ops.__all__ if not name.startswith(("bias_", "residual_"))}
+    assert declared - {name.split()[0] for name in DERIVATIVES} - NOT_DIFFERENTIATED_HERE == set()
+
+
+@pytest.mark.parametrize("name", sorted(DERIVATIVES))
+def test_first_and_second_derivatives(name: str) -> None:
+    function, arguments = DERIVATIVES[name]
+    assert torch.autograd.gradcheck(function, arguments)
+    assert torch.autograd.gradgradcheck(function, arguments, atol=1e-4)
+
+
+# -- kinks, signed zeros, infinities, NaN ----------------------------------------------------------------------------
+
+POINTS = [-INF, -1e20, -6.0, -3.0, -1.0, -0.5, -0.0, 0.0, 0.5, 1.0, 3.0, 6.0, 20.0, 1e20, INF, NAN]
+TORCHS: dict[str, Callable[..., torch.Tensor]] = {
+    **{name: getattr(F, name) for name in ACTIVATIONS if hasattr(F, name)},
+    "gelu tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "threshold": lambda x: F.threshold(x, 0.5, 7.0),
+    "clamp": lambda x: torch.clamp(x, -1, 1),
+    "clamp min": lambda x: torch.clamp(x, min=0.5),
+    "clamp max": lambda x: torch.clamp(x, max=0.5),
+    "prelu": lambda x: F.prelu(x, torch.full((1,), 0.25, dtype=x.dtype)),
+    "smooth_l1_loss": lambda x: F.smooth_l1_loss(x, torch.zeros_like(x), reduction="none"),
+    "smooth_l1_loss 0": lambda x: F.smooth_l1_loss(x, torch.zeros_like(x), reduction="none", beta=0.0),
+    "huber_loss": lambda x: F.huber_loss(x, torch.zeros_like(x), reduction="none"),
+    "l1_loss": lambda x: F.l1_loss(x, torch.zeros_like(x), reduction="none"),
+}
+OURS: dict[str, Callable[..., torch.Tensor]] = {
+    **{name: getattr(fg.ops, name) for name in TORCHS if hasattr(fg.ops, name)},
+    "gelu tanh": lambda x: fg.ops.gelu(x, "tanh"),
+    "threshold": lambda x: fg.ops.threshold(x, 0.5, 7.0),
+    "clamp": lambda x: fg.ops.clamp(x, -1, 1),
+    "clamp min": lambda x: fg.ops.clamp(x, min=0.5),
+    "clamp max": lambda x: fg.ops.clamp(x, max=0.5),
+    "prelu": lambda x: fg.ops.prelu(x, torch.full((1,), 0.25, dtype=x.dtype)),
+    "smooth_l1_loss": lambda x: fg.ops.smooth_l1_loss(x, torch.zeros_like(x), reduction="none"),
+    "smooth_l1_loss 0": lambda x: fg.ops.smooth_l1_loss(x, torch.zeros_like(x), reduction="none", beta=0.0),
+    "huber_loss": lambda x: fg.ops.huber_loss(x, torch.zeros_like(x), reduction="none"),
+    "l1_loss": lambda x: fg.ops.l1_loss(x, torch.zeros_like(x), reduction="none"),
+}
+# torch answers NaN there (0 times infinity inside its formula); the limit is what we answer.
+LIMITS: dict[str, tuple[dict[float, float], dict[float, float]]] = {
+    "gelu": ({INF: INF}, {}),
+    "gelu tanh": ({}, {-INF: 0.0, INF: 1.0, -1e20: 0.0, 1e20: 1.0}),
+}
+
+
+@pytest.mark.parametrize("name", sorted(TORCHS))
+def test_kinks_and_specials(name: str) -> None:
+    ours, theirs = (
+        [f(x), x] for f, x in ((f, torch.tensor(POINTS, requires_grad=True)) for f in (OURS[name], TORCHS[name]))
+    )
+    for value, x in (ours, theirs):
+        value.backward(torch.full_like(value, 3.0))
+    values, gradients = LIMITS.get(name, ({}, {}))
+    expected_value, expected_gradient = theirs[0].detach().clone(), theirs[1].grad.clone()
+    for position, point in enumerate(POINTS):
+        expected_value[position] = values.get(point, expected_value[position])
+        expected_gradient[position] = 3 * gradients[point] if point in gradients else expected_gradient[position]
+    torch.testing.assert_close(ours[0].detach(), expected_value, equal_nan=True, rtol=2e-6, atol=1e-7)
+    torch.testing.assert_close(ours[1].grad, expected_gradient, equal_nan=True, rtol=2e-6, atol=1e-6)
+
+
+def test_gelu_keeps_its_digits_in_the_negative_tail() -> None:
+    x = torch.linspace(-12, -4, 50)
+    exact = 0.5 * x.double() * torch.special.erfc(-x.double() * 0.5**0.5)
+    torch.testing.assert_close(fg.ops.gelu(x).double(), exact, rtol=2e-5, atol=0)
+    assert (F.gelu(x) == 0).any()  # where 1 + erf(x) has none left
+
+
+def test_the_two_gelus_differ() -> None:
+    x = torch.linspace(-3, 3, 50)
+    assert (fg.ops.gelu(x) - fg.ops.gelu(x, "tanh")).abs().max() > 1e-4
+
+
+def test_binary_cross_entropy_saturates_as_torch() -> None:
+    p = torch.tensor([0.0, 0.0, 1.0, 1.0, 1e-30, 0.5], requires_grad=True)
+    t = torch.tensor([0.0, 1.0, 0.0, 1.0, 1.0, 0.25], requires_grad=True)
+    found = []
+    for function in (fg.ops.binary_cross_entropy, F.binary_cross_entropy):
+        loss = function(p, t, reduction="none")
+        found.append((loss, *torch.autograd.grad(loss.sum(), [p, t])))
+    for mine, other in zip(*found, strict=True):
+        torch.testing.assert_close(mine, other)
+
+
+# -- options ---------------------------------------------------------------------------------------------------------
+
+
+def compilations(op: Any) -> int:
+    return len(op.declaration.traces)
+
+
+@pytest.mark.parametrize(
+    ("op", "call"),
+    [
+        ("leaky_relu", lambda x, v: fg.ops.leaky_relu(x, v)),
+        ("elu", lambda x, v: fg.ops.elu(x, alpha=v)),
+        ("softplus", lambda x, v: fg.ops.softplus(x, v, 20 * v)),
+        ("threshold", lambda x, v: fg.ops.threshold(x, v, -v)),
+        ("addcmul", lambda x, v: fg.ops.addcmul(x, x, x, value=v)),
+        ("clamp", lambda x, v: fg.ops.clamp(x, -v, v)),
+        ("huber_loss", lambda x, v: fg.ops.huber_loss(x, x, delta=v)),
+        ("hardtanh", lambda x, v: fg.ops.hardtanh(x, -v, v)),
+    ],
+)
+def test_a_new_number_compiles_nothing(op: str, call: Callable[..., Any]) -> None:
+    x = torch.randn(7)
+    call(x, 0.5)
+    before = compilations(getattr(fg.ops, op))
+    assert not torch.equal(call(x, 0.25), call(x, 1.5)) or op == "huber_loss"
+    assert compilations(getattr(fg.ops, op)) == before
+
+
+def test_whole_numbers_where_torch_has_floats() -> None:
+    x = torch.randn(7)
+    torch.testing.assert_close(fg.ops.elu(x, 2), F.elu(x, 2))
+    torch.testing.assert_close(fg.ops.softplus(x, 1, 20), F.softplus(x))
+    torch.testing.assert_close(fg.ops.hardtanh(x, 0, 1), F.hardtanh(x, 0, 1))
+
+
+@pytest.mark.parametrize("name", ["relu", "leaky_relu", "mish", "hardtanh", "threshold"])
+def test_inplace_writes_into_the_input(name: str) -> None:
+    x = torch.randn(4, 6)
+    options = REQUIRED.get(name, {})
+    expected = getattr(F, name)(x, **options)
+    result = getattr(fg.ops, name)(x, **options, inplace=True)
+    assert result is x
+    torch.testing.assert_close(x, expected)
+    positional = torch.randn(3)
+    assert fg.ops.relu(positional, True) is positional and (positional >= 0).all()
+
+
+def test_inplace_is_refused_where_a_gradient_is_needed() -> None:
+    with pytest.raises(fg.DerivativeError, match="torch.no_grad"):
+        fg.ops.relu(torch.randn(3, requires_grad=True), inplace=True)
+
+    @fg.op
+    def inner(x: fg.Tensor) -> fg.Tensor:
+        return fg.ops.relu(x, inplace=True)
+
+    with pytest.raises(fg.DeclarationError, match="no memory yet"):
+        inner(torch.randn(3))
+
+
+@pytest.mark.parametrize(
+    ("call", "given", "expected"),
+    [
+        (lambda x: fg.ops.gelu(x, "erf"), "approximate='erf'", "one of 'none', 'tanh'"),
+        (lambda x: fg.ops.mse_loss(x, x, reduction="max"), "reduction='max'", "one of 'none', 'mean', 'sum'"),
+        (lambda x: fg.ops.kl_div(x, x, reduction="max"), "reduction='max'", "'batchmean'"),
+        (lambda x: fg.ops.softshrink(x, -0.5), "lambd=-0.5", "at least 0"),
+        (lambda x: fg.ops.hardtanh(x, 1.0, -1.0), "max_val=-1.0", "at least min_val"),
+        (lambda x: fg.ops.celu(x, 0.0), "alpha=0.0", "other than 0"),
+        (lambda x: fg.ops.huber_loss(x, x, delta=0.0), "delta=0.0", "greater than 0"),
+        (lambda x: fg.ops.smooth_l1_loss(x, x, beta=-1.0), "beta=-1.0", "at least 0"),
+        (lambda x: fg.ops.clamp(x), "min=None and max=None", "at least one bound"),
+        (lambda x: fg.ops.glu(x), "size 5 in 2 parts", "divides by 2"),
+        (lambda x: fg.ops.bias_relu(x, True), "a bool", "None for no bias"),
+        (lambda x: fg.ops.bias_relu(x, x[0], dim=2), "dim=2", "from -2 to 1"),
+        (lambda x: fg.ops.prelu(x, x), "a weight of rank 2", "one per channel"),
+        (lambda x: fg.ops.relu(x, slope=1), "slope", "fit the signature"),
+    ],
+)
+def test_wrong_options(call: Callable[..., Any], given: str, expected: str) -> None:
+    with pytest.raises(fg.FusegenError) as caught:
+        call(torch.randn(4, 5))
+    assert given in caught.value.given and expected in caught.value.expected and caught.value.fix
+
+
+INTEGERS = {  # as torch
+    "relu", "relu6", "hardtanh", "threshold", "sigmoid", "tanh", "softsign", "tanhshrink", "squared_relu",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS - {"quick_gelu", "squared_relu"}))
+def test_integers_as_torch(name: str) -> None:
+    x = torch.arange(-4, 5)
+    options = {"threshold": 1, "value": 7} if name == "threshold" else {}
+    try:
+        theirs = getattr(F, name)(x, **options)
+    except (RuntimeError, NotImplementedError):
+        with pytest.raises(fg.DtypeError, match="float"):
+            getattr(fg.ops, name)(x, **options)
+        return
+    assert name in INTEGERS
+    torch.testing.assert_close(getattr(fg.ops, name)(x, **options), theirs)
+
+
+def test_bools_as_torch() -> None:
+    x = torch.tensor([True, False])
+    for name in ("relu", "tanhshrink", "softsign", "clamp"):
+        with pytest.raises(fg.DtypeError):
+            getattr(fg.ops, name)(x, *([0] if name == "clamp" else []))
+    torch.testing.assert_close(fg.ops.sigmoid(x), torch.sigmoid(x))
+
+
+@pytest.mark.parametrize("size_average", [None, True, False])
+@pytest.mark.parametrize("reduce", [None, True, False])
+def test_deprecated_reductions(size_average: bool | None, reduce: bool | None) -> None:
+    x, t = torch.rand(3, 2), torch.rand(3, 2)
+    with pytest.warns(UserWarning) if (size_average, reduce) != (None, None) else _nothing():
+        theirs = F.mse_loss(x, t, size_average, reduce, "sum")
+    torch.testing.assert_close(fg.ops.mse_loss(x, t, size_average, reduce, "sum"), theirs)
+
+
+class _nothing:
+    def __enter__(self) -> None: ...
+    def __exit__(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+def test_weighted_losses(reduction: str) -> None:
+    x, t, w = torch.rand(3, 2), torch.rand(3, 2), torch.rand(3, 2)
+    for name in ("mse_loss", "l1_loss", "huber_loss"):
+        options = {"reduction": reduction, "weight": w}
+        torch.testing.assert_close(getattr(fg.ops, name)(x, t, **options), getattr(F, name)(x, t, **options))
+
+
+@pytest.mark.parametrize("alpha", [0.25, -1.0])
+def test_focal_loss_is_its_formula(alpha: float) -> None:
+    x, t = draw(4, 3), torch.tensor([[0.0, 1.0, 1.0]], dtype=torch.float64)
+    p = torch.sigmoid(x)
+    q = p * t + (1 - p) * (1 - t)
+    expected = F.binary_cross_entropy_with_logits(x, t.expand_as(x), reduction="none") * (1 - q) ** 2
+    expected = expected * (alpha * t + (1 - alpha) * (1 - t)) if alpha >= 0 else expected
+    torch.testing.assert_close(fg.ops.sigmoid_focal_loss(x, t, alpha), expected)
+
+
+def test_a_variance_given_as_a_number() -> None:
+    x, t = torch.rand(3, 2), torch.rand(3, 2)
+    torch.testing.assert_close(fg.ops.gaussian_nll_loss(x, t, 0.5), F.gaussian_nll_loss(x, t, 0.5))
+
+
+# -- bias, cells, blends ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", sorted(ACTIVATIONS))
+def test_bias_then_activation(name: str) -> None:
+    x, bias, residual = (torch.randn(2, 3, 5), torch.randn(5), torch.randn(2, 3, 5))
+    activation, options = getattr(fg.ops, name), REQUIRED.get(name, {})
+    for op, total, given in (
+        (f"bias_{name}", x + bias, (x, bias)),
+        (f"residual_bias_{name}", x + bias + residual, (x, bias, residual)),
+    ):
+        fused = getattr(fg.ops, op)
+        assert fused.name == op
+        torch.testing.assert_close(fused(*given, **options), activation(total, **options))
+
+
+def test_bias_along_a_channel() -> None:
+    x, bias = draw(2, 3, 4, 5), draw(3, seed=1)
+    for result, expected in (
+        (fg.ops.bias_relu(x, bias, dim=1), torch.relu(x + bias[:, None, None])),
+        (fg.ops.bias_relu(x, None), torch.relu(x)),
+        (fg.ops.residual_bias_relu(x, bias, x, dim=-3), torch.relu(x + bias[:, None, None] + x)),
+        (fg.ops.bias_add(x, bias, dim=1), x + bias[:, None, None]),
+    ):
+        torch.testing.assert_close(result, expected)
+    cotangent = torch.randn(2, 3, 4, 5, dtype=torch.float64)
+    ours = torch.autograd.grad(fg.ops.bias_relu(x, bias, dim=1), [x, bias], cotangent)
+    theirs = torch.autograd.grad(torch.relu(x + bias[:, None, None]), [x, bias], cotangent)
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.emulator
+def test_lstm_cell_is_torchs() -> None:
+    cell = torch.nn.LSTMCell(6, 4, dtype=torch.float64)
+    x, h, c = draw(3, 6), draw(3, 4, seed=1), draw(3, 4, seed=2)
+    gates = x @ cell.weight_ih.T + h @ cell.weight_hh.T
+    ours = fg.ops.lstm_cell(gates, c, cell.bias_ih + cell.bias_hh)
+    theirs = cell(x, (h, c))
+    cotangents = [torch.randn(3, 4, dtype=torch.float64) for _ in range(2)]
+    leaves = [x, h, c, *cell.parameters()]
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, leaves, cotangents), torch.autograd.grad(theirs, leaves, cotangents)
+    )
+
+
+@pytest.mark.emulator
+def test_gru_cell_is_torchs() -> None:
+    cell = torch.nn.GRUCell(6, 4, dtype=torch.float64)
+    x, h = draw(3, 6), draw(3, 4, seed=1)
+    ours = fg.ops.gru_cell(x @ cell.weight_ih.T, h @ cell.weight_hh.T, h, cell.bias_ih, cell.bias_hh)
+    theirs = cell(x, h)
+    cotangent = torch.randn(3, 4, dtype=torch.float64)
+    leaves = [x, h, *cell.parameters()]
+    torch.testing.assert_close(ours, theirs)
+    torch.testing.assert_close(
+        torch.autograd.grad(ours, leaves, cotangent), torch.autograd.grad(theirs, leaves, cotangent)
+    )
+
+
+def test_packed_gates_are_views() -> None:
+    op = fg.ops.swiglu_packed.trace(torch.randn(3, 8))
+    assert [o.part.index for o in op.operands] == [0, 1]
+    x = torch.randn(3, 8)
+    torch.testing.assert_close(fg.ops.swiglu_packed(x), F.silu(x[:, :4]) * x[:, 4:])
+    torch.testing.assert_close(fg.ops.geglu_packed(x.T, 0), F.gelu(x.T[:4]) * x.T[4:])
+    torch.testing.assert_close(fg.ops.reglu_packed(x), F.relu(x[:, :4]) * x[:, 4:])
+
+
+def test_crelu_writes_both_halves() -> None:
+    x = torch.randn(2, 3, 4)
+    torch.testing.assert_close(fg.ops.crelu(x), torch.cat([torch.relu(x), torch.relu(-x)], 1))
+
+
+def test_blends() -> None:
+    a, b, alpha = torch.rand(4, 5, 3), torch.rand(4, 5, 3), torch.rand(4, 5, 1)
+    torch.testing.assert_close(fg.ops.alpha_blend(a, b, alpha), alpha * a + (1 - alpha) * b)
+    colour, out_alpha = fg.ops.alpha_over(a, alpha, b, torch.ones(4, 5, 1))
+    torch.testing.assert_close(colour, alpha * a + (1 - alpha) * b)
+    torch.testing.assert_close(out_alpha, torch.ones(4, 5, 1))
+    nothing = torch.zeros(4, 5, 1)
+    assert not fg.ops.alpha_over(a, nothing, b, nothing)[0].any()
+    average = a.clone()
+    fg.ops.ema_update(average, b, 0.1, out=average)
+    torch.testing.assert_close(average, a + 0.1 * (b - a))
+
+
+# -- the front door --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.emulator
+def test_numpy_arrays() -> None:
+    x = np.linspace(-3, 3, 12, dtype=np.float32).reshape(3, 4)
+    result = fg.ops.bias_gelu(x, np.ones(4, np.float32))
+    assert isinstance(result, np.ndarray)
+    np.testing.assert_allclose(result, F.gelu(torch.from_numpy(x) + 1).numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_every_op_says_its_formula() -> None:
+    for name in fg.ops.__all__:
+        op = getattr(fg.ops, name)
+        assert op.name == name
+        assert op.__doc__ and len(op.__doc__) > 20, name
+        assert name.startswith(("bias_", "residual_")) or "Source: " in op.__doc__ or "for ``input`` =" in op.__doc__, (
+            name
+        )
+        assert getattr(__import__(op.__module__, fromlist=[name]), name) is op
+
+
+def test_ops_call_ops() -> None:
+    @fg.op
+    def layer(x: fg.Tensor, bias: fg.Tensor) -> fg.Tensor:
+        return fg.ops.lerp(x, fg.ops.bias_gelu(x, bias, approximate="tanh"), 0.25)
+
+    x, bias = torch.randn(3, 4), torch.randn(4)
+    torch.testing.assert_close(layer(x, bias), torch.lerp(x, F.gelu(x + bias, approximate="tanh"), 0.25))
