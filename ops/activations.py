@@ -60,9 +60,9 @@ def prelu(input: fg.Tensor, weight: fg.Tensor) -> fg.Tensor:
 
 @limited(max_val=("at least min_val", lambda min_val, max_val, **_: max_val >= min_val))
 def hardtanh(input: fg.Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> fg.Tensor:
-    """min(max(x, min_val), max_val); gradient 0 at both ends. Source: torch.nn.functional.hardtanh."""
-    x = floats("hardtanh", input)
-    return fg.where(x <= min_val, min_val, fg.where(x >= max_val, max_val, x))
+    """min(max(x, min_val), max_val); gradient 0 at both ends. Integers too. Source: torch.nn.functional.hardtanh."""
+    x = numbers("hardtanh", input)
+    return fg.cast(fg.where(x <= min_val, min_val, fg.where(x >= max_val, max_val, x)), x.dtype)
 
 
 @library_op

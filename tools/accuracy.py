@@ -156,7 +156,7 @@ ORACLES: dict[str, Function] = {
 # derivative is smaller than that and its digits mean nothing.
 # The same holds of activations, whose derivatives change sign somewhere.
 FLOORS = {"tanh": 8e-7, "sigmoid": 8e-7}
-ACTIVATION_FLOOR = 1.5e-6
+ACTIVATION_FLOOR = 2.5e-6
 # x - tanh(x) keeps what float32's x has left.
 CANCELS = {"tanhshrink": 2.5e-7}
 # Which zero of two is the larger is up to the hardware.
@@ -171,15 +171,21 @@ NOT_SWEPT = frozenset(
 
 
 def _declared(row: Row) -> Callable[..., Any]:
-    operators = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
-    if row.name == "neg":
-        return lambda x: -x
+    operators: dict[str, Callable[..., Any]] = {
+        "neg": lambda x: -x,
+        "add": lambda a, b: a + b,
+        "sub": lambda a, b: a - b,
+        "mul": lambda a, b: a * b,
+        "div": lambda a, b: a / b,
+        "pow": lambda a, b: a**b,
+    }
     if row.name in operators:
-        return {
-            "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "div": lambda a, b: a / b,
-        }[row.name]  # fmt: skip
+        return operators[row.name]
     function: Callable[..., Any] = getattr(fg, row.name)
-    return {1: lambda x: function(x), 2: lambda a, b: function(a, b), 3: lambda a, b, c: function(a, b, c)}[row.arity]
+    by_arity: dict[int, Callable[..., Any]] = {
+        1: lambda x: function(x), 2: lambda a, b: function(a, b), 3: lambda a, b, c: function(a, b, c),
+    }  # fmt: skip
+    return by_arity[row.arity]
 
 
 def table_cases() -> Iterator[Case]:

@@ -10,16 +10,17 @@ from dataclasses import replace
 from fusegen.core.ir import Call, Const, Expr, Let, Output, Reduce, Ref, Statement, substitute, transform, walk
 
 # Names that generated CUDA uses itself or that C++ reserves: a variable of the declaration never takes one as it is.
-_RESERVED = frozenset(
-    "auto bool break case catch char class const continue default delete do double else enum explicit export extern "
-    "false float for friend goto half if inline int long mutable namespace new operator private protected public "
-    "register restrict return short signed sizeof static struct switch template this throw true try typedef typename "
-    "union unsigned using virtual void volatile while bf16 asm and or not xor fg load store i k n e block thread lane "
-    "warp grid row col rows cols tile split splits rest result inside begin end chunk piece matrix m main y0 y1 j0 j1 jn yn "
-    "gamma signgam index time abs min max exp exp2 expm1 log log2 log10 log1p sqrt rsqrt cbrt pow sin cos tan asin acos "
-    "atan atan2 sinh cosh tanh asinh acosh atanh hypot erf erfc erfinv lgamma floor ceil trunc rint fmod copysign exp10 "
-    "line sincos rsqrtf exp10f sincosf assert".split()
+_RESERVED_WORDS = (
+    "auto bool break case catch char class const continue default delete do double else enum explicit export "
+    "extern false float for friend goto half if inline int long mutable namespace new operator private protected "
+    "public register restrict return short signed sizeof static struct switch template this throw true try "
+    "typedef typename union unsigned using virtual void volatile while bf16 asm and or not xor fg load store i k "
+    "n e block thread lane warp grid row col rows cols tile split splits rest result inside begin end chunk piece "
+    "matrix m main y0 y1 j0 j1 jn yn gamma signgam index time abs min max exp exp2 expm1 log log2 log10 log1p "
+    "sqrt rsqrt cbrt pow sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh hypot erf erfc erfinv "
+    "lgamma floor ceil trunc rint fmod copysign exp10 line sincos rsqrtf exp10f sincosf assert"
 )
+_RESERVED = frozenset(_RESERVED_WORDS.split())
 
 
 def safe_name(wanted: str, taken: Iterable[str]) -> str:
@@ -121,10 +122,10 @@ def _trivial(node: Call) -> bool:
 
 
 # Calls that print as an infix or prefix operator.
-OPERATORS = frozenset(
-    "add sub mul div neg lt le gt ge eq ne logical_and logical_or logical_not bitwise_and bitwise_or bitwise_xor "
-    "left_shift right_shift where".split()
-)
+OPERATORS = frozenset({
+    "add", "sub", "mul", "div", "neg", "lt", "le", "gt", "ge", "eq", "ne", "logical_and", "logical_or", "logical_not",
+    "bitwise_and", "bitwise_or", "bitwise_xor", "left_shift", "right_shift", "where",
+})  # fmt: skip
 
 _VERBS = {
     "add": "sum", "sub": "diff", "mul": "prod", "div": "ratio", "powi": "power", "where": "chosen", "neg": "minus",

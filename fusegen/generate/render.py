@@ -6,10 +6,9 @@ expressions printed by cexpr.
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cache
 from importlib import resources
 from typing import Any
 
@@ -19,11 +18,11 @@ from fusegen.declare.table import lookup
 from fusegen.fuse.group import Kernel
 from fusegen.fuse.schedule import Access, Schedule
 from fusegen.generate.cexpr import Printer
-from fusegen.generate.params import Param, needs_coordinates, parameters
+from fusegen.generate.params import needs_coordinates, parameters
+from fusegen.generate.wording import WIDTH, comment, explain, signature
 
 PREAMBLE = '#include "fusegen.cuh"\n\n'
 FINISH_THREADS = 128
-WIDTH = 120
 
 
 @dataclass(frozen=True)
@@ -47,17 +46,17 @@ class Rendered:
         return self.text.removeprefix(_file_text(self.headers, []))
 
 
-@lru_cache(maxsize=1)
+@cache
 def _environment() -> Any:
     import jinja2  # costs 50 ms, which a warm start does not need
 
     return jinja2.Environment(
-        loader=jinja2.FunctionLoader(template_text), trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined,
-        keep_trailing_newline=True, autoescape=False,
+        loader=jinja2.FunctionLoader(template_text), trim_blocks=True, lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False,
     )  # fmt: skip
 
 
-@lru_cache(maxsize=None)
+@cache
 def template_text(name: str) -> str:
     """The text of a file that is shipped in ``templates/``."""
     return resources.files("fusegen.templates").joinpath(name).read_text(encoding="utf-8")
@@ -130,7 +129,7 @@ class _View:
     def _common(self) -> dict[str, Any]:
         return {
             "header": self._header(),
-            "signature": _signature(self.kernel.name, parameters(self.kernel, self.schedule)),
+            "signature": signature(self.kernel.name, parameters(self.kernel, self.schedule)),
             "threads": self.schedule.threads,
             "index": self.schedule.index,
         }
@@ -146,7 +145,7 @@ class _View:
             elif not (isinstance(item, Output) and expr_text(item.expr) == item.name):
                 lines.append(f"  {item.name} = {expr_text(item.expr)}")
         lines.append(explain(kernel, self.schedule))
-        return "\n".join(piece for line in lines for piece in _comment(line))
+        return "\n".join(piece for line in lines for piece in comment(line))
 
     def _lets(self, lets: Sequence[Let]) -> list[str]:
         return [f"const {let.expr.dtype.ctype} {let.name} = {self.printer.text(let.expr)};" for let in lets]
@@ -410,7 +409,7 @@ class _View:
         kernel, kept = self.kernel, range(self.schedule.kept)
         late = [*self._late_operands(), *(o.name for o in kernel.outputs)]
         return {
-            "signature": _signature(name, parameters(kernel, self.schedule, "finish")),
+            "signature": signature(name, parameters(kernel, self.schedule, "finish")),
             "threads": FINISH_THREADS,
             "wide": self.schedule.wide_finish,
             "index": self.schedule.index,
@@ -419,77 +418,3 @@ class _View:
             "sums": [r.name for r in kernel.reduces],
             "finish": self._epilogue(set()),
         }
-
-
-def _signature(name: str, params: Sequence[Param]) -> str:
-    """``name(type a,  // [D0]`` with one parameter a line, numbers together on the last lines.
-
-    Parameters stand below the first one; where the name is too long for that, below the name.
-    """
-    pointers = [p for p in params if p.kind in ("in", "out", "partial")]
-    numbers = [f"{p.ctype} {p.name}" for p in params if p not in pointers]
-    lines = []
-    for position, p in enumerate(pointers):
-        last = position == len(pointers) - 1 and not numbers
-        lines.append((f"{p.ctype} {p.name}" + (")" if last else ","), p.comment))
-    width = max((len(text) for text, _ in lines), default=0)
-    printed = [f"{text:<{width}}  // {comment}" for text, comment in lines]
-    indent = " " * (len("void ") + len(name) + 1)
-    first = f"{name}("
-    if len(indent) + max(map(len, printed), default=0) > WIDTH:
-        indent = "    "
-        first += "\n" + indent
-    if numbers:
-        printed += _packed(numbers, WIDTH - len(indent) - len(") {"))
-        printed[-1] += ")"
-    return first + ("\n" + indent).join(printed) + ("" if numbers else "\n    ")
-
-
-def _packed(items: Sequence[str], width: int) -> list[str]:
-    """The items separated by commas, as many a line as fit."""
-    lines = [items[0]]
-    for item in items[1:]:
-        if len(lines[-1]) + len(item) + 3 > max(width, 40):
-            lines[-1] += ","
-            lines.append(item)
-        else:
-            lines[-1] += f", {item}"
-    return lines
-
-
-def _comment(line: str) -> list[str]:
-    """A comment, continued on further lines, deeper, where it is too long for one."""
-    indent = " " * (len(line) - len(line.lstrip()) + 4)
-    pieces = textwrap.wrap(line, WIDTH - 3, subsequent_indent=indent, break_long_words=False, drop_whitespace=True)
-    return [f"// {piece}" for piece in pieces] if len(line) > WIDTH - 3 else [f"// {line}"]
-
-
-def explain(kernel: Kernel, schedule: Schedule) -> str:
-    """One line on the kernel's shape and why it was chosen."""
-    if schedule.template == "elementwise":
-        if schedule.vector == 1:
-            return "elementwise: one element a thread; nothing here lies side by side in memory"
-        how = f"elementwise: {schedule.vector} elements a thread"
-        singles = [p.name for p in schedule.placements if p.access is Access.SINGLE]
-        rows = [p for p in schedule.placements if p.access in (Access.ROW, Access.SPLAT)]
-        wide = [p.name for p in rows if "0" in p.moves]
-        apart = [p.name for p in rows if "0" not in p.moves]
-        strided = [p.name for p in schedule.placements if p.access is Access.STRIDED]
-        notes = [f"{', '.join(wide)} broadcast"] if wide else []
-        notes += [f"{', '.join(apart)} in rows that lie apart"] if apart else []
-        notes += [f"{', '.join(strided)} gathered element by element"] if strided else []
-        notes += [f"{', '.join(singles)} the same for all"] if singles else []
-        return f"{how}; {'; '.join(notes)}" if notes else f"{how}, everything lies side by side"
-    if schedule.template == "turned":
-        names = ", ".join(p.name for p in schedule.placements if p.access is Access.TURNED)
-        return f"turned: {names} lies across the result, and is read through tiles in shared memory"
-    over = ", ".join(axis.upper() for axis in kernel.over)
-    pieces = "; cut into pieces that a second kernel adds up in order" if schedule.split else ""
-    if schedule.template == "whole":
-        along = f", and writes {', '.join(o.name for o in kernel.pointwise)} on the way" if kernel.pointwise else ""
-        return f"whole: one pass adds up everything{along}{pieces}"
-    if schedule.template == "serial":
-        return f"serial: a thread a result, which sums over {over}"
-    if schedule.template == "row":
-        return f"row: a block sums over {over}, along the fast axis{pieces}"
-    return f"column: 32 neighbouring results a block, summed over {over}{pieces}"

@@ -240,9 +240,9 @@ def main(arguments: list[str] | None = None) -> None:
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
     if given == ["--version"]:
-        from fusegen import __version__
+        from fusegen.wrap.cli_doctor import installed_version
 
-        print(f"fusegen {__version__}")
+        print(f"fusegen {installed_version()}")
         return
     try:
         app(args=given, prog_name="fusegen")

@@ -42,6 +42,16 @@ def report() -> bool:
     return bool(places)
 
 
+def installed_version() -> str:
+    """The version of the installed package."""
+    from importlib import metadata
+
+    try:
+        return metadata.version("fusegen")
+    except metadata.PackageNotFoundError:
+        return "from a source tree, not installed"
+
+
 def _plain(text: str) -> str:
     from rich.markup import escape
 
@@ -66,9 +76,7 @@ def _look(name: str, fix: str) -> Callable[[Callable[[], str]], Callable[[], Fin
 
 @_look("fusegen", "pip install fusegen")
 def _fusegen() -> str:
-    from fusegen import __version__
-
-    return f"{__version__}, Python {platform.python_version()} on {platform.system()} {platform.machine()}"
+    return f"{installed_version()}, Python {platform.python_version()} on {platform.system()} {platform.machine()}"
 
 
 @_look("GPU", "install the NVIDIA driver; without a GPU ops run on the CPU, for looking and testing")

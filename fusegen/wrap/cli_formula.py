@@ -11,7 +11,7 @@ import difflib
 import inspect
 import math
 import operator
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,6 +37,16 @@ _COMPARE: dict[type[ast.AST], str] = {
 _UNARY: dict[type[ast.AST], str] = {
     ast.USub: "neg", ast.UAdd: "", ast.Not: "logical_not", ast.Invert: "bitwise_not",
 }  # fmt: skip
+# What formulas are made of beside names and numbers, and what stands inside, in the order in which it is written.
+_CHILDREN: dict[type[ast.AST], Callable[[Any], Sequence[ast.expr]]] = {
+    ast.BinOp: lambda node: [node.left, node.right],
+    ast.UnaryOp: lambda node: [node.operand],
+    ast.BoolOp: lambda node: node.values,
+    ast.Compare: lambda node: [node.left, *node.comparators],
+    ast.IfExp: lambda node: [node.body, node.test, node.orelse],
+    ast.Call: lambda node: node.args,
+    ast.Tuple: lambda node: node.elts,
+}
 _ON_NUMBERS: dict[str, Callable[[Any, Any], Any]] = {
     "add": operator.add, "sub": operator.sub, "mul": operator.mul, "div": operator.truediv,
     "pow": lambda a, b: math.pow(a, b),
@@ -127,17 +137,13 @@ def _nodes(node: ast.expr, depth: int) -> Iterator[tuple[ast.expr, int]]:
     yield node, depth
     if depth > DEEPEST:
         return
-    children: list[ast.expr] = {
-        ast.BinOp: lambda n: [n.left, n.right],
-        ast.UnaryOp: lambda n: [n.operand],
-        ast.BoolOp: lambda n: n.values,
-        ast.Compare: lambda n: [n.left, *n.comparators],
-        ast.IfExp: lambda n: [n.body, n.test, n.orelse],
-        ast.Call: lambda n: n.args,
-        ast.Tuple: lambda n: n.elts if depth == 1 else [],
-    }.get(type(node), lambda n: [])(node)
-    for child in children:
+    for child in _CHILDREN.get(type(node), lambda _: [])(node):
         yield from _nodes(child, depth + 1)
+
+
+def _operators(node: ast.AST) -> Sequence[ast.AST]:
+    found = getattr(node, "op", None)
+    return getattr(node, "ops", []) if found is None else [found]
 
 
 def _check_node(text: str, node: ast.expr, at_root: bool) -> str | None:
@@ -151,15 +157,10 @@ def _check_node(text: str, node: ast.expr, at_root: bool) -> str | None:
     if isinstance(node, ast.Call):
         _check_call(text, node)
         return None
-    wrong = {
-        ast.BinOp: lambda n: type(n.op) not in _BINARY,
-        ast.UnaryOp: lambda n: type(n.op) not in _UNARY,
-        ast.BoolOp: lambda n: False,
-        ast.Compare: lambda n: any(type(op) not in _COMPARE for op in n.ops),
-        ast.IfExp: lambda n: False,
-        ast.Tuple: lambda n: not at_root or not n.elts,
-    }.get(type(node), lambda n: True)
-    if wrong(node):
+    operators = _operators(node)
+    known = _BINARY.keys() | _UNARY.keys() | _COMPARE.keys() | {ast.And, ast.Or}
+    in_place = at_root or not isinstance(node, ast.Tuple)
+    if type(node) not in _CHILDREN or not in_place or any(type(operator) not in known for operator in operators):
         raise _refused(
             text, f"{ast.unparse(node)[:60]!r} ({type(node).__name__})",
             "names, numbers, + - * / ** % //, comparisons, and/or/not, a if c else b, calls of the function table",

@@ -10,24 +10,34 @@ import inspect
 import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from fusegen import pipeline
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Op, Operand, Output, refs
 from fusegen.core.text import expr_text, op_text, reduce_text, shape_text
+from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
 from fusegen.fuse.group import Kernel
 from fusegen.fuse.schedule import Buffer, Launch, Placement
-from fusegen.generate.render import explain, one_file
+from fusegen.generate.render import one_file
+from fusegen.generate.wording import explain
 from fusegen.wrap import doors
 from fusegen.wrap.run import is_dense, result_strides, row_major
 from fusegen.wrap.tensors import TensorInfo
 
-if TYPE_CHECKING:
-    from fusegen.wrap.op import FusedOp
-
 PASSES = ("forward", "backward", "double-backward")
+
+
+class Inspected(Protocol):
+    """A declared op (wrap/op), as far as looking at it goes."""
+
+    declaration: Declaration
+
+    @property
+    def name(self) -> str: ...
+    def trace(self, *args: Any, **kwargs: Any) -> Op: ...
+    def _override(self, op: Op, wanted: tuple[str, ...]) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -104,7 +114,7 @@ def _strides(shape: tuple[int, ...], like: TensorInfo | None, arguments: Sequenc
 # -- the passes of an op ---------------------------------------------------------------------------------------------
 
 
-def passes(op: FusedOp, args: tuple[Any, ...], kwargs: Mapping[str, Any], which: str = "forward") -> list[Pass]:
+def passes(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], which: str = "forward") -> list[Pass]:
     """The passes up to ``which``: the forward, the backward, the backward of the backward.
 
     The gradients of those tensors are asked for that require one; of all float tensors where none does.
@@ -166,12 +176,12 @@ def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ())
 # -- text ------------------------------------------------------------------------------------------------------------
 
 
-def emit(op: FusedOp, args: tuple[Any, ...], kwargs: Mapping[str, Any], which: str) -> str:
+def emit(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], which: str) -> str:
     """The CUDA text of one pass: "forward", "backward" or "double-backward"."""
     return passes(op, args, kwargs, which)[-1].text
 
 
-def show(op: FusedOp, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
+def show(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Every stage as text: declared, then for the forward and the backward derived, fused, scheduled and CUDA."""
     (forward,) = passes(op, args, kwargs)
     sections = [_section("declared", _declared(op)), *_stages(forward, "traced")]
@@ -185,7 +195,7 @@ def _section(title: str, text: str) -> str:
     return f"== {title} {'=' * (96 - len(title))}\n\n{text.rstrip()}\n"
 
 
-def _declared(op: FusedOp) -> str:
+def _declared(op: Inspected) -> str:
     where = f"# {op.declaration.declared}\n" if op.declaration.declared else ""
     try:
         source = inspect.getsource(op.declaration.function)

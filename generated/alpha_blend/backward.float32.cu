@@ -6,7 +6,7 @@
 //   d = foreground - background
 //   sum_d_alpha = sum[d1](d_out * d)
 //   d_alpha = sum_d_alpha
-// column: 32 neighbouring results a block, summed over D1
+// serial: a thread a result, which sums over D1
 extern "C" __global__ __launch_bounds__(256)
 void alpha_blend_backward_f32_d_alpha(const float* __restrict__ foreground_ptr,  // [D0, D1, D2, D3]
                                       const float* __restrict__ background_ptr,  // [D0, D1, D2, D3]
@@ -15,29 +15,24 @@ void alpha_blend_backward_f32_d_alpha(const float* __restrict__ foreground_ptr, 
                                       int m, int n, fg::Divisor n1, int foreground_stride0, int foreground_stride2,
                                       int background_stride0, int background_stride2, int d_out_stride0,
                                       int d_out_stride2, int d_alpha_stride0) {
-  // A block owns 32 neighbouring results; its 8 rows of threads share the elements.
-  const int result = int(blockIdx.x) * 32 + threadIdx.x;
-  const bool inside = result < m;
+  // A thread owns one result and adds up its elements by itself.
+  const int result = int(blockIdx.x) * 256 + threadIdx.x;
+  if (result >= m) return;
   int rest = result;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
 
   float sum_d_alpha = 0;
-  if (inside) {
-    for (int i = threadIdx.y; i < n; i += 8) {
-      const int j2 = i;
-      const float foreground = fg::load(foreground_ptr + j0 * foreground_stride0 + j1 + j2 * foreground_stride2);
-      const float background = fg::load(background_ptr + j0 * background_stride0 + j1 + j2 * background_stride2);
-      const float d_out = fg::load(d_out_ptr + j0 * d_out_stride0 + j1 + j2 * d_out_stride2);
-      const float d = foreground - background;
-      sum_d_alpha += d_out * d;
-    }
+  for (int i = 0; i < n; ++i) {
+    const int j2 = i;
+    const float foreground = fg::load(foreground_ptr + j0 * foreground_stride0 + j1 + j2 * foreground_stride2);
+    const float background = fg::load(background_ptr + j0 * background_stride0 + j1 + j2 * background_stride2);
+    const float d_out = fg::load(d_out_ptr + j0 * d_out_stride0 + j1 + j2 * d_out_stride2);
+    const float d = foreground - background;
+    sum_d_alpha += d_out * d;
   }
-  sum_d_alpha = fg::column_sum<8>(sum_d_alpha);
 
-  if (inside && threadIdx.y == 0) {
-    fg::store(d_alpha_ptr + j0 * d_alpha_stride0 + j1, sum_d_alpha);
-  }
+  fg::store(d_alpha_ptr + j0 * d_alpha_stride0 + j1, sum_d_alpha);
 }
 
 // alpha_blend, backward                                       declared in ops/blends.py

@@ -17,7 +17,7 @@
 //   diff_foreground_alpha_2 = 1 - foreground_alpha
 //   d_foreground_alpha = d_alpha * (1 - background_alpha) + sum_d_foreground_alpha
 //   d_background_alpha = d_alpha * diff_foreground_alpha_2 + sum_d_background_alpha
-// column: 32 neighbouring results a block, summed over D1
+// serial: a thread a result, which sums over D1
 extern "C" __global__ __launch_bounds__(256)
 void alpha_over_backward_f32_d_foreground_alpha_and_1_more(
     const float* __restrict__ foreground_ptr,        // [D0, D1, D2, D3]
@@ -31,49 +31,41 @@ void alpha_over_backward_f32_d_foreground_alpha_and_1_more(
     int m, int n, fg::Divisor n1, int foreground_stride0, int foreground_stride2, int foreground_alpha_stride0,
     int background_stride0, int background_stride2, int background_alpha_stride0, int d_colour_stride0,
     int d_colour_stride2, int d_alpha_stride0, int d_foreground_alpha_stride0, int d_background_alpha_stride0) {
-  // A block owns 32 neighbouring results; its 8 rows of threads share the elements.
-  const int result = int(blockIdx.x) * 32 + threadIdx.x;
-  const bool inside = result < m;
+  // A thread owns one result and adds up its elements by itself.
+  const int result = int(blockIdx.x) * 256 + threadIdx.x;
+  if (result >= m) return;
   int rest = result;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
+  const float foreground_alpha = fg::load(foreground_alpha_ptr + j0 * foreground_alpha_stride0 + j1);
+  const float background_alpha = fg::load(background_alpha_ptr + j0 * background_alpha_stride0 + j1);
 
   float sum_d_foreground_alpha = 0;
   float sum_d_background_alpha = 0;
-  if (inside) {
-    const float foreground_alpha = fg::load(foreground_alpha_ptr + j0 * foreground_alpha_stride0 + j1);
-    const float background_alpha = fg::load(background_alpha_ptr + j0 * background_alpha_stride0 + j1);
-    for (int i = threadIdx.y; i < n; i += 8) {
-      const int j2 = i;
-      const float foreground = fg::load(foreground_ptr + j0 * foreground_stride0 + j1 + j2 * foreground_stride2);
-      const float background = fg::load(background_ptr + j0 * background_stride0 + j1 + j2 * background_stride2);
-      const float d_colour = fg::load(d_colour_ptr + j0 * d_colour_stride0 + j1 + j2 * d_colour_stride2);
-      const float diff_foreground_alpha = 1.0f - foreground_alpha;
-      const float behind = background_alpha * diff_foreground_alpha;
-      const float alpha = foreground_alpha + behind;
-      const bool same_alpha = alpha == 0.0f;
-      const float sum = foreground_alpha * foreground + behind * background;
-      const float ratio_alpha = (foreground - background * background_alpha) / alpha;
-      const float sum_2 = (background_alpha - 1.0f) * sum / alpha / alpha + ratio_alpha;
-      const float ratio_alpha_2 = (foreground_alpha - 1.0f) * sum / alpha / alpha;
-      const float sum_3 = background * diff_foreground_alpha / alpha + ratio_alpha_2;
-      sum_d_foreground_alpha += same_alpha ? 0.0f : d_colour * sum_2;
-      sum_d_background_alpha += same_alpha ? 0.0f : d_colour * sum_3;
-    }
+  for (int i = 0; i < n; ++i) {
+    const int j2 = i;
+    const float foreground = fg::load(foreground_ptr + j0 * foreground_stride0 + j1 + j2 * foreground_stride2);
+    const float background = fg::load(background_ptr + j0 * background_stride0 + j1 + j2 * background_stride2);
+    const float d_colour = fg::load(d_colour_ptr + j0 * d_colour_stride0 + j1 + j2 * d_colour_stride2);
+    const float diff_foreground_alpha = 1.0f - foreground_alpha;
+    const float behind = background_alpha * diff_foreground_alpha;
+    const float alpha = foreground_alpha + behind;
+    const bool same_alpha = alpha == 0.0f;
+    const float sum = foreground_alpha * foreground + behind * background;
+    const float ratio_alpha = (foreground - background * background_alpha) / alpha;
+    const float sum_2 = (background_alpha - 1.0f) * sum / alpha / alpha + ratio_alpha;
+    const float ratio_alpha_2 = (foreground_alpha - 1.0f) * sum / alpha / alpha;
+    const float sum_3 = background * diff_foreground_alpha / alpha + ratio_alpha_2;
+    sum_d_foreground_alpha += same_alpha ? 0.0f : d_colour * sum_2;
+    sum_d_background_alpha += same_alpha ? 0.0f : d_colour * sum_3;
   }
-  sum_d_foreground_alpha = fg::column_sum<8>(sum_d_foreground_alpha);
-  sum_d_background_alpha = fg::column_sum<8>(sum_d_background_alpha);
 
-  if (inside && threadIdx.y == 0) {
-    const float foreground_alpha = fg::load(foreground_alpha_ptr + j0 * foreground_alpha_stride0 + j1);
-    const float background_alpha = fg::load(background_alpha_ptr + j0 * background_alpha_stride0 + j1);
-    const float d_alpha = fg::load(d_alpha_ptr + j0 * d_alpha_stride0 + j1);
-    const float diff_foreground_alpha_2 = 1.0f - foreground_alpha;
-    const float d_foreground_alpha = d_alpha * (1.0f - background_alpha) + sum_d_foreground_alpha;
-    fg::store(d_foreground_alpha_ptr + j0 * d_foreground_alpha_stride0 + j1, d_foreground_alpha);
-    const float d_background_alpha = d_alpha * diff_foreground_alpha_2 + sum_d_background_alpha;
-    fg::store(d_background_alpha_ptr + j0 * d_background_alpha_stride0 + j1, d_background_alpha);
-  }
+  const float d_alpha = fg::load(d_alpha_ptr + j0 * d_alpha_stride0 + j1);
+  const float diff_foreground_alpha_2 = 1.0f - foreground_alpha;
+  const float d_foreground_alpha = d_alpha * (1.0f - background_alpha) + sum_d_foreground_alpha;
+  fg::store(d_foreground_alpha_ptr + j0 * d_foreground_alpha_stride0 + j1, d_foreground_alpha);
+  const float d_background_alpha = d_alpha * diff_foreground_alpha_2 + sum_d_background_alpha;
+  fg::store(d_background_alpha_ptr + j0 * d_background_alpha_stride0 + j1, d_background_alpha);
 }
 
 // alpha_over, backward                                        declared in ops/blends.py

@@ -5,7 +5,7 @@
 //   d = end - input
 //   sum_d_weight = sum[d0](d_out * d)
 //   d_weight = sum_d_weight
-// column: 32 neighbouring results a block, summed over D0
+// serial: a thread a result, which sums over D0
 extern "C" __global__ __launch_bounds__(256)
 void lerp_backward_bf16_d_weight(const bf16* __restrict__ input_ptr,  // [D0, D1]
                                  const bf16* __restrict__ end_ptr,    // [D0, D1]
@@ -13,27 +13,22 @@ void lerp_backward_bf16_d_weight(const bf16* __restrict__ input_ptr,  // [D0, D1
                                  bf16* __restrict__ d_weight_ptr,     // [D1]
                                  int64_t m, int64_t n, int64_t input_stride1, int64_t end_stride1,
                                  int64_t d_out_stride1) {
-  // A block owns 32 neighbouring results; its 8 rows of threads share the elements.
-  const int64_t result = int64_t(blockIdx.x) * 32 + threadIdx.x;
-  const bool inside = result < m;
+  // A thread owns one result and adds up its elements by itself.
+  const int64_t result = int64_t(blockIdx.x) * 256 + threadIdx.x;
+  if (result >= m) return;
   const int64_t j0 = result;
 
   float sum_d_weight = 0;
-  if (inside) {
-    for (int64_t i = threadIdx.y; i < n; i += 8) {
-      const int64_t j1 = i;
-      const float input = fg::load(input_ptr + j0 + j1 * input_stride1);
-      const float end = fg::load(end_ptr + j0 + j1 * end_stride1);
-      const float d_out = fg::load(d_out_ptr + j0 + j1 * d_out_stride1);
-      const float d = end - input;
-      sum_d_weight += d_out * d;
-    }
+  for (int64_t i = 0; i < n; ++i) {
+    const int64_t j1 = i;
+    const float input = fg::load(input_ptr + j0 + j1 * input_stride1);
+    const float end = fg::load(end_ptr + j0 + j1 * end_stride1);
+    const float d_out = fg::load(d_out_ptr + j0 + j1 * d_out_stride1);
+    const float d = end - input;
+    sum_d_weight += d_out * d;
   }
-  sum_d_weight = fg::column_sum<8>(sum_d_weight);
 
-  if (inside && threadIdx.y == 0) {
-    fg::store(d_weight_ptr + j0, sum_d_weight);
-  }
+  fg::store(d_weight_ptr + j0, sum_d_weight);
 }
 
 // lerp, backward                                              declared in ops/blends.py

@@ -1,0 +1,86 @@
+"""The words around a kernel's arithmetic: its signature, its header and why it has the shape it has."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+
+from fusegen.fuse.group import Kernel
+from fusegen.fuse.schedule import Access, Schedule
+from fusegen.generate.params import Param
+
+WIDTH = 120
+
+
+def signature(name: str, params: Sequence[Param]) -> str:
+    """``name(type a,  // [D0]`` with one parameter a line, numbers together on the last lines.
+
+    Parameters stand below the first one; where the name is too long for that, below the name.
+    """
+    pointers = [p for p in params if p.kind in ("in", "out", "partial")]
+    numbers = [f"{p.ctype} {p.name}" for p in params if p not in pointers]
+    lines = []
+    for position, p in enumerate(pointers):
+        last = position == len(pointers) - 1 and not numbers
+        lines.append((f"{p.ctype} {p.name}" + (")" if last else ","), p.comment))
+    width = max((len(text) for text, _ in lines), default=0)
+    printed = [f"{text:<{width}}  // {comment}" for text, comment in lines]
+    indent = " " * (len("void ") + len(name) + 1)
+    first = f"{name}("
+    if len(indent) + max(map(len, printed), default=0) > WIDTH:
+        indent = "    "
+        first += "\n" + indent
+    if numbers:
+        printed += _packed(numbers, WIDTH - len(indent) - len(") {"))
+        printed[-1] += ")"
+    return first + ("\n" + indent).join(printed) + ("" if numbers else "\n    ")
+
+
+def _packed(items: Sequence[str], width: int) -> list[str]:
+    """The items separated by commas, as many a line as fit."""
+    lines = [items[0]]
+    for item in items[1:]:
+        if len(lines[-1]) + len(item) + 3 > max(width, 40):
+            lines[-1] += ","
+            lines.append(item)
+        else:
+            lines[-1] += f", {item}"
+    return lines
+
+
+def comment(line: str) -> list[str]:
+    """A comment, continued on further lines, deeper, where it is too long for one."""
+    indent = " " * (len(line) - len(line.lstrip()) + 4)
+    pieces = textwrap.wrap(line, WIDTH - 3, subsequent_indent=indent, break_long_words=False, drop_whitespace=True)
+    return [f"// {piece}" for piece in pieces] if len(line) > WIDTH - 3 else [f"// {line}"]
+
+
+def explain(kernel: Kernel, schedule: Schedule) -> str:
+    """One line on the kernel's shape and why it was chosen."""
+    if schedule.template == "elementwise":
+        if schedule.vector == 1:
+            return "elementwise: one element a thread; nothing here lies side by side in memory"
+        how = f"elementwise: {schedule.vector} elements a thread"
+        singles = [p.name for p in schedule.placements if p.access is Access.SINGLE]
+        rows = [p for p in schedule.placements if p.access in (Access.ROW, Access.SPLAT)]
+        wide = [p.name for p in rows if "0" in p.moves]
+        apart = [p.name for p in rows if "0" not in p.moves]
+        strided = [p.name for p in schedule.placements if p.access is Access.STRIDED]
+        notes = [f"{', '.join(wide)} broadcast"] if wide else []
+        notes += [f"{', '.join(apart)} in rows that lie apart"] if apart else []
+        notes += [f"{', '.join(strided)} gathered element by element"] if strided else []
+        notes += [f"{', '.join(singles)} the same for all"] if singles else []
+        return f"{how}; {'; '.join(notes)}" if notes else f"{how}, everything lies side by side"
+    if schedule.template == "turned":
+        names = ", ".join(p.name for p in schedule.placements if p.access is Access.TURNED)
+        return f"turned: {names} lies across the result, and is read through tiles in shared memory"
+    over = ", ".join(axis.upper() for axis in kernel.over)
+    pieces = "; cut into pieces that a second kernel adds up in order" if schedule.split else ""
+    if schedule.template == "whole":
+        along = f", and writes {', '.join(o.name for o in kernel.pointwise)} on the way" if kernel.pointwise else ""
+        return f"whole: one pass adds up everything{along}{pieces}"
+    if schedule.template == "serial":
+        return f"serial: a thread a result, which sums over {over}"
+    if schedule.template == "row":
+        return f"row: a block sums over {over}, along the fast axis{pieces}"
+    return f"column: 32 neighbouring results a block, summed over {over}{pieces}"
