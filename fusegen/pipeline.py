@@ -103,10 +103,8 @@ def backward_op(training: Training, given: Sequence[int]) -> Op:
     """The backward for the outputs that have a cotangent; the derivation is remembered between processes."""
     if not isinstance(training, Training) or not is_memorable(training.forward):
         return training.backward(given)
-    parts = (
-        op_to_json(training.forward), op_to_json(kept_as_op(training.forward, training.kept)), *training.wanted, "given",
-        *map(str, given),
-    )  # fmt: skip
+    kept = op_to_json(kept_as_op(training.forward, training.kept))
+    parts = (op_to_json(training.forward), kept, *training.wanted, "given", *map(str, given))
     (text,) = remember("backward", parts, lambda: [op_to_json(training.backward(given))])
     return op_from_json(text)
 

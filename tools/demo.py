@@ -102,7 +102,7 @@ def difference_from_torch(x: torch.Tensor, y: torch.Tensor, blended: torch.Tenso
         inputs = [t.detach().clone().requires_grad_() for t in (x, y, logits, blended)]
         value = function(*inputs)
         found.append([value.detach(), *torch.autograd.grad(value, inputs)])
-    return max((a - b).abs().max().item() for a, b in zip(*found, strict=True))
+    return max(float((a - b).abs().max()) for a, b in zip(*found, strict=True))
 
 
 def save(name: str, picture: torch.Tensor) -> None:
@@ -120,6 +120,7 @@ def draw_losses(losses: list[float]) -> None:
 
 
 def main() -> None:
+    """Run it all and say what came out."""
     OUT.mkdir(parents=True, exist_ok=True)
     console = Console()
     device = "cuda" if torch.cuda.is_available() else "cpu"

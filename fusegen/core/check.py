@@ -12,15 +12,17 @@ def check_op(op: Op) -> None:
     Raises:
         LegalityError: one of these does not hold: a bug in fusegen.
     """
-    known: dict[str, Expr] = {thing.name: thing.ref for thing in (*op.operands, *op.scalars)}
+    known: dict[str, Expr] = {operand.name: operand.ref for operand in op.operands}
+    known.update({scalar.name: scalar.ref for scalar in op.scalars})
     _require(op, len(known) == len(op.operands) + len(op.scalars), "two arguments of one name", str(list(known)))
     axes = op.axes_of()
     for statement in op.statements:
         _check_expr(op, statement.expr, known)
         _require(op, statement.name not in known, "a name defined twice", statement.name)
         if isinstance(statement, Reduce):
-            missing = [a for a in statement.over if a not in _axes(statement.expr, axes)]
-            _require(op, not missing, "a reduction over an axis that its expression lacks", f"{statement.name}: {missing}")
+            missing = set(statement.over) - _axes(statement.expr, axes)
+            what = f"{statement.name}: {sorted(missing)}"
+            _require(op, not missing, "a reduction over an axis that its expression lacks", what)
         known[statement.name] = statement.ref
     for output in op.outputs:
         _check_expr(op, output.expr, known)

@@ -174,6 +174,7 @@ def const(value: Number, dtype: DType) -> Const:
 
 
 def call(function: str, *args: Expr, dtype: DType, detail: str = "") -> Call:
+    """``function`` of ``args``, as a node."""
     return Call(function, args, dtype, detail)
 
 
@@ -237,6 +238,26 @@ Shape = tuple[str | None, ...]
 """The axis of each dimension; None is a dimension of size one, along which the thing is broadcast."""
 
 
+class Named:
+    """What operands, scalars, statements and outputs have in common."""
+
+    name: str
+
+
+class Tensorlike(Named):
+    """Operands and outputs: what lies in memory."""
+
+    dtype: DType
+    shape: Shape
+    part: Part | None
+
+
+class Computed(Named):
+    """Statements and outputs: what has an expression."""
+
+    expr: Expr
+
+
 @dataclass(frozen=True)
 class Part:
     """Where a view lies in the packed tensor ``base``: block ``index`` of ``count`` equal blocks along ``dim``."""
@@ -248,7 +269,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Operand:
+class Operand(Tensorlike):
     """A tensor the op reads. ``part``: it is one of several equal blocks of a packed tensor (no copy is made)."""
 
     name: str
@@ -262,7 +283,7 @@ class Operand:
 
 
 @dataclass(frozen=True)
-class Scalar:
+class Scalar(Named):
     """A Python number, handed to the kernel at launch; a new value compiles nothing."""
 
     name: str
@@ -274,7 +295,7 @@ class Scalar:
 
 
 @dataclass(frozen=True)
-class Let:
+class Let(Computed):
     """A named intermediate."""
 
     name: str
@@ -286,7 +307,7 @@ class Let:
 
 
 @dataclass(frozen=True)
-class Reduce:
+class Reduce(Computed):
     """``expr`` reduced over the axes ``over`` by the monoid ``kind``, accumulated in ``expr.dtype``."""
 
     name: str
@@ -303,7 +324,7 @@ Statement = Let | Reduce
 
 
 @dataclass(frozen=True)
-class Output:
+class Output(Tensorlike, Computed):
     """A tensor the op writes: ``expr`` rounded once to ``dtype``. ``part``: a block of the packed output ``base``."""
 
     name: str

@@ -55,6 +55,7 @@ def number_text(expr: Const) -> str:
 
 
 def shape_text(shape: tuple[str | None, ...]) -> str:
+    """``[D0, 1, D3]``."""
     return "[" + ", ".join(axis.upper() if axis else "1" for axis in shape) + "]"
 
 
@@ -67,6 +68,7 @@ def _thing_text(thing: Operand | Scalar) -> str:
 
 
 def output_text(output: Output) -> str:
+    """``name = expression : dtype[shape]``."""
     part = output.part
     where = f" -> {part.base}, part {part.index} of {part.count} along dimension {part.dim}" if part else ""
     return f"{output.name} = {expr_text(output.expr)} : {output.dtype}{shape_text(output.shape)}{where}"
@@ -75,7 +77,8 @@ def output_text(output: Output) -> str:
 def op_text(op: Op) -> str:
     """The op as a page of notation; two ops with the same text compute the same function."""
     lines = [f"{op.name}, {op.label}"]
-    lines += [f"  in   {_thing_text(thing)}" for thing in (*op.operands, *op.scalars)]
+    lines += [f"  in   {_thing_text(thing)}" for thing in op.operands]
+    lines += [f"  in   {_thing_text(thing)}" for thing in op.scalars]
     for statement in op.statements:
         if isinstance(statement, Let):
             lines.append(f"  let  {statement.name} = {expr_text(statement.expr)} : {statement.expr.dtype}")
@@ -86,4 +89,5 @@ def op_text(op: Op) -> str:
 
 
 def reduce_text(reduce: Reduce) -> str:
+    """``name = sum[d1](expression)``."""
     return f"{reduce.name} = {reduce.kind}[{', '.join(reduce.over)}]({expr_text(reduce.expr)})"

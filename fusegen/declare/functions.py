@@ -186,7 +186,7 @@ _float("digamma", cuda="fg::digamma({0})", sympy=lambda sp, x: sp.digamma(x), co
 _float(
     "polygamma", cuda="fg::polygamma<{d}>({0})", cost=120,
     reference=lambda t, x, n="1": t.polygamma(int(n), x), partials=lambda x, y: (y,),
-    doc="The n-th derivative of digamma (n is the node's detail), by Hurwitz's zeta function; derivative of order n + 1.",
+    doc="The n-th derivative of digamma (n is the node's detail), by Hurwitz's zeta function.",
 )  # fmt: skip
 
 # -- the logistic family ---------------------------------------------------------------------------------------------

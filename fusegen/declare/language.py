@@ -129,7 +129,8 @@ def register_function(
         DeclarationError: the name is taken.
     """
     row = Function(
-        name, arity, Kind.FLOAT, cuda, reference, partials=derivative, sympy=sympy, header=header, cost=16, doc=doc, builtin=False,
+        name, arity, Kind.FLOAT, cuda, reference, partials=derivative, sympy=sympy, header=header, cost=16, doc=doc,
+        builtin=False,
         smooth=derivative is not None or sympy is not None,
     )  # fmt: skip
     return _bind(register(row))

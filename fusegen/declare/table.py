@@ -43,8 +43,8 @@ class Function:
         name: the name in declarations and in printed ops.
         arity: how many arguments.
         kind: the typing rule.
-        cuda: CUDA text of the call. ``{0}``, ``{1}`` are the arguments, ``{f}`` is ``f`` for float and empty for double,
-            ``{d}`` the node's detail, ``{T}`` its C type.
+        cuda: CUDA text of the call. ``{0}``, ``{1}`` are the arguments, ``{f}`` is ``f`` for float and nothing for
+            double, ``{d}`` the node's detail, ``{T}`` its C type.
         cuda_half: CUDA text for kernels whose results are rounded to float16 or bfloat16: worth a few float32 ulp,
             because a half ulp is 8192 or 65536 of them. None: the same text.
         precedence: binding strength of an operator's text (C's levels, larger binds tighter); 0 for a call.

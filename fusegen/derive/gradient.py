@@ -132,15 +132,16 @@ def _shared_and_costly(roots: Sequence[Expr]) -> set[Expr]:
     return {
         node
         for node in walk(roots)
-        if uses[node] > 1 and node.children and lookup_cost(node) < 16 and special_calls([node]) > 0
+        if uses[node] > 1 and node.children and _own_cost(node) < 16 and special_calls([node]) > 0
     }
 
 
-def lookup_cost(node: Expr) -> int:
+def _own_cost(node: Expr) -> int:
     return lookup(node.function).cost if isinstance(node, Call) else 0
 
 
 def cotangent_name(output: Output) -> str:
+    """The name of the gradient of ``output``."""
     return f"d_{output.name}"
 
 

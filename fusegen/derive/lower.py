@@ -74,7 +74,7 @@ def powers_of_two(node: Call) -> Expr | None:
     if node.function != "mul" or not node.dtype.is_float:
         return None
     (a, x), (b, y) = (_scale_and_rest(arg) for arg in node.args)
-    if a is None and b is None or (not _is_power_of_two(a) and not _is_power_of_two(b)):
+    if (a is None and b is None) or (not _is_power_of_two(a) and not _is_power_of_two(b)):
         return None
     factor = (1.0 if a is None else a) * (1.0 if b is None else b)
     if x is None or y is None:
@@ -132,7 +132,7 @@ def lower(op: Op) -> Op:
     names = op.names()
     for output in outputs:
         names.setdefault(output.expr, output.name)
-    renamed = {}
+    renamed: dict[Expr, str] = {}
     for expr, name in names.items():
         simple = simplify([expr], RULES)[expr]
         new = simplify([simple], (_share_exponential(roots),))[simple]

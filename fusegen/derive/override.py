@@ -15,7 +15,7 @@ from fusegen.declare.value import Value, broadcast, cast, lift, reduce
 
 @dataclass(frozen=True)
 class Overridden:
-    """Stands where a ``Training`` stands: the forward keeps nothing, the backward is traced from the user's function."""
+    """Stands in for a ``Training``: the forward keeps nothing, the backward is traced from the user's function."""
 
     forward: Op
     wanted: tuple[str, ...]

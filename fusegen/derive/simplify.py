@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-
 from fusegen.core.ir import Call, Const, Expr, const, transform, walk
 from fusegen.declare.table import apply, lookup
 

@@ -8,7 +8,7 @@ a function in a way that is true for real numbers and false for floats.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache
 from typing import Any
 
 import sympy as sp
@@ -44,7 +44,7 @@ def partial_rows(row: Function, args: tuple[Expr, ...], value: Expr) -> tuple[Ex
     return tuple(_from_sympys_own(row, args))
 
 
-@lru_cache(maxsize=None)
+@cache
 def _sympys_partials(name: str) -> tuple[Any, ...]:
     row = lookup(name)
     symbols = sp.symbols(f"_arg0:{row.arity}", real=True)
@@ -94,7 +94,7 @@ class _Opaque(sp.Function):  # type: ignore[misc]
         if partial is None:
             return sp.Integer(0)
         bridge = Bridge()
-        given = dict(zip(stand_ins, self.args, strict=True))
+        given: dict[Expr, Any] = dict(zip(stand_ins, self.args, strict=True))
         given[value] = self
         return bridge.to_sympy(partial, given)
 
@@ -123,14 +123,14 @@ class _Cast(sp.Function):  # type: ignore[misc]
         return sp.Integer(1)
 
 
-@lru_cache(maxsize=None)
+@cache
 def _function(name: str, detail: str = "") -> Any:
     if name == "where":
         return _Where
     return type(f"{name}_{detail}" if detail else name, (_Opaque,), {"row": lookup(name), "detail": detail})
 
 
-@lru_cache(maxsize=None)
+@cache
 def _cast(target: DType, detail: str) -> Any:
     return type(f"cast_{target.name}_{detail}", (_Cast,), {"target": target, "detail": detail})
 
@@ -234,8 +234,7 @@ class Bridge:
 
 
 _SYMPY_NAMES = {
-    "exp": "exp", "log": "log", "sin": "sin", "cos": "cos", "tan": "tan", "sinh": "sinh", "cosh": "cosh", "tanh": "tanh",
-    "Abs": "abs", "sign": "sign", "erf": "erf",
+    **{name: name for name in ("exp", "log", "sin", "cos", "tan", "sinh", "cosh", "tanh", "sign", "erf")}, "Abs": "abs",
 }  # fmt: skip
 
 

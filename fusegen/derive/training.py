@@ -110,9 +110,9 @@ def _best_cut(op: Op, backward: Op, axes: dict[str, frozenset[str]]) -> tuple[Ex
     by_expr = {o.expr: o for o in op.expand()[1] if o.part is None and isinstance(o.expr, Call)}
     dtype = next((o.dtype for o in op.outputs if o.dtype.is_float), op.outputs[0].dtype)
     best: tuple[float, Expr, Operand, bool] | None = None
-    limit = WORTH_KEEPING * reads({})
+    limit = WORTH_KEEPING * reads({}) if dtype.is_float else 0.0
     for node in walk(exprs):
-        if not isinstance(node, Call) or node not in forward or not node.dtype.is_float or node.dtype is not dtype.compute:
+        if not isinstance(node, Call) or node not in forward or node.dtype is not dtype.compute:
             continue
         along = expr_axes(node, known)
         output = by_expr.get(node)

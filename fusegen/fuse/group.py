@@ -151,6 +151,7 @@ def _dtype_name(op: Op) -> str:
 
 
 def kernel_name(op: Op) -> str:
+    """``lerp_backward_f32``."""
     return f"{op.name}_{op.label.replace(' ', '_')}_{_dtype_name(op)}"
 
 
@@ -175,7 +176,8 @@ def _elementwise_kernel(
 def _reduce_kernel(op: Op, p: _Pass, names: dict[Expr, str], stored: dict[str, Operand]) -> Kernel:
     kept = tuple(sorted(p.space - p.over, key=axis_order))
     written = {o.name for o in p.outputs}  # a reduction that the op keeps for its backward is an output already
-    stores = [Output(r.name, r.ref, r.expr.dtype, kept) for r in p.reduces if r.name in stored and r.name not in written]
+    wanted = [r for r in p.reduces if r.name in stored and r.name not in written]
+    stores = [Output(r.name, r.ref, r.expr.dtype, kept) for r in wanted]
     own = {r.name for r in p.reduces}
     others = {name: operand for name, operand in stored.items() if name not in own}
     operands, scalars = _read(op, others, [item.expr for item in (*p.reduces, *p.outputs, *p.pointwise)])

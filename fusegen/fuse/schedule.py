@@ -68,8 +68,8 @@ class Placement:
 class Schedule:
     """What the text of a kernel depends on, beside the kernel itself.
 
-    ``template``: elementwise, turned, whole, serial, row or column. ``loops`` counts the merged axes that are walked in parallel,
-    ``inner`` those that are reduced. ``split``: the reduced axes are divided over blocks, and a second kernel adds up.
+    ``template``: elementwise, turned, whole, serial, row or column. ``loops`` counts the merged axes that are walked in
+    parallel, ``inner`` those that are reduced. ``split``: the reduced axes are divided over blocks, and a second kernel adds up.
     ``exact``: the vectors come out even. The text then has no branch for the last one, which matters: behind a branch
     the next operand's load waits for this one's data.
     """
@@ -238,7 +238,7 @@ def _names(kernel: Kernel) -> list[str]:
 
 
 def _turned(kernel: Kernel, loops: Sequence[_Loop], buffers: Mapping[str, Buffer]) -> int | None:
-    """The loop along which some operand is contiguous while the others are along the fast one; None if there is none."""
+    """The loop along which some operand is contiguous while the results are along the fast one, if there is one."""
     if len(loops) < 2 or loops[-1].size < TILE // 2:
         return None
     if any(loops[-1].strides[o.name] != 1 for o in kernel.outputs):

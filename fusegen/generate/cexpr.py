@@ -46,8 +46,8 @@ class Printer:
         if template.startswith("{0}") or template[1:] == "{0}":
             return self._operator(expr, row, template)
         args = [self._argument(arg) for arg in expr.args]
-        text = template.format(*args, f="f" if expr.args[-1].dtype is dtypes.float32 else "", d=expr.detail, T=_ctype(expr.dtype))
-        return text, _ATOM
+        suffix = "f" if expr.args[-1].dtype is dtypes.float32 else ""
+        return template.format(*args, f=suffix, d=expr.detail, T=_ctype(expr.dtype)), _ATOM
 
     def _argument(self, arg: Expr) -> str:
         """An argument of a call. Integer literals carry their type there, for overload resolution."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Expr, Operand, Output, Size, refs, walk
+from fusegen.core.ir import Expr, Operand, Output, Scalar, Size, refs, walk
 from fusegen.core.text import shape_text
 from fusegen.fuse.group import Kernel
 from fusegen.fuse.schedule import Access, Schedule
@@ -35,17 +35,13 @@ def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple
         return _finish_parameters(kernel, schedule)
     found: list[Param] = []
     split = schedule.split
-    for operand in _main_operands(kernel, split):
-        shape = shape_text(operand.shape)
-        found.append(
-            Param("in", f"{operand.name}_ptr", f"const {operand.dtype.ctype}* __restrict__", operand.name, 0, shape)
-        )
+    found += [_input(operand) for operand in _main_operands(kernel, split)]
     found += [_output(o) for o in kernel.pointwise]
     if split:
         found += [_partial(r.name, r.expr.dtype.ctype, "") for r in kernel.reduces]
     else:
         found += [_output(o) for o in kernel.outputs]
-    found += [Param("scalar", s.name, s.dtype.compute.ctype, s.name, dtype=s.dtype) for s in kernel.scalars]
+    found += [_scalar(s) for s in kernel.scalars]
     found += _axis_sizes(kernel, schedule)
     found += _extents(schedule)
     for placement in schedule.placements:
@@ -66,6 +62,15 @@ def _reads(expr: Expr) -> set[str]:
 
 def _partial(name: str, ctype: str, const: str) -> Param:
     return Param("partial", f"{name}_partial", f"{const}{ctype}* __restrict__", name, 0, "[splits, m]")
+
+
+def _input(operand: Operand) -> Param:
+    ctype = f"const {operand.dtype.ctype}* __restrict__"
+    return Param("in", f"{operand.name}_ptr", ctype, operand.name, 0, shape_text(operand.shape))
+
+
+def _scalar(scalar: Scalar) -> Param:
+    return Param("scalar", scalar.name, scalar.dtype.compute.ctype, scalar.name, dtype=scalar.dtype)
 
 
 def _output(output: Output) -> Param:
@@ -100,6 +105,7 @@ def _extents(schedule: Schedule) -> list[Param]:
 
 
 def needs_coordinates(schedule: Schedule) -> bool:
+    """Whether some operand is not simply at the linear position."""
     return any(p.access in (Access.ROW, Access.SPLAT, Access.STRIDED) for p in schedule.placements)
 
 
@@ -110,20 +116,17 @@ def _strides(
         return []
     if split and name not in {o.name for o in (*_main_operands(kernel, True), *kernel.pointwise)}:
         return []
-    return [
-        Param("stride", f"{name}_stride{loop}", schedule.index, name, loop) for loop, move in enumerate(moves) if move == "s"
-    ]
+    loops = [loop for loop, move in enumerate(moves) if move == "s"]
+    return [Param("stride", f"{name}_stride{loop}", schedule.index, name, loop) for loop in loops]
 
 
 def _finish_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Param, ...]:
     read = {name for item in (*kernel.epilogue, *kernel.outputs) for name in _reads(item.expr)}
     operands = [o for o in kernel.operands if o.name in read]
     found = [_partial(r.name, r.expr.dtype.ctype, "const ") for r in kernel.reduces]
-    found += [
-        Param("in", f"{o.name}_ptr", f"const {o.dtype.ctype}* __restrict__", o.name, 0, shape_text(o.shape)) for o in operands
-    ]
+    found += [_input(o) for o in operands]
     found += [_output(o) for o in kernel.outputs]
-    found += [Param("scalar", s.name, s.dtype.compute.ctype, s.name, dtype=s.dtype) for s in kernel.scalars if s.name in read]
+    found += [_scalar(s) for s in kernel.scalars if s.name in read]
     found += _axis_sizes(kernel, schedule)
     index = schedule.index
     divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"

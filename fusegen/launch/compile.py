@@ -15,8 +15,8 @@ import glob
 import itertools
 import os
 import re
-import sys
 import struct
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +108,7 @@ def to_cubin(
 
 
 def _whole(cubin: bytes) -> bytes:
-    """CuPy's binding cuts the last byte off, as if a cubin were text that ends in a null; disassemblers then refuse it."""
+    """CuPy's binding cuts the last byte off, as if a cubin were text that ends in a null; disassemblers mind."""
     offset, size, count = (int.from_bytes(cubin[a:b], "little") for a, b in ((32, 40), (54, 56), (56, 58)))
     return cubin + b"\0" if offset + size * count == len(cubin) + 1 else cubin
 

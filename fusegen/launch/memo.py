@@ -26,7 +26,8 @@ def compiler_digest() -> str:
     files = sorted(path for path in package.rglob("*.py"))
     parts = [str(path.relative_to(package)) for path in files] + [path.read_bytes().decode() for path in files]
     templates = sorted(resources.files("fusegen.templates").iterdir(), key=lambda entry: entry.name)
-    parts += [entry.name + entry.read_text(encoding="utf-8") for entry in templates if entry.name.endswith((".j2", ".cuh"))]
+    texts = [entry for entry in templates if entry.name.endswith((".j2", ".cuh"))]
+    parts += [entry.name + entry.read_text(encoding="utf-8") for entry in texts]
     return digest(*parts)
 
 

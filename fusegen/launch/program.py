@@ -67,7 +67,7 @@ class _Arguments:
         self.memory = ctypes.create_string_buffer(max(position, 8))
         base = ctypes.addressof(self.memory)
         for offset, piece in zip(offsets[dynamic:], static, strict=True):
-            self.memory[offset : offset + len(piece)] = piece
+            ctypes.memmove(base + offset, piece, len(piece))
         self.table = (ctypes.c_void_p * max(len(offsets), 1))(*(base + offset for offset in offsets))
         self.address = ctypes.addressof(self.table)
 

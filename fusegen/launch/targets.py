@@ -113,6 +113,7 @@ class GpuTarget:
 
 @functools.cache
 def cpu() -> CpuTarget:
+    """The emulator."""
     return CpuTarget()
 
 

@@ -20,19 +20,24 @@ MASKS = (8, 1, 256, 256)
 
 @dataclass(frozen=True)
 class Example:
-    """Arguments of one op: shapes and other dtypes of tensors by parameter, constants and numbers."""
+    """Arguments of one op: shapes and other dtypes of tensors by parameter, constants and numbers.
+
+    ``positive``: random arguments lie between 0 and 1, where the op is at home (divided by, logarithms taken of).
+    """
 
     shape: tuple[int, ...] = (ROWS, COLUMNS)
     shapes: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
     dtypes: Mapping[str, DType] = field(default_factory=dict)
     arguments: Mapping[str, Any] = field(default_factory=dict)
+    positive: bool = False
 
 
 _ROW = (ROWS, COLUMNS)
 
 EXAMPLES: dict[str, Example] = {
     "alpha_blend": Example(IMAGES, {"foreground": IMAGES, "background": IMAGES, "alpha": MASKS}),
-    "alpha_over": Example(IMAGES, {"foreground_alpha": MASKS, "background_alpha": MASKS}),
+    "alpha_over": Example(IMAGES, {"foreground_alpha": MASKS, "background_alpha": MASKS}, positive=True),
+    "addcdiv": Example(positive=True),
     "clamp": Example(arguments={"min": -1.0, "max": 1.0}),
     "gaussian_nll_loss": Example(shapes={"var": _ROW}),
     "gru_cell": Example(shapes={"hidden": (ROWS, COLUMNS // 3)}),

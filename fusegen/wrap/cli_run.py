@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusegen.core.errors import DeviceError, FusegenError
 from fusegen.declare.trace import TensorSpec
+from fusegen.wrap.cli_examples import example_of
 from fusegen.wrap.cli_ops import Request, bind, resolve
 from fusegen.wrap.inspect import differentiable
 from fusegen.wrap.op import FusedOp
@@ -85,7 +86,7 @@ def _case(name: str, request: Request, device: str | None, seed: int) -> _Case:
     specs = bind(op, request)
     where = _device(torch, device)
     case = _Case(op, {}, dict(specs), where)
-    for low_high in (None, POSITIVE):
+    for low_high in (POSITIVE,) if example_of(op.name).positive else (None, POSITIVE):
         generator = torch.Generator().manual_seed(seed)
         for parameter, spec in specs.items():
             if isinstance(spec, TensorSpec):

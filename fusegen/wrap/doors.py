@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -62,20 +63,18 @@ def _through_dlpack(
     kinds = {int(v.__dlpack_device__()[0]) for v in foreign.values()}
     if kinds == {1}:
         framework: tensors.Framework = tensors.numpy()
-        import numpy as borrowed
     elif kinds <= {2, 13}:
         framework = tensors.cupy()
-        import cupy as borrowed
     else:
         raise DeviceError(
             op, given=f"DLPack devices {sorted(kinds)}", expected="all on the CPU (1) or on CUDA (2)",
             fix="move the tensors yourself",
         )  # fmt: skip
-    entered = {n: borrowed.from_dlpack(v) if n in foreign else v for n, v in values.items()}
-    library = sys.modules[next(iter(libraries)).replace("jaxlib", "jax")]
-    if library.__name__ == "jax":
-        import jax.numpy as library  # noqa: F811
-    return framework, entered, library.from_dlpack
+    borrow = importlib.import_module(framework.name).from_dlpack
+    entered = {n: borrow(v) if n in foreign else v for n, v in values.items()}
+    library = libraries.pop()
+    home = "jax.numpy" if library in ("jax", "jaxlib") else library
+    return framework, entered, importlib.import_module(home).from_dlpack
 
 
 def check_no_gradient(op: str, values: Sequence[Any]) -> None:

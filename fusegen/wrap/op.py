@@ -30,7 +30,8 @@ class FusedOp:
         functools.update_wrapper(self, declaration.function)
 
     def __repr__(self) -> str:
-        return f"<fusegen op {self.declaration.name}{self.declaration.signature}, declared in {self.declaration.declared}>"
+        declaration = self.declaration
+        return f"<fusegen op {declaration.name}{declaration.signature}, declared in {declaration.declared}>"
 
     @property
     def name(self) -> str:
@@ -90,8 +91,9 @@ class FusedOp:
         return Differentiable(Runner(op), override)
 
     def _into(
-        self, runner: Any, values: Mapping[str, Any], scalars: Mapping[str, Any], framework: tensors.Framework, outs: list[Any]
-    ) -> list[Any]:
+        self, runner: Any, values: Mapping[str, Any], scalars: Mapping[str, Any], framework: tensors.Framework,
+        outs: list[Any],
+    ) -> list[Any]:  # fmt: skip
         plain = _plain(runner)
         count = len({o.part.base if o.part else o.name for o in plain.op.outputs})
         if len(outs) != count or not all(framework.owns(t) for t in outs):
@@ -165,7 +167,7 @@ class FusedOp:
 
 
 def _plain(runner: Any) -> Runner:
-    return runner if isinstance(runner, Runner) else runner.runner  # type: ignore[no-any-return]
+    return runner if isinstance(runner, Runner) else runner.runner
 
 
 def op(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
@@ -176,7 +178,7 @@ def op(function: Callable[..., Any] | None = None, *, name: str | None = None) -
     other ops, and Python itself as long as it does not ask for the values.
 
     Raises:
-        DeclarationError: the signature has ``*args`` or ``**kwargs``; on a call, what the function does is not possible.
+        DeclarationError: the signature has ``*args`` or ``**kwargs``; on a call: what it does is not possible.
     """
     if function is None:
         return lambda f: op(f, name=name)

@@ -58,8 +58,9 @@ class Runner:
         return tuple(dict.fromkeys(o.part.base if o.part else o.name for o in self.op.operands))
 
     def __call__(
-        self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework, out: Sequence[Any] | None = None
-    ) -> list[Any]:
+        self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework,
+        out: Sequence[Any] | None = None,
+    ) -> list[Any]:  # fmt: skip
         """Results in order of the op's outputs (a packed output once)."""
         infos = {name: framework.info(name, tensors[name]) for name in self.arguments}
         given = None if out is None else [framework.info(f"out[{i}]", t) for i, t in enumerate(out)]
@@ -117,9 +118,10 @@ class Runner:
             if axis is None:
                 continue
             if sizes.setdefault(axis, shape[d]) != shape[d]:
+                other = origin.get(axis, "the result")
                 raise ShapeError(
                     f"{self.op.name}, argument {name}",
-                    given=f"dimension {d} of size {shape[d]} against {origin.get(axis, 'the result')} of size {sizes[axis]}",
+                    given=f"dimension {d} of size {shape[d]} against {other} of size {sizes[axis]}",
                     expected="equal sizes, or size 1 on one side",
                     fix="reshape one of them so that trailing dimensions line up (shapes are aligned from the right)",
                 )
@@ -148,8 +150,9 @@ class Runner:
         return results, slots
 
     def _result_layout(
-        self, output: Output, base: str, infos: Mapping[str, TensorInfo], sizes: Mapping[str, int], out: TensorInfo | None
-    ) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        self, output: Output, base: str, infos: Mapping[str, TensorInfo], sizes: Mapping[str, int],
+        out: TensorInfo | None,
+    ) -> tuple[tuple[int, ...], tuple[int, ...]]:  # fmt: skip
         shape = [sizes[axis] if axis else 1 for axis in output.shape]
         if output.part:
             shape[output.part.dim] *= output.part.count
@@ -197,7 +200,7 @@ def _check_out(op: Op, output: Output, out: TensorInfo, shape: tuple[int, ...]) 
     if any(stride == 0 and size > 1 for size, stride in zip(out.shape, out.strides, strict=True)):
         raise ShapeError(
             f"{op.name}, out=", given=f"an expanded tensor (strides {list(out.strides)})",
-            expected="a tensor whose elements lie at different addresses", fix="pass out.contiguous(), or a fresh tensor",
+            expected="a tensor whose elements lie at different addresses", fix="pass a fresh tensor",
         )  # fmt: skip
 
 
@@ -236,7 +239,8 @@ def result_strides(shape: Sequence[int], inputs: Sequence[TensorInfo]) -> tuple[
     the inputs' strides, the first input that has an opinion deciding."""
     rank = len(shape)
     same = [i for i in inputs if i.shape == tuple(shape)]
-    if same and len(same) == len(inputs) and is_dense(shape, same[0].strides) and all(i.strides == same[0].strides for i in same):
+    alike = bool(same) and len(same) == len(inputs) and len({i.strides for i in same}) == 1
+    if alike and is_dense(shape, same[0].strides):
         return _dense_in_order(shape, sorted(range(rank), key=lambda d: (-same[0].strides[d], d))) if rank else ()
     steps = [_broadcast_strides(shape, i) for i in inputs if len(i.shape) <= rank]
     order = list(range(rank - 1, -1, -1))  # fast to slow

@@ -44,6 +44,7 @@ def target_of(device: str) -> Target:
 
 
 def wrong_dtype(name: str, given: str) -> DtypeError:
+    """The error for a tensor that no kernel can read."""
     return DtypeError(
         f"argument {name}", given=given, expected=", ".join(dtypes.BY_NAME), fix="cast it to one of these dtypes"
     )
@@ -119,7 +120,7 @@ class NumPy:
         if dtype is None or not value.dtype.isnative:
             raise wrong_dtype(name, f"an array of {value.dtype}")
         if any(stride % value.itemsize for stride in value.strides):
-            raise wrong_dtype(name, f"an array whose strides {value.strides} are no multiples of {value.itemsize} bytes")
+            raise wrong_dtype(name, f"an array with strides {value.strides}, no multiples of {value.itemsize} bytes")
         strides = tuple(stride // value.itemsize for stride in value.strides)
         return TensorInfo(value.shape, strides, dtype, self.pointer(value) % 16, "cpu")
 

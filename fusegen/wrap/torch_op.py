@@ -38,7 +38,7 @@ class Differentiable:
         trained = self.trained.get(wanted)
         if trained is None:
             trained = self.trained[wanted] = self._train(wanted)
-        results = _Node.apply(trained, scalars, *given)
+        results = _Node.apply(trained, scalars, *given)  # type: ignore[no-untyped-call]
         return list(results[: trained.public])
 
     def _train(self, wanted: tuple[str, ...]) -> _Trained:
@@ -95,7 +95,7 @@ class _Trained:
 
 
 def _base(thing: Any) -> str:
-    return thing.part.base if thing.part else thing.name
+    return str(thing.part.base if thing.part else thing.name)
 
 
 def _result_names(op: Op) -> list[str]:

@@ -10,6 +10,7 @@ from tools.bench.report import report
 
 
 def main() -> None:
+    """Measure, print, and write the page if asked to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--write", type=Path, help="write the report to this file (docs/performance.md)")
     parser.add_argument("--quick", action="store_true", help="without torch.compile")

@@ -53,9 +53,9 @@ def measure(rows: Sequence[Row] = ROWS, compiled: bool = True) -> list[Measured]
     found = [Measured("copy bandwidth, TB/s", "", 0.0, {"copy": bandwidth / 1e6})]
     for row in rows:
         torch._dynamo.reset()
-        competitors: dict[str, Callable[..., Any]] = {"fusegen": row.ours, "torch": row.torch}
+        competitors: dict[str, Callable[..., Any]] = {"fusegen": row.ours, "torch": row.reference}
         if compiled:
-            competitors["torch.compile"] = torch.compile(row.torch, dynamic=False)
+            competitors["torch.compile"] = torch.compile(row.reference, dynamic=False)
         inputs = _inputs(row)
         for which in row.passes:
             times = {name: watch(_passes(f, inputs, which)) for name, f in competitors.items()}

@@ -23,7 +23,7 @@ class Stopwatch:
         """Median time of ``work`` on the device, after three calls that do not count."""
         for _ in range(3):
             work()
-        times = []
+        times: list[float] = []
         for _ in range(repeats):
             self.flush.zero_()
             torch.cuda._sleep(SLEEP_CYCLES)
@@ -32,7 +32,7 @@ class Stopwatch:
             work()
             end.record()
             torch.cuda.synchronize()
-            times.append(start.elapsed_time(end) * 1000)
+            times.append(float(start.elapsed_time(end)) * 1000)
         return statistics.median(times)
 
     def copy_bandwidth(self) -> float:

@@ -72,7 +72,7 @@ class Row:
 
     Args:
         title: as printed.
-        ours, torch: the same function, called with the tensors.
+        ours, reference: the same function, called with the tensors.
         dtype, shapes: of the arguments; every argument requires a gradient.
         forward, backward: how many elements of the dtype each pass must move: inputs once, outputs once.
         passes: which passes the table has.
@@ -80,7 +80,7 @@ class Row:
 
     title: str
     ours: Callable[..., Any]
-    torch: Callable[..., Any]
+    reference: Callable[..., Any]
     dtype: torch.dtype
     shapes: Sequence[tuple[int, ...]]
     forward: int
@@ -90,7 +90,7 @@ class Row:
     def floor_bytes(self, which: str) -> int:
         """Fewest bytes of a pass; a training step is both."""
         elements = {"fwd": self.forward, "bwd": self.backward, "step": self.forward + self.backward}[which]
-        return elements * self.dtype.itemsize
+        return int(elements * self.dtype.itemsize)
 
 
 def _full(shape: tuple[int, ...]) -> int:
@@ -110,8 +110,10 @@ BIG = (8192, 8192)
 ROWS: tuple[Row, ...] = (
     _lerp("lerp f32 x,y[16,102400] w[1]", torch.float32, (16, 102400), (16, 102400), (1,)),
     _lerp("lerp f64 x,y[16,204800] w[1]", torch.float64, (16, 204800), (16, 204800), (1,)),
-    _lerp("lerp f32 x[16,1,1,1] y[16,3,244,244] w[3,1,244]", torch.float32, (16, 1, 1, 1), (16, 3, 244, 244), (3, 1, 244)),
-    _lerp("lerp f32 x[256,1,1,1] y[256,64,56,56] w[64,1,56]", torch.float32, (256, 1, 1, 1), (256, 64, 56, 56), (64, 1, 56)),
+    _lerp("lerp f32 x[16,1,1,1] y[16,3,244,244] w[3,1,244]", torch.float32,
+          (16, 1, 1, 1), (16, 3, 244, 244), (3, 1, 244)),
+    _lerp("lerp f32 x[256,1,1,1] y[256,64,56,56] w[64,1,56]", torch.float32,
+          (256, 1, 1, 1), (256, 64, 56, 56), (64, 1, 56)),
     _lerp("lerp f32 three [8192,8192]", torch.float32, BIG, BIG, BIG),
     Row(
         "gelu_tanh(x[16384,4096] + bias)", gelu_bias, lambda x, b: F.gelu(x + b, approximate="tanh"), torch.bfloat16,
