@@ -89,7 +89,11 @@ class _LocalNames:
         sys.setprofile(self._on_event)
 
     def __exit__(self, *_: object) -> None:
-        sys.setprofile(self.outer)
+        if hasattr(self.outer, "enable"):  # cProfile, which does not let itself be set again
+            sys.setprofile(None)
+            self.outer.enable()
+        else:
+            sys.setprofile(self.outer)
 
     def _on_event(self, frame: FrameType, event: str, argument: Any) -> None:
         if event == "return" and frame.f_code in self.tracer.codes:

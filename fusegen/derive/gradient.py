@@ -242,11 +242,11 @@ def _close(
     everything = [*reduces, *state.reduces]
     exprs = [substitute(item.expr, back) for item in (*everything, *results)]
     tidy = simplify(exprs, TIDY)
-    final = [replace(item, expr=tidy[expr]) for item, expr in zip((*everything, *results), exprs, strict=True)]
-    kept, outputs = final[: len(everything)], final[len(everything) :]
-    live = live_reduces([r for r in kept if isinstance(r, Reduce)], [o for o in outputs if isinstance(o, Output)])
+    kept = [replace(r, expr=tidy[expr]) for r, expr in zip(everything, exprs, strict=False)]
+    outputs = [replace(o, expr=tidy[expr]) for o, expr in zip(results, exprs[len(everything) :], strict=True)]
+    live = live_reduces(kept, outputs)
     forward_names = simplify_names(op)
-    statements, bound = introduce_lets(live, [o for o in outputs if isinstance(o, Output)], forward_names, state.taken)
+    statements, bound = introduce_lets(live, outputs, forward_names, state.taken)
     read = {ref.name for item in (*statements, *bound) for ref in refs(item.expr)}
     operands = [o for o in (*op.operands, *cotangents) if o.name in read]
     shaped = {axis for o in operands for axis in o.shape}

@@ -69,9 +69,9 @@ class Schedule:
     """What the text of a kernel depends on, beside the kernel itself.
 
     ``template``: elementwise, turned, whole, serial, row or column. ``loops`` counts the merged axes that are walked in
-    parallel, ``inner`` those that are reduced. ``split``: the reduced axes are divided over blocks, and a second kernel adds up.
-    ``exact``: the vectors come out even. The text then has no branch for the last one, which matters: behind a branch
-    the next operand's load waits for this one's data.
+    parallel, ``inner`` those that are reduced. ``split``: the reduced axes are divided over blocks, and a second kernel
+    adds up. ``exact``: the vectors come out even. The text then has no branch for the last one, which matters: behind a
+    branch the next operand's load waits for this one's data.
     """
 
     template: str
