@@ -178,5 +178,3 @@ def dense_layout(op: Op, sizes: Mapping[str, int]) -> Layout:
             }
         buffers[thing.name] = Buffer(thing.dtype, strides)
     return Layout(sizes, buffers)
-
-

@@ -282,6 +282,13 @@ template <int Rows, typename T> FG_DEVICE T column_sum(T value) {
   return sums[0][threadIdx.x];
 }
 
+// The same for a vector of results a thread.
+template <int Rows, typename T, int N> FG_DEVICE Vec<T, N> column_sum(Vec<T, N> values) {
+#pragma unroll
+  for (int k = 0; k < N; ++k) values[k] = column_sum<Rows>(values[k]);
+  return values;
+}
+
 // -- scalar functions -----------------------------------------------------------------------------------------------
 
 template <typename T> FG_DEVICE T infinity();

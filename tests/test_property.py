@@ -256,7 +256,7 @@ def test_dtypes_promote_and_results_lie_in_memory_as_torchs(data: st.DataObject)
     result, expected = declare(tree, count)(*inputs), in_torch(tree, inputs)
 
     assert result.dtype is expected.dtype and result.shape == expected.shape
-    if len(tree.children) == 2 and not any(isinstance(c, Node) and c.children for c in tree.children):
+    if expected.numel() and len(tree.children) == 2 and not any(isinstance(c, Node) and c.children for c in tree.children):
         # One operation: torch's chain of temporaries may have settled on another order.
         assert result.stride() == expected.stride()
     if expected.dtype.is_floating_point:

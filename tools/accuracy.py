@@ -453,7 +453,10 @@ types and {float} for float32).
 
 def page(results: Iterable[Result], ran: str) -> str:
     """``docs/accuracy.md``."""
-    lines = [_HEAD.format(ran=ran, sample=inputs(torch.float32)[0].numel(), half=HALF_BOUND, float=FLOAT_BOUND).rstrip(), ""]
+    lines = [
+        _HEAD.format(ran=ran, sample=inputs(torch.float32)[0].numel(), half=HALF_BOUND, float=FLOAT_BOUND).rstrip(),
+        "",
+    ]
     lines += ["| function | dtype | value, ours | torch | derivative, ours | torch |", "|---|---|--:|--:|--:|--:|"]
     for r in results:
         cells = [_cell(e) for e in (r.value, r.torch_value, r.derivative, r.torch_derivative)]

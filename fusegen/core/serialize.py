@@ -69,9 +69,7 @@ def op_from_json(text: str) -> Op:
     )
     outputs = tuple(Output(n, exprs[e], BY_NAME[d], tuple(shape), _to_part(p)) for n, e, d, shape, p in data["outputs"])
     scalars = tuple(Scalar(n, BY_NAME[d]) for n, d in data["scalars"])
-    return Op(
-        data["name"], data["label"], operands, scalars, statements, outputs, data["result"], data["declared"]
-    )
+    return Op(data["name"], data["label"], operands, scalars, statements, outputs, data["result"], data["declared"])
 
 
 def _expr(row: list[Any], exprs: list[Expr]) -> Expr:

@@ -116,10 +116,8 @@ class Declaration:
         """The Op for these arguments; traced once per pattern (ranks, dtypes, which sizes are 1, constants)."""
         key = tuple((name, _pattern(value)) for name, value in arguments.items())
         op = self.traces.get(key)
-        if (
-            op is None
-            or (any(isinstance(value, TensorSpec) for value in arguments.values())
-            and _sizes_clash(op, arguments))
+        if op is None or (
+            any(isinstance(value, TensorSpec) for value in arguments.values()) and _sizes_clash(op, arguments)
         ):
             op = trace(self.function, self.name, self.declared, arguments, _codes)
             self.traces[key] = op

@@ -49,7 +49,7 @@ def trace(function: Callable[..., Any], name: str, declared: str, arguments: Map
         DeclarationError, ShapeError, DtypeError: what the declaration says is not possible, and where.
     """
     with_double = any(isinstance(a, TensorSpec) and a.dtype is dtypes.float64 for a in arguments.values())
-    tracer = Tracer(_where(name, declared), with_double, codes=codes)
+    tracer = Tracer(_where(name, declared), with_double, codes=codes, arguments=frozenset(arguments))
     scalars: list[Scalar] = []
     values = {key: _symbolic(tracer, scalars, key, given, with_double) for key, given in arguments.items()}
     with tracing(tracer), _LocalNames(tracer):
@@ -85,7 +85,7 @@ class _LocalNames:
         self.tracer = tracer
 
     def __enter__(self) -> None:
-        self.outer = sys.getprofile()
+        self.outer: Any = sys.getprofile()
         sys.setprofile(self._on_event)
 
     def __exit__(self, *_: object) -> None:
@@ -154,7 +154,8 @@ def _close(tracer: Tracer, name: str, declared: str, scalars: list[Scalar], retu
         return tuple(axis_names[dim.find()] if dim else None for dim in dims)
 
     final: dict[str, str] = {}
-    taken = {operand.name for operand, _ in tracer.operands if operand.part is None} | {s.name for s in scalars}
+    arguments = {operand.name for operand, _ in tracer.operands if operand.part is None} | {s.name for s in scalars}
+    taken = arguments | {f"d_{name}" for name in arguments}  # what their gradients will be called
     for ref, local in [(e, n) for e, n in tracer.names.items() if isinstance(e, Ref)]:
         if ref.name.startswith("@r") or any(o.name == ref.name and o.part for o, _ in tracer.operands):
             final[ref.name] = safe_name(local, taken)
@@ -177,7 +178,9 @@ def _close(tracer: Tracer, name: str, declared: str, scalars: list[Scalar], retu
         Reduce(final[r.name], r.kind, close(r.expr), tuple(sorted(axis_names[a.find()] for a in over)))
         for r, over in tracer.reduces
     ]
-    outputs = _name_outputs(tracer, results, close, shape, kind, taken)
+    # An argument called d_y leaves no name for the gradient of a result called y.
+    reserved = taken | {name.removeprefix("d_") for name in arguments if name.startswith("d_")}
+    outputs = _name_outputs(tracer, results, close, shape, kind, reserved)
     local_names = {close(e): n for e, n in tracer.names.items() if not isinstance(e, Ref)}
     for output in outputs:
         local_names.pop(output.expr, None)
@@ -192,13 +195,17 @@ def _name_outputs(
 ) -> list[Output]:
     outputs: list[Output] = []
     names = set(taken)
+    base = ""
     for position, (value, part) in enumerate(results):
         wanted = "out" if kind == "one" else f"out_{position}"
         local = tracer.names.get(value.expr)
         if local and local not in names and not isinstance(value.expr, Ref):
             wanted = local
         if part:
-            wanted = f"{part.base}_{part.index}"
+            if part.index == 0:
+                base = safe_name(part.base, names)
+            part = replace(part, base=base)
+            wanted = f"{base}_{part.index}"
         wanted = safe_name(wanted, names)
         names.add(wanted)
         expr = close(convert(value.expr, value.dtype))

@@ -11,6 +11,7 @@ from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.core.ir import Call, Const, Expr, Operand, Part, Reduce, Ref, Size, const, refs
+from fusegen.core.lets import safe_name
 from fusegen.declare.table import Function, Kind, lookup
 
 _current = threading.local()
@@ -44,6 +45,7 @@ class Tracer:
     parts: dict[tuple[str, int, int], tuple[Value, ...]] = field(default_factory=dict)
     names: dict[Expr, str] = field(default_factory=dict)
     codes: set[Any] = field(default_factory=set)
+    arguments: frozenset[str] = frozenset()
 
     def axes_of(self, expr: Expr) -> set[AxisVar]:
         known = {operand.name: dims for operand, dims in self.operands}
@@ -407,7 +409,8 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
         dims = (*x.dims[:dim], part_axis, *x.dims[dim + 1 :])
         made = []
         for index in range(count):
-            operand = Operand(f"{base.name}_{index}", base.dtype, (), Part(base.name, dim, index, count))
+            name = safe_name(f"{base.name}_{index}", tracer.arguments)
+            operand = Operand(name, base.dtype, (), Part(base.name, dim, index, count))
             tracer.operands.append((operand, dims))
             made.append(Value(operand.ref, base.dtype, dims))
         tracer.parts[key] = tuple(made)

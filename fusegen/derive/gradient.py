@@ -204,6 +204,13 @@ def _check_wanted(op: Op, wanted: Sequence[str]) -> None:
                 expected=f"a float tensor argument: {', '.join(sorted(floats)) or 'this op has none'}",
                 fix="use the parts everywhere" if name in floats else "ask for the gradients of float arguments only",
             )
+        if f"d_{name}" in {operand.name for operand in op.operands}:
+            raise DerivativeError(
+                f"{op.name}, gradient",
+                given=f"arguments called {name} and d_{name}",
+                expected=f"the name d_{name} for the gradient of {name}",
+                fix="rename one of the arguments",
+            )
 
 
 def _is_read(op: Op, operand: Operand) -> bool:

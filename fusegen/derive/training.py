@@ -128,8 +128,6 @@ def _best_cut(op: Op, backward: Op, axes: dict[str, frozenset[str]]) -> tuple[Ex
     return best[1:] if best else None
 
 
-
-
 def kept_as_op(op: Op, kept: Sequence[tuple[Expr, Operand]]) -> Op:
     """The list of kept tensors in the shape of an op (one output each), to be written down like one."""
     outputs = [Output(operand.name, expr, operand.dtype, operand.shape) for expr, operand in kept]

@@ -84,11 +84,11 @@ def group(op: Op) -> tuple[Kernel, ...]:
 
 
 def _take_along(passes: list[_Pass], elementwise: dict[frozenset[str], list[Output]]) -> None:
-    """A sum over everything takes the elementwise outputs over the same space along: one pass instead of two."""
+    """A sum takes the elementwise outputs over the same space along: one pass over memory instead of two."""
     sums = {r.name for p in passes for r in p.reduces}
     for p in passes:
         outputs = elementwise.get(p.space, [])
-        if p.over == p.space and outputs and not any(ref.name in sums for o in outputs for ref in refs(o.expr)):
+        if outputs and not any(ref.name in sums for o in outputs for ref in refs(o.expr)):
             p.pointwise = elementwise.pop(p.space)
 
 

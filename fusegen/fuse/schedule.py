@@ -23,7 +23,7 @@ TILE = 32
 # numbers, so that the order of additions, and with it the last bit, does not depend on the machine.
 REDUCE_ELEMENTS = 16
 MOST_SPLITS = 256
-WANTED_BLOCKS = 528
+WANTED_BLOCKS = 1056
 # Blocks that share a sum over everything: enough for eight on each multiprocessor of the largest GPUs.
 WHOLE_BLOCKS = 1056
 # From so many pieces on, a block adds up each result's; below, a thread does.
@@ -285,25 +285,52 @@ def _reduction(
     over = _merged(_ordered(kernel.over, [*widest, *leading], sizes), sizes, buffers)
     m, n = prod(loop.size for loop in kept), prod(loop.size for loop in over)
     along_kept = bool(kept) and bool(over) and _faster(kept[-1], over[-1], kernel)
-    template = "column" if along_kept else "row"
     if m >= SERIAL_RESULTS and (n <= SERIAL_ELEMENTS or (along_kept and n <= m)):
         return _serial(kernel, kept, over, buffers, axis_sizes)
-    threads = THREADS if along_kept else min(THREADS, max(TILE, -(-n // TILE) * TILE))
-    blocks = -(-m // TILE) if along_kept else m
-    rows = threads // TILE if along_kept else threads
-    splits = max(1, min(MOST_SPLITS, WANTED_BLOCKS // max(blocks, 1), n // (rows * REDUCE_ELEMENTS)))
-    chunk = -(-n // splits) if n else 0
-    splits = max(1, -(-n // chunk)) if chunk else 1
     loops = [*kept, *over]
+    fast = len(kept) - 1 if along_kept else len(loops) - 1
+    vector, placements = _lanes(kernel, loops, fast, buffers)
+    threads = THREADS if along_kept else min(THREADS, max(TILE, -(-n // (vector * TILE)) * TILE))
+    blocks = -(-m // (TILE * vector)) if along_kept else m
+    at_once = threads // TILE if along_kept else threads * vector
+    splits = max(1, min(MOST_SPLITS, WANTED_BLOCKS // max(blocks, 1), n // (at_once * REDUCE_ELEMENTS)))
+    chunk = -(-n // (splits * vector)) * vector
+    splits = max(1, -(-n // chunk)) if chunk else 1
     launch = Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
         axis_sizes, (blocks, splits, 1), splits, chunk, (TILE, threads // TILE, 1) if along_kept else (threads, 1, 1),
     )  # fmt: skip
     found = Schedule(
-        template, len(kept), len(over), 1, threads, _index_type(loops, buffers), False, _by_stride(kernel, loops),
-        splits > 1, wide_finish=splits > WIDE_FINISH,
+        "column" if along_kept else "row", len(kept), len(over), vector, threads, _index_type(loops, buffers), False,
+        placements, splits > 1, wide_finish=splits > WIDE_FINISH,
     )  # fmt: skip
     return found, launch
+
+
+def _lanes(
+    kernel: Kernel, loops: Sequence[_Loop], fast: int, buffers: Mapping[str, Buffer]
+) -> tuple[int, tuple[Placement, ...]]:
+    """Vector width along the loop ``fast``, and how each buffer is found.
+
+    A vector lies within the fast loop, whose size it must divide.
+    """
+    visited = [*(o.name for o in kernel.operands), *(o.name for o in kernel.pointwise)]
+    strides = {name: [loop.strides[name] for loop in loops] for name in _names(kernel)}
+    streams = [buffers[n].dtype.size for n in visited if strides[n][fast] == 1] if fast >= 0 else []
+    vector = min(LARGEST_VECTOR, max((VECTOR_BYTES // size for size in streams), default=1))
+    while vector > 1 and loops[fast].size % vector:
+        vector //= 2
+    placements = []
+    for name, own in strides.items():
+        access = Access.STRIDED if any(own) else Access.SINGLE
+        width = min(VECTOR_BYTES, vector * buffers[name].dtype.size)
+        apart = all(s % vector == 0 for position, s in enumerate(own) if position != fast)
+        if vector > 1 and name in visited and own[fast] == 1 and apart and buffers[name].alignment % width == 0:
+            access = Access.ROW
+        placements.append(Placement(name, access, _moves(own)))
+    if not any(p.access is Access.ROW for p in placements):
+        vector = 1
+    return vector, tuple(placements)
 
 
 def _by_stride(kernel: Kernel, loops: Sequence[_Loop]) -> tuple[Placement, ...]:

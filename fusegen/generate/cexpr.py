@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import Category, DType
@@ -21,9 +22,11 @@ class Printer:
 
     Args:
         half: results are rounded to a half type, so the faster texts of the function table do.
+        names: variables of arguments that cannot keep their name (generate/names).
     """
 
     half: bool
+    names: Mapping[str, str] = field(default_factory=dict)
 
     def text(self, expr: Expr) -> str:
         return self._print(expr)[0]
@@ -33,7 +36,7 @@ class Printer:
             text = literal(expr)
             return text, _UNARY if text.startswith("-") else _ATOM
         if isinstance(expr, Ref):
-            return expr.name, _ATOM
+            return self.names.get(expr.name, expr.name), _ATOM
         if isinstance(expr, Size):
             return expr.axis.upper(), _ATOM
         assert isinstance(expr, Call)
@@ -74,7 +77,7 @@ class Printer:
         (base,) = expr.args
         exponent = int(expr.detail)
         if isinstance(base, Ref) and exponent <= 3 and expr.dtype not in _SMALL_INTEGERS:
-            return " * ".join([base.name] * exponent), 7
+            return " * ".join([self.text(base)] * exponent), 7
         return f"fg::powi<{exponent}>({self._argument(base)})", _ATOM
 
     def _cast(self, expr: Call) -> tuple[str, int]:

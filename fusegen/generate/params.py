@@ -9,6 +9,7 @@ from fusegen.core.ir import Expr, Operand, Output, Scalar, Size, refs, walk
 from fusegen.core.text import shape_text
 from fusegen.fuse.group import Kernel
 from fusegen.fuse.schedule import Access, Schedule
+from fusegen.generate.names import local_names, pointer_name, stem
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple
         found += [_partial(r.name, r.expr.dtype.ctype, "") for r in kernel.reduces]
     else:
         found += [_output(o) for o in kernel.outputs]
-    found += [_scalar(s) for s in kernel.scalars]
+    found += [_scalar(s, kernel) for s in kernel.scalars]
     found += _axis_sizes(kernel, schedule)
     found += _extents(schedule)
     for placement in schedule.placements:
@@ -66,16 +67,22 @@ def _partial(name: str, ctype: str, const: str) -> Param:
 
 def _input(operand: Operand) -> Param:
     ctype = f"const {operand.dtype.ctype}* __restrict__"
-    return Param("in", f"{operand.name}_ptr", ctype, operand.name, 0, shape_text(operand.shape))
+    return Param("in", pointer_name(operand.name), ctype, operand.name, 0, shape_text(operand.shape))
 
 
-def _scalar(scalar: Scalar) -> Param:
-    return Param("scalar", scalar.name, scalar.dtype.compute.ctype, scalar.name, dtype=scalar.dtype)
+def _scalar(scalar: Scalar, kernel: Kernel) -> Param:
+    return Param(
+        "scalar",
+        local_names(kernel).get(scalar.name, scalar.name),
+        scalar.dtype.compute.ctype,
+        scalar.name,
+        dtype=scalar.dtype,
+    )
 
 
 def _output(output: Output) -> Param:
     comment = shape_text(output.shape)
-    return Param("out", f"{output.name}_ptr", f"{output.dtype.ctype}* __restrict__", output.name, 0, comment)
+    return Param("out", pointer_name(output.name), f"{output.dtype.ctype}* __restrict__", output.name, 0, comment)
 
 
 def _axis_sizes(kernel: Kernel, schedule: Schedule) -> list[Param]:
@@ -117,7 +124,7 @@ def _strides(
     if split and name not in {o.name for o in (*_main_operands(kernel, True), *kernel.pointwise)}:
         return []
     loops = [loop for loop, move in enumerate(moves) if move == "s"]
-    return [Param("stride", f"{name}_stride{loop}", schedule.index, name, loop) for loop in loops]
+    return [Param("stride", f"{stem(name)}_stride{loop}", schedule.index, name, loop) for loop in loops]
 
 
 def _finish_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Param, ...]:
@@ -126,7 +133,7 @@ def _finish_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Param, ...]:
     found = [_partial(r.name, r.expr.dtype.ctype, "const ") for r in kernel.reduces]
     found += [_input(o) for o in operands]
     found += [_output(o) for o in kernel.outputs]
-    found += [_scalar(s) for s in kernel.scalars if s.name in read]
+    found += [_scalar(s, kernel) for s in kernel.scalars if s.name in read]
     found += _axis_sizes(kernel, schedule)
     index = schedule.index
     divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
@@ -136,7 +143,7 @@ def _finish_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Param, ...]:
         placement = schedule.placement(thing.name)
         if placement.access is not Access.SINGLE:
             found += [
-                Param("stride", f"{thing.name}_stride{loop}", index, thing.name, loop)
+                Param("stride", f"{stem(thing.name)}_stride{loop}", index, thing.name, loop)
                 for loop, move in enumerate(placement.moves[: schedule.kept])
                 if move == "s"
             ]

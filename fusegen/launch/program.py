@@ -17,7 +17,8 @@ from fusegen.core.ir import Scalar
 from fusegen.fuse.group import Kernel
 from fusegen.fuse.schedule import Launch, Schedule
 from fusegen.generate.params import Param, parameters
-from fusegen.generate.render import FINISH_THREADS, Rendered
+from fusegen.generate.render import Rendered
+from fusegen.generate.sums import FINISH_THREADS
 
 Grid = tuple[int, int, int]
 
@@ -147,16 +148,14 @@ def make_steps(
     return steps, workspaces
 
 
-def _step(
-    loaded: Loaded, grid: Grid, block: Grid, params: Sequence[Param], schedule: Schedule, launch: Launch
-) -> Step:
+def _step(loaded: Loaded, grid: Grid, block: Grid, params: Sequence[Param], schedule: Schedule, launch: Launch) -> Step:
     dynamic = [p for p in params if p.kind in ("in", "out", "partial", "scalar")]
     static = [p for p in params if p not in dynamic]
     slots = {id(p): position for position, p in enumerate((*dynamic, *static))}
     formats = "".join(_SCALAR_FORMATS[p.ctype] if p.kind == "scalar" else "Q" for p in dynamic)
     return Step(
         loaded, grid, block,
-        tuple(p.source if p.kind in ("in", "out") else p.name for p in dynamic),
+        tuple(p.name if p.kind == "partial" else p.source for p in dynamic),
         "<" + formats,
         tuple(_static(p, schedule, launch) for p in static),
         tuple(slots[id(p)] for p in params),

@@ -96,9 +96,7 @@ class GpuTarget:
         return found
 
     def _load(self, rendered: Rendered, entry: str, declared: str) -> driver.Function:
-        cubin = cached_cubin(
-            rendered.text, arch=self.arch, headers=headers(), declared=declared, cache=default_cache()
-        )
+        cubin = cached_cubin(rendered.text, arch=self.arch, headers=headers(), declared=declared, cache=default_cache())
         with self.context:
             return driver.Function(cubin, entry)
 
@@ -121,5 +119,3 @@ def cpu() -> CpuTarget:
 def gpu(device: int) -> GpuTarget:
     """The target for a CUDA device."""
     return GpuTarget(device)
-
-

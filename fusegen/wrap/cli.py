@@ -67,14 +67,14 @@ def list_ops(
     """Name the ops of the library, or the functions that declarations may call."""
     from rich.table import Table
 
-    from fusegen.wrap.cli_ops import library, summary
+    from fusegen.wrap.cli_ops import library, signature_text, summary
 
     if functions:
         from fusegen.declare.table import rows
 
         lines = [(row.name, "x" if row.arity == 1 else f"{row.arity} arguments", row.doc) for row in rows()]
     else:
-        lines = [(name, str(op.declaration.signature), summary(op)) for name, op in library().items()]
+        lines = [(name, signature_text(op), summary(op)) for name, op in library().items()]
     if not sys.stdout.isatty():
         sys.stdout.writelines("\t".join(line) + "\n" for line in lines)
         return

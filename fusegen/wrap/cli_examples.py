@@ -39,7 +39,7 @@ EXAMPLES: dict[str, Example] = {
     "alpha_over": Example(IMAGES, {"foreground_alpha": MASKS, "background_alpha": MASKS}, positive=True),
     "addcdiv": Example(positive=True),
     "clamp": Example(arguments={"min": -1.0, "max": 1.0}),
-    "gaussian_nll_loss": Example(shapes={"var": _ROW}),
+    "gaussian_nll_loss": Example(shapes={"var": _ROW}, positive=True),
     "gru_cell": Example(shapes={"hidden": (ROWS, COLUMNS // 3)}),
     "lerp": Example(shapes={"weight": _ROW}),
     "lstm_cell": Example(shapes={"cell": (ROWS, COLUMNS // 4)}),

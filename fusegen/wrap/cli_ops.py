@@ -238,13 +238,16 @@ def _unknown_parameter(op: FusedOp, name: str) -> DeclarationError:
     known = list(op.declaration.signature.parameters)
     near = difflib.get_close_matches(name, known, n=1)
     return DeclarationError(
-        f"{op.name}{_signature(op)}", given=f"an argument {name!r}", expected=", ".join(known),
+        f"{op.name}{signature_text(op)}", given=f"an argument {name!r}", expected=", ".join(known),
         fix=f"did you mean {near[0]}?" if near else "use one of these names",
     )  # fmt: skip
 
 
-def _signature(op: FusedOp) -> inspect.Signature:
-    return op.declaration.signature
+def signature_text(op: FusedOp) -> str:
+    """``(input, dim=-1)``: parameters and defaults, without annotations."""
+    signature = op.declaration.signature
+    plain = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
+    return str(inspect.Signature(plain))
 
 
 def summary(op: FusedOp) -> str:

@@ -23,9 +23,7 @@ def framework_of(value: Any) -> tensors.Framework | None:
     return None
 
 
-def enter(
-    op: str, values: dict[str, Any]
-) -> tuple[tensors.Framework, dict[str, Any], Callable[[Any], Any]]:
+def enter(op: str, values: dict[str, Any]) -> tuple[tensors.Framework, dict[str, Any], Callable[[Any], Any]]:
     """The framework of a call's tensors, the arguments in it, and the function that takes a result back.
 
     Raises:

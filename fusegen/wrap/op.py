@@ -131,9 +131,11 @@ class FusedOp:
 
         op = self.trace(*args, **kwargs)
         floats = dict.fromkeys(o.part.base if o.part else o.name for o in op.operands if o.dtype.is_float)
-        return self._override(op, tuple(wanted or floats)).backward(range(len(op.outputs))) if (
-            self.declaration.gradient
-        ) else gradient(op, tuple(wanted or floats))
+        return (
+            self._override(op, tuple(wanted or floats)).backward(range(len(op.outputs)))
+            if (self.declaration.gradient)
+            else gradient(op, tuple(wanted or floats))
+        )
 
     # -- overriding the gradient ----------------------------------------------------------------------------------
 
@@ -183,5 +185,3 @@ def op(function: Callable[..., Any] | None = None, *, name: str | None = None) -
     if function is None:
         return lambda f: op(f, name=name)
     return FusedOp(Declaration.of(function, name))
-
-

@@ -85,9 +85,7 @@ class Runner:
         for scalar in self.op.scalars:
             values[scalar.name] = scalar_value(scalar, scalars[scalar.name])
         stream = framework.stream(plan.device)
-        plan.target.run(
-            lambda: plan.program.run(values, lambda size: framework.workspace(size, plan.device), stream)
-        )
+        plan.target.run(lambda: plan.program.run(values, lambda size: framework.workspace(size, plan.device), stream))
         return results
 
     # -- planning -------------------------------------------------------------------------------------------------

@@ -78,9 +78,7 @@ class Torch:
             )  # fmt: skip
         if value.is_neg():
             raise wrong_dtype(name, "a tensor with a lazy negation (the imaginary part of a conjugate)")
-        return TensorInfo(
-            tuple(value.shape), value.stride(), dtype, value.data_ptr() % 16, _device_text(value.device)
-        )
+        return TensorInfo(tuple(value.shape), value.stride(), dtype, value.data_ptr() % 16, _device_text(value.device))
 
     def pointer(self, value: Any) -> int:
         return int(value.data_ptr())

@@ -12,12 +12,12 @@ void addcdiv_forward_f32(const float* __restrict__ input_ptr,    // [D0, D1]
                          float* __restrict__ out_ptr,            // [D0, D1]
                          int64_t value, int n) {
   // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto input_v = fg::load_vector<4>(input_ptr + i);
-  const auto tensor1_v = fg::load_vector<4>(tensor1_ptr + i);
-  const auto tensor2_v = fg::load_vector<4>(tensor2_ptr + i);
+  const auto input_v = fg::load_vector<4>(input_ptr + at);
+  const auto tensor1_v = fg::load_vector<4>(tensor1_ptr + at);
+  const auto tensor2_v = fg::load_vector<4>(tensor2_ptr + at);
   fg::Vec<float, 4> out_v;
 
 #pragma unroll
@@ -27,5 +27,5 @@ void addcdiv_forward_f32(const float* __restrict__ input_ptr,    // [D0, D1]
     const float tensor2 = tensor2_v[k];
     out_v[k] = input + float(value) * tensor1 / tensor2;
   }
-  fg::store_vector<4>(out_ptr + i, out_v);
+  fg::store_vector<4>(out_ptr + at, out_v);
 }

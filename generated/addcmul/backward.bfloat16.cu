@@ -16,12 +16,12 @@ void addcmul_backward_bf16(const bf16* __restrict__ tensor1_ptr,  // [D0, D1]
                            bf16* __restrict__ d_tensor2_ptr,      // [D0, D1]
                            int64_t value, int n) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto tensor1_v = fg::load_vector<8>(tensor1_ptr + i);
-  const auto tensor2_v = fg::load_vector<8>(tensor2_ptr + i);
-  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  const auto tensor1_v = fg::load_vector<8>(tensor1_ptr + at);
+  const auto tensor2_v = fg::load_vector<8>(tensor2_ptr + at);
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
   fg::Vec<float, 8> d_input_v;
   fg::Vec<float, 8> d_tensor1_v;
   fg::Vec<float, 8> d_tensor2_v;
@@ -35,7 +35,7 @@ void addcmul_backward_bf16(const bf16* __restrict__ tensor1_ptr,  // [D0, D1]
     d_tensor1_v[k] = d_out * (float(value) * tensor2);
     d_tensor2_v[k] = d_out * (float(value) * tensor1);
   }
-  fg::store_vector<8>(d_input_ptr + i, d_input_v);
-  fg::store_vector<8>(d_tensor1_ptr + i, d_tensor1_v);
-  fg::store_vector<8>(d_tensor2_ptr + i, d_tensor2_v);
+  fg::store_vector<8>(d_input_ptr + at, d_input_v);
+  fg::store_vector<8>(d_tensor1_ptr + at, d_tensor1_v);
+  fg::store_vector<8>(d_tensor2_ptr + at, d_tensor2_v);
 }

@@ -12,12 +12,12 @@ void addcmul_forward_bf16(const bf16* __restrict__ input_ptr,    // [D0, D1]
                           bf16* __restrict__ out_ptr,            // [D0, D1]
                           int64_t value, int n) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto input_v = fg::load_vector<8>(input_ptr + i);
-  const auto tensor1_v = fg::load_vector<8>(tensor1_ptr + i);
-  const auto tensor2_v = fg::load_vector<8>(tensor2_ptr + i);
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
+  const auto tensor1_v = fg::load_vector<8>(tensor1_ptr + at);
+  const auto tensor2_v = fg::load_vector<8>(tensor2_ptr + at);
   fg::Vec<float, 8> out_v;
 
 #pragma unroll
@@ -27,5 +27,5 @@ void addcmul_forward_bf16(const bf16* __restrict__ input_ptr,    // [D0, D1]
     const float tensor2 = tensor2_v[k];
     out_v[k] = input + float(value) * tensor1 * tensor2;
   }
-  fg::store_vector<8>(out_ptr + i, out_v);
+  fg::store_vector<8>(out_ptr + at, out_v);
 }

@@ -14,15 +14,15 @@ void alpha_blend_forward_bf16(const bf16* __restrict__ foreground_ptr,  // [D0, 
                               bf16* __restrict__ out_ptr,               // [D0, D1, D2, D3]
                               int n, fg::Divisor n1, fg::Divisor n2, int alpha_stride0) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j2 = fg::take(rest, n2);
   fg::take(rest, n1);
   const int j0 = rest;
 
-  const auto foreground_v = fg::load_vector<8>(foreground_ptr + i);
-  const auto background_v = fg::load_vector<8>(background_ptr + i);
+  const auto foreground_v = fg::load_vector<8>(foreground_ptr + at);
+  const auto background_v = fg::load_vector<8>(background_ptr + at);
   const auto alpha_v = fg::load_vector<8>(alpha_ptr + j0 * alpha_stride0 + j2);
   fg::Vec<float, 8> out_v;
 
@@ -35,5 +35,5 @@ void alpha_blend_forward_bf16(const bf16* __restrict__ foreground_ptr,  // [D0, 
     const float diff_foreground = foreground - (1.0f - alpha) * d;
     out_v[k] = fg::abs(alpha) < 0.5f ? background + alpha * d : diff_foreground;
   }
-  fg::store_vector<8>(out_ptr + i, out_v);
+  fg::store_vector<8>(out_ptr + at, out_v);
 }

@@ -12,6 +12,8 @@
 //   sum_2 = (background_alpha - 1) * sum / alpha / alpha + ratio_alpha
 //   ratio_alpha_2 = (foreground_alpha - 1) * sum / alpha / alpha
 //   sum_3 = background * diff_foreground_alpha / alpha + ratio_alpha_2
+//   d_foreground = where(same_alpha, 0, d_colour * (foreground_alpha / alpha))
+//   d_background = where(same_alpha, 0, d_colour * (behind / alpha))
 //   sum_d_foreground_alpha = sum[d1](where(same_alpha, 0, d_colour * sum_2))
 //   sum_d_background_alpha = sum[d1](where(same_alpha, 0, d_colour * sum_3))
 //   diff_foreground_alpha_2 = 1 - foreground_alpha
@@ -19,18 +21,22 @@
 //   d_background_alpha = d_alpha * diff_foreground_alpha_2 + sum_d_background_alpha
 // serial: a thread a result, which sums over D1
 extern "C" __global__ __launch_bounds__(256)
-void alpha_over_backward_bf16_d_foreground_alpha_and_1_more(
-    const bf16* __restrict__ foreground_ptr,        // [D0, D1, D2, D3]
-    const bf16* __restrict__ foreground_alpha_ptr,  // [D0, 1, D2, D3]
-    const bf16* __restrict__ background_ptr,        // [D0, D1, D2, D3]
-    const bf16* __restrict__ background_alpha_ptr,  // [D0, 1, D2, D3]
-    const bf16* __restrict__ d_colour_ptr,          // [D0, D1, D2, D3]
-    const bf16* __restrict__ d_alpha_ptr,           // [D0, 1, D2, D3]
-    bf16* __restrict__ d_foreground_alpha_ptr,      // [D0, 1, D2, D3]
-    bf16* __restrict__ d_background_alpha_ptr,      // [D0, 1, D2, D3]
-    int m, int n, fg::Divisor n1, int foreground_stride0, int foreground_stride2, int foreground_alpha_stride0,
-    int background_stride0, int background_stride2, int background_alpha_stride0, int d_colour_stride0,
-    int d_colour_stride2, int d_alpha_stride0, int d_foreground_alpha_stride0, int d_background_alpha_stride0) {
+void alpha_over_backward_bf16(const bf16* __restrict__ foreground_ptr,        // [D0, D1, D2, D3]
+                              const bf16* __restrict__ foreground_alpha_ptr,  // [D0, 1, D2, D3]
+                              const bf16* __restrict__ background_ptr,        // [D0, D1, D2, D3]
+                              const bf16* __restrict__ background_alpha_ptr,  // [D0, 1, D2, D3]
+                              const bf16* __restrict__ d_colour_ptr,          // [D0, D1, D2, D3]
+                              const bf16* __restrict__ d_alpha_ptr,           // [D0, 1, D2, D3]
+                              bf16* __restrict__ d_foreground_ptr,            // [D0, D1, D2, D3]
+                              bf16* __restrict__ d_background_ptr,            // [D0, D1, D2, D3]
+                              bf16* __restrict__ d_foreground_alpha_ptr,      // [D0, 1, D2, D3]
+                              bf16* __restrict__ d_background_alpha_ptr,      // [D0, 1, D2, D3]
+                              int m, int n, fg::Divisor n1, int foreground_stride0, int foreground_stride2,
+                              int foreground_alpha_stride0, int background_stride0, int background_stride2,
+                              int background_alpha_stride0, int d_colour_stride0, int d_colour_stride2,
+                              int d_alpha_stride0, int d_foreground_stride0, int d_foreground_stride2,
+                              int d_background_stride0, int d_background_stride2, int d_foreground_alpha_stride0,
+                              int d_background_alpha_stride0) {
   // A thread owns one result and adds up its elements by itself.
   const int result = int(blockIdx.x) * 256 + threadIdx.x;
   if (result >= m) return;
@@ -42,8 +48,8 @@ void alpha_over_backward_bf16_d_foreground_alpha_and_1_more(
 
   float sum_d_foreground_alpha = 0;
   float sum_d_background_alpha = 0;
-  for (int i = 0; i < n; ++i) {
-    const int j2 = i;
+  for (int at = 0; at < n; ++at) {
+    const int j2 = at;
     const float foreground = fg::load(foreground_ptr + j0 * foreground_stride0 + j1 + j2 * foreground_stride2);
     const float background = fg::load(background_ptr + j0 * background_stride0 + j1 + j2 * background_stride2);
     const float d_colour = fg::load(d_colour_ptr + j0 * d_colour_stride0 + j1 + j2 * d_colour_stride2);
@@ -56,6 +62,10 @@ void alpha_over_backward_bf16_d_foreground_alpha_and_1_more(
     const float sum_2 = (background_alpha - 1.0f) * sum / alpha / alpha + ratio_alpha;
     const float ratio_alpha_2 = (foreground_alpha - 1.0f) * sum / alpha / alpha;
     const float sum_3 = background * diff_foreground_alpha / alpha + ratio_alpha_2;
+    const float d_foreground = same_alpha ? 0.0f : d_colour * (foreground_alpha / alpha);
+    fg::store(d_foreground_ptr + j0 * d_foreground_stride0 + j1 + j2 * d_foreground_stride2, d_foreground);
+    const float d_background = same_alpha ? 0.0f : d_colour * (behind / alpha);
+    fg::store(d_background_ptr + j0 * d_background_stride0 + j1 + j2 * d_background_stride2, d_background);
     sum_d_foreground_alpha += same_alpha ? 0.0f : d_colour * sum_2;
     sum_d_background_alpha += same_alpha ? 0.0f : d_colour * sum_3;
   }
@@ -66,50 +76,4 @@ void alpha_over_backward_bf16_d_foreground_alpha_and_1_more(
   fg::store(d_foreground_alpha_ptr + j0 * d_foreground_alpha_stride0 + j1, d_foreground_alpha);
   const float d_background_alpha = d_alpha * diff_foreground_alpha_2 + sum_d_background_alpha;
   fg::store(d_background_alpha_ptr + j0 * d_background_alpha_stride0 + j1, d_background_alpha);
-}
-
-// alpha_over, backward                                        declared in ops/blends.py
-//   diff_foreground_alpha = 1 - foreground_alpha
-//   behind = background_alpha * diff_foreground_alpha
-//   alpha = foreground_alpha + behind
-//   same_alpha = alpha == 0
-//   d_foreground = where(same_alpha, 0, d_colour * (foreground_alpha / alpha))
-//   d_background = where(same_alpha, 0, d_colour * (behind / alpha))
-// elementwise: 8 elements a thread; foreground_alpha, background_alpha broadcast
-extern "C" __global__ __launch_bounds__(256)
-void alpha_over_backward_bf16_d_foreground_and_1_more(
-    const bf16* __restrict__ foreground_alpha_ptr,  // [D0, 1, D2, D3]
-    const bf16* __restrict__ background_alpha_ptr,  // [D0, 1, D2, D3]
-    const bf16* __restrict__ d_colour_ptr,          // [D0, D1, D2, D3]
-    bf16* __restrict__ d_foreground_ptr,            // [D0, D1, D2, D3]
-    bf16* __restrict__ d_background_ptr,            // [D0, D1, D2, D3]
-    int n, fg::Divisor n1, fg::Divisor n2, int foreground_alpha_stride0, int background_alpha_stride0) {
-  // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
-  const int j2 = fg::take(rest, n2);
-  fg::take(rest, n1);
-  const int j0 = rest;
-
-  const auto foreground_alpha_v = fg::load_vector<8>(foreground_alpha_ptr + j0 * foreground_alpha_stride0 + j2);
-  const auto background_alpha_v = fg::load_vector<8>(background_alpha_ptr + j0 * background_alpha_stride0 + j2);
-  const auto d_colour_v = fg::load_vector<8>(d_colour_ptr + i);
-  fg::Vec<float, 8> d_foreground_v;
-  fg::Vec<float, 8> d_background_v;
-
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const float foreground_alpha = foreground_alpha_v[k];
-    const float background_alpha = background_alpha_v[k];
-    const float d_colour = d_colour_v[k];
-    const float diff_foreground_alpha = 1.0f - foreground_alpha;
-    const float behind = background_alpha * diff_foreground_alpha;
-    const float alpha = foreground_alpha + behind;
-    const bool same_alpha = alpha == 0.0f;
-    d_foreground_v[k] = same_alpha ? 0.0f : d_colour * (foreground_alpha / alpha);
-    d_background_v[k] = same_alpha ? 0.0f : d_colour * (behind / alpha);
-  }
-  fg::store_vector<8>(d_foreground_ptr + i, d_foreground_v);
-  fg::store_vector<8>(d_background_ptr + i, d_background_v);
 }

@@ -17,16 +17,16 @@ void alpha_over_forward_f32_colour(const float* __restrict__ foreground_ptr,    
                                    int n, fg::Divisor n1, fg::Divisor n2, int foreground_alpha_stride0,
                                    int background_alpha_stride0) {
   // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j2 = fg::take(rest, n2);
   fg::take(rest, n1);
   const int j0 = rest;
 
-  const auto foreground_v = fg::load_vector<4>(foreground_ptr + i);
+  const auto foreground_v = fg::load_vector<4>(foreground_ptr + at);
   const auto foreground_alpha_v = fg::load_vector<4>(foreground_alpha_ptr + j0 * foreground_alpha_stride0 + j2);
-  const auto background_v = fg::load_vector<4>(background_ptr + i);
+  const auto background_v = fg::load_vector<4>(background_ptr + at);
   const auto background_alpha_v = fg::load_vector<4>(background_alpha_ptr + j0 * background_alpha_stride0 + j2);
   fg::Vec<float, 4> colour_v;
 
@@ -41,7 +41,7 @@ void alpha_over_forward_f32_colour(const float* __restrict__ foreground_ptr,    
     const float ratio_alpha = (foreground_alpha * foreground + behind * background) / alpha;
     colour_v[k] = alpha == 0.0f ? 0.0f : ratio_alpha;
   }
-  fg::store_vector<4>(colour_ptr + i, colour_v);
+  fg::store_vector<4>(colour_ptr + at, colour_v);
 }
 
 // alpha_over, forward                                         declared in ops/blends.py
@@ -54,11 +54,11 @@ void alpha_over_forward_f32_alpha(const float* __restrict__ foreground_alpha_ptr
                                   float* __restrict__ alpha_ptr,                   // [D0, 1, D2, D3]
                                   int n) {
   // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto foreground_alpha_v = fg::load_vector<4>(foreground_alpha_ptr + i);
-  const auto background_alpha_v = fg::load_vector<4>(background_alpha_ptr + i);
+  const auto foreground_alpha_v = fg::load_vector<4>(foreground_alpha_ptr + at);
+  const auto background_alpha_v = fg::load_vector<4>(background_alpha_ptr + at);
   fg::Vec<float, 4> alpha_v;
 
 #pragma unroll
@@ -68,5 +68,5 @@ void alpha_over_forward_f32_alpha(const float* __restrict__ foreground_alpha_ptr
     const float behind = background_alpha * (1.0f - foreground_alpha);
     alpha_v[k] = foreground_alpha + behind;
   }
-  fg::store_vector<4>(alpha_ptr + i, alpha_v);
+  fg::store_vector<4>(alpha_ptr + at, alpha_v);
 }

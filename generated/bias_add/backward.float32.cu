@@ -2,40 +2,49 @@
 #include "fusegen.cuh"
 
 // bias_add, backward                                          declared in ops/bias.py
+//   d_input = d_out
 //   sum_d_bias = sum[d0](d_out)
 //   d_bias = sum_d_bias
 // column: 32 neighbouring results a block, summed over D0; cut into pieces that a second kernel adds up in order
 extern "C" __global__ __launch_bounds__(256)
-void bias_add_backward_f32_d_bias(const float* __restrict__ d_out_ptr,     // [D0, D1]
-                                  float* __restrict__ sum_d_bias_partial,  // [splits, m]
-                                  int m, int n, int chunk, int d_out_stride1) {
-  // A block owns 32 neighbouring results; its 8 rows of threads share the elements of one piece.
-  const int result = int(blockIdx.x) * 32 + threadIdx.x;
+void bias_add_backward_f32(const float* __restrict__ d_out_ptr,     // [D0, D1]
+                           float* __restrict__ d_input_ptr,         // [D0, D1]
+                           float* __restrict__ sum_d_bias_partial,  // [splits, m]
+                           int m, int n, int chunk, int d_out_stride1, int d_input_stride1) {
+  // A block owns 128 neighbouring results; its 8 rows of threads share the elements of one piece.
+  const int result = int(blockIdx.x) * 128 + 4 * threadIdx.x;
   const bool inside = result < m;
   const int j0 = result;
   const int begin = int(blockIdx.y) * chunk;
   const int end = fg::at_most(begin + chunk, n);
 
-  float sum_d_bias = 0;
+  fg::Vec<float, 4> sum_d_bias_v = {};
   if (inside) {
-    for (int i = begin + threadIdx.y; i < end; i += 8) {
-      const int j1 = i;
-      const float d_out = fg::load(d_out_ptr + j0 + j1 * d_out_stride1);
-      sum_d_bias += d_out;
+    for (int at = begin + threadIdx.y; at < end; at += 8) {
+      const int j1 = at;
+      const auto d_out_v = fg::load_vector<4>(d_out_ptr + j0 + j1 * d_out_stride1);
+      fg::Vec<float, 4> d_input_v;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float d_out = d_out_v[k];
+        d_input_v[k] = d_out;
+        sum_d_bias_v[k] += d_out;
+      }
+      fg::store_vector<4>(d_input_ptr + j0 + j1 * d_input_stride1, d_input_v);
     }
   }
-  sum_d_bias = fg::column_sum<8>(sum_d_bias);
+  sum_d_bias_v = fg::column_sum<8>(sum_d_bias_v);
 
   if (inside && threadIdx.y == 0) {
-    sum_d_bias_partial[int(blockIdx.y) * m + result] = sum_d_bias;
+    fg::store_vector<4>(sum_d_bias_partial + int(blockIdx.y) * m + result, sum_d_bias_v);
   }
 }
 
 // The pieces of each result, added in their order.
 extern "C" __global__ __launch_bounds__(128)
-void bias_add_backward_f32_d_bias_finish(const float* __restrict__ sum_d_bias_partial,  // [splits, m]
-                                         float* __restrict__ d_bias_ptr,                // [D1]
-                                         int m, int splits) {
+void bias_add_backward_f32_finish(const float* __restrict__ sum_d_bias_partial,  // [splits, m]
+                                  float* __restrict__ d_bias_ptr,                // [D1]
+                                  int m, int splits) {
   const int result = int(blockIdx.x) * 128 + threadIdx.x;
   if (result >= m) return;
   const int j0 = result;
@@ -44,26 +53,4 @@ void bias_add_backward_f32_d_bias_finish(const float* __restrict__ sum_d_bias_pa
     sum_d_bias += sum_d_bias_partial[int(piece) * m + result];
   }
   fg::store(d_bias_ptr + j0, sum_d_bias);
-}
-
-// bias_add, backward                                          declared in ops/bias.py
-//   d_input = d_out
-// elementwise: 4 elements a thread, everything lies side by side
-extern "C" __global__ __launch_bounds__(256)
-void bias_add_backward_f32_d_input(const float* __restrict__ d_out_ptr,  // [D0, D1]
-                                   float* __restrict__ d_input_ptr,      // [D0, D1]
-                                   int n) {
-  // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-
-  const auto d_out_v = fg::load_vector<4>(d_out_ptr + i);
-  fg::Vec<float, 4> d_input_v;
-
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    const float d_out = d_out_v[k];
-    d_input_v[k] = d_out;
-  }
-  fg::store_vector<4>(d_input_ptr + i, d_input_v);
 }

@@ -11,12 +11,12 @@ void bias_silu_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
                             bf16* __restrict__ out_ptr,          // [D0, D1]
                             int n, fg::Divisor n1) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j1 = fg::take(rest, n1);
 
-  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
   const auto bias_v = fg::load_vector<8>(bias_ptr + j1);
   fg::Vec<float, 8> out_v;
 
@@ -27,5 +27,5 @@ void bias_silu_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
     const float total = input + bias;
     out_v[k] = total * fg::fast_sigmoid(total);
   }
-  fg::store_vector<8>(out_ptr + i, out_v);
+  fg::store_vector<8>(out_ptr + at, out_v);
 }

@@ -13,12 +13,12 @@ void bias_softplus_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
                                float* __restrict__ out_ptr,          // [D0, D1]
                                float beta, float threshold, int n, fg::Divisor n1) {
   // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j1 = fg::take(rest, n1);
 
-  const auto input_v = fg::load_vector<4>(input_ptr + i);
+  const auto input_v = fg::load_vector<4>(input_ptr + at);
   const auto bias_v = fg::load_vector<4>(bias_ptr + j1);
   fg::Vec<float, 4> out_v;
 
@@ -31,5 +31,5 @@ void bias_softplus_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
     const float ratio_beta = fg::softplus(prod_beta_total) / beta;
     out_v[k] = prod_beta_total > threshold ? total : ratio_beta;
   }
-  fg::store_vector<4>(out_ptr + i, out_v);
+  fg::store_vector<4>(out_ptr + at, out_v);
 }

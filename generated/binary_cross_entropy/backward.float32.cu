@@ -23,11 +23,11 @@ void binary_cross_entropy_backward_f32(const float* __restrict__ input_ptr,   //
                                        float* __restrict__ d_target_ptr,      // [D0, D1]
                                        int64_t D0, int64_t D1, int n) {
   // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto input_v = fg::load_vector<4>(input_ptr + i);
-  const auto target_v = fg::load_vector<4>(target_ptr + i);
+  const auto input_v = fg::load_vector<4>(input_ptr + at);
+  const auto target_v = fg::load_vector<4>(target_ptr + at);
   const float d_out = fg::load(d_out_ptr);
   fg::Vec<float, 4> d_input_v;
   fg::Vec<float, 4> d_target_v;
@@ -45,6 +45,6 @@ void binary_cross_entropy_backward_f32(const float* __restrict__ input_ptr,   //
     d_input_v[k] = -(prod_d_out * (ratio + target * diff_input / maximum_value));
     d_target_v[k] = prod_d_out * diff;
   }
-  fg::store_vector<4>(d_input_ptr + i, d_input_v);
-  fg::store_vector<4>(d_target_ptr + i, d_target_v);
+  fg::store_vector<4>(d_input_ptr + at, d_input_v);
+  fg::store_vector<4>(d_target_ptr + at, d_target_v);
 }

@@ -18,9 +18,9 @@ void binary_cross_entropy_with_logits_forward_bf16(const bf16* __restrict__ inpu
   // The blocks take turns; each thread owns 8 consecutive elements at a time.
   const int first = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
   const int stride = 8 * int(gridDim.x) * 256;
-  for (int i = first; i < n; i += stride) {
-    const auto input_v = fg::load_vector<8>(input_ptr + i);
-    const auto target_v = fg::load_vector<8>(target_ptr + i);
+  for (int at = first; at < n; at += stride) {
+    const auto input_v = fg::load_vector<8>(input_ptr + at);
+    const auto target_v = fg::load_vector<8>(target_ptr + at);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];

@@ -7,18 +7,18 @@
 extern "C" __global__ __launch_bounds__(256)
 void clamp_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
                         bf16* __restrict__ out_ptr,          // [D0, D1]
-                        float min, float max, int n) {
+                        float min_, float max_, int n) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
   fg::Vec<float, 8> out_v;
 
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const float input = input_v[k];
-    out_v[k] = fg::clamp(input, min, max);
+    out_v[k] = fg::clamp(input, min_, max_);
   }
-  fg::store_vector<8>(out_ptr + i, out_v);
+  fg::store_vector<8>(out_ptr + at, out_v);
 }

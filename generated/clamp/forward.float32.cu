@@ -7,18 +7,18 @@
 extern "C" __global__ __launch_bounds__(256)
 void clamp_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
                        float* __restrict__ out_ptr,          // [D0, D1]
-                       float min, float max, int n) {
+                       float min_, float max_, int n) {
   // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto input_v = fg::load_vector<4>(input_ptr + i);
+  const auto input_v = fg::load_vector<4>(input_ptr + at);
   fg::Vec<float, 4> out_v;
 
 #pragma unroll
   for (int k = 0; k < 4; ++k) {
     const float input = input_v[k];
-    out_v[k] = fg::clamp(input, min, max);
+    out_v[k] = fg::clamp(input, min_, max_);
   }
-  fg::store_vector<4>(out_ptr + i, out_v);
+  fg::store_vector<4>(out_ptr + at, out_v);
 }

@@ -11,13 +11,13 @@ void crelu_backward_bf16(const bf16* __restrict__ input_ptr,    // [D0, D1]
                          bf16* __restrict__ d_input_ptr,        // [D0, D1]
                          int n, fg::Divisor n1, int d_out_0_stride0, int d_out_1_stride0) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
 
-  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
   const auto d_out_0_v = fg::load_vector<8>(d_out_0_ptr + j0 * d_out_0_stride0 + j1);
   const auto d_out_1_v = fg::load_vector<8>(d_out_1_ptr + j0 * d_out_1_stride0 + j1);
   fg::Vec<float, 8> d_input_v;
@@ -29,5 +29,5 @@ void crelu_backward_bf16(const bf16* __restrict__ input_ptr,    // [D0, D1]
     const float d_out_1 = d_out_1_v[k];
     d_input_v[k] = (input <= 0.0f ? 0.0f : d_out_0) + (input >= 0.0f ? 0.0f : -d_out_1);
   }
-  fg::store_vector<8>(d_input_ptr + i, d_input_v);
+  fg::store_vector<8>(d_input_ptr + at, d_input_v);
 }

@@ -11,13 +11,13 @@ void crelu_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
                         bf16* __restrict__ out_1_ptr,        // [D0, D1]
                         int n, fg::Divisor n1, int out_0_stride0, int out_1_stride0) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
 
-  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
   fg::Vec<float, 8> out_0_v;
   fg::Vec<float, 8> out_1_v;
 

@@ -10,11 +10,11 @@ void ema_update_forward_f32(const float* __restrict__ average_ptr,  // [D0, D1]
                             float* __restrict__ out_ptr,            // [D0, D1]
                             float weight, int n) {
   // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto average_v = fg::load_vector<4>(average_ptr + i);
-  const auto value_v = fg::load_vector<4>(value_ptr + i);
+  const auto average_v = fg::load_vector<4>(average_ptr + at);
+  const auto value_v = fg::load_vector<4>(value_ptr + at);
   fg::Vec<float, 4> out_v;
 
 #pragma unroll
@@ -23,5 +23,5 @@ void ema_update_forward_f32(const float* __restrict__ average_ptr,  // [D0, D1]
     const float value = value_v[k];
     out_v[k] = average + weight * (value - average);
   }
-  fg::store_vector<4>(out_ptr + i, out_v);
+  fg::store_vector<4>(out_ptr + at, out_v);
 }

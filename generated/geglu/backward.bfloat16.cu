@@ -16,12 +16,12 @@ void geglu_backward_bf16(const bf16* __restrict__ gate_ptr,   // [D0, D1]
                          bf16* __restrict__ d_value_ptr,      // [D0, D1]
                          int n) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto gate_v = fg::load_vector<8>(gate_ptr + i);
-  const auto value_v = fg::load_vector<8>(value_ptr + i);
-  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  const auto gate_v = fg::load_vector<8>(gate_ptr + at);
+  const auto value_v = fg::load_vector<8>(value_ptr + at);
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
   fg::Vec<float, 8> d_gate_v;
   fg::Vec<float, 8> d_value_v;
 
@@ -36,6 +36,6 @@ void geglu_backward_bf16(const bf16* __restrict__ gate_ptr,   // [D0, D1]
     d_gate_v[k] = d_out * (prod + 0.5f * value * erfc_value);
     d_value_v[k] = d_out * (0.5f * gate * erfc_value);
   }
-  fg::store_vector<8>(d_gate_ptr + i, d_gate_v);
-  fg::store_vector<8>(d_value_ptr + i, d_value_v);
+  fg::store_vector<8>(d_gate_ptr + at, d_gate_v);
+  fg::store_vector<8>(d_value_ptr + at, d_value_v);
 }

@@ -17,15 +17,15 @@ void geglu_packed_backward_bf16(const bf16* __restrict__ gate_ptr,   // [D0, D1]
                                 int n, fg::Divisor n1, int gate_stride0, int value_stride0, int d_gate_stride0,
                                 int d_value_stride0) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
 
   const auto gate_v = fg::load_vector<8>(gate_ptr + j0 * gate_stride0 + j1);
   const auto value_v = fg::load_vector<8>(value_ptr + j0 * value_stride0 + j1);
-  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
   fg::Vec<float, 8> d_gate_v;
   fg::Vec<float, 8> d_value_v;
 

@@ -14,15 +14,15 @@ void glu_backward_bf16(const bf16* __restrict__ a_ptr,      // [D0, D1]
                        bf16* __restrict__ d_b_ptr,          // [D0, D1]
                        int n, fg::Divisor n1, int a_stride0, int b_stride0, int d_a_stride0, int d_b_stride0) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
 
   const auto a_v = fg::load_vector<8>(a_ptr + j0 * a_stride0 + j1);
   const auto b_v = fg::load_vector<8>(b_ptr + j0 * b_stride0 + j1);
-  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
   fg::Vec<float, 8> d_a_v;
   fg::Vec<float, 8> d_b_v;
 

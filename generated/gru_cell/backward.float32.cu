@@ -39,20 +39,20 @@ void gru_cell_backward_f32(const float* __restrict__ hidden_ptr,  // [D0, D1]
                            int h_z_stride0, int h_n_stride0, int d_i_r_stride0, int d_i_z_stride0, int d_i_n_stride0,
                            int d_h_r_stride0, int d_h_z_stride0, int d_h_n_stride0) {
   // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
 
-  const auto hidden_v = fg::load_vector<4>(hidden_ptr + i);
+  const auto hidden_v = fg::load_vector<4>(hidden_ptr + at);
   const auto i_r_v = fg::load_vector<4>(i_r_ptr + j0 * i_r_stride0 + j1);
   const auto i_z_v = fg::load_vector<4>(i_z_ptr + j0 * i_z_stride0 + j1);
   const auto i_n_v = fg::load_vector<4>(i_n_ptr + j0 * i_n_stride0 + j1);
   const auto h_r_v = fg::load_vector<4>(h_r_ptr + j0 * h_r_stride0 + j1);
   const auto h_z_v = fg::load_vector<4>(h_z_ptr + j0 * h_z_stride0 + j1);
   const auto h_n_v = fg::load_vector<4>(h_n_ptr + j0 * h_n_stride0 + j1);
-  const auto d_out_v = fg::load_vector<4>(d_out_ptr + i);
+  const auto d_out_v = fg::load_vector<4>(d_out_ptr + at);
   fg::Vec<float, 4> d_hidden_v;
   fg::Vec<float, 4> d_i_r_v;
   fg::Vec<float, 4> d_i_z_v;
@@ -88,7 +88,7 @@ void gru_cell_backward_f32(const float* __restrict__ hidden_ptr,  // [D0, D1]
     d_h_z_v[k] = d_i_z;
     d_h_n_v[k] = d_out * (prod_r_2 - prod_r_2 * z);
   }
-  fg::store_vector<4>(d_hidden_ptr + i, d_hidden_v);
+  fg::store_vector<4>(d_hidden_ptr + at, d_hidden_v);
   fg::store_vector<4>(d_i_r_ptr + j0 * d_i_r_stride0 + j1, d_i_r_v);
   fg::store_vector<4>(d_i_z_ptr + j0 * d_i_z_stride0 + j1, d_i_z_v);
   fg::store_vector<4>(d_i_n_ptr + j0 * d_i_n_stride0 + j1, d_i_n_v);

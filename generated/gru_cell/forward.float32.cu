@@ -20,13 +20,13 @@ void gru_cell_forward_f32(const float* __restrict__ hidden_ptr,  // [D0, D1]
                           int n, fg::Divisor n1, int i_r_stride0, int i_z_stride0, int i_n_stride0, int h_r_stride0,
                           int h_z_stride0, int h_n_stride0) {
   // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
 
-  const auto hidden_v = fg::load_vector<4>(hidden_ptr + i);
+  const auto hidden_v = fg::load_vector<4>(hidden_ptr + at);
   const auto i_r_v = fg::load_vector<4>(i_r_ptr + j0 * i_r_stride0 + j1);
   const auto i_z_v = fg::load_vector<4>(i_z_ptr + j0 * i_z_stride0 + j1);
   const auto i_n_v = fg::load_vector<4>(i_n_ptr + j0 * i_n_stride0 + j1);
@@ -49,5 +49,5 @@ void gru_cell_forward_f32(const float* __restrict__ hidden_ptr,  // [D0, D1]
     const float z = fg::sigmoid(i_z + h_z);
     out_v[k] = n_ + z * (hidden - n_);
   }
-  fg::store_vector<4>(out_ptr + i, out_v);
+  fg::store_vector<4>(out_ptr + at, out_v);
 }

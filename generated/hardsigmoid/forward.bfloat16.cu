@@ -12,10 +12,10 @@ void hardsigmoid_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
                               bf16* __restrict__ out_ptr,          // [D0, D1]
                               int n) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
   fg::Vec<float, 8> out_v;
 
 #pragma unroll
@@ -26,5 +26,5 @@ void hardsigmoid_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
     const float barrier_value = fg::clamp(sum_input, 0.0f, 6.0f);
     out_v[k] = (inside_ ? sum_input : barrier_value) / 6.0f;
   }
-  fg::store_vector<8>(out_ptr + i, out_v);
+  fg::store_vector<8>(out_ptr + at, out_v);
 }

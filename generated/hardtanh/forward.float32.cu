@@ -9,10 +9,10 @@ void hardtanh_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
                           float* __restrict__ out_ptr,          // [D0, D1]
                           float min_val, float max_val, int n) {
   // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto input_v = fg::load_vector<4>(input_ptr + i);
+  const auto input_v = fg::load_vector<4>(input_ptr + at);
   fg::Vec<float, 4> out_v;
 
 #pragma unroll
@@ -20,5 +20,5 @@ void hardtanh_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
     const float input = input_v[k];
     out_v[k] = input <= min_val ? min_val : (input >= max_val ? max_val : input);
   }
-  fg::store_vector<4>(out_ptr + i, out_v);
+  fg::store_vector<4>(out_ptr + at, out_v);
 }

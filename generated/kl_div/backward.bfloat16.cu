@@ -15,11 +15,11 @@ void kl_div_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
                           bf16* __restrict__ d_target_ptr,      // [D0, D1]
                           int64_t D0, int64_t D1, int n) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto input_v = fg::load_vector<8>(input_ptr + i);
-  const auto target_v = fg::load_vector<8>(target_ptr + i);
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
+  const auto target_v = fg::load_vector<8>(target_ptr + at);
   const float d_out = fg::load(d_out_ptr);
   fg::Vec<float, 8> d_input_v;
   fg::Vec<float, 8> d_target_v;
@@ -33,6 +33,6 @@ void kl_div_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
     d_input_v[k] = -(prod_d_out * target);
     d_target_v[k] = prod_d_out * (sum - input);
   }
-  fg::store_vector<8>(d_input_ptr + i, d_input_v);
-  fg::store_vector<8>(d_target_ptr + i, d_target_v);
+  fg::store_vector<8>(d_input_ptr + at, d_input_v);
+  fg::store_vector<8>(d_target_ptr + at, d_target_v);
 }

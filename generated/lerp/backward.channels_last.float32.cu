@@ -3,46 +3,66 @@
 
 // lerp, backward                                              declared in ops/blends.py
 //   d = end - input
+//   d_input = d_out * (1 - weight)
+//   d_end = d_out * weight
 //   sum_d_weight = sum[d0, d2, d3](d_out * d)
 //   d_weight = sum_d_weight
 // column: 32 neighbouring results a block, summed over D0, D2, D3; cut into pieces that a second kernel adds up in
 //     order
 extern "C" __global__ __launch_bounds__(256)
-void lerp_backward_f32_d_weight(const float* __restrict__ input_ptr,       // [D0, D1, D2, D3]
-                                const float* __restrict__ end_ptr,         // [D0, D1, D2, D3]
-                                const float* __restrict__ d_out_ptr,       // [D0, D1, D2, D3]
-                                float* __restrict__ sum_d_weight_partial,  // [splits, m]
-                                int m, int n, int chunk, int input_stride1, int end_stride1, int d_out_stride1) {
-  // A block owns 32 neighbouring results; its 8 rows of threads share the elements of one piece.
-  const int result = int(blockIdx.x) * 32 + threadIdx.x;
+void lerp_backward_f32(const float* __restrict__ input_ptr,       // [D0, D1, D2, D3]
+                       const float* __restrict__ end_ptr,         // [D0, D1, D2, D3]
+                       const float* __restrict__ weight_ptr,      // [D1, 1, 1]
+                       const float* __restrict__ d_out_ptr,       // [D0, D1, D2, D3]
+                       float* __restrict__ d_input_ptr,           // [D0, D1, D2, D3]
+                       float* __restrict__ d_end_ptr,             // [D0, D1, D2, D3]
+                       float* __restrict__ sum_d_weight_partial,  // [splits, m]
+                       int m, int n, int chunk, int input_stride1, int end_stride1, int d_out_stride1,
+                       int d_input_stride1, int d_end_stride1) {
+  // A block owns 128 neighbouring results; its 8 rows of threads share the elements of one piece.
+  const int result = int(blockIdx.x) * 128 + 4 * threadIdx.x;
   const bool inside = result < m;
   const int j0 = result;
   const int begin = int(blockIdx.y) * chunk;
   const int end = fg::at_most(begin + chunk, n);
 
-  float sum_d_weight = 0;
+  fg::Vec<float, 4> sum_d_weight_v = {};
   if (inside) {
-    for (int i = begin + threadIdx.y; i < end; i += 8) {
-      const int j1 = i;
-      const float input = fg::load(input_ptr + j0 + j1 * input_stride1);
-      const float end = fg::load(end_ptr + j0 + j1 * end_stride1);
-      const float d_out = fg::load(d_out_ptr + j0 + j1 * d_out_stride1);
-      const float d = end - input;
-      sum_d_weight += d_out * d;
+    const auto weight_v = fg::load_vector<4>(weight_ptr + j0);
+    for (int at = begin + threadIdx.y; at < end; at += 8) {
+      const int j1 = at;
+      const auto input_v = fg::load_vector<4>(input_ptr + j0 + j1 * input_stride1);
+      const auto end_v = fg::load_vector<4>(end_ptr + j0 + j1 * end_stride1);
+      const auto d_out_v = fg::load_vector<4>(d_out_ptr + j0 + j1 * d_out_stride1);
+      fg::Vec<float, 4> d_input_v;
+      fg::Vec<float, 4> d_end_v;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float weight = weight_v[k];
+        const float input = input_v[k];
+        const float end_ = end_v[k];
+        const float d_out = d_out_v[k];
+        const float d = end_ - input;
+        d_input_v[k] = d_out * (1.0f - weight);
+        d_end_v[k] = d_out * weight;
+        sum_d_weight_v[k] += d_out * d;
+      }
+      fg::store_vector<4>(d_input_ptr + j0 + j1 * d_input_stride1, d_input_v);
+      fg::store_vector<4>(d_end_ptr + j0 + j1 * d_end_stride1, d_end_v);
     }
   }
-  sum_d_weight = fg::column_sum<8>(sum_d_weight);
+  sum_d_weight_v = fg::column_sum<8>(sum_d_weight_v);
 
   if (inside && threadIdx.y == 0) {
-    sum_d_weight_partial[int(blockIdx.y) * m + result] = sum_d_weight;
+    fg::store_vector<4>(sum_d_weight_partial + int(blockIdx.y) * m + result, sum_d_weight_v);
   }
 }
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void lerp_backward_f32_d_weight_finish(const float* __restrict__ sum_d_weight_partial,  // [splits, m]
-                                       float* __restrict__ d_weight_ptr,                // [D1, 1, 1]
-                                       int m, int splits) {
+void lerp_backward_f32_finish(const float* __restrict__ sum_d_weight_partial,  // [splits, m]
+                              float* __restrict__ d_weight_ptr,                // [D1, 1, 1]
+                              int m, int splits) {
   const int result = blockIdx.x;
   const int j0 = result;
   float sum_d_weight = 0;
@@ -52,36 +72,4 @@ void lerp_backward_f32_d_weight_finish(const float* __restrict__ sum_d_weight_pa
   sum_d_weight = fg::block_sum<128>(sum_d_weight);
   if (threadIdx.x > 0) return;
   fg::store(d_weight_ptr + j0, sum_d_weight);
-}
-
-// lerp, backward                                              declared in ops/blends.py
-//   d_input = d_out * (1 - weight)
-//   d_end = d_out * weight
-// elementwise: 4 elements a thread; weight broadcast
-extern "C" __global__ __launch_bounds__(256)
-void lerp_backward_f32_d_input_and_1_more(const float* __restrict__ weight_ptr,  // [D1, 1, 1]
-                                          const float* __restrict__ d_out_ptr,   // [D0, D1, D2, D3]
-                                          float* __restrict__ d_input_ptr,       // [D0, D1, D2, D3]
-                                          float* __restrict__ d_end_ptr,         // [D0, D1, D2, D3]
-                                          int n, fg::Divisor n1) {
-  // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
-  const int j1 = fg::take(rest, n1);
-
-  const auto weight_v = fg::load_vector<4>(weight_ptr + j1);
-  const auto d_out_v = fg::load_vector<4>(d_out_ptr + i);
-  fg::Vec<float, 4> d_input_v;
-  fg::Vec<float, 4> d_end_v;
-
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    const float weight = weight_v[k];
-    const float d_out = d_out_v[k];
-    d_input_v[k] = d_out * (1.0f - weight);
-    d_end_v[k] = d_out * weight;
-  }
-  fg::store_vector<4>(d_input_ptr + i, d_input_v);
-  fg::store_vector<4>(d_end_ptr + i, d_end_v);
 }

@@ -11,10 +11,10 @@ void lerp_backward_bf16(const bf16* __restrict__ d_out_ptr,  // [D0, D1]
                         bf16* __restrict__ d_end_ptr,        // [D0, D1]
                         float weight, int n) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
   fg::Vec<float, 8> d_input_v;
   fg::Vec<float, 8> d_end_v;
 
@@ -24,6 +24,6 @@ void lerp_backward_bf16(const bf16* __restrict__ d_out_ptr,  // [D0, D1]
     d_input_v[k] = d_out * (1.0f - weight);
     d_end_v[k] = d_out * weight;
   }
-  fg::store_vector<8>(d_input_ptr + i, d_input_v);
-  fg::store_vector<8>(d_end_ptr + i, d_end_v);
+  fg::store_vector<8>(d_input_ptr + at, d_input_v);
+  fg::store_vector<8>(d_end_ptr + at, d_end_v);
 }

@@ -17,14 +17,14 @@ void lerp_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
                         bf16* __restrict__ d_weight_ptr,      // [D0, D1]
                         int n, fg::Divisor n1, int input_stride0, int input_stride1, int weight_stride0) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
 
-  const auto end_v = fg::load_vector<8>(end_ptr + i);
-  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  const auto end_v = fg::load_vector<8>(end_ptr + at);
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
   fg::Vec<float, 8> d_input_v;
   fg::Vec<float, 8> d_end_v;
   fg::Vec<float, 8> d_weight_v;
@@ -32,15 +32,15 @@ void lerp_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const float input = fg::load(input_ptr + j0 * input_stride0 + j1 * input_stride1 + k * input_stride1);
-    const float end = end_v[k];
+    const float end_ = end_v[k];
     const float weight = fg::load(weight_ptr + j0 * weight_stride0 + j1 + k);
     const float d_out = d_out_v[k];
-    const float d = end - input;
+    const float d = end_ - input;
     d_input_v[k] = d_out * (1.0f - weight);
     d_end_v[k] = d_out * weight;
     d_weight_v[k] = d_out * d;
   }
-  fg::store_vector<8>(d_input_ptr + i, d_input_v);
-  fg::store_vector<8>(d_end_ptr + i, d_end_v);
-  fg::store_vector<8>(d_weight_ptr + i, d_weight_v);
+  fg::store_vector<8>(d_input_ptr + at, d_input_v);
+  fg::store_vector<8>(d_end_ptr + at, d_end_v);
+  fg::store_vector<8>(d_weight_ptr + at, d_weight_v);
 }

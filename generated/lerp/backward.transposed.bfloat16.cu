@@ -17,29 +17,29 @@ void lerp_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
                         bf16* __restrict__ d_weight_ptr,      // [D0, D1]
                         int n, fg::Divisor n1, int end_stride1, int d_end_stride1) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
 
-  const auto input_v = fg::load_vector<8>(input_ptr + i);
-  const auto weight_v = fg::load_vector<8>(weight_ptr + i);
-  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
+  const auto weight_v = fg::load_vector<8>(weight_ptr + at);
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
   fg::Vec<float, 8> d_input_v;
   fg::Vec<float, 8> d_weight_v;
 
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const float input = input_v[k];
-    const float end = fg::load(end_ptr + j0 + j1 * end_stride1 + k * end_stride1);
+    const float end_ = fg::load(end_ptr + j0 + j1 * end_stride1 + k * end_stride1);
     const float weight = weight_v[k];
     const float d_out = d_out_v[k];
-    const float d = end - input;
+    const float d = end_ - input;
     d_input_v[k] = d_out * (1.0f - weight);
     fg::store(d_end_ptr + j0 + j1 * d_end_stride1 + k * d_end_stride1, d_out * weight);
     d_weight_v[k] = d_out * d;
   }
-  fg::store_vector<8>(d_input_ptr + i, d_input_v);
-  fg::store_vector<8>(d_weight_ptr + i, d_weight_v);
+  fg::store_vector<8>(d_input_ptr + at, d_input_v);
+  fg::store_vector<8>(d_weight_ptr + at, d_weight_v);
 }

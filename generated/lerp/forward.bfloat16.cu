@@ -14,22 +14,22 @@ void lerp_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
                        bf16* __restrict__ out_ptr,           // [D0, D1]
                        int n) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto input_v = fg::load_vector<8>(input_ptr + i);
-  const auto end_v = fg::load_vector<8>(end_ptr + i);
-  const auto weight_v = fg::load_vector<8>(weight_ptr + i);
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
+  const auto end_v = fg::load_vector<8>(end_ptr + at);
+  const auto weight_v = fg::load_vector<8>(weight_ptr + at);
   fg::Vec<float, 8> out_v;
 
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const float input = input_v[k];
-    const float end = end_v[k];
+    const float end_ = end_v[k];
     const float weight = weight_v[k];
     const bool below = fg::abs(weight) < 0.5f;
-    const float d = end - input;
-    out_v[k] = below ? input + weight * d : end - (1.0f - weight) * d;
+    const float d = end_ - input;
+    out_v[k] = below ? input + weight * d : end_ - (1.0f - weight) * d;
   }
-  fg::store_vector<8>(out_ptr + i, out_v);
+  fg::store_vector<8>(out_ptr + at, out_v);
 }

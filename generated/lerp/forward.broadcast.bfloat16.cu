@@ -13,25 +13,25 @@ void lerp_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 1, 1, 1]
                        bf16* __restrict__ out_ptr,           // [D0, D1, D2, D3]
                        int n, fg::Divisor n1, fg::Divisor n2, fg::Divisor n3, int weight_stride1) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto end_v = fg::load_vector<8>(end_ptr + i);
+  const auto end_v = fg::load_vector<8>(end_ptr + at);
   fg::Vec<float, 8> out_v;
 
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    int rest = fg::at_most(i + k, n - 1);
+    int rest = fg::at_most(at + k, n - 1);
     const int j3 = fg::take(rest, n3);
     fg::take(rest, n2);
     const int j1 = fg::take(rest, n1);
     const int j0 = rest;
     const float input = fg::load(input_ptr + j0);
-    const float end = end_v[k];
+    const float end_ = end_v[k];
     const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j3);
     const bool below = fg::abs(weight) < 0.5f;
-    const float d = end - input;
-    out_v[k] = below ? input + weight * d : end - (1.0f - weight) * d;
+    const float d = end_ - input;
+    out_v[k] = below ? input + weight * d : end_ - (1.0f - weight) * d;
   }
-  fg::store_vector<8>(out_ptr + i, out_v);
+  fg::store_vector<8>(out_ptr + at, out_v);
 }

@@ -36,11 +36,11 @@ void lerp_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
     const int row = row0 + line, col = col0 + threadIdx.x;
     if (row < rows && col < cols) {
       const float input = fg::load(input_ptr + row * input_stride0 + col);
-      const float end = end_tile[threadIdx.x][line];
+      const float end_ = end_tile[threadIdx.x][line];
       const float weight = fg::load(weight_ptr + row * weight_stride0 + col);
       const bool below = fg::abs(weight) < 0.5f;
-      const float d = end - input;
-      fg::store(out_ptr + row * out_stride0 + col, below ? input + weight * d : end - (1.0f - weight) * d);
+      const float d = end_ - input;
+      fg::store(out_ptr + row * out_stride0 + col, below ? input + weight * d : end_ - (1.0f - weight) * d);
     }
   }
 }

@@ -11,11 +11,11 @@ void masked_fill_backward_f32(const bool* __restrict__ mask_ptr,    // [D0, D1]
                               float* __restrict__ d_input_ptr,      // [D0, D1]
                               int n) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto mask_v = fg::load_vector<8>(mask_ptr + i);
-  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  const auto mask_v = fg::load_vector<8>(mask_ptr + at);
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
   fg::Vec<float, 8> d_input_v;
 
 #pragma unroll
@@ -24,5 +24,5 @@ void masked_fill_backward_f32(const bool* __restrict__ mask_ptr,    // [D0, D1]
     const float d_out = d_out_v[k];
     d_input_v[k] = mask ? 0.0f : d_out;
   }
-  fg::store_vector<8>(d_input_ptr + i, d_input_v);
+  fg::store_vector<8>(d_input_ptr + at, d_input_v);
 }

@@ -14,12 +14,12 @@ void maximum_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
                           float* __restrict__ d_other_ptr,      // [D0, D1]
                           int n) {
   // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto input_v = fg::load_vector<4>(input_ptr + i);
-  const auto other_v = fg::load_vector<4>(other_ptr + i);
-  const auto d_out_v = fg::load_vector<4>(d_out_ptr + i);
+  const auto input_v = fg::load_vector<4>(input_ptr + at);
+  const auto other_v = fg::load_vector<4>(other_ptr + at);
+  const auto d_out_v = fg::load_vector<4>(d_out_ptr + at);
   fg::Vec<float, 4> d_input_v;
   fg::Vec<float, 4> d_other_v;
 
@@ -32,6 +32,6 @@ void maximum_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
     d_input_v[k] = input < other ? 0.0f : prod_d_out;
     d_other_v[k] = input > other ? 0.0f : prod_d_out;
   }
-  fg::store_vector<4>(d_input_ptr + i, d_input_v);
-  fg::store_vector<4>(d_other_ptr + i, d_other_v);
+  fg::store_vector<4>(d_input_ptr + at, d_input_v);
+  fg::store_vector<4>(d_other_ptr + at, d_other_v);
 }

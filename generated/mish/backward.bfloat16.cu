@@ -17,11 +17,11 @@ void mish_backward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
                         bf16* __restrict__ d_input_ptr,      // [D0, D1]
                         int n) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto input_v = fg::load_vector<8>(input_ptr + i);
-  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
   fg::Vec<float, 8> d_input_v;
 
 #pragma unroll
@@ -37,5 +37,5 @@ void mish_backward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
     const float tanh_value = fg::fast_ratio(prod, sum);
     d_input_v[k] = d_out * (prod_3 + tanh_value);
   }
-  fg::store_vector<8>(d_input_ptr + i, d_input_v);
+  fg::store_vector<8>(d_input_ptr + at, d_input_v);
 }

@@ -10,11 +10,11 @@ void reglu_forward_bf16(const bf16* __restrict__ gate_ptr,   // [D0, D1]
                         bf16* __restrict__ out_ptr,          // [D0, D1]
                         int n) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto gate_v = fg::load_vector<8>(gate_ptr + i);
-  const auto value_v = fg::load_vector<8>(value_ptr + i);
+  const auto gate_v = fg::load_vector<8>(gate_ptr + at);
+  const auto value_v = fg::load_vector<8>(value_ptr + at);
   fg::Vec<float, 8> out_v;
 
 #pragma unroll
@@ -23,5 +23,5 @@ void reglu_forward_bf16(const bf16* __restrict__ gate_ptr,   // [D0, D1]
     const float value = value_v[k];
     out_v[k] = (gate <= 0.0f ? 0.0f : gate) * value;
   }
-  fg::store_vector<8>(out_ptr + i, out_v);
+  fg::store_vector<8>(out_ptr + at, out_v);
 }

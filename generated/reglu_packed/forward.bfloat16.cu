@@ -10,9 +10,9 @@ void reglu_packed_forward_bf16(const bf16* __restrict__ gate_ptr,   // [D0, D1]
                                bf16* __restrict__ out_ptr,          // [D0, D1]
                                int n, fg::Divisor n1, int gate_stride0, int value_stride0) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
 
@@ -26,5 +26,5 @@ void reglu_packed_forward_bf16(const bf16* __restrict__ gate_ptr,   // [D0, D1]
     const float value = value_v[k];
     out_v[k] = (gate <= 0.0f ? 0.0f : gate) * value;
   }
-  fg::store_vector<8>(out_ptr + i, out_v);
+  fg::store_vector<8>(out_ptr + at, out_v);
 }

@@ -9,10 +9,10 @@ void relu6_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
                         bf16* __restrict__ out_ptr,          // [D0, D1]
                         int n) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
   fg::Vec<float, 8> out_v;
 
 #pragma unroll
@@ -20,5 +20,5 @@ void relu6_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
     const float input = input_v[k];
     out_v[k] = input <= 0.0f ? 0.0f : (input >= 6.0f ? 6.0f : input);
   }
-  fg::store_vector<8>(out_ptr + i, out_v);
+  fg::store_vector<8>(out_ptr + at, out_v);
 }

@@ -8,52 +8,68 @@
 //   sum = 0.5 + 0.3333333333333333 * bias + 0.3333333333333333 * input
 //   prod_d_out = d_out * where(x < 3, sum + 0.3333333333333333 * residual, 1)
 //   d_input = where(x <= -3, 0, prod_d_out)
+//   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 //   d_bias = sum_d_bias
 // column: 32 neighbouring results a block, summed over D0; cut into pieces that a second kernel adds up in order
 extern "C" __global__ __launch_bounds__(256)
-void residual_bias_hardswish_backward_bf16_d_bias(const bf16* __restrict__ input_ptr,      // [D0, D1]
-                                                  const bf16* __restrict__ bias_ptr,       // [D1]
-                                                  const bf16* __restrict__ residual_ptr,   // [D0, D1]
-                                                  const bf16* __restrict__ d_out_ptr,      // [D0, D1]
-                                                  float* __restrict__ sum_d_bias_partial,  // [splits, m]
-                                                  int m, int n, int chunk, int input_stride1, int residual_stride1,
-                                                  int d_out_stride1) {
-  // A block owns 32 neighbouring results; its 8 rows of threads share the elements of one piece.
-  const int result = int(blockIdx.x) * 32 + threadIdx.x;
+void residual_bias_hardswish_backward_bf16(const bf16* __restrict__ input_ptr,      // [D0, D1]
+                                           const bf16* __restrict__ bias_ptr,       // [D1]
+                                           const bf16* __restrict__ residual_ptr,   // [D0, D1]
+                                           const bf16* __restrict__ d_out_ptr,      // [D0, D1]
+                                           bf16* __restrict__ d_input_ptr,          // [D0, D1]
+                                           bf16* __restrict__ d_residual_ptr,       // [D0, D1]
+                                           float* __restrict__ sum_d_bias_partial,  // [splits, m]
+                                           int m, int n, int chunk, int input_stride1, int residual_stride1,
+                                           int d_out_stride1, int d_input_stride1, int d_residual_stride1) {
+  // A block owns 256 neighbouring results; its 8 rows of threads share the elements of one piece.
+  const int result = int(blockIdx.x) * 256 + 8 * threadIdx.x;
   const bool inside = result < m;
   const int j0 = result;
   const int begin = int(blockIdx.y) * chunk;
   const int end = fg::at_most(begin + chunk, n);
 
-  float sum_d_bias = 0;
+  fg::Vec<float, 8> sum_d_bias_v = {};
   if (inside) {
-    const float bias = fg::load(bias_ptr + j0);
-    for (int i = begin + threadIdx.y; i < end; i += 8) {
-      const int j1 = i;
-      const float input = fg::load(input_ptr + j0 + j1 * input_stride1);
-      const float residual = fg::load(residual_ptr + j0 + j1 * residual_stride1);
-      const float d_out = fg::load(d_out_ptr + j0 + j1 * d_out_stride1);
-      const float total = input + bias;
-      const float x = total + residual;
-      const float sum = 0.5f + 0.3333333333333333f * bias + 0.3333333333333333f * input;
-      const float prod_d_out = d_out * (x < 3.0f ? sum + 0.3333333333333333f * residual : 1.0f);
-      const float d_input = x <= -3.0f ? 0.0f : prod_d_out;
-      sum_d_bias += d_input;
+    const auto bias_v = fg::load_vector<8>(bias_ptr + j0);
+    for (int at = begin + threadIdx.y; at < end; at += 8) {
+      const int j1 = at;
+      const auto input_v = fg::load_vector<8>(input_ptr + j0 + j1 * input_stride1);
+      const auto residual_v = fg::load_vector<8>(residual_ptr + j0 + j1 * residual_stride1);
+      const auto d_out_v = fg::load_vector<8>(d_out_ptr + j0 + j1 * d_out_stride1);
+      fg::Vec<float, 8> d_input_v;
+      fg::Vec<float, 8> d_residual_v;
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const float bias = bias_v[k];
+        const float input = input_v[k];
+        const float residual = residual_v[k];
+        const float d_out = d_out_v[k];
+        const float total = input + bias;
+        const float x = total + residual;
+        const float sum = 0.5f + 0.3333333333333333f * bias + 0.3333333333333333f * input;
+        const float prod_d_out = d_out * (x < 3.0f ? sum + 0.3333333333333333f * residual : 1.0f);
+        const float d_input = x <= -3.0f ? 0.0f : prod_d_out;
+        d_input_v[k] = d_input;
+        d_residual_v[k] = d_input;
+        sum_d_bias_v[k] += d_input;
+      }
+      fg::store_vector<8>(d_input_ptr + j0 + j1 * d_input_stride1, d_input_v);
+      fg::store_vector<8>(d_residual_ptr + j0 + j1 * d_residual_stride1, d_residual_v);
     }
   }
-  sum_d_bias = fg::column_sum<8>(sum_d_bias);
+  sum_d_bias_v = fg::column_sum<8>(sum_d_bias_v);
 
   if (inside && threadIdx.y == 0) {
-    sum_d_bias_partial[int(blockIdx.y) * m + result] = sum_d_bias;
+    fg::store_vector<8>(sum_d_bias_partial + int(blockIdx.y) * m + result, sum_d_bias_v);
   }
 }
 
 // The pieces of each result, added in their order.
 extern "C" __global__ __launch_bounds__(128)
-void residual_bias_hardswish_backward_bf16_d_bias_finish(const float* __restrict__ sum_d_bias_partial,  // [splits, m]
-                                                         bf16* __restrict__ d_bias_ptr,                 // [D1]
-                                                         int m, int splits) {
+void residual_bias_hardswish_backward_bf16_finish(const float* __restrict__ sum_d_bias_partial,  // [splits, m]
+                                                  bf16* __restrict__ d_bias_ptr,                 // [D1]
+                                                  int m, int splits) {
   const int result = int(blockIdx.x) * 128 + threadIdx.x;
   if (result >= m) return;
   const int j0 = result;
@@ -62,51 +78,4 @@ void residual_bias_hardswish_backward_bf16_d_bias_finish(const float* __restrict
     sum_d_bias += sum_d_bias_partial[int(piece) * m + result];
   }
   fg::store(d_bias_ptr + j0, sum_d_bias);
-}
-
-// residual_bias_hardswish, backward                           declared in ops/bias.py
-//   total = input + bias
-//   x = total + residual
-//   sum = 0.5 + 0.3333333333333333 * bias + 0.3333333333333333 * input
-//   prod_d_out = d_out * where(x < 3, sum + 0.3333333333333333 * residual, 1)
-//   d_input = where(x <= -3, 0, prod_d_out)
-//   d_residual = d_input
-// elementwise: 8 elements a thread; bias broadcast
-extern "C" __global__ __launch_bounds__(256)
-void residual_bias_hardswish_backward_bf16_d_input_and_1_more(const bf16* __restrict__ input_ptr,     // [D0, D1]
-                                                              const bf16* __restrict__ bias_ptr,      // [D1]
-                                                              const bf16* __restrict__ residual_ptr,  // [D0, D1]
-                                                              const bf16* __restrict__ d_out_ptr,     // [D0, D1]
-                                                              bf16* __restrict__ d_input_ptr,         // [D0, D1]
-                                                              bf16* __restrict__ d_residual_ptr,      // [D0, D1]
-                                                              int n, fg::Divisor n1) {
-  // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
-  const int j1 = fg::take(rest, n1);
-
-  const auto input_v = fg::load_vector<8>(input_ptr + i);
-  const auto bias_v = fg::load_vector<8>(bias_ptr + j1);
-  const auto residual_v = fg::load_vector<8>(residual_ptr + i);
-  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
-  fg::Vec<float, 8> d_input_v;
-  fg::Vec<float, 8> d_residual_v;
-
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const float input = input_v[k];
-    const float bias = bias_v[k];
-    const float residual = residual_v[k];
-    const float d_out = d_out_v[k];
-    const float total = input + bias;
-    const float x = total + residual;
-    const float sum = 0.5f + 0.3333333333333333f * bias + 0.3333333333333333f * input;
-    const float prod_d_out = d_out * (x < 3.0f ? sum + 0.3333333333333333f * residual : 1.0f);
-    const float d_input = x <= -3.0f ? 0.0f : prod_d_out;
-    d_input_v[k] = d_input;
-    d_residual_v[k] = d_input;
-  }
-  fg::store_vector<8>(d_input_ptr + i, d_input_v);
-  fg::store_vector<8>(d_residual_ptr + i, d_residual_v);
 }

@@ -14,14 +14,14 @@ void residual_bias_logsigmoid_forward_bf16(const bf16* __restrict__ input_ptr,  
                                            bf16* __restrict__ out_ptr,             // [D0, D1]
                                            int n, fg::Divisor n1) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j1 = fg::take(rest, n1);
 
-  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
   const auto bias_v = fg::load_vector<8>(bias_ptr + j1);
-  const auto residual_v = fg::load_vector<8>(residual_ptr + i);
+  const auto residual_v = fg::load_vector<8>(residual_ptr + at);
   fg::Vec<float, 8> out_v;
 
 #pragma unroll
@@ -33,5 +33,5 @@ void residual_bias_logsigmoid_forward_bf16(const bf16* __restrict__ input_ptr,  
     const float input_2 = total + residual;
     out_v[k] = fg::fast_logsigmoid(input_2);
   }
-  fg::store_vector<8>(out_ptr + i, out_v);
+  fg::store_vector<8>(out_ptr + at, out_v);
 }

@@ -14,14 +14,14 @@ void residual_bias_squared_relu_forward_f32(const float* __restrict__ input_ptr,
                                             float* __restrict__ out_ptr,             // [D0, D1]
                                             int n, fg::Divisor n1) {
   // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
-  int rest = i;
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
   const int j1 = fg::take(rest, n1);
 
-  const auto input_v = fg::load_vector<4>(input_ptr + i);
+  const auto input_v = fg::load_vector<4>(input_ptr + at);
   const auto bias_v = fg::load_vector<4>(bias_ptr + j1);
-  const auto residual_v = fg::load_vector<4>(residual_ptr + i);
+  const auto residual_v = fg::load_vector<4>(residual_ptr + at);
   fg::Vec<float, 4> out_v;
 
 #pragma unroll
@@ -33,5 +33,5 @@ void residual_bias_squared_relu_forward_f32(const float* __restrict__ input_ptr,
     const float x = total + residual;
     out_v[k] = x <= 0.0f ? 0.0f : x * x;
   }
-  fg::store_vector<4>(out_ptr + i, out_v);
+  fg::store_vector<4>(out_ptr + at, out_v);
 }

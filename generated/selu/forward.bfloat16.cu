@@ -10,10 +10,10 @@ void selu_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
                        bf16* __restrict__ out_ptr,          // [D0, D1]
                        int n) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto input_v = fg::load_vector<8>(input_ptr + i);
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
   fg::Vec<float, 8> out_v;
 
 #pragma unroll
@@ -22,5 +22,5 @@ void selu_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
     const float prod = 1.7580993408473766f * expm1f(input);
     out_v[k] = input <= 0.0f ? prod : 1.0507009873554805f * input;
   }
-  fg::store_vector<8>(out_ptr + i, out_v);
+  fg::store_vector<8>(out_ptr + at, out_v);
 }

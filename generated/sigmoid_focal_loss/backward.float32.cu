@@ -29,14 +29,14 @@ void sigmoid_focal_loss_backward_f32(const float* __restrict__ inputs_ptr,   // 
                                      const float* __restrict__ d_loss_ptr,   // [D0, D1]
                                      float* __restrict__ d_inputs_ptr,       // [D0, D1]
                                      float* __restrict__ d_targets_ptr,      // [D0, D1]
-                                     float alpha, float gamma, int n) {
+                                     float alpha, float gamma_, int n) {
   // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto inputs_v = fg::load_vector<4>(inputs_ptr + i);
-  const auto targets_v = fg::load_vector<4>(targets_ptr + i);
-  const auto d_loss_v = fg::load_vector<4>(d_loss_ptr + i);
+  const auto inputs_v = fg::load_vector<4>(inputs_ptr + at);
+  const auto targets_v = fg::load_vector<4>(targets_ptr + at);
+  const auto d_loss_v = fg::load_vector<4>(d_loss_ptr + at);
   fg::Vec<float, 4> d_inputs_v;
   fg::Vec<float, 4> d_targets_v;
 
@@ -45,7 +45,7 @@ void sigmoid_focal_loss_backward_f32(const float* __restrict__ inputs_ptr,   // 
     const float inputs = inputs_v[k];
     const float targets = targets_v[k];
     const float d_loss = d_loss_v[k];
-    const bool same_gamma = gamma == 0.0f;
+    const bool same_gamma = gamma_ == 0.0f;
     const float diff_targets = 1.0f - targets;
     const float diff = diff_targets * inputs - fg::logsigmoid(inputs);
     const float sigmoid_inputs = fg::sigmoid(inputs);
@@ -54,10 +54,10 @@ void sigmoid_focal_loss_backward_f32(const float* __restrict__ inputs_ptr,   // 
     const float prod_diff = diff * (prod - targets * (1.0f - sigmoid_value) * sigmoid_value);
     const float prod_2 = sigmoid_inputs * diff_targets;
     const float missed = prod_2 + sigmoid_value * targets;
-    const float prod_gamma = gamma * powf(missed, gamma - 1.0f);
+    const float prod_gamma = gamma_ * powf(missed, gamma_ - 1.0f);
     const bool above_alpha = alpha >= 0.0f;
     const float weight = above_alpha ? alpha * targets + (1.0f - alpha) * diff_targets : 1.0f;
-    const float pow_missed_gamma = powf(missed, gamma);
+    const float pow_missed_gamma = powf(missed, gamma_);
     const float prod_weight = (diff_targets - sigmoid_value) * pow_missed_gamma * weight;
     const float sum = (same_gamma ? 0.0f : prod_diff * prod_gamma * weight) + prod_weight;
     const float prod_weight_2 = diff * (sigmoid_value - sigmoid_inputs) * prod_gamma * weight;
@@ -66,6 +66,6 @@ void sigmoid_focal_loss_backward_f32(const float* __restrict__ inputs_ptr,   // 
     d_inputs_v[k] = d_loss * sum;
     d_targets_v[k] = d_loss * (sum_2 - inputs * pow_missed_gamma * weight);
   }
-  fg::store_vector<4>(d_inputs_ptr + i, d_inputs_v);
-  fg::store_vector<4>(d_targets_ptr + i, d_targets_v);
+  fg::store_vector<4>(d_inputs_ptr + at, d_inputs_v);
+  fg::store_vector<4>(d_targets_ptr + at, d_targets_v);
 }

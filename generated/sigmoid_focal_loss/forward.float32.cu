@@ -13,13 +13,13 @@ extern "C" __global__ __launch_bounds__(256)
 void sigmoid_focal_loss_forward_f32(const float* __restrict__ inputs_ptr,   // [D0, D1]
                                     const float* __restrict__ targets_ptr,  // [D0, D1]
                                     float* __restrict__ loss_ptr,           // [D0, D1]
-                                    float alpha, float gamma, int n) {
+                                    float alpha, float gamma_, int n) {
   // Locate: each thread owns 4 consecutive elements.
-  const int i = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto inputs_v = fg::load_vector<4>(inputs_ptr + i);
-  const auto targets_v = fg::load_vector<4>(targets_ptr + i);
+  const auto inputs_v = fg::load_vector<4>(inputs_ptr + at);
+  const auto targets_v = fg::load_vector<4>(targets_ptr + at);
   fg::Vec<float, 4> loss_v;
 
 #pragma unroll
@@ -31,7 +31,7 @@ void sigmoid_focal_loss_forward_f32(const float* __restrict__ inputs_ptr,   // [
     const float prod = fg::sigmoid(inputs) * diff_targets;
     const float missed = prod + fg::sigmoid(-inputs) * targets;
     const float diff = diff_targets * inputs - fg::logsigmoid(inputs);
-    loss_v[k] = weight * powf(missed, gamma) * diff;
+    loss_v[k] = weight * powf(missed, gamma_) * diff;
   }
-  fg::store_vector<4>(loss_ptr + i, loss_v);
+  fg::store_vector<4>(loss_ptr + at, loss_v);
 }

@@ -18,9 +18,9 @@ void smooth_l1_loss_forward_f32(const float* __restrict__ input_ptr,    // [D0, 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
   const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   const int stride = 4 * int(gridDim.x) * 256;
-  for (int i = first; i < n; i += stride) {
-    const auto input_v = fg::load_vector<4>(input_ptr + i);
-    const auto target_v = fg::load_vector<4>(target_ptr + i);
+  for (int at = first; at < n; at += stride) {
+    const auto input_v = fg::load_vector<4>(input_ptr + at);
+    const auto target_v = fg::load_vector<4>(target_ptr + at);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];

@@ -13,11 +13,11 @@ void where_backward_f32(const bool* __restrict__ condition_ptr,  // [D0, D1]
                         float* __restrict__ d_other_ptr,         // [D0, D1]
                         int n) {
   // Locate: each thread owns 8 consecutive elements.
-  const int i = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (i >= n) return;
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
 
-  const auto condition_v = fg::load_vector<8>(condition_ptr + i);
-  const auto d_out_v = fg::load_vector<8>(d_out_ptr + i);
+  const auto condition_v = fg::load_vector<8>(condition_ptr + at);
+  const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
   fg::Vec<float, 8> d_input_v;
   fg::Vec<float, 8> d_other_v;
 
@@ -28,6 +28,6 @@ void where_backward_f32(const bool* __restrict__ condition_ptr,  // [D0, D1]
     d_input_v[k] = condition ? d_out : 0.0f;
     d_other_v[k] = condition ? 0.0f : d_out;
   }
-  fg::store_vector<8>(d_input_ptr + i, d_input_v);
-  fg::store_vector<8>(d_other_ptr + i, d_other_v);
+  fg::store_vector<8>(d_input_ptr + at, d_input_v);
+  fg::store_vector<8>(d_other_ptr + at, d_other_v);
 }

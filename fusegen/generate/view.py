@@ -1,0 +1,152 @@
+"""What every kernel shape needs for its slots: names, offsets, coordinates, reads and stores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusegen.core.ir import Let, Operand, Output, Reduce, refs
+from fusegen.core.text import expr_text, reduce_text
+from fusegen.fuse.group import Kernel
+from fusegen.fuse.schedule import Schedule
+from fusegen.generate.cexpr import Printer
+from fusegen.generate.names import local_names, pointer_name, stem
+from fusegen.generate.params import parameters
+from fusegen.generate.wording import WIDTH, comment, explain, signature
+
+
+def items(kernel: Kernel) -> list[Let | Reduce | Output]:
+    """Everything the kernel computes, in order."""
+    return [*kernel.body, *kernel.pointwise, *kernel.reduces, *kernel.epilogue, *kernel.outputs]
+
+
+@dataclass
+class View:
+    """Makes the contents of the slots for one kernel and schedule."""
+
+    kernel: Kernel
+    schedule: Schedule
+
+    def __post_init__(self) -> None:
+        floats = [o.dtype for o in self.kernel.op.outputs if o.dtype.is_float]
+        self.names = local_names(self.kernel)
+        self.printer = Printer(bool(floats) and all(dtype.is_half for dtype in floats), self.names)
+        self.read_in_body = self.needed((*self.kernel.body, *self.kernel.reduces, *self.kernel.pointwise))
+
+    @staticmethod
+    def needed(items: Iterable[Let | Reduce | Output]) -> set[str]:
+        """Names that the items read."""
+        return {ref.name for item in items for ref in refs(item.expr)}
+
+    def common(self) -> dict[str, Any]:
+        """The slots that every template has."""
+        return {
+            "header": self._header(),
+            "signature": signature(self.kernel.name, parameters(self.kernel, self.schedule)),
+            "threads": self.schedule.threads,
+            "index": self.schedule.index,
+            "vector": self.schedule.vector,
+        }
+
+    def _header(self) -> str:
+        kernel, op = self.kernel, self.kernel.op
+        title = f"{op.name}, {op.label}"
+        where = f"declared in {op.declared}" if op.declared else ""
+        lines = [f"{title:<60}{where}".rstrip()]
+        for item in items(kernel):
+            if isinstance(item, Reduce):
+                lines.append(f"  {reduce_text(item)}")
+            elif not (isinstance(item, Output) and expr_text(item.expr) == item.name):
+                lines.append(f"  {item.name} = {expr_text(item.expr)}")
+        lines.append(explain(kernel, self.schedule))
+        return "\n".join(piece for line in lines for piece in comment(line))
+
+    def local(self, name: str) -> str:
+        """The variable that holds the current element of ``name``."""
+        return self.names.get(name, name)
+
+    def lets(self, lets: Sequence[Let]) -> list[str]:
+        """Intermediates as constants."""
+        return [f"const {let.expr.dtype.ctype} {let.name} = {self.printer.text(let.expr)};" for let in lets]
+
+    def offset(self, name: str, loops: Iterable[int]) -> str:
+        """The element that ``name`` has at the current coordinates, along the given loops."""
+        terms = []
+        for loop in loops:
+            move = self.schedule.placement(name).moves[loop]
+            if move != "0":
+                terms.append(f"j{loop}" if move == "1" else f"j{loop} * {stem(name)}_stride{loop}")
+        return " + ".join(terms)
+
+    def pointer(self, name: str, offset: str) -> str:
+        """``x_ptr + offset``."""
+        return f"{pointer_name(name)} + {offset}" if offset else pointer_name(name)
+
+    def lane_offset(self, name: str, offset: str, fast: int) -> str:
+        """``offset``, k elements further along the loop ``fast``."""
+        move = self.schedule.placement(name).moves[fast]
+        step = {"0": "", "1": "k", "s": f"k * {stem(name)}_stride{fast}"}[move]
+        return " + ".join(term for term in (offset, step) if term)
+
+    def coordinates(self, first: int, last: int, position: str, used: set[int], rest: str = "rest") -> list[str]:
+        """Lines that take the coordinates of loops ``first`` to ``last`` off a linear position."""
+        index = self.schedule.index
+        if not used:
+            return []
+        if last == first:
+            return [f"const {index} j{first} = {position};"]
+        lines = [f"{index} {rest} = {position};"]
+        lowest = min(used)
+        for loop in range(last, max(first, lowest - 1), -1):
+            take = f"fg::take({rest}, n{loop});"
+            lines.append(f"const {index} j{loop} = {take}" if loop in used else take)
+        if lowest == first:
+            lines.append(f"const {index} j{first} = {rest};")
+        return lines
+
+    def moving(self, names: Iterable[str], loops: Iterable[int]) -> set[int]:
+        """The loops among ``loops`` along which some of ``names`` moves."""
+        wanted = set(loops)
+        return {
+            loop
+            for name in names
+            for loop, move in enumerate(self.schedule.placement(name).moves)
+            if move != "0" and loop in wanted
+        }
+
+    def read(self, operand: Operand, offset: str) -> list[str]:
+        """One element as a constant."""
+        declared = f"const {operand.dtype.compute.ctype} {self.local(operand.name)}"
+        return self.access(f"{declared} = fg::load({{}});", operand.name, offset)
+
+    def read_vector(self, operand: Operand, offset: str) -> list[str]:
+        """A vector of elements as ``x_v``."""
+        load = f"const auto {stem(operand.name)}_v = fg::load_vector<{self.schedule.vector}>({{}});"
+        return self.access(load, operand.name, offset)
+
+    def write_vector(self, output: Output, offset: str) -> list[str]:
+        """``out_v`` to memory."""
+        store = f"fg::store_vector<{self.schedule.vector}>({{}}, {output.name}_v);"
+        return self.access(store, output.name, offset)
+
+    def access(self, line: str, name: str, offset: str) -> list[str]:
+        """``line`` with the pointer to ``offset`` in its place; the offset in a line of its own where both are long."""
+        whole = line.format(self.pointer(name, offset))
+        if len(whole) + len("      ") <= WIDTH:
+            return [whole]
+        at = f"{stem(name)}_at"
+        return [f"const {self.schedule.index} {at} = {offset};", line.format(self.pointer(name, at))]
+
+    def lane(self, operand: Operand) -> str:
+        """Element k of a vector as a constant."""
+        return f"const {operand.dtype.compute.ctype} {self.local(operand.name)} = {stem(operand.name)}_v[k];"
+
+    def store(self, output: Output, offset: str) -> list[str]:
+        """The value's name first where both do not fit one line."""
+        value = self.printer.text(output.expr)
+        line = f"fg::store({self.pointer(output.name, offset)}, {value});"
+        if len(line) + len("      ") <= WIDTH:
+            return [line]
+        named = f"const {output.expr.dtype.ctype} {output.name} = {value};"
+        return [named, *self.access(f"fg::store({{}}, {output.name});", output.name, offset)]

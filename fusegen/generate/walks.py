@@ -1,0 +1,161 @@
+"""The slots of kernels that visit every element once: elementwise, turned, and whole (with sums on the way)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fusegen.core.ir import Operand, Output
+from fusegen.fuse.schedule import Access
+from fusegen.generate.names import pointer_name, stem
+from fusegen.generate.params import needs_coordinates
+from fusegen.generate.sums import Sums
+from fusegen.generate.view import View
+
+
+class Walk(Sums, View):
+    """Fills elementwise.cu.j2, turned.cu.j2 and whole.cu.j2."""
+
+    def elementwise(self) -> dict[str, Any]:
+        """A vector of elements a thread, or one."""
+        schedule = self.schedule
+        return {
+            **self.common(),
+            **(self._scalar() if schedule.vector == 1 else self._vector()),
+        }
+
+    def _scalar(self) -> dict[str, Any]:
+        """One element a thread: no vectors, no inner loop."""
+        names = [*(o.name for o in self.kernel.operands), *(o.name for o in self.kernel.outputs)]
+        at = {name: self._scalar_offset(name) for name in names}
+        inner = [line for o in self.kernel.operands for line in self.read(o, at[o.name])] + self.lets(self.kernel.body)
+        for output in self.kernel.outputs:
+            inner += self.store(output, at[output.name])
+        coordinates = []
+        if needs_coordinates(self.schedule):
+            names = [p.name for p in self.schedule.placements if p.access is Access.STRIDED]
+            last = self.schedule.loops - 1
+            coordinates = self.coordinates(0, last, "at", self.moving(names, range(last + 1)))
+        return {"coordinates": coordinates, "reads": [], "declarations": [], "inner": inner, "writes": []}
+
+    def _scalar_offset(self, name: str) -> str:
+        access = self.schedule.placement(name).access
+        if access is Access.SINGLE:
+            return ""
+        if access in (Access.DENSE, Access.UNALIGNED):
+            return "at"
+        return self.offset(name, range(self.schedule.loops))
+
+    def _vector(self) -> dict[str, Any]:
+        view: dict[str, Any] = {"coordinates": [], "reads": [], "declarations": [], "inner": [], "writes": []}
+        offset_names = [
+            p.name for p in self.schedule.placements if p.access in (Access.ROW, Access.SPLAT, Access.STRIDED)
+        ]
+        last = self.schedule.loops - 1
+        used = self.moving(offset_names, range(last + 1))
+        if offset_names and self.schedule.whole_rows:
+            view["coordinates"] = self.coordinates(0, last, "at", used)
+        elif offset_names:
+            view["inner"] = self.coordinates(0, last, "fg::at_most(at + k, n - 1)", used)
+        whole = bool(self.kernel.reduces)
+        for operand in self.kernel.operands:
+            if not whole or operand.name in self.read_in_body:
+                self._vector_read(operand, view)
+        view["inner"] += self.lets(self.kernel.body)
+        for output in self.kernel.pointwise if whole else self.kernel.outputs:
+            self._vector_write(output, view)
+        return view
+
+    def whole(self) -> dict[str, Any]:
+        """The elementwise walk in a loop, with sums on the way."""
+        kernel, schedule, view = self.kernel, self.schedule, self._vector()
+        singles = [o for o in kernel.operands if schedule.placement(o.name).access is Access.SINGLE]
+        lines = [line for o in singles if o.name in self.read_in_body for line in self.read(o, "")]
+        view["reads"] = [line for line in view["reads"] if line not in lines]
+        inside = "" if schedule.exact else "if (at + k < n) "
+        view["inner"] += [f"{inside}{r.name} += {self.printer.text(r.expr)};" for r in kernel.reduces]
+        read = {o.name for o in singles if o.name in self.read_in_body}
+        return {
+            **self.common(),
+            **view,
+            "singles": lines,
+            "accumulators": self._accumulators(),
+            "sums": [r.name for r in kernel.reduces],
+            "finish": self._partials("blockIdx.x") if schedule.split else self._epilogue(read),
+        }
+
+    def _vector_read(self, operand: Operand, view: dict[str, Any]) -> None:
+        name, vector = operand.name, self.schedule.vector
+        access = self.schedule.placement(name).access
+        everywhere = range(self.schedule.loops)
+        if access is Access.SINGLE:
+            view["reads"] += self.read(operand, "")
+        elif access is Access.SPLAT:
+            view["reads"] += self.read(operand, self.offset(name, everywhere))
+        elif access is Access.STRIDED:
+            view["inner"] += self.read(operand, self._strided_offset(name))
+        else:
+            if access is Access.ROW:
+                view["reads"] += self.read_vector(operand, self.offset(name, everywhere))
+            elif access is Access.DENSE and self.schedule.exact:
+                view["reads"] += self.read_vector(operand, "at")
+            else:
+                kind = "_unaligned" if access is Access.UNALIGNED else ""
+                load = f"fg::load{kind}<{vector}>({pointer_name(name)}, at, n)"
+                view["reads"].append(f"const auto {stem(name)}_v = {load};")
+            view["inner"].append(self.lane(operand))
+
+    def _strided_offset(self, name: str) -> str:
+        """Element k of the vector; where rows are whole the fast coordinate is that of the vector's first element."""
+        offset = self.offset(name, range(self.schedule.loops))
+        return self.lane_offset(name, offset, self.schedule.loops - 1) if self.schedule.whole_rows else offset
+
+    def _vector_write(self, output: Output, view: dict[str, Any]) -> None:
+        name, vector, value = output.name, self.schedule.vector, self.printer.text(output.expr)
+        access = self.schedule.placement(name).access
+        if access is Access.STRIDED:
+            lines = self.store(output, self._strided_offset(name))
+            lines[-1] = lines[-1] if self.schedule.whole_rows else f"if (at + k < n) {lines[-1]}"
+            view["inner"] += lines
+            return
+        view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {name}_v;")
+        view["inner"].append(f"{name}_v[k] = {value};")
+        if access is Access.ROW:
+            view["writes"] += self.write_vector(output, self.offset(name, range(self.schedule.loops)))
+        elif access is Access.DENSE and self.schedule.exact:
+            view["writes"] += self.write_vector(output, "at")
+        else:
+            kind = "_unaligned" if access is Access.UNALIGNED else ""
+            view["writes"].append(f"fg::store{kind}<{vector}>({pointer_name(name)}, at, n, {name}_v);")
+
+    # -- turned ---------------------------------------------------------------------------------------------------
+
+    def turned(self) -> dict[str, Any]:
+        """Tiles through shared memory."""
+        schedule = self.schedule
+        outer = schedule.loops - 2
+        names = [p.name for p in schedule.placements]
+        tiles, inner = [], []
+        for operand in self.kernel.operands:
+            ctype = operand.dtype.compute.ctype
+            if schedule.placement(operand.name).access is Access.TURNED:
+                offset = self._tile_offset(operand.name, outer)
+                tiles.append({"name": stem(operand.name), "ctype": ctype, "offset": offset})
+                tile = f"{stem(operand.name)}_tile[threadIdx.x][line]"
+                inner.append(f"const {ctype} {self.local(operand.name)} = {tile};")
+            else:
+                inner += self.read(operand, self._tile_offset(operand.name, outer))
+        inner += self.lets(self.kernel.body)
+        for output in self.kernel.outputs:
+            inner += self.store(output, self._tile_offset(output.name, outer))
+        coordinates = (
+            self.coordinates(0, outer - 1, "rest", self.moving(names, range(outer)), "matrix") if outer else []
+        )
+        return {**self.common(), "loops": schedule.loops, "tiles": tiles, "inner": inner, "coordinates": coordinates}
+
+    def _tile_offset(self, name: str, outer: int) -> str:
+        moves = self.schedule.placement(name).moves
+        terms = [self.offset(name, range(outer))]
+        for loop, at in ((outer, "row"), (outer + 1, "col")):
+            if moves[loop] != "0":
+                terms.append(at if moves[loop] == "1" else f"{at} * {stem(name)}_stride{loop}")
+        return " + ".join(term for term in terms if term)
