@@ -166,7 +166,7 @@ NOT_SWEPT = frozenset(
     # not a function of floats alone, or the identity
     "cast powi barrier polygamma where logical_and logical_or logical_xor logical_not bitwise_and bitwise_or "
     # lowering uses these two only where their arguments lie in their domains: division, exponential
-    "bitwise_xor bitwise_not left_shift right_shift ratio exp_clamped".split()
+    "bitwise_xor bitwise_not left_shift right_shift int_pow ratio exp_clamped".split()
 )
 
 

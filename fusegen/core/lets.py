@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import keyword
+import re
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -18,14 +19,17 @@ _RESERVED_WORDS = (
     "n e block thread lane warp grid row col rows cols tile split splits rest result inside begin end chunk piece "
     "matrix m main y0 y1 j0 j1 jn yn gamma signgam index time abs min max exp exp2 expm1 log log2 log10 log1p "
     "sqrt rsqrt cbrt pow sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh hypot erf erfc erfinv "
-    "lgamma floor ceil trunc rint fmod copysign exp10 line sincos rsqrtf exp10f sincosf assert"
+    "lgamma floor ceil trunc rint fmod copysign exp10 line sincos rsqrtf exp10f sincosf assert threadIdx blockIdx "
+    "blockDim gridDim warpSize errno stdin stdout stderr"
 )
 _RESERVED = frozenset(_RESERVED_WORDS.split())
+# Macros of the C++ headers that the emulator includes: NAN, M_PI, INT_MAX, ERANGE, ...
+_MACRO = re.compile(r"NAN|INFINITY|NULL|EOF|BUFSIZ|DOMAIN|SING|OVERFLOW|UNDERFLOW|E[A-Z0-9]{3,}|[A-Z][A-Z0-9]*_[A-Z0-9_]*")
 
 
 def is_reserved(name: str) -> bool:
     """Whether ``name`` means something in generated CUDA."""
-    return name in _RESERVED or "__" in name
+    return name in _RESERVED or "__" in name or _MACRO.fullmatch(name) is not None
 
 
 def safe_name(wanted: str, taken: Iterable[str]) -> str:
@@ -33,7 +37,7 @@ def safe_name(wanted: str, taken: Iterable[str]) -> str:
     taken = set(taken)
     base = wanted if wanted.isascii() and wanted.isidentifier() and not keyword.iskeyword(wanted) else "value"
     base = base.strip("_").replace("__", "_") or "value"
-    name = f"{base}_" if base in _RESERVED else base
+    name = f"{base}_" if base in _RESERVED or _MACRO.fullmatch(base) else base
     count = 1
     while name in taken:
         count += 1

@@ -79,6 +79,12 @@ register(
         doc="stop_gradient: the identity, with derivative zero.",
     )
 )  # fmt: skip
+register(
+    Function(
+        "int_pow", 2, Kind.NUMERIC, "fg::int_pow({0}, {1})", cost=12, smooth=False,
+        reference=lambda t, a, b: t.pow(a, b), doc="a^b among integers; a negative power is 0, or of 1 and -1 itself.",
+    )
+)  # fmt: skip
 for _name, _reference in (("floor_divide", "floor_divide"), ("remainder", "remainder"), ("fmod", "fmod")):
     register(
         Function(

@@ -12,7 +12,7 @@ from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Call
 from fusegen.declare import functions as _functions  # fills the table
 from fusegen.declare.table import Function, Kind, register, rows
-from fusegen.declare.value import Like, Value, concat, elementwise, lift, mean, reduce, size, split
+from fusegen.declare.value import Like, Value, concat, elementwise, lift, mean, reduce, result_type, size, split, wrong_dtype
 
 assert _functions
 
@@ -26,7 +26,7 @@ def _bind(row: Function) -> Callable[..., Value]:
     return function
 
 
-NOT_FUNCTIONS = ("powi", "cast", "barrier", "polygamma", "add", "sub", "mul", "div", "neg", "pow")
+NOT_FUNCTIONS = ("powi", "int_pow", "cast", "barrier", "polygamma", "add", "sub", "mul", "div", "neg", "pow")
 TABLE_FUNCTIONS = {row.name: _bind(row) for row in rows() if row.name not in NOT_FUNCTIONS}
 sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS)
 
@@ -46,7 +46,10 @@ def pow(base: Like, exponent: Like) -> Value:
             return elementwise("rsqrt", base)
         if float(exponent).is_integer() and _is_small_power(value.dtype, exponent):
             return _whole_power(value, int(exponent), is_float=isinstance(exponent, float))
-    return elementwise("pow", base, exponent)
+    dtype = result_type([lift(base), lift(exponent)])
+    if dtype is dtypes.bool_:
+        raise wrong_dtype("pow", dtype, "numbers (torch refuses this on bools too)", "cast with .to(fg.int64)")
+    return elementwise("pow" if dtype.is_float else "int_pow", base, exponent)
 
 
 def _is_small_power(dtype: DType, exponent: float) -> bool:

@@ -257,7 +257,7 @@ def elementwise(name: str, *args: Like, detail: str = "") -> Value:
     exprs = [convert(value.expr, exact) for value in typed]
     if head:
         if head[0].dtype is not dtypes.bool_:
-            raise _wrong_dtype(name, head[0].dtype, "a bool condition", "compare it with something: x != 0")
+            raise wrong_dtype(name, head[0].dtype, "a bool condition", "compare it with something: x != 0")
         exprs.insert(0, head[0].expr)
     expr = row(*exprs, detail=detail)
     return Value(expr, dtypes.bool_ if expr.dtype is dtypes.bool_ else dtype, dims, weak)
@@ -270,15 +270,16 @@ def _argument_dtype(row: Function, values: Sequence[Value]) -> DType:
     if row.kind in (Kind.FLOAT, Kind.PREDICATE) and not dtype.is_float:
         return dtypes.float32
     if row.kind is Kind.BITWISE and dtype.is_float:
-        raise _wrong_dtype(row.name, dtype, "integers or bools", "cast with .to(fg.int64)")
+        raise wrong_dtype(row.name, dtype, "integers or bools", "cast with .to(fg.int64)")
     if row.name in ("sub", "neg", "sign", "abs") and dtype is dtypes.bool_ and not all(v.weak for v in values):
-        raise _wrong_dtype(row.name, dtype, "numbers (torch refuses this on bools too)", "use ~x, or cast with .to()")
+        raise wrong_dtype(row.name, dtype, "numbers (torch refuses this on bools too)", "use ~x, or cast with .to()")
     if row.name in ("left_shift", "right_shift", "floor_divide", "remainder", "fmod") and dtype is dtypes.bool_:
-        raise _wrong_dtype(row.name, dtype, "numbers", "cast with .to(fg.int64)")
+        raise wrong_dtype(row.name, dtype, "numbers", "cast with .to(fg.int64)")
     return dtype
 
 
-def _wrong_dtype(name: str, given: DType, expected: str, fix: str) -> DtypeError:
+def wrong_dtype(name: str, given: DType, expected: str, fix: str) -> DtypeError:
+    """The error of a function that does not take a dtype."""
     return DtypeError(f"{current().where}, {name}", given=str(given), expected=expected, fix=fix)
 
 
@@ -352,7 +353,7 @@ def mean(x: Like, axis: Any = None, keepdims: bool = False) -> Value:
     """Arithmetic mean over ``axis`` (None: all axes). Of no elements: NaN, as torch."""
     value = lift(x)
     if not value.dtype.is_float:
-        raise _wrong_dtype("mean", value.dtype, "a float dtype (as torch)", "cast with .to(fg.float32)")
+        raise wrong_dtype("mean", value.dtype, "a float dtype (as torch)", "cast with .to(fg.float32)")
     total = reduce("sum", value, axis, keepdims)
     count: Expr | None = None
     for p in normalize_axes(value, axis, "mean"):

@@ -18,6 +18,16 @@ from fusegen.launch.program import Grid
 from fusegen.launch.sealed import digest
 
 
+# What an emulated kernel includes, directly or not.
+HEADERS = (
+    "fusegen.cuh",
+    "fusegen_math.cuh",
+    "fusegen_emulator.h",
+    "fusegen_emulator_fibers.h",
+    "fusegen_emulator_builtins.h",
+)
+
+
 class _OnCpu:
     """An emulated kernel. There is one stream: the calling thread."""
 
@@ -54,7 +64,7 @@ class CpuTarget:
     def _load(self, rendered: Rendered, entry: str) -> _OnCpu:
         sanitize = self.mode.sanitize
         key = digest(
-            "emulator", rendered.text, entry, template_text("fusegen.cuh"), template_text("fusegen_emulator.h"),
+            "emulator", rendered.text, entry, *(template_text(name) for name in HEADERS),
             rendered.barriers, sanitize, emulator.compiler_identity(), emulator.FLAGS,
         )  # fmt: skip
         cache = default_cache()

@@ -1,0 +1,306 @@
+// What kernels call that CUDA has built in: barriers, warp collectives, bits, floating point, half types as bits.
+// Part of fusegen_emulator.h.
+#pragma once
+
+// ---- what kernels call: shared memory, barriers, warp collectives ----------------------------------------------
+
+// FUSEGEN_SHARED(float, tile, [32][33]);  in CUDA: __shared__ float tile[32][33]; inside functions only. A scalar has
+// no extents: FUSEGEN_SHARED(float, total, );
+#define FUSEGEN_SHARED(type, name, extents)                                               \
+  typedef type name##_shared_type extents;                                                \
+  static thread_local fusegen_emulator::SharedVariable<name##_shared_type> name##_shared; \
+  name##_shared_type& name = name##_shared.get()
+
+inline unsigned char* fusegen_dynamic_shared() {
+  unsigned char* memory = fusegen_emulator::worker->dynamic_shared;
+  if (!memory)
+    fusegen_emulator::fail(fusegen_emulator::kAssertion, "dynamic shared memory: launched with 0 bytes of it");
+  return memory;
+}
+
+#undef assert
+#define assert(condition)                                                                                            \
+  ((condition)                                                                                                       \
+       ? void(0)                                                                                                     \
+       : fusegen_emulator::fail(fusegen_emulator::kAssertion, "thread (%u, %u, %u): assertion `%s` failed at %s:%d", \
+                                threadIdx.x, threadIdx.y, threadIdx.z, #condition, __FILE__, __LINE__))
+inline void __trap() { fusegen_emulator::fail(fusegen_emulator::kAssertion, "__trap()"); }
+
+inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+inline void __threadfence_block() {}
+
+inline void __syncthreads(fusegen_emulator::Site site = fusegen_emulator::site("__syncthreads()")) {
+  fusegen_emulator::wait_barrier(site);
+}
+
+inline void __syncwarp(unsigned mask = ~0u, fusegen_emulator::Site site = fusegen_emulator::site("__syncwarp()")) {
+  fusegen_emulator::wait_collective(site, mask, 0, 0);
+}
+
+inline unsigned __ballot_sync(unsigned mask, int predicate,
+                              fusegen_emulator::Site site = fusegen_emulator::site("__ballot_sync()")) {
+  return fusegen_emulator::wait_collective(site, mask, predicate != 0, 0).votes;
+}
+
+inline int __any_sync(unsigned mask, int predicate,
+                      fusegen_emulator::Site site = fusegen_emulator::site("__any_sync()")) {
+  return fusegen_emulator::wait_collective(site, mask, predicate != 0, 0).votes != 0;
+}
+
+inline int __all_sync(unsigned mask, int predicate,
+                      fusegen_emulator::Site site = fusegen_emulator::site("__all_sync()")) {
+  return fusegen_emulator::wait_collective(site, mask, predicate == 0, 0).votes == 0;
+}
+
+namespace fusegen_emulator {
+
+inline int lane_index() { return int((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32); }
+
+template <class T>
+T exchange(const Site& site, unsigned mask, T value, int source, int width) {
+  static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
+  if (width < 1 || width > 32 || width & (width - 1)) {
+    fail(kAssertion, "%s at %s:%d: width %d is not a power of two up to 32", site.what, site.file, site.line, width);
+  }
+  uint64_t sent = 0;
+  memcpy(&sent, &value, sizeof value);
+  const uint64_t received = wait_collective(site, mask, sent, source).received;
+  memcpy(&value, &received, sizeof value);
+  return value;
+}
+
+}  // namespace fusegen_emulator
+
+template <class T>
+T __shfl_sync(unsigned mask, T value, int source, int width = 32,
+              fusegen_emulator::Site site = fusegen_emulator::site("__shfl_sync()")) {
+  const int lane = fusegen_emulator::lane_index(), first = lane & ~(width - 1);
+  return fusegen_emulator::exchange(site, mask, value, first | (source & (width - 1)), width);
+}
+
+template <class T>
+T __shfl_up_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                 fusegen_emulator::Site site = fusegen_emulator::site("__shfl_up_sync()")) {
+  const int lane = fusegen_emulator::lane_index();
+  const bool inside = delta <= unsigned(lane & (width - 1));  // beyond its segment a lane keeps its own value
+  return fusegen_emulator::exchange(site, mask, value, inside ? lane - int(delta) : lane, width);
+}
+
+template <class T>
+T __shfl_down_sync(unsigned mask, T value, unsigned delta, int width = 32,
+                   fusegen_emulator::Site site = fusegen_emulator::site("__shfl_down_sync()")) {
+  const int lane = fusegen_emulator::lane_index();
+  const bool inside = delta < unsigned(width - (lane & (width - 1)));
+  return fusegen_emulator::exchange(site, mask, value, inside ? lane + int(delta) : lane, width);
+}
+
+template <class T>
+T __shfl_xor_sync(unsigned mask, T value, int flips, int width = 32,
+                  fusegen_emulator::Site site = fusegen_emulator::site("__shfl_xor_sync()")) {
+  const int lane = fusegen_emulator::lane_index(), source = (lane ^ flips) & 31;
+  const bool inside = source <= (lane | (width - 1));  // lower segments can be read, higher ones cannot
+  return fusegen_emulator::exchange(site, mask, value, inside ? source : lane, width);
+}
+
+// ---- memory, bits, integers --------------------------------------------------------------------------------------
+
+template <class T>
+T __ldg(const T* address) {
+  return *address;
+}
+template <class T>
+T __ldcs(const T* address) {
+  return *address;
+}
+template <class T>
+T __ldcg(const T* address) {
+  return *address;
+}
+template <class T, class U>
+void __stcs(T* address, const U& value) {
+  *address = value;
+}
+template <class T, class U>
+void __stcg(T* address, const U& value) {
+  *address = value;
+}
+
+namespace fusegen_emulator {
+
+template <class To, class From>
+To bit_cast(From from) {
+  static_assert(sizeof(To) == sizeof(From), "bit_cast keeps the size");
+  To to;
+  memcpy(&to, &from, sizeof to);
+  return to;
+}
+
+template <class T, class Update>
+T atomic_update(T* address, Update update) {
+  T old, changed;
+  __atomic_load(address, &old, __ATOMIC_RELAXED);
+  do changed = update(old);
+  while (!__atomic_compare_exchange(address, &old, &changed, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
+  return old;
+}
+
+}  // namespace fusegen_emulator
+
+template <class T, class U>
+T atomicAdd(T* p, U v) {
+  return fusegen_emulator::atomic_update(p, [v](T old) { return T(old + T(v)); });
+}
+template <class T, class U>
+T atomicMax(T* p, U v) {
+  return fusegen_emulator::atomic_update(p, [v](T old) { return old < T(v) ? T(v) : old; });
+}
+template <class T, class U>
+T atomicMin(T* p, U v) {
+  return fusegen_emulator::atomic_update(p, [v](T old) { return T(v) < old ? T(v) : old; });
+}
+template <class T, class U>
+T atomicExch(T* p, U v) {
+  return fusegen_emulator::atomic_update(p, [v](T) { return T(v); });
+}
+template <class T>
+T atomicCAS(T* p, T expected, T v) {
+  return fusegen_emulator::atomic_update(p, [=](T old) { return old == expected ? v : old; });
+}
+
+inline int __float_as_int(float x) { return fusegen_emulator::bit_cast<int>(x); }
+inline unsigned __float_as_uint(float x) { return fusegen_emulator::bit_cast<unsigned>(x); }
+inline float __int_as_float(int x) { return fusegen_emulator::bit_cast<float>(x); }
+inline float __uint_as_float(unsigned x) { return fusegen_emulator::bit_cast<float>(x); }
+inline long long __double_as_longlong(double x) { return fusegen_emulator::bit_cast<long long>(x); }
+inline double __longlong_as_double(long long x) { return fusegen_emulator::bit_cast<double>(x); }
+
+inline int __popc(unsigned x) { return __builtin_popcount(x); }
+inline int __popcll(unsigned long long x) { return __builtin_popcountll(x); }
+inline int __clz(int x) { return x ? __builtin_clz(unsigned(x)) : 32; }
+inline int __clzll(long long x) { return x ? __builtin_clzll((unsigned long long)x) : 64; }
+inline int __ffs(int x) { return __builtin_ffs(x); }
+inline int __ffsll(long long x) { return __builtin_ffsll(x); }
+inline unsigned __umulhi(unsigned a, unsigned b) { return unsigned(uint64_t(a) * b >> 32); }
+inline int __mulhi(int a, int b) { return int(int64_t(a) * b >> 32); }
+inline long long __mul64hi(long long a, long long b) { return (long long)((__int128)a * b >> 64); }
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return (unsigned long long)((unsigned __int128)a * b >> 64);
+}
+
+// For floats these are fmin and fmax, as in CUDA: a NaN loses.
+template <class A, class B>
+auto min(A a, B b) -> decltype(a + b) {
+  typedef decltype(a + b) T;
+  if constexpr (T(0.5) != T(0)) return fmin(T(a), T(b));
+  return T(b) < T(a) ? T(b) : T(a);
+}
+template <class A, class B>
+auto max(A a, B b) -> decltype(a + b) {
+  typedef decltype(a + b) T;
+  if constexpr (T(0.5) != T(0)) return fmax(T(a), T(b));
+  return T(a) < T(b) ? T(b) : T(a);
+}
+
+// ---- floating point ----------------------------------------------------------------------------------------------
+
+namespace fusegen_emulator {
+
+// |x| <= 1/2 solves erf(y) = x, the rest erfc(y) = 1 - x, which is exact there and keeps its digits near 1.
+inline double inverse_erf(double x) {
+  const double size = fabs(x);
+  if (!(size < 1)) return size == 1 ? copysign(HUGE_VAL, x) : NAN;
+  const double log_term = log1p(-size * size), half = 4.330746750799873 + log_term / 2;  // Winitzki's first guess
+  double y = sqrt(fmax(0, sqrt(half * half - log_term / 0.147) - half));
+  for (int step = 0; step < 3; ++step) {  // Halley's method triples the digits
+    const double error = size <= 0.5 ? erf(y) - size : (1 - size) - erfc(y);
+    const double newton = error / (1.1283791670955126 * exp(-y * y));
+    y -= newton / (1 + y * newton);
+  }
+  return copysign(y, x);
+}
+
+}  // namespace fusegen_emulator
+
+// Macros, because some C libraries declare functions of these names and some do not.
+#define rsqrt(x) fusegen_emulator_rsqrt(x)
+#define rsqrtf(x) fusegen_emulator_rsqrtf(x)
+#define exp10(x) fusegen_emulator_exp10(x)
+#define exp10f(x) fusegen_emulator_exp10f(x)
+#define sincos(x, s, c) fusegen_emulator_sincos(x, s, c)
+#define sincosf(x, s, c) fusegen_emulator_sincosf(x, s, c)
+inline double fusegen_emulator_rsqrt(double x) { return 1.0 / sqrt(x); }
+inline float fusegen_emulator_rsqrtf(float x) { return 1.0f / sqrtf(x); }
+inline float fusegen_emulator_rsqrt(float x) { return 1.0f / sqrtf(x); }
+inline double fusegen_emulator_exp10(double x) { return pow(10.0, x); }
+inline float fusegen_emulator_exp10f(float x) { return powf(10.0f, x); }
+inline void fusegen_emulator_sincos(double x, double* s, double* c) { *s = sin(x), *c = cos(x); }
+inline void fusegen_emulator_sincosf(float x, float* s, float* c) { *s = sinf(x), *c = cosf(x); }
+inline double rcbrt(double x) { return 1.0 / cbrt(x); }
+inline float rcbrtf(float x) { return float(1.0 / cbrt(double(x))); }
+inline double erfinv(double x) { return fusegen_emulator::inverse_erf(x); }
+inline float erfinvf(float x) { return float(fusegen_emulator::inverse_erf(double(x))); }
+
+inline float __expf(float x) { return expf(x); }
+inline float __exp2f(float x) { return exp2f(x); }
+inline float __exp10f(float x) { return exp10f(x); }
+inline float __logf(float x) { return logf(x); }
+inline float __log2f(float x) { return log2f(x); }
+inline float __log10f(float x) { return log10f(x); }
+inline float __sinf(float x) { return sinf(x); }
+inline float __cosf(float x) { return cosf(x); }
+inline float __powf(float x, float y) { return powf(x, y); }
+inline float __fdividef(float x, float y) { return x / y; }
+inline float __saturatef(float x) { return fminf(fmaxf(x, 0.0f), 1.0f); }
+inline float __frcp_rn(float x) { return 1.0f / x; }
+inline float __fsqrt_rn(float x) { return sqrtf(x); }
+inline float __frsqrt_rn(float x) { return float(1.0 / sqrt(double(x))); }
+inline float __fadd_rn(float x, float y) { return x + y; }
+inline float __fsub_rn(float x, float y) { return x - y; }
+inline float __fmul_rn(float x, float y) { return x * y; }
+inline float __fdiv_rn(float x, float y) { return x / y; }
+inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
+inline double __dadd_rn(double x, double y) { return x + y; }
+inline double __dmul_rn(double x, double y) { return x * y; }
+inline double __fma_rn(double x, double y, double z) { return fma(x, y, z); }
+
+// ---- half and bfloat16, as bits ----------------------------------------------------------------------------------
+
+namespace fusegen_emulator {
+
+// Rounds once, to nearest even, to a sign, ExponentBits and MantissaBits. NaN becomes 0x7FFF, as the hardware says.
+template <int ExponentBits, int MantissaBits>
+inline uint16_t narrow(double value) {
+  const uint64_t bits = bit_cast<uint64_t>(value), mantissa = bits & ((uint64_t(1) << 52) - 1);
+  const uint16_t sign = uint16_t(bits >> 63 << 15);
+  const int smallest = 2 - (1 << (ExponentBits - 1)), exponent = int(bits >> 52 & 0x7FF) - 1023;
+  const uint16_t infinity = ((1 << ExponentBits) - 1) << MantissaBits;
+  if (exponent == 1024) return mantissa ? 0x7FFF : sign | infinity;
+  const int below = exponent < smallest ? smallest - exponent : 0;  // subnormals keep fewer bits
+  if (below > MantissaBits + 1) return sign;
+  const int dropped = 52 - MantissaBits + below;
+  const uint64_t significand = mantissa | uint64_t(1) << 52, kept = significand >> dropped;
+  const uint64_t rest = significand & ((uint64_t(1) << dropped) - 1), half = uint64_t(1) << (dropped - 1);
+  const uint64_t rounded = kept + (rest > half || (rest == half && (kept & 1)));
+  const uint64_t magnitude = (uint64_t(exponent + below - smallest) << MantissaBits) + rounded;  // a carry moves up
+  return sign | (magnitude < infinity ? uint16_t(magnitude) : infinity);
+}
+
+}  // namespace fusegen_emulator
+
+inline uint16_t fusegen_double_to_half_bits(double x) { return fusegen_emulator::narrow<5, 10>(x); }
+inline uint16_t fusegen_float_to_half_bits(float x) { return fusegen_emulator::narrow<5, 10>(double(x)); }
+inline uint16_t fusegen_double_to_bfloat16_bits(double x) { return fusegen_emulator::narrow<8, 7>(x); }
+
+inline uint16_t fusegen_float_to_bfloat16_bits(float x) {
+  const uint32_t bits = __float_as_uint(x);
+  return x != x ? 0x7FFF : uint16_t((bits + 0x7FFF + (bits >> 16 & 1)) >> 16);
+}
+
+inline float fusegen_bfloat16_bits_to_float(uint16_t bits) { return __uint_as_float(uint32_t(bits) << 16); }
+
+inline float fusegen_half_bits_to_float(uint16_t bits) {
+  const uint32_t sign = uint32_t(bits & 0x8000) << 16, magnitude = bits & 0x7FFF;
+  if (magnitude >= 0x7C00) return __uint_as_float(sign | 0x7F800000 | (magnitude << 13));
+  // Scaling by 2^112 rebiases the exponent and normalizes subnormals, exactly.
+  return __uint_as_float(sign | __float_as_uint(__uint_as_float(magnitude << 13) * 0x1p112f));
+}

@@ -1,0 +1,318 @@
+// Scalar functions that CUDA does not have, or that torch defines otherwise. Part of fusegen.cuh.
+#pragma once
+
+namespace fg {
+
+// -- scalar functions -----------------------------------------------------------------------------------------------
+
+template <typename T> FG_DEVICE T infinity();
+template <> FG_DEVICE float infinity<float>() { return __int_as_float(0x7f800000); }
+template <> FG_DEVICE double infinity<double>() { return __longlong_as_double(0x7ff0000000000000LL); }
+template <typename T> FG_DEVICE T nan();
+template <> FG_DEVICE float nan<float>() { return __int_as_float(0x7fc00000); }
+template <> FG_DEVICE double nan<double>() { return __longlong_as_double(0x7ff8000000000000LL); }
+
+template <typename T> FG_DEVICE bool isnan(T x) { return x != x; }
+FG_DEVICE bool isinf(float x) { return fabsf(x) == infinity<float>(); }
+FG_DEVICE bool isinf(double x) { return fabs(x) == infinity<double>(); }
+FG_DEVICE bool isfinite(float x) { return fabsf(x) < infinity<float>(); }
+FG_DEVICE bool isfinite(double x) { return fabs(x) < infinity<double>(); }
+
+FG_DEVICE float abs(float x) { return fabsf(x); }
+FG_DEVICE double abs(double x) { return fabs(x); }
+template <typename T> FG_DEVICE T abs(T x) { return x < T(0) ? T(-x) : x; }
+FG_DEVICE float sign(float x) { return float(x > 0.0f) - float(x < 0.0f); }
+template <typename T> FG_DEVICE T sign(T x) { return T(int(x > T(0)) - int(x < T(0))); }
+
+// NaN wins, as in torch; the plain comparison below is false for it on both sides.
+#if defined(FUSEGEN_EMULATOR) || __CUDA_ARCH__ < 800
+FG_DEVICE float minimum(float a, float b) { return a != a ? a : (b < a || b != b ? b : a); }
+FG_DEVICE float maximum(float a, float b) { return a != a ? a : (b > a || b != b ? b : a); }
+#else
+FG_DEVICE float minimum(float a, float b) {
+  float y;
+  asm("min.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+FG_DEVICE float maximum(float a, float b) {
+  float y;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(y) : "f"(a), "f"(b));
+  return y;
+}
+#endif
+template <typename T> FG_DEVICE T minimum(T a, T b) { return a != a ? a : (b < a || b != b ? b : a); }
+template <typename T> FG_DEVICE T maximum(T a, T b) { return a != a ? a : (b > a || b != b ? b : a); }
+template <typename T> FG_DEVICE T clamp(T x, T low, T high) { return minimum(maximum(x, low), high); }
+
+template <typename T> FG_DEVICE T square(T x) { return x * x; }
+template <int N, typename T> FG_DEVICE T powi(T x) {
+  if (N == 1) return x;
+  const T root = powi<(N > 1 ? N / 2 : 1)>(x);
+  return N % 2 ? T(root * root * x) : T(root * root);
+}
+
+// Conversions that C++ leaves undefined saturate on the hardware; NaN becomes 0.
+template <typename T> FG_DEVICE T to_integer(double x) {
+#ifdef FUSEGEN_EMULATOR
+  if (x != x) return T(0);
+  if (x >= 9223372036854775807.0) return T(9223372036854775807LL);
+  if (x <= -9223372036854775808.0) return T(-9223372036854775807LL - 1);
+#endif
+  return T(int64_t(x));
+}
+
+template <typename T> FG_DEVICE T left_shift(T x, T by) { return by < 0 || by >= T(8 * sizeof(T)) ? T(0) : T(uint64_t(x) << by); }
+template <typename T> FG_DEVICE T right_shift(T x, T by) {
+  const int last = 8 * int(sizeof(T)) - 1;
+  return T(x >> (by < 0 || by > last ? last : int(by)));
+}
+FG_DEVICE bool bitwise_not(bool x) { return !x; }
+template <typename T> FG_DEVICE T bitwise_not(T x) { return T(~x); }
+
+// Division and remainders, as Python and torch round them. Integer division by zero answers 0 instead of trapping.
+FG_DEVICE float fmod(float a, float b) { return ::fmodf(a, b); }
+FG_DEVICE double fmod(double a, double b) { return ::fmod(a, b); }
+template <typename T> FG_DEVICE T fmod(T a, T b) { return b == T(0) || b == T(-1) ? T(0) : T(a % b); }
+template <typename T> FG_DEVICE T float_remainder(T a, T b) {
+  const T r = fmod(a, b);
+  return r != T(0) && (r < T(0)) != (b < T(0)) ? r + b : r;
+}
+FG_DEVICE float remainder(float a, float b) { return float_remainder(a, b); }
+FG_DEVICE double remainder(double a, double b) { return float_remainder(a, b); }
+template <typename T> FG_DEVICE T remainder(T a, T b) {
+  const T r = fmod(a, b);
+  return r != T(0) && (r < T(0)) != (b < T(0)) ? T(r + b) : r;
+}
+template <typename T> FG_DEVICE T float_floor_divide(T a, T b) {
+  if (b == T(0)) return a / b;
+  const T r = fmod(a, b);
+  T quotient = (a - r) / b;
+  if (r != T(0) && (b < T(0)) != (r < T(0))) quotient -= T(1);
+  if (quotient == T(0)) return copysign(T(0), a / b);
+  const T whole = floor(quotient);
+  return quotient - whole > T(0.5) ? whole + T(1) : whole;
+}
+FG_DEVICE float floor_divide(float a, float b) { return float_floor_divide(a, b); }
+FG_DEVICE double floor_divide(double a, double b) { return float_floor_divide(a, b); }
+template <typename T> FG_DEVICE T floor_divide(T a, T b) {
+  if (b == T(0)) return T(0);
+  if (b == T(-1)) return T(0 - uint64_t(a));
+  return T(a / b - (a % b != T(0) && (a < T(0)) != (b < T(0))));
+}
+
+// Integers wrap around; a negative power is 0, except of 1 and -1.
+template <typename T> FG_DEVICE T int_pow(T base, T exponent) {
+  if (exponent < T(0)) return base == T(1) ? T(1) : base == T(-1) ? (exponent % 2 ? T(-1) : T(1)) : T(0);
+  uint64_t result = 1, factor = uint64_t(base);
+  for (uint64_t left = uint64_t(exponent); left; left >>= 1) {
+    if (left & 1) result *= factor;
+    factor *= factor;
+  }
+  return T(result);
+}
+
+template <typename T> FG_DEVICE T xlogy(T a, T b) { return b != b ? b : (a == T(0) ? T(0) : a * T(log(b))); }
+
+// a / b for 1 <= b < 2^120, which spares the branches that general division has for b near zero and infinity: one
+// Newton step on the approximate reciprocal, within an ulp.
+#ifdef FUSEGEN_EMULATOR
+FG_DEVICE float ratio(float a, float b) { return a / b; }
+#else
+FG_DEVICE float ratio(float a, float b) {
+  float r;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
+  const float q = a * r;
+  return __fmaf_rn(__fmaf_rn(-q, b, a), r, q);
+}
+#endif
+FG_DEVICE double ratio(double a, double b) { return a / b; }
+
+// The logistic family, from one exponential of a non-positive argument: nothing overflows, nothing cancels.
+FG_DEVICE float sigmoid(float x) {
+  const float e = expf(-fabsf(x));
+  return ratio(x >= 0.0f ? 1.0f : e, 1.0f + e);
+}
+FG_DEVICE double sigmoid(double x) {
+  const double e = exp(-fabs(x));
+  return (x >= 0.0 ? 1.0 : e) / (1.0 + e);
+}
+// exp(x), x clamped where the square is still finite and the power -4 is zero; NaN for NaN.
+FG_DEVICE float exp_clamped(float x) { return expf(x > 40.0f ? 40.0f : x); }
+FG_DEVICE double exp_clamped(double x) { return exp(x > 350.0 ? 350.0 : x); }
+FG_DEVICE float softplus(float x) { return maximum(x, 0.0f) + log1pf(expf(-fabsf(x))); }
+FG_DEVICE double softplus(double x) { return maximum(x, 0.0) + log1p(exp(-fabs(x))); }
+FG_DEVICE float logsigmoid(float x) { return minimum(x, 0.0f) - log1pf(expf(-fabsf(x))); }
+FG_DEVICE double logsigmoid(double x) { return minimum(x, 0.0) - log1p(exp(-fabs(x))); }
+
+// -- faster texts for kernels that round to a half type: a few float32 ulp, far under half an ulp of the result --------
+
+#ifdef FUSEGEN_EMULATOR
+// As far off as the hardware may be (PTX manual: ex2, lg2, rcp), in one direction or the other, so that a formula that
+// leans on more than that fails here too.
+FG_DEVICE float approx_error(float x, float error) { return __float_as_uint(x) * 2654435761u >> 31 ? error : -error; }
+FG_DEVICE float approx_exp2(float x) {
+  const float y = exp2f(x);
+  return x == floorf(x) ? y : y * (1.0f + approx_error(x, 2.4e-7f));
+}
+FG_DEVICE float approx_exp2_flushing(float x) { return x < -126.0f ? 0.0f : approx_exp2(x); }
+// The error is absolute around 1, where the result itself is close to zero.
+FG_DEVICE float approx_log2(float x) {
+  const float y = log2f(x);
+  const float error = approx_error(x, 2.4e-7f);
+  return y == floorf(y) ? y : (x > 0.5f && x < 2.0f ? y + error : y * (1.0f + error));
+}
+FG_DEVICE float approx_reciprocal(float x) {
+  if (fabsf(x) < 1.17549435e-38f) return copysignf(infinity<float>(), x);
+  const float y = 1.0f / x;
+  if (fabsf(y) < 1.17549435e-38f) return copysignf(0.0f, x);
+  return (__float_as_uint(x) & 0x7fffffu) == 0 ? y : y * (1.0f + approx_error(x, 1.2e-7f));
+}
+#else
+FG_DEVICE float approx_exp2(float x) {
+  float y;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FG_DEVICE float approx_exp2_flushing(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FG_DEVICE float approx_log2(float x) {
+  float y;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FG_DEVICE float approx_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#endif
+// log(1 + e) for |e| < 0.1, where the approximate logarithm of 1 + e has few digits left.
+FG_DEVICE float near_log1p(float e) {
+  return e * (1.0f + e * (-0.5f + e * (0.33333333f + e * (-0.25f + e * (0.2f - 0.16666667f * e)))));
+}
+FG_DEVICE float fast_exp2(float x) { return approx_exp2(x); }
+FG_DEVICE float fast_exp(float x) { return approx_exp2(x * 1.4426950408889634f); }
+// e^x for x up to 70, subnormal results included: the instruction that flushes them works 2^24 higher, which costs one
+// multiplication where the instruction that keeps them costs three.
+FG_DEVICE float fast_exp_below(float x) {
+  return approx_exp2_flushing(x * 1.4426950408889634f + 24.0f) * 5.9604644775390625e-8f;
+}
+FG_DEVICE float fast_exp_clamped(float x) { return fast_exp_below(minimum(x, 40.0f)); }
+FG_DEVICE float fast_log2(float x) {
+  return fabsf(x - 1.0f) < 0.1f ? near_log1p(x - 1.0f) * 1.4426950408889634f : approx_log2(x);
+}
+FG_DEVICE float fast_log(float x) {
+  return fabsf(x - 1.0f) < 0.1f ? near_log1p(x - 1.0f) : approx_log2(x) * 0.6931471805599453f;
+}
+// log(1 + e) for 0 <= e <= 1, within 2^-16 of itself: e times the polynomial of degree 5 nearest to log(1 + e) / e
+// (Remez). Six multiply-adds cost less than one call of the special function unit, which is the bottleneck here.
+FG_DEVICE float fast_log1p(float e) {
+  float p = -0.0238691554f;
+  p = p * e + 0.101222292f;
+  p = p * e - 0.210048693f;
+  p = p * e + 0.32520668f;
+  p = p * e - 0.499361365f;
+  return (p * e + 0.999991598f) * e;
+}
+FG_DEVICE float fast_ratio(float a, float b) { return a * approx_reciprocal(b); }
+// 1 / (1 + e) or e / (1 + e) with e = exp(-|x|): never above 1, and for very negative x it is e, subnormals included.
+FG_DEVICE float fast_sigmoid(float x) {
+  const float e = fast_exp_below(-fabsf(x));
+  const float r = approx_reciprocal(1.0f + e);
+  return x >= 0.0f ? r : e * r;
+}
+FG_DEVICE float fast_softplus(float x) { return maximum(x, 0.0f) + fast_log1p(fast_exp_below(-fabsf(x))); }
+FG_DEVICE float fast_logsigmoid(float x) { return minimum(x, 0.0f) - fast_log1p(fast_exp_below(-fabsf(x))); }
+// Near zero 1 - 2 / (1 + e^2x) cancels; there the odd series is exact enough.
+FG_DEVICE float fast_tanh(float x) {
+  const float x2 = x * x;
+  const float near = x * (1.0f + x2 * (-0.33333333f + x2 * (0.13333333f - 0.05396825f * x2)));
+  const float far = 1.0f - 2.0f * approx_reciprocal(1.0f + approx_exp2_flushing(x * 2.8853900817779268f));
+  return fabsf(x) < 0.25f ? near : far;
+}
+FG_DEVICE float fast_erf(float x) { return erff(x); }
+
+// -- digamma and its derivatives ------------------------------------------------------------------------------------
+
+// Digamma: reflection for x < 0, recurrence up to 10, then the asymptotic series (Abramowitz and Stegun 6.3.18).
+template <typename T> FG_DEVICE T digamma_of(T x) {
+  const T pi = T(3.14159265358979323846);
+  if (x == T(0)) return copysign(infinity<T>(), -x);
+  T result = T(0);
+  if (x < T(0)) {
+    const T rest = x - T(rint(x));  // exact, and the cotangent has period 1
+    if (!(rest != T(0))) return nan<T>();
+    result = -pi / T(tan(pi * rest));
+    x = T(1) - x;
+  }
+  if (x == T(10)) return result + T(2.25175258906672110764);
+  while (x < T(10)) {
+    result -= T(1) / x;
+    x += T(1);
+  }
+  if (!(x < T(1e17))) return result + T(log(x));
+  const T z = T(1) / (x * x);
+  const T series =
+      z * (T(1.0 / 12) -
+           z * (T(1.0 / 120) -
+                z * (T(1.0 / 252) - z * (T(1.0 / 240) - z * (T(1.0 / 132) - z * (T(691.0 / 32760) - z * T(1.0 / 12)))))));
+  return result + T(log(x)) - T(0.5) / x - series;
+}
+FG_DEVICE double digamma(double x) { return digamma_of(x); }
+FG_DEVICE float digamma(float x) { return float(digamma_of(double(x))); }
+
+// Hurwitz zeta(s, q) for whole s > 1, by direct terms and the Euler-Maclaurin formula.
+FG_DEVICE double hurwitz_zeta(double s, double q) {
+  if (q <= 0.0 && floor(q) == q) return infinity<double>();
+  double total = 0.0;
+  double x = q;
+  for (int k = 0; k < 12 || x < 9.0; ++k) {
+    total += pow(x, -s);
+    x += 1.0;
+  }
+  total += pow(x, 1.0 - s) / (s - 1.0) + 0.5 * pow(x, -s);
+  // (2j)! / B_2j
+  const double terms[8] = {12.0, -720.0, 30240.0, -1209600.0, 47900160.0, -1307674368000.0 / 691.0, 74724249600.0,
+                           -10670622842880000.0 / 3617.0};
+  double factor = s * pow(x, -s - 1.0);
+  for (int j = 0; j < 8; ++j) {
+    total += factor / terms[j];
+    factor *= (s + 2 * j + 1) * (s + 2 * j + 2) / (x * x);
+  }
+  return total;
+}
+// The n-th derivative of pi cot(pi x) at `rest`, x without its whole part: pi^(n + 1) P_n(c) with c = cot(pi x), where
+// P_0 = c and P_(k + 1) = -(1 + c^2) P_k'.
+template <int N> FG_DEVICE double cotangent_derivative(double rest) {
+  const double pi = 3.14159265358979323846;
+  const double c = 1.0 / tan(pi * rest);
+  double p[N + 2] = {0.0, 1.0};
+  double scale = pi;
+  for (int k = 0; k < N; ++k) {
+    double next[N + 2] = {};
+    for (int j = 1; j <= k + 1; ++j) {
+      next[j - 1] -= j * p[j];
+      next[j + 1] -= j * p[j];
+    }
+    for (int j = 0; j < N + 2; ++j) p[j] = next[j];
+    scale *= pi;
+  }
+  double value = 0.0;
+  for (int j = N + 1; j >= 0; --j) value = value * c + p[j];
+  return scale * value;
+}
+// polygamma(n, x) = (-1)^(n + 1) n! zeta(n + 1, x) for n >= 1; left of zero by reflection.
+template <int N> FG_DEVICE double polygamma(double x) {
+  double factorial = 1.0;
+  for (int k = 2; k <= N; ++k) factorial *= k;
+  const double rest = x - rint(x);
+  const bool mirror = x < 0.0 && rest != 0.0;
+  const double value = (N % 2 ? factorial : -factorial) * hurwitz_zeta(N + 1, mirror ? 1.0 - x : x);
+  return mirror ? (N % 2 ? -value : value) - cotangent_derivative<N>(rest) : value;
+}
+template <int N> FG_DEVICE float polygamma(float x) { return float(polygamma<N>(double(x))); }
+
+}  // namespace fg
