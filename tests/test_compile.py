@@ -244,10 +244,23 @@ def test_every_ingredient_is_in_the_key(tmp_path: Path, monkeypatch: pytest.Monk
         for _ in range(2):
             cached_cubin(**{**same, **change}, declared=DECLARED, cache=cache)  # type: ignore[arg-type]
         assert len(compiled) == number, change
-    for name, value in (("nvrtc_version", (99, 0)), ("_compiler_size", 1)):
-        monkeypatch.setattr(compiler, name, lambda value=value: value)
-        cached_cubin(**same, declared=DECLARED, cache=cache)  # type: ignore[arg-type]
-    assert len(compiled) == len(changes) + 2
+    monkeypatch.setattr(compiler, "compiler_identity", lambda: ("another NVRTC",))
+    cached_cubin(**same, declared=DECLARED, cache=cache)  # type: ignore[arg-type]
+    assert len(compiled) == len(changes) + 1
+
+
+def test_the_identity_of_the_compiler_follows_its_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = tmp_path / "nvidia" / "any" / "lib" / "libnvrtc.so.99"
+    library.parent.mkdir(parents=True)
+    library.write_bytes(b"one")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = []
+    for content in (b"one", b"another"):
+        library.write_bytes(content)
+        compiler.compiler_identity.cache_clear()
+        found.append(compiler.compiler_identity())
+    compiler.compiler_identity.cache_clear()
+    assert found[0] != found[1]
 
 
 def test_a_damaged_entry_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
