@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -17,15 +17,41 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 os.environ.setdefault("FUSEGEN_CACHE_DIR", str(Path(__file__).resolve().parent.parent / "build" / "cache"))
 
 
-@pytest.fixture(autouse=True)
-def _device() -> Iterator[None]:
-    """FUSEGEN_TEST_DEVICE=cuda runs the suite's torch tensors on a GPU (tools/gpu_check.sh)."""
-    device = os.environ.get("FUSEGEN_TEST_DEVICE")
-    if device is None:
-        yield
-        return
+def _moved(tensor: Any, device: str) -> Any:
+    """The tensor on another device: same shape, strides and offset into the same storage."""
     import torch
 
-    torch.set_default_device(device)
-    yield
-    torch.set_default_device(None)
+    storage = tensor.detach().untyped_storage()
+    copy = torch.empty(0, dtype=tensor.dtype, device=device)
+    moved = storage.to(device=torch.device(device)) if device != "cpu" else storage.cpu()
+    return copy.set_(moved, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _on_the_gpu() -> None:
+    """FUSEGEN_TEST_DEVICE=cuda runs every kernel of the suite on a GPU: tensors go there and back around each launch.
+
+    The tests themselves stay as they are, CPU tensors, generators and all (tools/gpu_check.sh).
+    """
+    device = os.environ.get("FUSEGEN_TEST_DEVICE")
+    if device is None:
+        return
+    from fusegen.wrap.run import Runner
+
+    original = Runner.__call__
+
+    def there_and_back(self: Any, tensors: Any, scalars: Any, framework: Any, out: Any = None) -> list[Any]:
+        given = [tensors[name] for name in self.arguments] + list(out or [])
+        if framework.name != "torch" or any(t.device.type != "cpu" or t.is_neg() for t in given):
+            return original(self, tensors, scalars, framework, out)
+        there = {name: _moved(tensors[name], device) for name in self.arguments}
+        same = {id(tensors[name]): name for name in self.arguments}
+        outs = None if out is None else [there[same[id(t)]] if id(t) in same else _moved(t, device) for t in out]
+        results = original(self, there, scalars, framework, outs)
+        if out is None:
+            return [_moved(result, "cpu") for result in results]
+        for target, result in zip(out, results, strict=True):
+            target.copy_(result)
+        return list(out)
+
+    Runner.__call__ = there_and_back  # type: ignore[method-assign]

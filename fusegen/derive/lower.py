@@ -59,14 +59,34 @@ def sech2_of_softplus(node: Call) -> Expr | None:
     return 4 * (n + 1) * apply("powi", apply("ratio", const(1, node.dtype), below), detail="2")
 
 
-def one_plus_tanh(node: Call) -> Expr | None:
-    """1 + tanh(z) = 2 sigmoid(2 z): without the cancellation for negative z (gelu's tail), and cheaper."""
+def constant_plus_tanh(node: Call) -> Expr | None:
+    """c + c tanh(z) = 2 c sigmoid(2 z), also among other terms of a sum (gelu and its derivative).
+
+    Without the cancellation for negative z, and cheaper.
+    """
     if node.function != "add":
         return None
-    for one, other in (node.args, node.args[::-1]):
-        if _equals(one, 1) and _is_call(other, "tanh"):
-            return 2 * apply("sigmoid", 2 * other.children[0])
+    terms = _terms(node)
+    for constant in terms:
+        for term in terms:
+            factor, rest = _scale_and_rest(term)
+            if rest is None or not _is_call(rest, "tanh") or not _equals(constant, 1.0 if factor is None else factor):
+                continue
+            doubled = 2.0 if factor is None else 2 * factor
+            s = apply("sigmoid", 2 * rest.children[0])
+            total: Expr = s if doubled == 1 else doubled * s
+            for other in terms:
+                if other is not constant and other is not term:
+                    total = total + other
+            return total
     return None
+
+
+def _terms(node: Expr) -> list[Expr]:
+    """The terms of nested additions, left to right."""
+    if isinstance(node, Call) and node.function == "add":
+        return [term for arg in node.args for term in _terms(arg)]
+    return [node]
 
 
 def powers_of_two(node: Call) -> Expr | None:
@@ -101,22 +121,35 @@ def _is_power_of_two(value: float | None) -> bool:
 RULES: tuple[Callable[[Call], Expr | None], ...] = (
     tanh_of_softplus,
     sech2_of_softplus,
-    one_plus_tanh,
+    constant_plus_tanh,
     powers_of_two,
 )
 
 
-def _share_exponential(roots: list[Expr]) -> Callable[[Call], Expr | None]:
-    """sigmoid(u) = e / (e + 1) where the clamped e = e^u is there already; float32 only."""
-    present = {node for node in walk(roots) if _is_call(node, "exp_clamped")}
+def _sharing(roots: list[Expr]) -> tuple[Callable[[Call], Expr | None], ...]:
+    """Rules that reuse what is computed anyway."""
+    present = set(walk(roots))
 
-    def rule(node: Call) -> Expr | None:
+    def exponential(node: Call) -> Expr | None:
+        """sigmoid(u) = e / (e + 1) where the clamped e = e^u is there already; float32 only."""
         if node.function != "sigmoid" or node.dtype is not dtypes.float32:
             return None
         e = logistic_exponential(node.args[0])
         return apply("ratio", e, e + 1) if e in present else None
 
-    return rule
+    def sigmoid(node: Call) -> Expr | None:
+        """1 - tanh(z)^2 = 4 s (1 - s) where s = sigmoid(2 z) is there already."""
+        if node.function != "sub" or not _equals(node.args[0], 1) or not _is_call(node.args[1], "powi"):
+            return None
+        power = node.args[1]
+        assert isinstance(power, Call)
+        if power.detail != "2" or not _is_call(power.args[0], "tanh"):
+            return None
+        z2 = 2 * power.args[0].children[0]
+        s = apply("sigmoid", simplify([z2], RULES)[z2])
+        return 4 * s * (1 - s) if s in present else None
+
+    return exponential, sigmoid
 
 
 def lower(op: Op) -> Op:
@@ -125,7 +158,8 @@ def lower(op: Op) -> Op:
     items = [*reduces, *outputs]
     first = simplify([item.expr for item in items], RULES)
     roots = [first[item.expr] for item in items]
-    second = simplify(roots, (_share_exponential(roots),))
+    sharing = _sharing(roots)
+    second = simplify(roots, sharing)
     exprs = [second[root] for root in roots]
     if all(new is item.expr for new, item in zip(exprs, items, strict=True)):
         return op
@@ -135,7 +169,7 @@ def lower(op: Op) -> Op:
     renamed: dict[Expr, str] = {}
     for expr, name in names.items():
         simple = simplify([expr], RULES)[expr]
-        new = simplify([simple], (_share_exponential(roots),))[simple]
+        new = simplify([simple], sharing)[simple]
         if isinstance(new, Call):
             renamed[new] = name
     taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs)}

@@ -99,6 +99,8 @@ class Runner:
         for operand in self.op.operands:
             base = operand.part.base if operand.part else operand.name
             shape, strides, offset = _part_of(infos[base], operand.part)
+            if 0 in shape:  # no elements, no address: nothing may count as the same for all, to be read before a loop
+                strides = row_major(shape)
             self._measure(operand.shape, shape, base, sizes, origin)
             by_axis = {axis: strides[d] for d, axis in enumerate(operand.shape) if axis}
             alignment = (infos[base].alignment + offset * operand.dtype.size) % 16
