@@ -12,7 +12,19 @@ from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Call
 from fusegen.declare import functions as _functions  # fills the table
 from fusegen.declare.table import Function, Kind, register, rows
-from fusegen.declare.value import Like, Value, concat, elementwise, lift, mean, reduce, result_type, size, split, wrong_dtype
+from fusegen.declare.value import (
+    Like,
+    Value,
+    concat,
+    elementwise,
+    lift,
+    mean,
+    reduce,
+    result_type,
+    size,
+    split,
+    wrong_dtype,
+)
 
 assert _functions
 

@@ -17,7 +17,6 @@ from fusegen.launch.emulator import EmulatedKernel
 from fusegen.launch.program import Grid
 from fusegen.launch.sealed import digest
 
-
 # What an emulated kernel includes, directly or not.
 HEADERS = (
     "fusegen.cuh",
