@@ -1,4 +1,4 @@
-"""Every way a kernel walks memory: odd sizes, strides of all kinds, alignment, in place, broadcasts, sums, dtypes mixed."""
+"""Every way a kernel walks memory: odd sizes, all kinds of strides, alignment, in place, broadcasts, sums, dtypes."""
 
 from __future__ import annotations
 
@@ -179,7 +179,9 @@ def test_no_dimensions() -> None:
     assert gradient.shape == () and gradient.item() == 3
 
 
-@pytest.mark.parametrize("pair", list(itertools.combinations(DTYPES, 2)), ids=lambda p: f"{p[0]}-{p[1]}".replace("torch.", ""))
+@pytest.mark.parametrize(
+    "pair", list(itertools.combinations(DTYPES, 2)), ids=lambda p: f"{p[0]}-{p[1]}".replace("torch.", "")
+)
 def test_dtypes_mixed_in_one_kernel(pair: tuple[torch.dtype, torch.dtype]) -> None:
     for size in (7, 64):
         x, y = numbers(5, size, dtype=pair[0]), numbers(5, size, dtype=pair[1])

@@ -21,7 +21,9 @@ import fusegen as fg
 pytestmark = pytest.mark.emulator
 
 IN_CI = os.environ.get("HYPOTHESIS_PROFILE", "ci") == "ci"
-EXAMPLES = settings(max_examples=60 if IN_CI else 600, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large])
+EXAMPLES = settings(
+    max_examples=60 if IN_CI else 600, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+)
 
 
 class Torch:
@@ -256,7 +258,11 @@ def test_dtypes_promote_and_results_lie_in_memory_as_torchs(data: st.DataObject)
     result, expected = declare(tree, count)(*inputs), in_torch(tree, inputs)
 
     assert result.dtype is expected.dtype and result.shape == expected.shape
-    if expected.numel() and len(tree.children) == 2 and not any(isinstance(c, Node) and c.children for c in tree.children):
+    if (
+        expected.numel()
+        and len(tree.children) == 2
+        and not any(isinstance(c, Node) and c.children for c in tree.children)
+    ):
         # One operation: torch's chain of temporaries may have settled on another order.
         assert result.stride() == expected.stride()
     if expected.dtype.is_floating_point:
@@ -264,8 +270,11 @@ def test_dtypes_promote_and_results_lie_in_memory_as_torchs(data: st.DataObject)
         wide = [t.double() if t.dtype.is_floating_point else t for t in inputs]
         exact = in_torch(tree, wide).double()
         scale = exact.abs().amax() if exact.numel() else 1
+        # A step that torch computes in a narrow dtype (with a 0-d tensor of a wider one) is in float32 here.
+        steps = {expected.dtype, *(t.dtype if t.dtype.is_floating_point else torch.float32 for t in inputs)}
+        tolerance = max(TOLERANCE[dtype] for dtype in steps)
         torch.testing.assert_close(
-            result.double(), exact, rtol=0, atol=float(scale) * TOLERANCE[expected.dtype] + 1e-300, equal_nan=True
+            result.double(), exact, rtol=0, atol=float(scale) * tolerance + 1e-300, equal_nan=True
         )
     else:
         assert torch.equal(result, expected)

@@ -121,7 +121,7 @@ def _digamma(x: torch.Tensor) -> torch.Tensor:
 
 
 def _polygamma(order: int, x: torch.Tensor) -> torch.Tensor:
-    """By reflection, as `_trigamma`: pi^(n + 1) P_n(c) with P_(k + 1) = -(1 + c^2) P_k', c = cot(pi x), left of zero."""
+    """By reflection, as `_trigamma`: pi^(n + 1) P_n(c), P_(k + 1) = -(1 + c^2) P_k', c = cot(pi x), left of 0."""
     rest = x - x.round()
     c = 1 / torch.tan(math.pi * rest)
     polynomial = [0.0, 1.0]
@@ -162,12 +162,13 @@ CANCELS = {"tanhshrink": 2.5e-7}
 # Which zero of two is the larger is up to the hardware.
 ZERO_TIES = ("minimum", "maximum", "clamp")
 
-NOT_SWEPT = frozenset(
-    # not a function of floats alone, or the identity
-    "cast powi barrier polygamma where logical_and logical_or logical_xor logical_not bitwise_and bitwise_or "
-    # lowering uses these two only where their arguments lie in their domains: division, exponential
-    "bitwise_xor bitwise_not left_shift right_shift int_pow ratio exp_clamped".split()
+# Not functions of floats alone, or the identity; and the two that lowering uses only where their arguments lie in their
+# domains: division and the exponential.
+_NOT_SWEPT = (
+    "cast powi int_pow barrier polygamma where logical_and logical_or logical_xor logical_not bitwise_and bitwise_or "
+    "bitwise_xor bitwise_not left_shift right_shift ratio exp_clamped"
 )
+NOT_SWEPT = frozenset(_NOT_SWEPT.split())
 
 
 def _declared(row: Row) -> Callable[..., Any]:
@@ -193,8 +194,9 @@ def table_cases() -> Iterator[Case]:
     for row in map(lookup, (*NOT_FUNCTIONS, *TABLE_FUNCTIONS)):
         if row.name not in NOT_SWEPT:
             yield Case(
-                row.name, fg.op(_declared(row), name=f"sweep_{row.name}"), lambda *x, _row=row: _row.reference(torch, *x),
-                row.arity, STABLE_DERIVATIVES.get(row.name), ORACLES.get(row.name), FLOORS.get(row.name, 0.0),
+                row.name, fg.op(_declared(row), name=f"sweep_{row.name}"),
+                lambda *x, _row=row: _row.reference(torch, *x), row.arity,
+                STABLE_DERIVATIVES.get(row.name), ORACLES.get(row.name), FLOORS.get(row.name, 0.0),
             )  # fmt: skip
     for order in (1, 2, 3):
         yield Case(
@@ -473,6 +475,7 @@ def _cell(error: Error | None) -> str:
 
 
 def main(arguments: list[str]) -> int:
+    """The command; 1 where a bound is broken."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("names", nargs="*", help="functions to sweep; all by default")
     parser.add_argument("--check", action="store_true", help="write nothing, fail where a bound is broken")

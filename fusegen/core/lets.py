@@ -24,7 +24,9 @@ _RESERVED_WORDS = (
 )
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 # Macros of the C++ headers that the emulator includes: NAN, M_PI, INT_MAX, ERANGE, ...
-_MACRO = re.compile(r"NAN|INFINITY|NULL|EOF|BUFSIZ|DOMAIN|SING|OVERFLOW|UNDERFLOW|E[A-Z0-9]{3,}|[A-Z][A-Z0-9]*_[A-Z0-9_]*")
+_MACRO = re.compile(
+    r"NAN|INFINITY|NULL|EOF|BUFSIZ|DOMAIN|SING|OVERFLOW|UNDERFLOW|E[A-Z0-9]{3,}|[A-Z][A-Z0-9]*_[A-Z0-9_]*"
+)
 
 
 def is_reserved(name: str) -> bool:

@@ -273,5 +273,5 @@ _float(
     "exp_clamped", cuda="fg::exp_clamped({0})", cuda_half="fg::fast_exp_clamped({0})",
     reference=lambda t, x: t.exp(t.clamp(x, max=350 if x.dtype == t.float64 else 40)),
     partials=lambda x, y: (_where(_gt(x, const(350 if x.dtype.size == 8 else 40, x.dtype)), _zero(x), y),),
-    doc="exp(min(x, 40)), 350 in float64: lowering's form of the exponential. Its square is finite, its -4th power zero.",
+    doc="exp(min(x, 40)), 350 in float64: lowering's exponential. Its square is finite, its -4th power zero.",
 )  # fmt: skip

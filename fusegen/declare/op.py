@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -56,17 +57,27 @@ class Declaration:
         Raises:
             DeclarationError: it takes ``*args`` or ``**kwargs``.
         """
+        if not callable(function):
+            raise DeclarationError(
+                "fg.op", given=repr(function), expected="a Python function", fix="put @fg.op above a def"
+            )  # fmt: skip
+        name = name or _name_of(function)
+        if not name.isidentifier():
+            raise DeclarationError(
+                f"op {name}", given=f"the name {name!r}", expected="a Python identifier: kernels are called so",
+                fix="choose another: fg.op(function, name=...)",
+            )  # fmt: skip
         signature = inspect.signature(function)
         for parameter in signature.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise DeclarationError(
-                    f"op {function.__name__}",
+                    f"op {name}",
                     given=f"the parameter {parameter}",
                     expected="named parameters: each is an operand, a scalar or a constant",
                     fix="give every tensor a name of its own",
                 )
         _codes.add(getattr(function, "__code__", None))
-        return cls(function, name or function.__name__, signature)
+        return cls(function, name, signature)
 
     @property
     def declared(self) -> str:
@@ -108,6 +119,11 @@ class Declaration:
     def scalar_spec(self, name: str, value: Any) -> ScalarSpec:
         """The dtype a number has in the trace. A parameter that is a float by default stays one when given an int."""
         parameter = self.signature.parameters[name]
+        if not isinstance(value, float) and not -(2**63) <= value < 2**63:
+            raise DeclarationError(
+                f"{self.name}, argument {name}", given=f"an int of {value.bit_length()} bits",
+                expected="an int that fits 64 bits", fix="pass a float",
+            )  # fmt: skip
         if isinstance(value, float) or isinstance(parameter.default, float) or parameter.annotation in (float, "float"):
             return ScalarSpec(dtypes.float32)
         return ScalarSpec(dtypes.bool_ if isinstance(value, bool) else dtypes.int64)
@@ -142,14 +158,31 @@ class Declaration:
         return self.function(**arguments)
 
 
+def _name_of(function: Callable[..., Any]) -> str:
+    while isinstance(function, functools.partial):
+        function = function.func
+    name = str(getattr(function, "__name__", type(function).__name__))
+    return "lambda_" if name == "<lambda>" else name
+
+
 def _pattern(value: Any) -> Any:
+    """What a trace depends on. It keeps constants themselves, not their text: two functions may print alike."""
     if isinstance(value, TensorSpec):
         return value.pattern
-    if isinstance(value, (ScalarSpec, type(None), str, bool, int, float)):
-        return type(value).__name__, value
+    if isinstance(value, float):
+        return type(value), value.hex()  # tells -0.0 from 0.0, and finds NaN again
     if isinstance(value, (tuple, list)):
-        return tuple(_pattern(item) for item in value)
-    return type(value).__name__, repr(value)
+        return type(value), *(_pattern(item) for item in value)
+    if isinstance(value, dict):
+        return type(value), *((key, _pattern(item)) for key, item in value.items())
+    try:
+        hash(value)
+    except TypeError:
+        raise DeclarationError(
+            "a constant argument", given=f"a {type(value).__qualname__}, which has no hash",
+            expected="what can be a dictionary's key: numbers, strings, tuples, functions", fix="pass a tuple",
+        ) from None  # fmt: skip
+    return type(value), value
 
 
 def _sizes_clash(op: Op, arguments: Mapping[str, Any]) -> bool:

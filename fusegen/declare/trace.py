@@ -178,9 +178,7 @@ def _close(tracer: Tracer, name: str, declared: str, scalars: list[Scalar], retu
         Reduce(final[r.name], r.kind, close(r.expr), tuple(sorted(axis_names[a.find()] for a in over)))
         for r, over in tracer.reduces
     ]
-    # An argument called d_y leaves no name for the gradient of a result called y.
-    reserved = taken | {name.removeprefix("d_") for name in arguments if name.startswith("d_")}
-    outputs = _name_outputs(tracer, results, close, shape, kind, reserved)
+    outputs = _name_outputs(tracer, results, close, shape, kind, taken)
     local_names = {close(e): n for e, n in tracer.names.items() if not isinstance(e, Ref)}
     for output in outputs:
         local_names.pop(output.expr, None)

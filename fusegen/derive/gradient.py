@@ -8,7 +8,7 @@ over the cuts. Between definitions there is one rule: the adjoint of "lacks an a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from fusegen.core import dtypes
@@ -140,15 +140,40 @@ def _own_cost(node: Expr) -> int:
     return lookup(node.function).cost if isinstance(node, Call) else 0
 
 
-def cotangent_name(output: Output) -> str:
-    """The name of the gradient of ``output``."""
-    return f"d_{output.name}"
+@dataclass(frozen=True)
+class GradientNames:
+    """What the backward of an op calls the gradients of its results and of its arguments, by their own names.
+
+    A packed tensor and its parts have one each. Usually ``d_x``; with a number where something is called that already,
+    as the third derivative's cotangents would be.
+    """
+
+    results: Mapping[str, str]
+    arguments: Mapping[str, str]
+
+    @classmethod
+    def of(cls, op: Op) -> GradientNames:
+        results, arguments = _own_names(op.outputs), _own_names(op.operands)
+        taken = {*results, *arguments, *(scalar.name for scalar in op.scalars)}
+
+        def named(names: Iterable[str]) -> dict[str, str]:
+            found = {}
+            for name in names:
+                found[name] = safe_name(f"d_{name}", taken)
+                taken.add(found[name])
+            return found
+
+        return cls(named(results), named(arguments))
+
+    def cotangent(self, output: Output) -> Operand:
+        """The operand of the backward op that carries the gradient of ``output``."""
+        part = replace(output.part, base=self.results[output.part.base]) if output.part else None
+        return Operand(self.results[output.name], output.dtype, output.shape, part)
 
 
-def cotangent_operand(output: Output) -> Operand:
-    """The operand of the backward op that carries the gradient of ``output``."""
-    part = replace(output.part, base=f"d_{output.part.base}") if output.part else None
-    return Operand(cotangent_name(output), output.dtype, output.shape, part)
+def _own_names(things: Iterable[Operand | Output]) -> list[str]:
+    """Names of tensors and of their parts."""
+    return list(dict.fromkeys(name for t in things for name in ([t.part.base, t.name] if t.part else [t.name])))
 
 
 def gradient(op: Op, wanted: Sequence[str], given: Sequence[int] | None = None) -> Op:
@@ -169,10 +194,10 @@ def gradient(op: Op, wanted: Sequence[str], given: Sequence[int] | None = None) 
     reduces, outputs = op.expand()
     positions = [i for i, o in enumerate(outputs) if o.dtype.is_float and (given is None or i in given)]
     targets = [operand for operand in op.operands if (operand.part.base if operand.part else operand.name) in wanted]
-    cotangents = [cotangent_operand(outputs[i]) for i in positions]
-    state = _Reverse(
-        op.axes_of(), _names(op, reduces) | {c.name for c in cotangents} | {f"d_{t.name}" for t in targets}
-    )
+    names = GradientNames.of(op)
+    cotangents = [names.cotangent(outputs[i]) for i in positions]
+    taken = _names(op, reduces) | {c.name for c in cotangents} | {names.arguments[t.name] for t in targets}
+    state = _Reverse(op.axes_of(), taken)
     state.axes.update({c.name: frozenset(a for a in c.shape if a) for c in cotangents})
     definitions, roots = _definitions(reduces, outputs)
     for definition in definitions:
@@ -188,7 +213,7 @@ def gradient(op: Op, wanted: Sequence[str], given: Sequence[int] | None = None) 
         if adjoint is not None:
             space = expr_axes(definition.expr, state.axes)
             state.contribute(definition.expr, adjoint, space, differentiable)
-    results = [_gradient_output(state, target) for target in targets]
+    results = [_gradient_output(state, target, names) for target in targets]
     return _close(op, definitions, reduces, state, results, cotangents)
 
 
@@ -204,13 +229,6 @@ def _check_wanted(op: Op, wanted: Sequence[str]) -> None:
                 expected=f"a float tensor argument: {', '.join(sorted(floats)) or 'this op has none'}",
                 fix="use the parts everywhere" if name in floats else "ask for the gradients of float arguments only",
             )
-        if f"d_{name}" in {operand.name for operand in op.operands}:
-            raise DerivativeError(
-                f"{op.name}, gradient",
-                given=f"arguments called {name} and d_{name}",
-                expected=f"the name d_{name} for the gradient of {name}",
-                fix="rename one of the arguments",
-            )
 
 
 def _is_read(op: Op, operand: Operand) -> bool:
@@ -222,11 +240,12 @@ def _names(op: Op, reduces: Sequence[Reduce]) -> set[str]:
     return {thing.name for thing in things}
 
 
-def _gradient_output(state: _Reverse, target: Operand) -> Output:
-    expr = state.total(target.ref, f"d_{target.name}")
-    part = Part(f"d_{target.part.base}", *_place(target.part)) if target.part else None
+def _gradient_output(state: _Reverse, target: Operand, names: GradientNames) -> Output:
+    name = names.arguments[target.name]
+    expr = state.total(target.ref, name)
+    part = Part(names.arguments[target.part.base], *_place(target.part)) if target.part else None
     zero = const(0, target.dtype)
-    return Output(f"d_{target.name}", zero if expr is None else expr, target.dtype, target.shape, part)
+    return Output(name, zero if expr is None else expr, target.dtype, target.shape, part)
 
 
 def _place(part: Part) -> tuple[int, int, int]:

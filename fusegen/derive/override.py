@@ -11,6 +11,7 @@ from fusegen.core.ir import Expr, Op, Operand
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec, trace
 from fusegen.declare.value import Value, broadcast, cast, lift, reduce
+from fusegen.derive.gradient import GradientNames
 
 
 @dataclass(frozen=True)
@@ -32,10 +33,9 @@ class Overridden:
         arguments = declaration.arguments[op]
         sizes = _axis_sizes(op, arguments)
         outputs = [(i, o) for i, o in enumerate(op.outputs) if o.dtype.is_float]
-        cotangents: dict[str, Any] = {
-            f"d_{o.name}": TensorSpec(o.dtype, tuple(sizes[a] if a else 1 for a in o.shape)) if i in given else 0.0
-            for i, o in outputs
-        }
+        names = GradientNames.of(op)
+        specs = {i: TensorSpec(o.dtype, tuple(sizes[a] if a else 1 for a in o.shape)) for i, o in outputs}
+        cotangents = {names.results[o.name]: specs[i] if i in given else 0.0 for i, o in outputs}
 
         def function(**values: Any) -> Any:
             own = [values[name] for name in (*cotangents, *arguments)]
@@ -46,9 +46,8 @@ class Overridden:
         function.__doc__ = declaration.function.__doc__
         codes = {getattr(declaration.gradient, "__code__", None)}
         traced = trace(function, op.name, op.declared, {**cotangents, **arguments}, codes)
-        outputs_named = [
-            replace(o, name=f"d_{name}", part=None) for o, name in zip(traced.outputs, self._order(), strict=True)
-        ]
+        order = [names.arguments[name] for name in self._order()]
+        outputs_named = [replace(o, name=name, part=None) for o, name in zip(traced.outputs, order, strict=True)]
         return replace(traced, label="backward", result="tuple", outputs=tuple(outputs_named))
 
     def _order(self) -> list[str]:

@@ -9,11 +9,15 @@ from typing import Any
 from fusegen.core.ir import Let, Operand, Output, Reduce, refs
 from fusegen.core.text import expr_text, reduce_text
 from fusegen.fuse.group import Kernel
-from fusegen.fuse.schedule import Schedule
+from fusegen.fuse.schedule import THREADS, Schedule
 from fusegen.generate.cexpr import Printer
 from fusegen.generate.names import local_names, pointer_name, stem
 from fusegen.generate.params import parameters
 from fusegen.generate.wording import WIDTH, comment, explain, signature
+
+# Blocks of 256 threads that kernels with a loop are compiled to keep on a multiprocessor: 64 registers a thread. Left
+# to choose, the compiler aims at more blocks, and to save registers loads one operand only when done with another.
+RESIDENT = 4
 
 
 def items(kernel: Kernel) -> list[Let | Reduce | Output]:
@@ -47,6 +51,7 @@ class View:
             "threads": self.schedule.threads,
             "index": self.schedule.index,
             "vector": self.schedule.vector,
+            "bounds": f"{THREADS}, {RESIDENT}" if self.schedule.threads == THREADS else self.schedule.threads,
         }
 
     def _header(self) -> str:

@@ -44,6 +44,8 @@ def enter(op: str, values: dict[str, Any]) -> tuple[tensors.Framework, dict[str,
             op, given=given, expected="tensors of one framework, at least one",
             fix="convert them yourself, for example with torch.from_dlpack (no copy)" if found else "pass tensors",
         )  # fmt: skip
+    if names == {"torch"}:
+        check_no_tangent(op, list(values.values()))
     return next(iter(found.values())), values, lambda result: result
 
 
@@ -86,10 +88,45 @@ def check_no_gradient(op: str, values: Sequence[Any]) -> None:
         )  # fmt: skip
 
 
+def check_writable(op: str, outs: Sequence[Any], framework: tensors.Framework) -> None:
+    """A read-only NumPy array stays what it is."""
+    if framework.name == "numpy" and not all(out.flags.writeable for out in outs):
+        raise DeclarationError(
+            f"{op}, out=", given="a read-only array", expected="an array that can be written",
+            fix="pass a fresh array",
+        )  # fmt: skip
+
+
+def mark_written(outs: Sequence[Any], framework: tensors.Framework) -> None:
+    """Tell autograd, so that a backward that had saved one of these tensors refuses instead of reading new values."""
+    if framework.name == "torch":
+        import torch
+
+        torch.autograd.graph.increment_version([out for out in outs if not out.is_inference()])
+
+
+def check_no_tangent(op: str, values: Sequence[Any]) -> None:
+    """Forward-mode derivatives would be lost without a word."""
+    from torch.autograd import forward_ad
+
+    if forward_ad._current_level >= 0 and any(
+        forward_ad.unpack_dual(v).tangent is not None for v in values if isinstance(v, sys.modules["torch"].Tensor)
+    ):
+        raise DerivativeError(
+            op, given="a dual tensor of torch.autograd.forward_ad", expected="reverse mode: ops have no jvp",
+            fix="use torch.autograd.grad, or unpack_dual(x).primal",
+        )  # fmt: skip
+
+
 def check_overlap(op: str, values: Mapping[str, Any], outs: Sequence[Any], framework: tensors.Framework) -> None:
     """An output may be an argument, element for element. It may not overlap one otherwise: threads run in any order."""
-    for out in outs:
+    for i, out in enumerate(outs):
         mine = _span(framework, out)
+        if any(mine[0] < span[1] and span[0] < mine[1] for span in (_span(framework, other) for other in outs[:i])):
+            raise ShapeError(
+                f"{op}, out=", given="two outputs in the same memory", expected="memory of its own for each",
+                fix="pass fresh tensors",
+            )  # fmt: skip
         for name, value in values.items():
             if not framework.owns(value):
                 continue

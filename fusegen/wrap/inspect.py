@@ -18,6 +18,7 @@ from fusegen.core.ir import Op, Operand, Output, refs
 from fusegen.core.text import expr_text, op_text, reduce_text, shape_text
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
+from fusegen.derive.gradient import GradientNames
 from fusegen.fuse.group import Kernel
 from fusegen.fuse.schedule import Buffer, Launch, Placement
 from fusegen.generate.render import one_file
@@ -167,8 +168,9 @@ def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ())
     read = {ref.name for item in (*backward.statements, *backward.outputs) for ref in refs(item.expr)}
     backward = replace(backward, operands=tuple(o for o in backward.operands if o.name in read))
     given = {name: info for name, info in with_kept.tensors.items() if name in map(_base, backward.operands)}
-    given |= {f"d_{_base(op.outputs[i])}": forward.tensors[_base(op.outputs[i])] for i in positions}
-    like = {f"d_{name}": forward.tensors[name] for name in asked}
+    names = GradientNames.of(training.forward)
+    given |= {names.results[_base(op.outputs[i])]: forward.tensors[_base(op.outputs[i])] for i in positions}
+    like = {names.arguments[name]: forward.tensors[name] for name in asked}
     kept = tuple(o.name for o in training.forward.outputs[len(op.outputs) :])
     return replace(Pass.of(backward, given, forward.layout.sizes, like), kept=kept)
 

@@ -13,8 +13,6 @@ from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
 from fusegen.wrap import doors, tensors
 from fusegen.wrap.run import Runner
 
-MOST_PATTERNS = 1024
-
 
 class FusedOp:
     """A declared op.
@@ -25,7 +23,7 @@ class FusedOp:
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
-        self._runners: dict[Op, Any] = {}
+        self._runners: dict[tuple[Op, bool], Any] = {}
         self._gradients: dict[Any, Op] = {}
         functools.update_wrapper(self, declaration.function)
 
@@ -36,6 +34,16 @@ class FusedOp:
     @property
     def name(self) -> str:
         return self.declaration.name
+
+    def __reduce__(self) -> str:
+        """Pickled and copied by its name, as a function is."""
+        return str(getattr(self, "__qualname__", self.name))
+
+    def __deepcopy__(self, memo: Any) -> FusedOp:
+        return self
+
+    def __copy__(self) -> FusedOp:
+        return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_symbolic(args, kwargs):
@@ -71,9 +79,10 @@ class FusedOp:
                 f"{self.name}{self.declaration.signature}", given="no tensor that the op reads",
                 expected="at least one tensor", fix="pass tensors; for numbers use Python's math",
             )  # fmt: skip
-        runner = self._runners.get(op)
+        key = op, framework.name == "torch"
+        runner = self._runners.get(key)
         if runner is None:
-            runner = self._runners[op] = self._new_runner(op, framework)
+            runner = self._runners[key] = self._new_runner(op, framework)
         if out is not None:
             outs = list(out) if isinstance(out, (tuple, list)) else [out]
             return self._into(runner, values, scalars, framework, outs)
@@ -103,8 +112,10 @@ class FusedOp:
             )  # fmt: skip
         if framework.name == "torch":
             doors.check_no_gradient(self.name, [*values.values(), *outs])
+        doors.check_writable(self.name, outs, framework)
         doors.check_overlap(self.name, values, outs, framework)
         found: list[Any] = plain(values, scalars, framework, outs)
+        doors.mark_written(outs, framework)
         return found
 
     # -- looking inside -------------------------------------------------------------------------------------------

@@ -71,7 +71,28 @@ class Runner:
             if len(self.plans) >= MOST_PLANS:
                 self.plans.clear()
             self.plans[key] = plan
+        if out is not None:
+            self._check_in_place(plan, tensors, framework, out)
         return self._launch(plan, tensors, scalars, framework, out)
+
+    def _check_in_place(
+        self, plan: _Plan, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any]
+    ) -> None:
+        """An output that is an argument must not be written by one kernel and read by a later one."""
+        steps = [set(step.dynamic) for step in plan.program.steps]
+        for (base, *_), tensor in zip(plan.results, out, strict=True):
+            address = framework.pointer(tensor)
+            mine = {slot.name for slot in plan.outputs if slot.source == base}
+            for name in self.arguments:
+                if framework.pointer(tensors[name]) != address:
+                    continue
+                theirs = {slot.name for slot in plan.inputs if slot.source == name}
+                first = next((i for i, names in enumerate(steps) if mine & names), len(steps))
+                if any(theirs & names for names in steps[first + 1 :]):
+                    raise ShapeError(
+                        f"{self.op.name}, out=", given=f"argument {name}, which is still read after {base} is written",
+                        expected="memory of its own", fix="pass a fresh tensor, or leave out= away",
+                    )  # fmt: skip
 
     def _launch(
         self, plan: _Plan, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework, out: Any
@@ -197,11 +218,21 @@ def _check_out(op: Op, output: Output, out: TensorInfo, shape: tuple[int, ...]) 
             expected=f"{output.dtype} of shape {list(shape)}: an output is never broadcast, resized or cast",
             fix="pass a tensor of the result's shape and dtype, or leave out= away",
         )  # fmt: skip
-    if any(stride == 0 and size > 1 for size, stride in zip(out.shape, out.strides, strict=True)):
+    if _overlaps_itself(out.shape, out.strides):
         raise ShapeError(
-            f"{op.name}, out=", given=f"an expanded tensor (strides {list(out.strides)})",
+            f"{op.name}, out=", given=f"a tensor of shape {list(out.shape)} with strides {list(out.strides)}",
             expected="a tensor whose elements lie at different addresses", fix="pass a fresh tensor",
         )  # fmt: skip
+
+
+def _overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
+    """Whether two elements share an address (or might: steps that interleave count as overlapping)."""
+    reach = 0
+    for step, size in sorted((abs(st), si) for st, si in zip(strides, shape, strict=True) if si != 1):
+        if step <= reach and 0 not in shape:
+            return True
+        reach += (size - 1) * step
+    return False
 
 
 # -- strides, as torch gives them ------------------------------------------------------------------------------------

@@ -78,7 +78,24 @@ class Torch:
             )  # fmt: skip
         if value.is_neg():
             raise wrong_dtype(name, "a tensor with a lazy negation (the imaginary part of a conjugate)")
-        return TensorInfo(tuple(value.shape), value.stride(), dtype, value.data_ptr() % 16, _device_text(value.device))
+        if value.is_nested:
+            raise wrong_dtype(name, "a nested tensor")
+        address = self._address(name, value)
+        return TensorInfo(tuple(value.shape), value.stride(), dtype, address % 16, _device_text(value.device))
+
+    def _address(self, name: str, value: Any) -> int:
+        """Where the elements are; an error for those that are nowhere: under vmap, torch.func, fake tensors."""
+        try:
+            address = int(value.data_ptr())
+        except RuntimeError:
+            address = 0
+        if address == 0 and value.numel() > 0:
+            raise DeviceError(
+                f"argument {name}", given=f"a {type(value).__name__} without memory (vmap, torch.func, fake, or freed)",
+                expected="a tensor whose elements are in memory",
+                fix="call the op outside the transform; torch.autograd.grad works through it",
+            )  # fmt: skip
+        return address
 
     def pointer(self, value: Any) -> int:
         return int(value.data_ptr())

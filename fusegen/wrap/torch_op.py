@@ -14,7 +14,7 @@ import torch
 
 from fusegen import pipeline
 from fusegen.core.ir import Op, refs
-from fusegen.derive.gradient import cotangent_operand
+from fusegen.derive.gradient import GradientNames
 from fusegen.derive.training import Training
 from fusegen.wrap import tensors
 from fusegen.wrap.run import Runner
@@ -65,6 +65,11 @@ class _Trained:
         return _result_names(self.training.forward)
 
     @cached_property
+    def gradients(self) -> GradientNames:
+        """What the backward calls the gradients of the forward's results and arguments."""
+        return GradientNames.of(self.training.forward)
+
+    @cached_property
     def saved(self) -> tuple[list[str], list[int]]:
         """Arguments and results (by position) that the backward reads."""
         op = self.training.forward
@@ -86,10 +91,10 @@ class _Trained:
             chosen = {names[i] for i in given}
             positions = [i for i, o in enumerate(self.training.forward.outputs) if _base(o) in chosen]
             op = pipeline.backward_op(self.training, positions)
-            like = {f"d_{name}": (shape, strides) for name, shape, strides in layout}
+            like = {self.gradients.arguments[name]: (shape, strides) for name, shape, strides in layout}
             lean = _lean(op)
             if not lean.operands:  # a gradient of zeros reads nothing; a cotangent still says on which device
-                lean = replace(lean, operands=(cotangent_operand(self.training.forward.outputs[positions[0]]),))
+                lean = replace(lean, operands=(self.gradients.cotangent(self.training.forward.outputs[positions[0]]),))
             self.backwards[key] = Differentiable(Runner(lean, sizes, like))
         return self.backwards[key]
 
@@ -156,6 +161,6 @@ class _Node(torch.autograd.Function):
             return (None, None, *[None] * len(arguments))
         backward = trained.backward(given, ctx.layout, ctx.sizes)
         values = dict(zip((*ctx.saved_names, *ctx.kept_names), ctx.saved_tensors, strict=True))
-        values.update({f"d_{names[i]}": cotangents[i] for i in given})
+        values.update({trained.gradients.results[names[i]]: cotangents[i] for i in given})
         found = dict(zip(_result_names(backward.runner.op), backward(values, ctx.scalars), strict=True))
-        return (None, None, *[found.get(f"d_{name}") for name in arguments])
+        return (None, None, *[found.get(trained.gradients.arguments[name]) for name in arguments])

@@ -6,7 +6,7 @@
 //   total_1_2 = sum[d0, d1](loss)
 //   out = total_1_2 / (float32(D0) * float32(D1))
 // whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(256, 4)
 void l1_loss_forward_f32(const float* __restrict__ input_ptr,    // [D0, D1]
                          const float* __restrict__ target_ptr,   // [D0, D1]
                          float* __restrict__ total_1_2_partial,  // [splits, m]

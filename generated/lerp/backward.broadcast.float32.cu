@@ -6,7 +6,7 @@
 //   sum_d_input = sum[d1, d2, d3](d_out * (1 - weight))
 //   d_input = sum_d_input
 // row: a block sums over D1, D2, D3, along the fast axis; cut into pieces that a second kernel adds up in order
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(256, 4)
 void lerp_backward_f32_d_end_and_1_more(const float* __restrict__ weight_ptr,     // [D1, 1, D3]
                                         const float* __restrict__ d_out_ptr,      // [D0, D1, D2, D3]
                                         float* __restrict__ d_end_ptr,            // [D0, D1, D2, D3]
@@ -67,7 +67,7 @@ void lerp_backward_f32_d_end_and_1_more_finish(const float* __restrict__ sum_d_i
 //   sum_d_weight = sum[d0, d2](d_out * d)
 //   d_weight = sum_d_weight
 // column: 32 neighbouring results a block, summed over D0, D2; cut into pieces that a second kernel adds up in order
-extern "C" __global__ __launch_bounds__(256)
+extern "C" __global__ __launch_bounds__(256, 4)
 void lerp_backward_f32_d_weight(const float* __restrict__ input_ptr,       // [D0, 1, 1, 1]
                                 const float* __restrict__ end_ptr,         // [D0, D1, D2, D3]
                                 const float* __restrict__ d_out_ptr,       // [D0, D1, D2, D3]
@@ -86,7 +86,7 @@ void lerp_backward_f32_d_weight(const float* __restrict__ input_ptr,       // [D
 
   fg::Vec<float, 4> sum_d_weight_v = {};
   if (inside) {
-    for (int at = begin + threadIdx.y; at < end; at += 8) {
+  for (int at = begin + threadIdx.y; at < end; at += 8) {
       int rest = at;
       const int j3 = fg::take(rest, n3);
       const int j2 = rest;

@@ -1,0 +1,328 @@
+"""Ops in torch's autograd: derivatives of every order, what is asked for and what is kept, what is refused."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+import fusegen as fg
+from fusegen.core.ir import refs
+
+pytestmark = pytest.mark.emulator
+
+
+@fg.op
+def lerp(x, y, w):  # type: ignore[no-untyped-def]
+    return x + w * (y - x)
+
+
+@fg.op
+def cell(gates, c0):  # type: ignore[no-untyped-def]
+    i, f, g, o = fg.split(gates, 4)
+    c = c0 * fg.sigmoid(f) + fg.sigmoid(i) * fg.tanh(g)
+    return fg.tanh(c) * fg.sigmoid(o), c
+
+
+@fg.op
+def norm(x, weight, *, eps=1e-5):  # type: ignore[no-untyped-def]
+    rstd = fg.rsqrt(fg.mean(x * x, -1, keepdims=True) + eps)
+    return x * rstd * weight
+
+
+@fg.op
+def mixture(x, y):  # type: ignore[no-untyped-def]
+    return fg.where(x > y, fg.exp(-x * x), fg.sin(y)) * fg.softplus(x) + fg.log1p(y * y), fg.hypot(x, y + 3)
+
+
+def leaves(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(s, dtype=dtype, generator=generator).requires_grad_() for s in shapes]
+
+
+CASES = {
+    "lerp": (lerp, [(2, 3), (3,), (2, 1)]),
+    "lerp, other ranks": (lerp, [(2, 3, 4), (2, 2, 3, 4), ()]),
+    "cell": (cell, [(3, 8), (3, 2)]),
+    "norm": (norm, [(3, 4), (4,)]),
+    "mixture": (mixture, [(4,), (3, 1)]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_first_and_second_derivatives_against_finite_differences(name: str) -> None:
+    op, shapes = CASES[name]
+    inputs = leaves(*shapes)
+    assert gradcheck(op, inputs, check_batched_grad=False)
+    assert gradgradcheck(op, inputs)
+
+
+@pytest.mark.parametrize("wanted", list(itertools.product([False, True], repeat=3)), ids=str)
+def test_any_subset_of_gradients(wanted: tuple[bool, ...]) -> None:
+    inputs = [t.detach().requires_grad_(w) for t, w in zip(leaves((4, 5), (5,), (4, 1)), wanted, strict=True)]
+    result = lerp(*inputs)
+    assert result.requires_grad == any(wanted)
+    if not any(wanted):
+        return
+    cotangent = torch.randn_like(result)
+    asked = [t for t in inputs if t.requires_grad]
+    ours = torch.autograd.grad(result, asked, cotangent)
+    x, y, w = inputs
+    theirs = torch.autograd.grad(x + w * (y - x), asked, cotangent)
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_unwanted_gradients_cost_nothing() -> None:
+    op = lerp.backward(*leaves((4, 5), (5,), (4, 1)), wanted=("x",))
+    assert [o.name for o in op.outputs] == ["d_x"]
+    assert "y" not in {ref.name for output in op.outputs for ref in refs(output.expr)}
+
+
+@pytest.mark.parametrize("used", [(0,), (1,), (0, 1)], ids=str)
+def test_results_without_a_cotangent(used: tuple[int, ...]) -> None:
+    x, y = leaves((3, 4), (4,))
+    results = mixture(x, y)
+    expected = (
+        torch.where(x > y, torch.exp(-x * x), torch.sin(y)) * torch.nn.functional.softplus(x) + torch.log1p(y * y),
+        torch.hypot(x, y + 3),
+    )
+    ours = torch.autograd.grad(sum(results[i].sum() for i in used), (x, y))
+    theirs = torch.autograd.grad(sum(expected[i].sum() for i in used), (x, y))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_third_derivatives_and_beyond() -> None:
+    op = fg.op(lambda x: fg.exp(2 * x) * fg.sin(x), name="waves")
+    (x,) = leaves((6,))
+    ours, theirs = op(x), torch.exp(2 * x) * torch.sin(x)
+    for _ in range(4):
+        (ours,) = torch.autograd.grad(ours.sum(), x, create_graph=True)
+        (theirs,) = torch.autograd.grad(theirs.sum(), x, create_graph=True)
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_the_graph_can_be_walked_twice_only_if_it_is_retained() -> None:
+    (x,) = leaves((3,))
+    out = lerp(x, x * 2, 0.5)
+    first = torch.autograd.grad(out.sum(), x, retain_graph=True)
+    assert torch.equal(torch.autograd.grad(out.sum(), x)[0], first[0])
+    with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+        torch.autograd.grad(out.sum(), x)
+
+
+def test_no_graph_where_torch_makes_none() -> None:
+    (x,) = leaves((3,))
+    with torch.no_grad():
+        assert not lerp(x, x, 0.5).requires_grad
+    with torch.inference_mode():
+        assert lerp(x, x, 0.5).is_inference()
+    assert not lerp(x.detach(), x.detach(), 0.5).requires_grad
+    with torch.enable_grad():
+        assert lerp(x, x, 0.5).requires_grad
+
+
+def test_gradients_accumulate_and_arguments_may_be_the_same_tensor() -> None:
+    (x,) = leaves((3,))
+    lerp(x, x * x, x).sum().backward()
+    lerp(x, x * x, x).sum().backward()
+    expected = torch.autograd.grad((x + x * (x * x - x)).sum(), x)[0]
+    torch.testing.assert_close(x.grad, 2 * expected)
+
+
+def test_results_are_used_again_by_ops_and_by_torch() -> None:
+    x, y = leaves((3, 4), (4,))
+
+    def network(first: Any, second: Any) -> torch.Tensor:
+        h = first(x, y, 0.25)
+        return (second(h) * h + torch.nn.functional.gelu(h)).sum()
+
+    square = fg.op(lambda h: h * h, name="squares")
+    ours = torch.autograd.grad(network(lerp, square), (x, y))
+    theirs = torch.autograd.grad(network(torch.lerp, torch.square), (x, y))
+    for a, b in zip(ours, theirs, strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def test_integer_arguments_and_results_have_no_gradient() -> None:
+    @fg.op
+    def scaled(x, n):  # type: ignore[no-untyped-def]
+        return x * n, n + 1, x > 0
+
+    (x,) = leaves((3,))
+    n = torch.tensor([1, 2, 3])
+    out, following, positive = scaled(x, n)
+    assert out.requires_grad and not following.requires_grad and not positive.requires_grad
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    assert gradient.tolist() == [1, 2, 3]
+
+
+def test_a_gradient_has_the_dtype_of_its_argument() -> None:
+    x = torch.randn(4, dtype=torch.float16).requires_grad_()
+    y = torch.randn(3, 1, dtype=torch.float32).requires_grad_()
+    w = torch.randn(3, 4, dtype=torch.float64).requires_grad_()
+    gradients = torch.autograd.grad(lerp(x, y, w).sum(), (x, y, w))
+    theirs = torch.autograd.grad((x + w * (y - x)).sum(), (x, y, w))
+    for a, b in zip(gradients, theirs, strict=True):
+        assert a.dtype is b.dtype and a.shape == b.shape
+        torch.testing.assert_close(a, b, rtol=1e-2, atol=1e-2)
+
+
+def test_a_constant_result_has_a_gradient_of_zeros() -> None:
+    for body in (fg.floor, fg.sign, lambda x: fg.stop_gradient(x) + 1, lambda x: 0 * fg.round(x)):
+        (x,) = leaves((2, 3))
+        (gradient,) = torch.autograd.grad(fg.op(lambda x, _b=body: _b(x), name="steps")(x).sum(), x)
+        assert torch.equal(gradient, torch.zeros(2, 3))
+
+
+def test_stop_gradient() -> None:
+    op = fg.op(lambda x, y: x * fg.stop_gradient(y * x) + fg.stop_gradient(y), name="stopped")
+    x, y = leaves((3,), (3,))
+    gx, gy = torch.autograd.grad(op(x, y).sum(), (x, y))
+    torch.testing.assert_close(gx, (x * y).detach())
+    assert not gy.any()
+
+
+# -- a gradient of one's own -----------------------------------------------------------------------------------------
+
+
+def test_a_straight_through_estimator() -> None:
+    @fg.op
+    def rounded(x):  # type: ignore[no-untyped-def]
+        return fg.round(x)
+
+    @rounded.gradient
+    def _(d_out, x):  # type: ignore[no-untyped-def]
+        return fg.where(fg.abs(x) < 1, d_out, 0)
+
+    x = torch.tensor([-2.0, -0.4, 0.6, 3.0], requires_grad=True)
+    out = rounded(x)
+    assert out.tolist() == [-2, 0, 1, 3]
+    (gradient,) = torch.autograd.grad(out, x, torch.tensor([1.0, 2, 3, 4]))
+    assert gradient.tolist() == [0, 2, 3, 0]
+
+
+def test_an_overridden_gradient_is_summed_over_broadcasts_and_differentiated_again() -> None:
+    @fg.op
+    def product(x, y, *, scale=2.0):  # type: ignore[no-untyped-def]
+        return scale * x * y, x + y
+
+    @product.gradient
+    def _(d_product, d_sum, x, y, scale):  # type: ignore[no-untyped-def]
+        return scale * d_product * y + d_sum, scale * d_product * x + d_sum
+
+    inputs = leaves((3, 4), (4,))
+    assert gradcheck(lambda x, y: product(x, y, scale=3.0), inputs)
+    assert gradgradcheck(lambda x, y: product(x, y, scale=3.0), inputs)
+    (gradient,) = torch.autograd.grad(product(*inputs)[1].sum(), inputs[1])
+    assert gradient.tolist() == [3.0] * 4
+
+
+def test_wrong_overrides_are_explained() -> None:
+    op = fg.op(lambda x, y: x * y, name="wrong")
+    op.gradient(lambda d_out, x, y: d_out * y)
+    x, y = leaves((3,), (3,))
+    with pytest.raises(fg.DerivativeError, match="one for each tensor argument: x, y"):
+        op(x, y).sum().backward()
+    outer = fg.op(lambda x, y: op(x, y) + 1, name="outer")
+    with pytest.raises(fg.DeclarationError, match="whose gradient is overridden, inside another op"):
+        outer(x, y)
+
+
+# -- memory ----------------------------------------------------------------------------------------------------------
+
+
+def saved(op: Any, *inputs: torch.Tensor) -> list[torch.Tensor]:
+    """What the graph holds on to."""
+    kept: list[torch.Tensor] = []
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+        op(*inputs)
+    return kept
+
+
+def test_training_keeps_what_the_backward_reads_and_no_copies() -> None:
+    x, y, w = leaves((40, 50), (40, 50), (50,))
+    addresses = {t.data_ptr() for t in (x, y, w)}
+    assert {t.data_ptr() for t in saved(lerp, x, y, w)} <= addresses
+    kept = saved(norm, x, w)
+    assert sum(t.numel() for t in kept if t.data_ptr() not in addresses) <= 40, "one number a row"
+    assert not saved(fg.op(lambda x: 3 * x + 1, name="affine"), x), "a linear op's gradient reads nothing"
+    third = w.detach().requires_grad_()
+    assert third.data_ptr() not in {t.data_ptr() for t in saved(lerp, x.detach(), y.detach(), third)}, "not by itself"
+
+
+def test_an_output_is_kept_where_that_replaces_reading_two_inputs() -> None:
+    x, y = leaves((30, 20), (30, 20))
+    op = fg.op(lambda x, y: fg.sigmoid(x + y), name="gate")
+    assert [t.shape for t in saved(op, x, y)] == [(30, 20)]
+    assert gradcheck(op, leaves((3, 2), (3, 2)))
+    (x, y) = leaves((3,), (3,))
+    out = op(x, y)
+    gradients = torch.autograd.grad(out.sum(), (x, y))
+    torch.testing.assert_close(gradients[0], (out * (1 - out)).detach())
+
+
+def test_changing_a_saved_tensor_is_an_error() -> None:
+    x, y = leaves((3,), (3,))
+    hidden = x * 1
+    out = fg.op(lambda x, y: x * y, name="mul")(hidden, y)
+    hidden.add_(1)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        out.sum().backward()
+
+
+def test_views_are_arguments_like_others_and_results_are_no_views() -> None:
+    (x,) = leaves((4, 6))
+    view = x.t()[1:4]
+    out = lerp(view, view * 2, 0.5)
+    assert not out._is_view()
+    (gradient,) = torch.autograd.grad(out.sum(), x)
+    expected = torch.zeros_like(x)
+    expected[:, 1:4] = 1.5
+    torch.testing.assert_close(gradient, expected)
+
+
+def test_cotangents_of_any_layout() -> None:
+    x, y = leaves((6, 5), (5,))
+    out = lerp(x, y, 0.25)
+    for cotangent in (
+        torch.ones(()).double().expand(6, 5), torch.randn(5, 6).double().t(), torch.randn(6, 11).double()[:, 1::2],
+    ):  # fmt: skip
+        ours = torch.autograd.grad(out, (x, y), cotangent, retain_graph=True)
+        torch.testing.assert_close(ours[0], 0.75 * cotangent)
+        torch.testing.assert_close(ours[1], 0.25 * cotangent.sum(0))
+        assert ours[0].stride() == x.stride()
+
+
+# -- refused before anything is launched -----------------------------------------------------------------------------
+
+
+def test_wrong_dtypes_and_layouts() -> None:
+    x = torch.randn(3)
+    with pytest.raises(fg.DtypeError, match=r"argument y\n  given:    a tensor of torch.complex64"):
+        lerp(x, x.to(torch.complex64), 0.5)
+    with pytest.raises(fg.DtypeError, match=r"layout torch\.sparse_coo"):
+        lerp(x, x.to_sparse(), 0.5)
+
+
+def test_mixed_devices() -> None:
+    x = torch.randn(3)
+    with pytest.raises(fg.DeviceError, match="meta"):
+        lerp(x, x.to("meta"), 0.5)
+
+
+def test_out_takes_no_part_in_autograd() -> None:
+    (x,) = leaves((3,))
+    with pytest.raises(fg.DerivativeError, match=r"torch.no_grad\(\), or without out="):
+        lerp(x, x, 0.5, out=torch.empty(3, dtype=x.dtype))
+    with torch.no_grad():
+        lerp(x, x, 0.5, out=torch.empty(3, dtype=x.dtype))
