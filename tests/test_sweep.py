@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import importlib.util
 import math
-import sys
-from pathlib import Path
-from typing import Any
 
 import mpmath
 import pytest
@@ -14,21 +10,9 @@ import torch
 
 import fusegen as fg
 from fusegen.declare.language import NOT_FUNCTIONS, TABLE_FUNCTIONS
+from tools import accuracy, accuracy_cases
 
-TOOL = Path(__file__).resolve().parents[1] / "tools" / "accuracy.py"
-
-
-def _load() -> Any:
-    spec = importlib.util.spec_from_file_location("accuracy", TOOL)
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["accuracy"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-accuracy = _load()
-CASES = {case.name: case for case in accuracy.cases()}
+CASES = {case.name: case for case in accuracy_cases.cases()}
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 
 
@@ -39,12 +23,12 @@ def test_value_and_derivative_stay_within_their_bounds(name: str, dtype: torch.d
 
 
 def test_every_row_of_floats_is_swept() -> None:
-    assert {*NOT_FUNCTIONS, *TABLE_FUNCTIONS} - set(CASES) <= accuracy.NOT_SWEPT
+    assert {*NOT_FUNCTIONS, *TABLE_FUNCTIONS} - set(CASES) <= accuracy_cases.NOT_SWEPT
 
 
 def test_every_activation_of_the_library_is_swept() -> None:
     public = {name for name, value in vars(fg.ops.activations).items() if isinstance(value, fg.FusedOp)}
-    swept = {name.partition(",")[0] for name in accuracy.ACTIVATIONS}
+    swept = {name.partition(",")[0] for name in accuracy_cases.ACTIVATIONS}
     assert public - swept == {"prelu", "crelu"}, "these two are not functions of one number"
 
 

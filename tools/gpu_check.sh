@@ -41,7 +41,7 @@ for name in $parts; do
     bench) part bench python3 -m tools.bench --write "$OUT/performance.md" ;;
     quick) part quick python3 -m tools.bench --quick ;;
     accuracy)
-      part accuracy python3 tools/accuracy.py
+      part accuracy python3 -m tools.accuracy
       cp docs/accuracy.md "$OUT/accuracy.md"
       ;;
     *) echo "unknown part: $name" >&2; exit 2 ;;

@@ -126,6 +126,7 @@ def register_function(
     derivative: Callable[..., Any] | None = None,
     sympy: Callable[..., Any] | None = None,
     header: str = "",
+    smooth: bool = True,
     doc: str = "",
 ) -> Callable[..., Value]:
     """Add a scalar function to the language and return it.
@@ -138,6 +139,8 @@ def register_function(
         derivative: ``derivative(*args, y)`` returns one expression per argument (None for zero), built with ``+ - * /``
             and fusegen's table functions through ``fg.table``.
         sympy: ``sympy(sp, *args)`` instead, for sympy to differentiate.
+        smooth: False for a function that is constant between its jumps: its derivative is zero. Without it, and without
+            a derivative, asking for one is an error.
         header: CUDA text of device functions that ``cuda`` calls, placed before the kernel.
 
     Raises:
@@ -146,7 +149,7 @@ def register_function(
     row = Function(
         name, arity, Kind.FLOAT, cuda, reference, partials=derivative, sympy=sympy, header=header, cost=16, doc=doc,
         builtin=False,
-        smooth=derivative is not None or sympy is not None,
+        smooth=smooth,
     )  # fmt: skip
     return _bind(register(row))
 

@@ -23,7 +23,7 @@ def _is_call(expr: Expr, name: str) -> bool:
 
 
 def _fold_product(node: Call) -> Expr | None:
-    """1 * x, -1 * x, 2 * (3 * x), (-a) * b, and 0 * x (a derivative that is identically zero)."""
+    """1 * x, -1 * x, 2 * (3 * x), (-a) * b. Not 0 * x, which is NaN where x is infinite."""
     if node.function != "mul" or not node.dtype.is_float:
         return None
     a, b = node.args
@@ -33,8 +33,6 @@ def _fold_product(node: Call) -> Expr | None:
             return other
         if value == -1:
             return -other
-        if value == 0:
-            return const(0, node.dtype)
         if _is_call(this, "neg"):
             return -(this.children[0] * other if this is a else other * this.children[0])
         inner = _value(other.children[0]) if value is not None and _is_call(other, "mul") else None
@@ -76,13 +74,11 @@ def _fold_sign(node: Call) -> Expr | None:
 
 
 def _fold_quotient(node: Call) -> Expr | None:
-    """x / 1, 0 / x, (-a) / b."""
+    """x / 1, (-a) / b."""
     if node.function != "div":
         return None
     a, b = node.args
     if _value(b) == 1:
-        return a
-    if _value(a) == 0:
         return a
     if _is_call(a, "neg"):
         return -(a.children[0] / b)

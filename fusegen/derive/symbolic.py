@@ -113,6 +113,42 @@ class _Where(sp.Function):  # type: ignore[misc]
         return _Where(condition, a.diff(symbol), b.diff(symbol))
 
 
+class _Kept(sp.Function):  # type: ignore[misc]
+    """Arithmetic that sympy would simplify away, as floats do not: ``(x + 1e8) - 1e8``, ``0 * x``.
+
+    Stands for the value as it was written; its derivative is that of its operands.
+    """
+
+    function: str
+    operands: tuple[Any, ...]
+    detail: str
+
+    def _eval_derivative(self, symbol: Any) -> Any:
+        a, *rest = self.operands
+        if self.function == "neg":
+            return -a.diff(symbol)
+        if self.function == "powi":
+            return int(self.detail) * a ** (int(self.detail) - 1) * a.diff(symbol)
+        (b,) = rest
+        if self.function in ("add", "sub"):
+            return a.diff(symbol) + (1 if self.function == "add" else -1) * b.diff(symbol)
+        if self.function == "mul":
+            return a.diff(symbol) * b + a * b.diff(symbol)
+        return a.diff(symbol) / b - a * b.diff(symbol) / b**2
+
+
+def _loses(node: Call, args: Sequence[Any], result: Any) -> bool:
+    """Whether sympy dropped something: a symbol, or constants of opposite signs that met in a sum."""
+    if set().union(*(arg.free_symbols for arg in args)) != result.free_symbols:
+        return True
+    if node.function not in ("add", "sub"):
+        return False
+    signs = [arg.as_coeff_Add()[0] for arg in args]
+    if node.function == "sub":
+        signs[1] = -signs[1]
+    return bool(signs[0] * signs[1] < 0)
+
+
 class _Cast(sp.Function):  # type: ignore[misc]
     """A conversion between float dtypes: derivative one."""
 
@@ -136,9 +172,14 @@ def _cast(target: DType, detail: str) -> Any:
 
 
 class Bridge:
-    """Converts expressions to sympy and back, remembering which symbol stands for what."""
+    """Converts expressions to sympy and back, remembering which symbol stands for what.
 
-    def __init__(self) -> None:
+    ``faithful``: for what a declaration says, as opposed to a row's derivative: conditions stay whole, and arithmetic
+    that sympy would simplify away is kept.
+    """
+
+    def __init__(self, faithful: bool = False) -> None:
+        self.faithful = faithful
         self.symbols: dict[Any, Expr] = {}
         # What sympy's term came from: on the way back it reads as the declaration wrote it, and so is still the same
         # object as in the forward pass, where it can be shared or saved.
@@ -157,19 +198,26 @@ class Bridge:
     def _node(self, node: Expr, done: dict[Expr, Any]) -> Any:
         if isinstance(node, Const) and node.dtype.is_float and node.value == node.value and abs(node.value) < 1e300:
             return sp.Rational(repr(node.value))
-        if not isinstance(node, Call) or (not node.dtype.is_float and node.dtype is not bool_):
+        if not isinstance(node, Call) or (not node.dtype.is_float and (self.faithful or node.dtype is not bool_)):
             return self._opaque(node)
         args = [done[child] for child in node.args]
         if node.function in _ARITHMETIC and node.dtype.is_float:
-            return _arithmetic(node, args)
+            result = _arithmetic(node, args)
+            return self._kept(node, args, result) if self.faithful and _loses(node, args, result) else result
         if node.function == "cast":
             if node.args[0].dtype.is_float and node.dtype.is_float:
                 return _cast(node.dtype, node.detail)(*args)
             return self._opaque(node)
-        row = lookup(node.function)
-        if node.dtype is bool_ and row.kind not in (Kind.COMPARE, Kind.PREDICATE, Kind.LOGICAL):
-            return self._opaque(node)
         return _function(node.function, node.detail)(*args)
+
+    def _kept(self, node: Call, args: Sequence[Any], result: Any) -> Any:
+        fields = {"function": node.function, "operands": tuple(args), "detail": node.detail}
+        symbols = sorted(set().union(*(arg.free_symbols for arg in args)), key=lambda symbol: symbol.name)
+        if not symbols:
+            return result
+        kept = type(f"_kept{len(self.originals)}", (_Kept,), fields)(*symbols)
+        self.originals[kept] = node
+        return kept
 
     def _opaque(self, node: Expr) -> Any:
         name = node.name if isinstance(node, Ref) else f"_opaque{len(self.symbols)}"
@@ -322,7 +370,7 @@ def partials(root: Expr, wanted: Sequence[Ref]) -> dict[Ref, Expr]:
 
     Every other reference in ``root`` counts as a constant.
     """
-    bridge = Bridge()
+    bridge = Bridge(faithful=True)
     expr = bridge.to_sympy(root)
     symbols = {known: symbol for symbol, known in bridge.symbols.items()}
     found: dict[Ref, Expr] = {}

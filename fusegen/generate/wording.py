@@ -83,4 +83,4 @@ def explain(kernel: Kernel, schedule: Schedule) -> str:
         return f"serial: a thread a result, which sums over {over}"
     if schedule.template == "row":
         return f"row: a block sums over {over}, along the fast axis{pieces}"
-    return f"column: 32 neighbouring results a block, summed over {over}{pieces}"
+    return f"column: {32 * schedule.vector} neighbouring results a block, summed over {over}{pieces}"

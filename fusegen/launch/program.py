@@ -180,5 +180,7 @@ def _static(param: Param, schedule: Schedule, launch: Launch) -> bytes:
 
 
 def scalar_value(scalar: Scalar, value: Any) -> Any:
-    """A Python number as the kernel's scalar wants it."""
-    return float(value) if scalar.dtype.is_float else value
+    """A Python number as the kernel's scalar wants it; beyond float32 it is infinite, as in torch."""
+    if not scalar.dtype.is_float:
+        return value
+    return float(value) if scalar.dtype.size == 8 else ctypes.c_float(value).value

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fusegen import pipeline
-from fusegen.core.ir import Op, refs
+from fusegen.core.ir import Call, Expr, Op, refs
 from fusegen.derive.gradient import GradientNames
 from fusegen.derive.training import Training
 from fusegen.wrap import tensors
@@ -92,7 +92,8 @@ class _Trained:
             positions = [i for i, o in enumerate(self.training.forward.outputs) if _base(o) in chosen]
             op = pipeline.backward_op(self.training, positions)
             like = {self.gradients.arguments[name]: (shape, strides) for name, shape, strides in layout}
-            lean = _lean(op)
+            reached = {self.gradients.arguments[name] for name in _reached(self.training.forward, positions)}
+            lean = _lean(op, reached)
             if not lean.operands:  # a gradient of zeros reads nothing; a cotangent still says on which device
                 lean = replace(lean, operands=(self.gradients.cotangent(self.training.forward.outputs[positions[0]]),))
             self.backwards[key] = Differentiable(Runner(lean, sizes, like))
@@ -116,9 +117,30 @@ def _read_operands(op: Op) -> list[Any]:
     return [o for o in op.operands if o.name in read]
 
 
-def _lean(op: Op) -> Op:
-    """Without operands that are there only for their sizes: those are handed over as numbers."""
+def _lean(op: Op, names: set[str]) -> Op:
+    """Only the outputs called ``names``, without operands that are there only for their sizes (handed over as numbers)."""
+    op = replace(op, outputs=tuple(o for o in op.outputs if _base(o) in names))
     return replace(op, operands=tuple(_read_operands(op)))
+
+
+def _reached(op: Op, positions: Sequence[int]) -> set[str]:
+    """Arguments that the outputs at ``positions`` are computed from. Others have no gradient (None), as in torch; those
+    reached only through steps have a gradient of zeros."""
+    reduces, outputs = op.expand()
+    inner = {reduce.ref: reduce.expr for reduce in reduces}
+    arguments = {operand.ref: _base(operand) for operand in op.operands}
+    found: set[str] = set()
+    seen: set[Expr] = set()
+    stack: list[Expr] = [outputs[position].expr for position in positions]
+    while stack:
+        node = stack.pop()
+        if node in seen or (isinstance(node, Call) and node.function == "barrier"):
+            continue
+        seen.add(node)
+        if node in arguments:
+            found.add(arguments[node])
+        stack += [inner[node]] if node in inner else node.children
+    return found
 
 
 def _axis_sizes(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -160,6 +182,8 @@ class _Node(torch.autograd.Function):
         if not given:
             return (None, None, *[None] * len(arguments))
         backward = trained.backward(given, ctx.layout, ctx.sizes)
+        if not backward.runner.op.outputs:
+            return (None, None, *[None] * len(arguments))
         values = dict(zip((*ctx.saved_names, *ctx.kept_names), ctx.saved_tensors, strict=True))
         values.update({trained.gradients.results[names[i]]: cotangents[i] for i in given})
         found = dict(zip(_result_names(backward.runner.op), backward(values, ctx.scalars), strict=True))

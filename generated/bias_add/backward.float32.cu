@@ -5,7 +5,7 @@
 //   d_input = d_out
 //   sum_d_bias = sum[d0](d_out)
 //   d_bias = sum_d_bias
-// column: 32 neighbouring results a block, summed over D0; cut into pieces that a second kernel adds up in order
+// column: 128 neighbouring results a block, summed over D0; cut into pieces that a second kernel adds up in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void bias_add_backward_f32(const float* __restrict__ d_out_ptr,     // [D0, D1]
                            float* __restrict__ d_input_ptr,         // [D0, D1]
@@ -20,7 +20,7 @@ void bias_add_backward_f32(const float* __restrict__ d_out_ptr,     // [D0, D1]
 
   fg::Vec<float, 4> sum_d_bias_v = {};
   if (inside) {
-  for (int at = begin + threadIdx.y; at < end; at += 8) {
+    for (int at = begin + threadIdx.y; at < end; at += 8) {
       const int j1 = at;
       const auto d_out_v = fg::load_vector<4>(d_out_ptr + j0 + j1 * d_out_stride1);
       fg::Vec<float, 4> d_input_v;

@@ -8,7 +8,7 @@
 //   d_input = d_out * sum
 //   sum_d_bias = sum[d0](d_input)
 //   d_bias = sum_d_bias
-// column: 32 neighbouring results a block, summed over D0; cut into pieces that a second kernel adds up in order
+// column: 256 neighbouring results a block, summed over D0; cut into pieces that a second kernel adds up in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void bias_silu_backward_bf16(const bf16* __restrict__ input_ptr,      // [D0, D1]
                              const bf16* __restrict__ bias_ptr,       // [D1]
@@ -26,7 +26,7 @@ void bias_silu_backward_bf16(const bf16* __restrict__ input_ptr,      // [D0, D1
   fg::Vec<float, 8> sum_d_bias_v = {};
   if (inside) {
     const auto bias_v = fg::load_vector<8>(bias_ptr + j0);
-  for (int at = begin + threadIdx.y; at < end; at += 8) {
+    for (int at = begin + threadIdx.y; at < end; at += 8) {
       const int j1 = at;
       const auto input_v = fg::load_vector<8>(input_ptr + j0 + j1 * input_stride1);
       const auto d_out_v = fg::load_vector<8>(d_out_ptr + j0 + j1 * d_out_stride1);

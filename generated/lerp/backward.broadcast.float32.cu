@@ -66,7 +66,7 @@ void lerp_backward_f32_d_end_and_1_more_finish(const float* __restrict__ sum_d_i
 //   d = end - input
 //   sum_d_weight = sum[d0, d2](d_out * d)
 //   d_weight = sum_d_weight
-// column: 32 neighbouring results a block, summed over D0, D2; cut into pieces that a second kernel adds up in order
+// column: 128 neighbouring results a block, summed over D0, D2; cut into pieces that a second kernel adds up in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void lerp_backward_f32_d_weight(const float* __restrict__ input_ptr,       // [D0, 1, 1, 1]
                                 const float* __restrict__ end_ptr,         // [D0, D1, D2, D3]
@@ -86,7 +86,7 @@ void lerp_backward_f32_d_weight(const float* __restrict__ input_ptr,       // [D
 
   fg::Vec<float, 4> sum_d_weight_v = {};
   if (inside) {
-  for (int at = begin + threadIdx.y; at < end; at += 8) {
+    for (int at = begin + threadIdx.y; at < end; at += 8) {
       int rest = at;
       const int j3 = fg::take(rest, n3);
       const int j2 = rest;

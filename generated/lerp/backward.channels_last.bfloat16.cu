@@ -7,7 +7,7 @@
 //   d_end = d_out * weight
 //   sum_d_weight = sum[d0, d2, d3](d_out * d)
 //   d_weight = sum_d_weight
-// column: 32 neighbouring results a block, summed over D0, D2, D3; cut into pieces that a second kernel adds up in
+// column: 256 neighbouring results a block, summed over D0, D2, D3; cut into pieces that a second kernel adds up in
 //     order
 extern "C" __global__ __launch_bounds__(256, 4)
 void lerp_backward_bf16(const bf16* __restrict__ input_ptr,        // [D0, D1, D2, D3]
@@ -29,7 +29,7 @@ void lerp_backward_bf16(const bf16* __restrict__ input_ptr,        // [D0, D1, D
   fg::Vec<float, 8> sum_d_weight_v = {};
   if (inside) {
     const auto weight_v = fg::load_vector<8>(weight_ptr + j0);
-  for (int at = begin + threadIdx.y; at < end; at += 8) {
+    for (int at = begin + threadIdx.y; at < end; at += 8) {
       const int j1 = at;
       const auto input_v = fg::load_vector<8>(input_ptr + j0 + j1 * input_stride1);
       const auto end_v = fg::load_vector<8>(end_ptr + j0 + j1 * end_stride1);

@@ -9,7 +9,7 @@
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 //   d_bias = sum_d_bias
-// column: 32 neighbouring results a block, summed over D0; cut into pieces that a second kernel adds up in order
+// column: 128 neighbouring results a block, summed over D0; cut into pieces that a second kernel adds up in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void residual_bias_hardshrink_backward_f32(const float* __restrict__ input_ptr,     // [D0, D1]
                                            const float* __restrict__ bias_ptr,      // [D1]
@@ -31,7 +31,7 @@ void residual_bias_hardshrink_backward_f32(const float* __restrict__ input_ptr, 
   fg::Vec<float, 4> sum_d_bias_v = {};
   if (inside) {
     const auto bias_v = fg::load_vector<4>(bias_ptr + j0);
-  for (int at = begin + threadIdx.y; at < end; at += 8) {
+    for (int at = begin + threadIdx.y; at < end; at += 8) {
       const int j1 = at;
       const auto input_v = fg::load_vector<4>(input_ptr + j0 + j1 * input_stride1);
       const auto residual_v = fg::load_vector<4>(residual_ptr + j0 + j1 * residual_stride1);

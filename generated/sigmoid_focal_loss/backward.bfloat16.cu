@@ -9,19 +9,19 @@
 //   prod = diff_targets * (1 - sigmoid_inputs) * sigmoid_inputs
 //   sigmoid_value = sigmoid(-inputs)
 //   prod_diff = diff * (prod - targets * (1 - sigmoid_value) * sigmoid_value)
+//   above_alpha = alpha >= 0
+//   weight = where(above_alpha, alpha * targets + (1 - alpha) * diff_targets, 1)
 //   prod_2 = sigmoid_inputs * diff_targets
 //   missed = prod_2 + sigmoid_value * targets
 //   prod_gamma = gamma * pow(missed, gamma - 1)
-//   above_alpha = alpha >= 0
-//   weight = where(above_alpha, alpha * targets + (1 - alpha) * diff_targets, 1)
 //   pow_missed_gamma = pow(missed, gamma)
 //   prod_weight = (diff_targets - sigmoid_value) * pow_missed_gamma * weight
-//   sum = where(same_gamma, 0, prod_diff * prod_gamma * weight) + prod_weight
-//   prod_weight_2 = diff * (sigmoid_value - sigmoid_inputs) * prod_gamma * weight
+//   sum = where(same_gamma, 0, prod_diff * weight * prod_gamma) + prod_weight
+//   prod_3 = diff * (sigmoid_value - sigmoid_inputs) * weight * prod_gamma
 //   chosen = where(above_alpha, diff * pow_missed_gamma * (2 * alpha - 1), 0)
-//   sum_2 = where(same_gamma, 0, prod_weight_2) + chosen
+//   prod_weight_2 = inputs * pow_missed_gamma * weight
 //   d_inputs = d_loss * sum
-//   d_targets = d_loss * (sum_2 - inputs * pow_missed_gamma * weight)
+//   d_targets = d_loss * (where(same_gamma, 0, prod_3) + chosen - prod_weight_2)
 // elementwise: 8 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
 void sigmoid_focal_loss_backward_bf16(const bf16* __restrict__ inputs_ptr,   // [D0, D1]
@@ -52,19 +52,19 @@ void sigmoid_focal_loss_backward_bf16(const bf16* __restrict__ inputs_ptr,   // 
     const float prod = diff_targets * (1.0f - sigmoid_inputs) * sigmoid_inputs;
     const float sigmoid_value = fg::fast_sigmoid(-inputs);
     const float prod_diff = diff * (prod - targets * (1.0f - sigmoid_value) * sigmoid_value);
+    const bool above_alpha = alpha >= 0.0f;
+    const float weight = above_alpha ? alpha * targets + (1.0f - alpha) * diff_targets : 1.0f;
     const float prod_2 = sigmoid_inputs * diff_targets;
     const float missed = prod_2 + sigmoid_value * targets;
     const float prod_gamma = gamma_ * powf(missed, gamma_ - 1.0f);
-    const bool above_alpha = alpha >= 0.0f;
-    const float weight = above_alpha ? alpha * targets + (1.0f - alpha) * diff_targets : 1.0f;
     const float pow_missed_gamma = powf(missed, gamma_);
     const float prod_weight = (diff_targets - sigmoid_value) * pow_missed_gamma * weight;
-    const float sum = (same_gamma ? 0.0f : prod_diff * prod_gamma * weight) + prod_weight;
-    const float prod_weight_2 = diff * (sigmoid_value - sigmoid_inputs) * prod_gamma * weight;
+    const float sum = (same_gamma ? 0.0f : prod_diff * weight * prod_gamma) + prod_weight;
+    const float prod_3 = diff * (sigmoid_value - sigmoid_inputs) * weight * prod_gamma;
     const float chosen = above_alpha ? diff * pow_missed_gamma * (2.0f * alpha - 1.0f) : 0.0f;
-    const float sum_2 = (same_gamma ? 0.0f : prod_weight_2) + chosen;
+    const float prod_weight_2 = inputs * pow_missed_gamma * weight;
     d_inputs_v[k] = d_loss * sum;
-    d_targets_v[k] = d_loss * (sum_2 - inputs * pow_missed_gamma * weight);
+    d_targets_v[k] = d_loss * ((same_gamma ? 0.0f : prod_3) + chosen - prod_weight_2);
   }
   fg::store_vector<8>(d_inputs_ptr + at, d_inputs_v);
   fg::store_vector<8>(d_targets_ptr + at, d_targets_v);

@@ -1,0 +1,120 @@
+"""Defects that a reviewer found, each with the smallest case that showed it."""
+
+from __future__ import annotations
+
+import copy
+import math
+import pickle
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fusegen as fg
+
+INF = math.inf
+
+
+def _gradients(f: Callable[[Any], Any], x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Of ``f`` as an op, and of ``f`` in eager torch."""
+    ours, theirs = (x.clone().requires_grad_() for _ in range(2))
+    mine = torch.autograd.grad(fg.op(f)(ours).sum(), ours)[0]
+    return mine, torch.autograd.grad(f(theirs).sum(), theirs)[0]
+
+
+@pytest.mark.parametrize(
+    ("f", "x"),
+    [
+        pytest.param(lambda x: (x + 1e8 - 1e8) ** 2 * x, [1.3, 100.0], id="rounding by a large constant"),
+        pytest.param(lambda x: (x / x + x) * x, [2.0, -0.5], id="a quotient that sympy cancels"),
+        pytest.param(lambda x: abs(x * 0 + x) * x, [3.0, -2.0], id="a product that sympy drops"),
+    ],
+)
+def test_derivatives_use_the_values_that_the_declaration_computes(f: Callable[[Any], Any], x: list[float]) -> None:
+    mine, torchs = _gradients(f, torch.tensor(x))
+    torch.testing.assert_close(mine, torchs)
+
+
+def test_conditions_of_derivatives_are_those_of_the_declaration() -> None:
+    x = torch.tensor([INF, -INF, 2.0, -0.5], requires_grad=True)
+    (mine,) = torch.autograd.grad(fg.op(lambda x: fg.maximum(x, 0 * x))(x).sum(), x)
+    y = x.detach().clone().requires_grad_()
+    (torchs,) = torch.autograd.grad(torch.maximum(y, 0 * y).sum(), y)
+    torch.testing.assert_close(mine, torchs)
+
+
+def test_an_argument_that_the_result_does_not_depend_on_has_no_gradient() -> None:
+    a, b, c = (torch.randn(3, requires_grad=True) for _ in range(3))
+    first, _ = fg.op(lambda a, b, c: (a * b, c + 1), name="pair")(a, b, c)
+    *found, nothing = torch.autograd.grad(first.sum(), (a, b, c), allow_unused=True)
+    torch.testing.assert_close(found, [b.detach(), a.detach()])
+    assert nothing is None
+    zeros, ones = torch.autograd.grad(fg.op(lambda a, b: fg.floor(a) + b, name="step")(a, b).sum(), (a, b))
+    assert zeros.eq(0).all() and ones.eq(1).all()
+
+
+def test_numbers_beyond_float32_become_infinite() -> None:
+    f = fg.op(lambda x, s: x * 0 + s, name="fill")
+    assert f(torch.ones(2), 3.5e38).eq(INF).all() and f(torch.ones(2), -1e300).eq(-INF).all()
+    assert f(torch.ones(2, dtype=torch.float64), 1e300).eq(1e300).all()
+
+
+def test_a_forgotten_derivative_is_an_error_not_zero() -> None:
+    bessel = fg.register_function("forgotten_j0", cuda="j0{f}({0})", reference=lambda t, x: t.special.bessel_j0(x))
+    f = fg.op(lambda x: bessel(x), name="bessel")
+    x = torch.rand(4, requires_grad=True)
+    torch.testing.assert_close(f(x.detach()), torch.special.bessel_j0(x.detach()))
+    with pytest.raises(fg.DerivativeError, match="a derivative in its row"):
+        f(x)
+
+
+def test_constants_are_told_apart_by_value_not_by_text() -> None:
+    @fg.op
+    def scaled(x: Any, *, how: fg.Const) -> Any:
+        return how(x)
+
+    for factor in range(20):
+        assert scaled(torch.ones(1), how=lambda x, factor=factor: x * factor).item() == factor
+
+
+def test_out_counts_as_a_change_of_the_tensor() -> None:
+    x = torch.rand(3, requires_grad=True)
+    y = x.exp()
+    with torch.no_grad():
+        fg.ops.relu6(torch.ones(3), out=y.detach())
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        y.sum().backward()
+
+
+def test_a_read_only_array_is_not_written() -> None:
+    target = np.zeros(3, np.float32)
+    target.flags.writeable = False
+    with pytest.raises(fg.FusegenError, match="read-only"):
+        fg.op(lambda x: x + 1, name="plus")(np.ones(3, np.float32), out=target)
+    assert not target.any()
+
+
+def test_library_ops_are_pickled_by_name() -> None:
+    assert pickle.loads(pickle.dumps(fg.ops.gelu)) is fg.ops.gelu
+    assert copy.deepcopy(fg.ops.mish) is fg.ops.mish
+
+
+def test_forward_mode_is_refused_not_ignored() -> None:
+    with torch.autograd.forward_ad.dual_level():
+        x = torch.autograd.forward_ad.make_dual(torch.rand(3), torch.ones(3))
+        with pytest.raises(fg.DerivativeError):
+            fg.ops.silu(x)
+
+
+@pytest.mark.parametrize(
+    "name", ["bitand", "xor", "and_eq", "n", "at", "k", "x_ptr", "j0", "half", "float", "expf", "β"]
+)
+def test_any_name_of_an_argument_compiles(name: str) -> None:
+    scope: dict[str, Any] = {}
+    exec(f"def f({name}, y): return {name} * y + {name}", scope)
+    a, b = (torch.rand(2, 9, requires_grad=True) for _ in range(2))
+    result = fg.op(scope["f"], name="named")(a, b)
+    torch.testing.assert_close(result, a * b + a)
+    torch.testing.assert_close(torch.autograd.grad(result.sum(), (a, b)), (b.detach() + 1, a.detach()))
