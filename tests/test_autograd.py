@@ -12,8 +12,6 @@ from torch.autograd import gradcheck, gradgradcheck
 import fusegen as fg
 from fusegen.core.ir import refs
 
-pytestmark = pytest.mark.emulator
-
 
 @fg.op
 def lerp(x, y, w):  # type: ignore[no-untyped-def]

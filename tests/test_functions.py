@@ -17,8 +17,6 @@ import fusegen as fg
 from fusegen.declare.language import NOT_FUNCTIONS, TABLE_FUNCTIONS
 from fusegen.declare.table import Function, lookup
 
-pytestmark = pytest.mark.emulator
-
 NAMES = (*NOT_FUNCTIONS, *TABLE_FUNCTIONS)
 SMOOTH = [
     name

@@ -13,8 +13,6 @@ import torch
 import fusegen as fg
 from fusegen.launch.targets import cpu
 
-pytestmark = pytest.mark.emulator
-
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
 DTYPES = [torch.bool, *INTEGERS, *FLOATS]
@@ -102,6 +100,7 @@ INTEGER_OPS: dict[str, Callable[[Any, Any], Any]] = {
 }
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_integers_wrap_divide_and_compare_as_torchs(dtype: torch.dtype) -> None:
     a, b = (t.contiguous() for t in PAIRS.to(dtype).unbind(1))
@@ -116,6 +115,7 @@ def test_integers_wrap_divide_and_compare_as_torchs(dtype: torch.dtype) -> None:
         assert torch.equal(ours, theirs), (name, ours[ours != theirs], theirs[ours != theirs])
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize("dtype", INTEGERS, ids=str)
 def test_shifts(dtype: torch.dtype) -> None:
     bits = torch.iinfo(dtype).bits
@@ -181,6 +181,7 @@ def test_comparisons_and_logic() -> None:
         same(mine, right)
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize("source", DTYPES, ids=str)
 def test_casts(source: torch.dtype) -> None:
     x = torch.tensor([0, 1, 3, 100, -2, -100]).to(source)
@@ -218,6 +219,7 @@ def _axes(rank: int) -> list[Any]:
     return [None, *(c for n in range(1, rank + 1) for c in itertools.combinations(range(rank), n)), 0, -1]
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize("keepdims", [False, True])
 @pytest.mark.parametrize("shape", [(5, 3, 4), (1, 6, 1), (3, 0, 2), (7,)], ids=str)
 def test_sums_over_any_axes(shape: tuple[int, ...], keepdims: bool) -> None:
@@ -231,6 +233,7 @@ def test_sums_over_any_axes(shape: tuple[int, ...], keepdims: bool) -> None:
         same(ours[1], x.mean(dim, keepdim=keepdims))
 
 
+@pytest.mark.emulator
 def test_sums_of_integers_bools_scalars_and_empty_tensors() -> None:
     same(declared("fg.sum(a)", "a")(torch.tensor([100, 100, 100], dtype=torch.int8)), torch.tensor(300))
     same(declared("fg.sum(a > 0)", "a")(torch.tensor([1.0, -1, 2])), torch.tensor(2))
@@ -247,6 +250,7 @@ def test_a_sum_along_an_axis_that_the_summand_lacks_counts_it() -> None:
     same(declared("fg.sum(a + 0 * b, -1) + fg.sum(fg.sum(b, 0) * 0 + 2)")(x, y), (x + 0 * y).sum(-1) + 10)
 
 
+@pytest.mark.emulator
 def test_sums_of_sums_and_several_results() -> None:
     @fg.op
     def standardize(x):  # type: ignore[no-untyped-def]

@@ -54,7 +54,7 @@ def test_errors_are_counted_in_units_of_the_last_place() -> None:
     assert accuracy.largest_error(torch.tensor([-0.0]), exact[:1] * 0, (x[0][:1],)).zero_differs
 
 
-SMOOTH = sorted(accuracy.STABLE_DERIVATIVES)
+SMOOTH = sorted(accuracy_cases.STABLE_DERIVATIVES)
 
 
 @pytest.mark.parametrize("name", SMOOTH)
@@ -70,7 +70,7 @@ def test_the_float64_derivatives_themselves_are_right(name: str) -> None:
     points = [1.5, 2.25, 7.0, 19.75] if name == "acosh" else [-19.75, -5.3, -0.3, 1e-3, 0.5, 2.25, 11.0]
     with mpmath.workdps(40):
         expected = [float(mpmath.diff(function, mpmath.mpf(x))) for x in points]
-    got = accuracy.STABLE_DERIVATIVES[name](torch.tensor(points, dtype=torch.float64))
+    got = accuracy_cases.STABLE_DERIVATIVES[name](torch.tensor(points, dtype=torch.float64))
     torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=0)
 
 
@@ -79,5 +79,5 @@ def test_the_float64_polygamma_itself_is_right(order: int) -> None:
     points = [-19.75, -5.3, -0.3, 1e-3, 0.5, 2.25, 11.0]
     with mpmath.workdps(40):
         expected = [float(mpmath.diff(mpmath.digamma, mpmath.mpf(x), order)) for x in points]
-    got = accuracy._polygamma(order, torch.tensor(points, dtype=torch.float64))
+    got = accuracy_cases._polygamma(order, torch.tensor(points, dtype=torch.float64))
     torch.testing.assert_close(got, torch.tensor(expected, dtype=torch.float64), rtol=1e-9, atol=0)
