@@ -233,6 +233,12 @@ correct rounding; "exact" is no error at all; a dash: no derivative, or torch la
 `python -m tools.accuracy`; `tests/test_sweep.py` holds every row to its bound (torch's own error, or {half} for half
 types and {float} for float32).
 
+Where the derivative of a function of size one is computed as a difference (1 - y² for tanh, the slopes of activations
+where they change sign), absolute errors up to the one that "≤" names do not count: there relative ones mean nothing.
+Errors in the thousands stand where an intermediate result leaves float32 one step before the result does: 1 / (1 + x²)
+from |x| = 1.8e19 on, 2^x log 2 at x = 128. Half kernels on the GPU use its approximate exponential, logarithm and
+reciprocal; the emulator makes the same instructions as wrong as their manual allows.
+
 """
 
 

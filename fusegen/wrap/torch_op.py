@@ -118,7 +118,7 @@ def _read_operands(op: Op) -> list[Any]:
 
 
 def _lean(op: Op, names: set[str]) -> Op:
-    """Only the outputs called ``names``, without operands that are read for their sizes only (handed over as numbers)."""
+    """Only the outputs called ``names``, and only operands that are read: sizes are handed over as numbers."""
     op = replace(op, outputs=tuple(o for o in op.outputs if _base(o) in names))
     return replace(op, operands=tuple(_read_operands(op)))
 
