@@ -94,6 +94,7 @@ def test_an_op_that_left_the_library_leaves_orphans(tool: Any) -> None:
     assert tool.orphans({}, ["silu"]) == []
 
 
+@pytest.mark.cpu  # needs the clang-format of the development environment
 def test_clang_format_changes_nothing() -> None:
     files = [*GOLDENS, ROOT / "templates" / "fusegen.cuh"]
     tool = Path(sys.executable).parent / "clang-format"
@@ -163,6 +164,7 @@ CASES = {
 }
 
 
+@pytest.mark.cpu
 @pytest.mark.emulator
 @pytest.mark.parametrize("case", CASES)
 def test_the_text_that_is_shown_is_the_text_that_runs(case: str, monkeypatch: pytest.MonkeyPatch) -> None:

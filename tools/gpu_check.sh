@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # The whole GPU check in one command, for a machine with a GPU, torch, CuPy and the CUDA tools:
-#   tools/gpu_check.sh [tests] [sanitizer] [bench] [accuracy] ...   (default: all of them)
+#   tools/gpu_check.sh [tests] [large] [sanitizer] [bench] [accuracy] ...   (default: all of them)
 # Logs go to $OUT (default build/gpu). Ends with one line per part; exits non-zero if a part failed.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 OUT=${OUT:-build/gpu}
 mkdir -p "$OUT"
-parts=${*:-tests sanitizer bench accuracy}
+parts=${*:-tests large sanitizer bench accuracy}
 export PYTHONUNBUFFERED=1 FUSEGEN_CACHE_DIR=${FUSEGEN_CACHE_DIR:-/tmp/fusegen-cache}
 python3 -c 'import fusegen' 2>/dev/null || python3 -m pip install -q --no-build-isolation --no-deps -e . >"$OUT/install.log" 2>&1
 summary=""
@@ -38,6 +38,7 @@ for name in $parts; do
           compute-sanitizer --tool "$tool" $filter --error-exitcode 1 python3 tools/sanitize.py
       done
       ;;
+    large) part large python3 tools/gpu_large.py ;;
     bench) part bench python3 -m tools.bench --write "$OUT/performance.md" ;;
     quick) part quick python3 -m tools.bench --quick ;;
     accuracy)
