@@ -42,7 +42,7 @@ def check_large(shapes: tuple[tuple[int, ...], ...]) -> None:
 
 
 def check_other_libraries() -> None:
-    """CuPy arrays through their own adapter, JAX arrays through DLPack: same values, results in the caller's library."""
+    """CuPy arrays through their own adapter, JAX arrays through DLPack; results in the caller's library."""
     import cupy
     import jax
     import jax.numpy
