@@ -115,7 +115,7 @@ def plan(op: Op, layout: Layout) -> list[Planned]:
     buffers = {**layout.buffers, **_temporary_buffers(compiled.kernels, layout)}
     planned = []
     for position, kernel in enumerate(compiled.kernels):
-        own = {thing.name: buffers[thing.name] for thing in (*kernel.operands, *kernel.written)}
+        own = {thing.name: buffers[thing.name] for thing in (*kernel.tensors, *kernel.written)}
         chosen, launch = schedule(kernel, layout.sizes, own)
         planned.append(Planned(kernel, chosen, launch, compiled.rendered(position, chosen)))
     return planned

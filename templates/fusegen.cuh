@@ -289,6 +289,87 @@ template <int Rows, typename T, int N> FG_DEVICE Vec<T, N> column_sum(Vec<T, N> 
   return values;
 }
 
+// -- clusters: up to 16 neighbouring blocks that can store into each other's shared memory, from sm_90 on -----------
+
+#ifdef FUSEGEN_EMULATOR
+FG_DEVICE int cluster_rank() { return fusegen_cluster_rank(); }
+FG_DEVICE void cluster_arrive(fusegen_emulator::Site site = fusegen_emulator::site("cluster_arrive()")) {
+  fusegen_cluster_arrive(site);
+}
+FG_DEVICE void cluster_wait(fusegen_emulator::Site site = fusegen_emulator::site("cluster_wait()")) {
+  fusegen_cluster_wait(site);
+}
+template <typename T>
+FG_DEVICE void store_remote(T* shared, int rank, T value,
+                            fusegen_emulator::Site site = fusegen_emulator::site("store_remote()")) {
+  fusegen_store_remote(site, shared, rank, &value, sizeof value);
+}
+#elif __CUDA_ARCH__ >= 900
+// After __launch_bounds__: `blocks` neighbours in x are a cluster, and gridDim.x is a multiple of that.
+#define FUSEGEN_CLUSTER(blocks) __cluster_dims__(blocks, 1, 1)
+
+// This block's place in its cluster, from 0.
+FG_DEVICE int cluster_rank() {
+  int rank;
+  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return rank;
+}
+
+// A barrier of all threads of the cluster's blocks, in two halves, so that a thread can do something else in between.
+// Remote stores before the one half are seen after the other. Outside of divergent branches, and always in pairs.
+FG_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+FG_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// A store of 2^k bytes to an address of the cluster's shared memory.
+template <int Bytes> struct StoreCluster;
+template <> struct StoreCluster<1> {
+  using Word = uint8_t;
+  static FG_DEVICE void one(uint32_t address, Word word) {
+    asm volatile("st.shared::cluster.u8 [%0], %1;" ::"r"(address), "r"(uint32_t(word)) : "memory");
+  }
+};
+template <> struct StoreCluster<2> {
+  using Word = uint16_t;
+  static FG_DEVICE void one(uint32_t address, Word word) {
+    asm volatile("st.shared::cluster.u16 [%0], %1;" ::"r"(address), "h"(word) : "memory");
+  }
+};
+template <> struct StoreCluster<4> {
+  using Word = uint32_t;
+  static FG_DEVICE void one(uint32_t address, Word word) {
+    asm volatile("st.shared::cluster.u32 [%0], %1;" ::"r"(address), "r"(word) : "memory");
+  }
+};
+template <> struct StoreCluster<8> {
+  using Word = uint64_t;
+  static FG_DEVICE void one(uint32_t address, Word word) {
+    asm volatile("st.shared::cluster.u64 [%0], %1;" ::"r"(address), "l"(word) : "memory");
+  }
+};
+
+// Stores `value` where block `rank` of the cluster has the variable that is at `shared` in this block. Between two
+// cluster barriers: before the first one a block may not have started, after the last one it may be gone.
+template <typename T> FG_DEVICE void store_remote(T* shared, int rank, T value) {
+  using Store = StoreCluster<(alignof(T) < 8 ? alignof(T) : 8)>;  // the widest that the address surely suits
+  uint32_t address;
+  asm("mapa.shared::cluster.u32 %0, %1, %2;"
+      : "=r"(address)
+      : "r"(uint32_t(__cvta_generic_to_shared(shared))), "r"(rank));
+  typename Store::Word words[sizeof(T) / sizeof(typename Store::Word)];
+  memcpy(words, &value, sizeof value);
+#pragma unroll
+  for (int k = 0; k < int(sizeof words / sizeof words[0]); ++k) Store::one(address + k * sizeof words[0], words[k]);
+}
+#else
+// Every block is a cluster of its own, whatever the kernel says: its generator must not count on more here.
+#define FUSEGEN_CLUSTER(blocks)
+FG_DEVICE int cluster_rank() { return 0; }
+FG_DEVICE void cluster_arrive() { __syncthreads(); }
+FG_DEVICE void cluster_wait() {}
+template <typename T> FG_DEVICE void store_remote(T* shared, int, T value) { *shared = value; }
+#endif
+
 }  // namespace fg
 
 #include "fusegen_math.cuh"
+#include "fusegen_reduce.cuh"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from fusegen.core.errors import LegalityError
-from fusegen.core.ir import Call, Expr, Op, Reduce, Ref, Size, walk
+from fusegen.core.ir import Call, Expr, Index, Op, Reduce, Ref, Size, expr_axes, walk
+from fusegen.core.monoids import BY_KIND
 
 
 def check_op(op: Op) -> None:
@@ -20,28 +21,25 @@ def check_op(op: Op) -> None:
         _check_expr(op, statement.expr, known)
         _require(op, statement.name not in known, "a name defined twice", statement.name)
         if isinstance(statement, Reduce):
-            missing = set(statement.over) - _axes(statement.expr, axes)
+            _require(op, statement.kind in BY_KIND, "a reduction of an unknown kind", statement.kind)
+            missing = set(statement.over) - expr_axes(statement.expr, axes)
             what = f"{statement.name}: {sorted(missing)}"
             _require(op, not missing, "a reduction over an axis that its expression lacks", what)
         known[statement.name] = statement.ref
     for output in op.outputs:
         _check_expr(op, output.expr, known)
-        extra = _axes(output.expr, axes) - {a for a in output.shape if a}
+        extra = expr_axes(output.expr, axes) - {a for a in output.shape if a}
         _require(op, not extra, "an output that lacks an axis of its expression", f"{output.name}: {sorted(extra)}")
         wrong = output.expr.dtype is not output.dtype.compute
         _require(op, not wrong, "an output whose expression has another dtype", f"{output.name}: {output.expr.dtype}")
-
-
-def _axes(expr: Expr, known: dict[str, frozenset[str]]) -> frozenset[str]:
-    return frozenset().union(*(known[node.name] for node in walk([expr]) if isinstance(node, Ref)))
 
 
 def _check_expr(op: Op, expr: Expr, known: dict[str, Expr]) -> None:
     for node in walk([expr]):
         if isinstance(node, Ref):
             _require(op, known.get(node.name) is node, "a name that is not defined, or with another dtype", node.name)
-        elif isinstance(node, Size):
-            _require(op, node.axis in op.axes, "the size of an axis that no operand has", node.axis)
+        elif isinstance(node, (Size, Index)):
+            _require(op, node.axis in op.axes, "an axis that no operand has", node.axis)
         elif isinstance(node, Call):
             _require(op, bool(node.args), "a call without arguments", node.function)
 

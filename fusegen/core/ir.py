@@ -3,7 +3,7 @@
 An expression is scalar arithmetic over named things; it says nothing about shapes. The *named things* carry axes:
 an operand that lacks an axis is broadcast along it, a reduction removes axes. So broadcasting needs no nodes.
 
-    Expr      = Const(value) | Ref(name) | Size(axis) | Call(function, args)
+    Expr      = Const(value) | Ref(name) | Size(axis) | Index(axis) | Call(function, args)
     Statement = Let(name, expr) | Reduce(name, kind, expr, over)
     Op        = operands, scalars, statements, outputs
 
@@ -136,6 +136,19 @@ class Size(Expr):
     axis: str
 
     def __new__(cls, axis: str) -> Size:
+        return Expr.__new__(cls, axis)  # type: ignore[return-value]
+
+    def _fill(self, axis: str) -> None:
+        self.axis, self.dtype = axis, dtypes.int64
+
+
+class Index(Expr):
+    """The position along an axis, from 0."""
+
+    __slots__ = ("axis",)
+    axis: str
+
+    def __new__(cls, axis: str) -> Index:
         return Expr.__new__(cls, axis)  # type: ignore[return-value]
 
     def _fill(self, axis: str) -> None:
@@ -308,7 +321,7 @@ class Let(Computed):
 
 @dataclass(frozen=True)
 class Reduce(Computed):
-    """``expr`` reduced over the axes ``over`` by the monoid ``kind``, accumulated in ``expr.dtype``."""
+    """``expr`` reduced over the axes ``over`` by the monoid ``kind`` (core/monoids), accumulated in ``expr.dtype``."""
 
     name: str
     kind: str
@@ -399,5 +412,11 @@ def axis_order(axis: str) -> tuple[int, str]:
 
 
 def expr_axes(expr: Expr, known: dict[str, frozenset[str]]) -> frozenset[str]:
-    """The axes an expression varies along: those of the things it reads."""
-    return frozenset().union(*(known[ref.name] for ref in refs(expr)))
+    """The axes an expression varies along: those of the things it reads, and those whose position it asks for."""
+    found: frozenset[str] = frozenset()
+    for node in walk([expr]):
+        if isinstance(node, Ref):
+            found |= known[node.name]
+        elif isinstance(node, Index):
+            found |= {node.axis}
+    return found

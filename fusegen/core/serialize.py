@@ -10,7 +10,7 @@ import json
 from typing import Any
 
 from fusegen.core.dtypes import BY_NAME
-from fusegen.core.ir import Call, Const, Expr, Let, Op, Operand, Output, Part, Reduce, Ref, Scalar, Size, walk
+from fusegen.core.ir import Call, Const, Expr, Index, Let, Op, Operand, Output, Part, Reduce, Ref, Scalar, Size, walk
 
 
 def op_to_json(op: Op) -> str:
@@ -44,6 +44,8 @@ def _row(node: Expr, table: dict[Expr, int]) -> list[Any]:
         return ["r", node.name, node.dtype.name]
     if isinstance(node, Size):
         return ["s", node.axis]
+    if isinstance(node, Index):
+        return ["i", node.axis]
     assert isinstance(node, Call)
     return ["f", node.function, [table[arg] for arg in node.args], node.dtype.name, node.detail]
 
@@ -80,6 +82,8 @@ def _expr(row: list[Any], exprs: list[Expr]) -> Expr:
         return Ref(row[1], BY_NAME[row[2]])
     if kind == "s":
         return Size(row[1])
+    if kind == "i":
+        return Index(row[1])
     return Call(row[1], tuple(exprs[i] for i in row[2]), BY_NAME[row[3]], row[4])
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fusegen.core.ir import Call, Const, Expr, Let, Op, Operand, Output, Reduce, Ref, Scalar, Size
+from fusegen.core.ir import Call, Const, Expr, Index, Let, Op, Operand, Output, Reduce, Ref, Scalar, Size
 
 _INFIX = {
     "add": ("+", 6), "sub": ("-", 6), "mul": ("*", 7), "div": ("/", 7),
@@ -26,6 +26,8 @@ def _print(expr: Expr) -> tuple[str, int]:
         return expr.name, _ATOM
     if isinstance(expr, Size):
         return expr.axis.upper(), _ATOM
+    if isinstance(expr, Index):
+        return f"index({expr.axis})", _ATOM
     assert isinstance(expr, Call)
     if expr.function in _INFIX:
         symbol, level = _INFIX[expr.function]

@@ -11,6 +11,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Call
 from fusegen.declare import functions as _functions  # fills the table
+from fusegen.declare import reductions as _reductions
 from fusegen.declare.table import Function, Kind, register, rows
 from fusegen.declare.value import (
     Like,
@@ -18,10 +19,7 @@ from fusegen.declare.value import (
     concat,
     elementwise,
     lift,
-    mean,
-    reduce,
     result_type,
-    size,
     split,
     wrong_dtype,
 )
@@ -40,12 +38,8 @@ def _bind(row: Function) -> Callable[..., Value]:
 
 NOT_FUNCTIONS = ("powi", "int_pow", "cast", "barrier", "polygamma", "add", "sub", "mul", "div", "neg", "pow")
 TABLE_FUNCTIONS = {row.name: _bind(row) for row in rows() if row.name not in NOT_FUNCTIONS}
-sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS)
-
-
-def sum(x: Like, axis: Any = None, keepdims: bool = False) -> Value:
-    """Sum over ``axis`` (an int, several, or None for all). Half types accumulate in float32."""
-    return reduce("sum", x, axis, keepdims)
+REDUCTIONS = {function.__name__: function for function in _reductions.FUNCTIONS}
+sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS | REDUCTIONS)
 
 
 def pow(base: Like, exponent: Like) -> Value:
@@ -185,16 +179,14 @@ _operators()
 
 __all__ = [
     *TABLE_FUNCTIONS,
+    *REDUCTIONS,
     "concat",
     "expand_dims",
-    "mean",
     "polygamma",
     "pow",
     "reciprocal",
     "register_function",
-    "size",
     "split",
     "square",
     "stop_gradient",
-    "sum",
 ]

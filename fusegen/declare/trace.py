@@ -11,8 +11,9 @@ from typing import Any
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
-from fusegen.core.ir import Expr, Op, Operand, Output, Part, Reduce, Ref, Scalar, Size, refs, transform
+from fusegen.core.ir import Expr, Index, Op, Operand, Output, Part, Reduce, Ref, Scalar, Size, refs, transform
 from fusegen.core.lets import introduce_lets, rename_refs, safe_name
+from fusegen.core.monoids import BY_KIND
 from fusegen.declare.value import AxisVar, Dims, Packed, Tracer, Value, broadcast, convert, lift, tracing
 
 
@@ -162,12 +163,14 @@ def _close(tracer: Tracer, name: str, declared: str, scalars: list[Scalar], retu
             taken.add(final[ref.name])
     for reduce, _ in tracer.reduces:
         if reduce.name not in final:
-            final[reduce.name] = safe_name("total" if len(tracer.reduces) == 1 else "total_1", taken)
+            final[reduce.name] = safe_name(BY_KIND[reduce.kind].result, taken)
             taken.add(final[reduce.name])
 
     def rule(node: Expr) -> Expr:
         if isinstance(node, Size) and node.axis in tracer.sizes:
             return Size(axis_names[tracer.sizes[node.axis].find()])
+        if isinstance(node, Index):
+            return Index(axis_names[tracer.sizes[node.axis].find()])
         return node
 
     def close(expr: Expr) -> Expr:

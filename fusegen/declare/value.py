@@ -10,7 +10,7 @@ from typing import Any
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
-from fusegen.core.ir import Call, Const, Expr, Operand, Part, Reduce, Ref, Size, const, refs
+from fusegen.core.ir import Call, Const, Expr, Index, Operand, Part, Reduce, Ref, Size, const, walk
 from fusegen.core.lets import safe_name
 from fusegen.declare.table import Function, Kind, lookup
 
@@ -41,6 +41,7 @@ class Tracer:
     double: bool = False  # some tensor is float64: Python numbers are computed with in float64
     operands: list[tuple[Operand, Dims]] = field(default_factory=list)
     reduces: list[tuple[Reduce, tuple[AxisVar, ...]]] = field(default_factory=list)
+    varying: dict[str, frozenset[AxisVar]] = field(default_factory=dict)  # of a reduction's result
     sizes: dict[str, AxisVar] = field(default_factory=dict)
     parts: dict[tuple[str, int, int], tuple[Value, ...]] = field(default_factory=dict)
     names: dict[Expr, str] = field(default_factory=dict)
@@ -48,15 +49,16 @@ class Tracer:
     arguments: frozenset[str] = frozenset()
 
     def axes_of(self, expr: Expr) -> set[AxisVar]:
+        """The axes that an expression varies along."""
         known = {operand.name: dims for operand, dims in self.operands}
         found: set[AxisVar] = set()
-        for ref in refs(expr):
-            if ref.name in known:
-                found |= {dim.find() for dim in known[ref.name] if dim}
-            else:
-                for reduce, over in self.reduces:
-                    if reduce.name == ref.name:
-                        found |= self.axes_of(reduce.expr) - {axis.find() for axis in over}
+        for node in walk([expr]):
+            if isinstance(node, Index):
+                found.add(self.sizes[node.axis].find())
+            elif isinstance(node, Ref) and node.name in known:
+                found |= {dim.find() for dim in known[node.name] if dim}
+            elif isinstance(node, Ref) and node.name in self.varying:
+                found |= {axis.find() for axis in self.varying[node.name]}
         return found
 
     def size(self, axis: AxisVar) -> Expr:
@@ -126,12 +128,6 @@ class Value:
 
     def to(self, dtype: Any) -> Value:
         return cast(self, dtype)
-
-    def sum(self, axis: Any = None, keepdims: bool = False) -> Value:
-        return reduce("sum", self, axis, keepdims)
-
-    def mean(self, axis: Any = None, keepdims: bool = False) -> Value:
-        return mean(self, axis, keepdims)
 
     __bool__ = _no_python_value(
         "the truth", "use fg.where(condition, a, b); to branch on an argument while tracing annotate it `: fg.Const`"
@@ -325,54 +321,6 @@ def normalize_axes(value: Value, axis: Any, what: str) -> tuple[int, ...]:
             fix="remove the repeated one",
         )
     return tuple(p for p in positions if p < value.ndim)
-
-
-def reduce(kind: str, x: Like, axis: Any = None, keepdims: bool = False) -> Value:
-    """``x`` reduced over ``axis`` (None: all axes). Sums of integers and bools are int64, as torch's."""
-    value = lift(x)
-    positions = normalize_axes(value, axis, kind)
-    dtype = value.dtype if value.dtype.is_float else dtypes.int64
-    tracer = current()
-    expr = convert(value.expr, dtype)
-    over = tuple(dim.find() for p in positions if (dim := value.dims[p]) is not None)
-    varying = tracer.axes_of(expr)
-    for axis_var in over:
-        if axis_var not in varying:
-            expr = expr * convert(tracer.size(axis_var), dtype)
-    over = tuple(axis_var for axis_var in over if axis_var in varying)
-    if over:
-        node = Reduce(f"@r{len(tracer.reduces)}", kind, expr, ())
-        tracer.reduces.append((node, over))
-        expr = Ref(node.name, expr.dtype)
-    kept: list[AxisVar | None] = [None if p in positions else dim for p, dim in enumerate(value.dims)]
-    dims = tuple(kept if keepdims else [dim for p, dim in enumerate(kept) if p not in positions])
-    return Value(expr, dtype, dims)
-
-
-def mean(x: Like, axis: Any = None, keepdims: bool = False) -> Value:
-    """Arithmetic mean over ``axis`` (None: all axes). Of no elements: NaN, as torch."""
-    value = lift(x)
-    if not value.dtype.is_float:
-        raise wrong_dtype("mean", value.dtype, "a float dtype (as torch)", "cast with .to(fg.float32)")
-    total = reduce("sum", value, axis, keepdims)
-    count: Expr | None = None
-    for p in normalize_axes(value, axis, "mean"):
-        dim = value.dims[p]
-        if dim is not None:
-            factor = convert(current().size(dim.find()), total.dtype)
-            count = factor if count is None else count * factor
-    return total if count is None else Value(total.expr / count, total.dtype, total.dims)
-
-
-def size(x: Value, axis: int | Sequence[int] | None = None) -> Value:
-    """Number of elements along ``axis`` (None: all), as a weak integer known at launch."""
-    expr: Expr = const(1, dtypes.int64)
-    for p in normalize_axes(x, axis, "size"):
-        dim = x.dims[p]
-        if dim is not None:
-            factor = current().size(dim.find())
-            expr = factor if isinstance(expr, Const) else expr * factor
-    return Value(expr, dtypes.int64, weak=True)
 
 
 def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:

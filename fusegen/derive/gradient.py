@@ -17,6 +17,7 @@ from fusegen.core.ir import (
     Call,
     Const,
     Expr,
+    Index,
     Op,
     Operand,
     Output,
@@ -31,7 +32,7 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.lets import introduce_lets, safe_name
-from fusegen.declare.table import lookup
+from fusegen.declare.table import apply, lookup
 from fusegen.derive.simplify import TIDY, simplify, special_calls
 
 # Expressions up to this many operations (counted as a tree) go to sympy whole.
@@ -45,6 +46,7 @@ class _Definition:
     ref: Ref
     expr: Expr
     over: tuple[str, ...] = ()
+    kind: str = "sum"
 
 
 @dataclass
@@ -55,6 +57,7 @@ class _Reverse:
     taken: set[str]
     terms: dict[Ref, list[tuple[frozenset[str], Expr]]] = field(default_factory=dict)
     reduces: list[Reduce] = field(default_factory=list)
+    known: dict[tuple[str, Expr, tuple[str, ...]], Ref] = field(default_factory=dict)
 
     def contribute(self, expr: Expr, cotangent: Expr, space: frozenset[str], wanted: Iterable[Ref]) -> None:
         """Add ``cotangent * d(expr)/d(ref)`` to every ref that expr reads; sum over axes the ref lacks."""
@@ -85,11 +88,55 @@ class _Reverse:
         over &= varying
         if not over:
             return expr
-        reduce_name = safe_name(f"sum_{name}", self.taken)
-        self.taken.add(reduce_name)
-        self.reduces.append(Reduce(reduce_name, "sum", expr, tuple(sorted(over))))
-        self.axes[reduce_name] = varying - over
-        return self.reduces[-1].ref
+        return self.reduced("sum", expr, tuple(sorted(over)), f"sum_{name}")
+
+    def reduced(self, kind: str, expr: Expr, over: tuple[str, ...], name: str) -> Ref:
+        """The result of a reduction: the one that there is already, or a new one."""
+        key = (kind, expr, over)
+        if key not in self.known:
+            reduce = Reduce(safe_name(name, self.taken), kind, expr, over)
+            self.taken.add(reduce.name)
+            self.reduces.append(reduce)
+            self.axes[reduce.name] = expr_axes(expr, self.axes) - set(over)
+            self.known[key] = reduce.ref
+        return self.known[key]
+
+    def count(self, over: Iterable[str], dtype: dtypes.DType) -> Expr:
+        """Number of elements along the axes."""
+        total: Expr | None = None
+        for axis in over:
+            total = Size(axis) if total is None else total * Size(axis)
+        return _cast(const(1, dtype) if total is None else total, dtype)
+
+
+def _through(definition: _Definition, adjoint: Expr, state: _Reverse) -> Expr:
+    """The adjoint of each element that a definition reduces, given that of the result."""
+    x, over, result = definition.expr, definition.over, definition.ref
+    name = result.name
+    if not over or definition.kind == "sum":
+        return adjoint
+    if definition.kind in ("max", "min"):  # elements that tie share evenly
+        hit = apply("eq", x, result)
+        ties = state.reduced("sum", apply("where", hit, const(1, x.dtype), const(0, x.dtype)), over, f"ties_{name}")
+        return apply("where", hit, adjoint / ties, const(0, x.dtype))
+    if definition.kind == "squared_deviation":
+        mean = state.reduced("sum", x, over, f"sum_of_{name}") / state.count(over, x.dtype)
+        return adjoint * 2.0 * (x - mean)
+    if definition.kind == "sum_exp":  # relative to a maximum that counts as a constant
+        top = state.reduced("max", x, over, f"top_{name}")
+        return adjoint * apply("exp", x - apply("barrier", top))
+    assert definition.kind == "prod"
+    return adjoint * _product_of_others(x, result, over, state)
+
+
+def _product_of_others(x: Expr, product: Ref, over: tuple[str, ...], state: _Reverse) -> Expr:
+    """product / x; where exactly one element is zero, that one's is the product of the rest, and the others' is zero."""
+    one, zero = const(1, x.dtype), const(0, x.dtype)
+    is_zero = apply("eq", x, zero)
+    zeros = state.reduced("sum", apply("where", is_zero, one, zero), over, f"zeros_{product.name}")
+    rest = state.reduced("prod", apply("where", is_zero, one, x), over, f"rest_{product.name}")
+    at_zero = apply("where", apply("eq", zeros, one), rest, zero)
+    return apply("where", is_zero, at_zero, product / apply("where", is_zero, one, x))
 
 
 def _cast(expr: Expr, dtype: dtypes.DType) -> Expr:
@@ -118,7 +165,7 @@ def _definitions(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> tuple[
         return substitute(root, known)
 
     for reduce in reduces:
-        found.append(_Definition(reduce.ref, cut(reduce.expr), reduce.over))
+        found.append(_Definition(reduce.ref, cut(reduce.expr), reduce.over, reduce.kind))
     return found, [cut(output.expr) for output in outputs]
 
 
@@ -200,6 +247,7 @@ def gradient(op: Op, wanted: Sequence[str], given: Sequence[int] | None = None) 
     state = _Reverse(op.axes_of(), taken)
     state.axes.update({c.name: frozenset(a for a in c.shape if a) for c in cotangents})
     definitions, roots = _definitions(reduces, outputs)
+    state.known = {(d.kind, d.expr, d.over): d.ref for d in definitions if d.over}
     for definition in definitions:
         state.axes[definition.ref.name] = expr_axes(definition.expr, state.axes) - set(definition.over)
     leaves = [target.ref for target in targets]
@@ -212,7 +260,7 @@ def gradient(op: Op, wanted: Sequence[str], given: Sequence[int] | None = None) 
         adjoint = state.total(definition.ref, definition.ref.name.strip("@"))
         if adjoint is not None:
             space = expr_axes(definition.expr, state.axes)
-            state.contribute(definition.expr, adjoint, space, differentiable)
+            state.contribute(definition.expr, _through(definition, adjoint, state), space, differentiable)
     results = [_gradient_output(state, target, names) for target in targets]
     return _close(op, definitions, reduces, state, results, cotangents)
 
@@ -294,7 +342,8 @@ def _close(
 
 def _sizes(statements: Iterable[object], outputs: Iterable[Output]) -> set[str]:
     items = [*statements, *outputs]
-    return {node.axis for item in items for node in walk([item.expr]) if isinstance(node, Size)}  # type: ignore[attr-defined]
+    nodes = walk([item.expr for item in items])  # type: ignore[attr-defined]
+    return {node.axis for node in nodes if isinstance(node, (Size, Index))}
 
 
 def simplify_names(op: Op) -> dict[Expr, str]:

@@ -9,8 +9,32 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from fusegen.core.ir import Expr, Let, Op, Operand, Output, Reduce, Scalar, axis_order, expr_axes, refs
+from fusegen.core import dtypes
+from fusegen.core.ir import (
+    Expr,
+    Index,
+    Let,
+    Op,
+    Operand,
+    Output,
+    Reduce,
+    Scalar,
+    axis_order,
+    expr_axes,
+    refs,
+    substitute,
+    walk,
+)
 from fusegen.core.lets import introduce_lets
+
+
+@dataclass(frozen=True)
+class Position(Operand):
+    """The position along an axis, as kernels read it: like an operand, but from no memory."""
+
+    @classmethod
+    def along(cls, axis: str) -> Position:
+        return cls(f"@index_{axis}", dtypes.int64, (axis,))
 
 
 @dataclass(frozen=True)
@@ -40,6 +64,11 @@ class Kernel:
         return (*self.pointwise, *self.outputs)
 
     @property
+    def tensors(self) -> tuple[Operand, ...]:
+        """Operands that lie in memory."""
+        return tuple(operand for operand in self.operands if not isinstance(operand, Position))
+
+    @property
     def kept(self) -> tuple[str, ...]:
         return tuple(axis for axis in self.space if axis not in self.over)
 
@@ -64,7 +93,8 @@ class _Pass:
 def group(op: Op) -> tuple[Kernel, ...]:
     """The kernels of ``op``, in launch order."""
     axes = op.axes_of()
-    reduces, outputs = op.expand()
+    reduces, outputs = _with_positions(op)
+    axes.update({Position.along(axis).name: frozenset({axis}) for axis in op.axes})
     passes = _passes(reduces, axes)
     elementwise: dict[frozenset[str], list[Output]] = {}
     for output in outputs:
@@ -81,6 +111,17 @@ def group(op: Op) -> tuple[Kernel, ...]:
     if len(kernels) == 1:
         return tuple(kernels)
     return tuple(replace(k, name=f"{k.name}_{_suffix(k)}") for k in kernels)
+
+
+def _with_positions(op: Op) -> tuple[list[Reduce], list[Output]]:
+    """The expanded op with positions along axes as references."""
+    reduces, outputs = op.expand()
+    exprs = [item.expr for item in (*reduces, *outputs)]
+    found: dict[Expr, Expr] = {n: Position.along(n.axis).ref for n in walk(exprs) if isinstance(n, Index)}
+    if not found:
+        return reduces, outputs
+    replaced = [replace(r, expr=substitute(r.expr, found)) for r in reduces]
+    return replaced, [replace(o, expr=substitute(o.expr, found)) for o in outputs]
 
 
 def _take_along(passes: list[_Pass], elementwise: dict[frozenset[str], list[Output]]) -> None:
@@ -159,6 +200,7 @@ def _read(op: Op, stored: dict[str, Operand], exprs: Sequence[Expr]) -> tuple[tu
     names = {ref.name for ref in refs(*exprs)}
     operands = [o for o in op.operands if o.name in names]
     operands += [o for name, o in stored.items() if name in names]
+    operands += [p for p in map(Position.along, op.axes) if p.name in names]
     return tuple(operands), tuple(s for s in op.scalars if s.name in names)
 
 

@@ -13,7 +13,7 @@ from math import prod
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Size, axis_order, walk
-from fusegen.fuse.group import Kernel
+from fusegen.fuse.group import Kernel, Position
 
 THREADS = 256
 VECTOR_BYTES = 16
@@ -165,7 +165,8 @@ def schedule(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buf
         sizes: elements along each axis.
         buffers: every operand and output of the kernel.
     """
-    leading = [buffers[o.name] for o in kernel.written] + [buffers[o.name] for o in kernel.operands]
+    buffers = {**buffers, **_positions(kernel)}
+    leading = [buffers[o.name] for o in kernel.written] + [buffers[o.name] for o in kernel.tensors]
     axis_sizes = _needed_sizes(kernel, sizes)
     if kernel.reduces and kernel.kept:
         return _reduction(kernel, sizes, buffers, leading, axis_sizes)
@@ -177,6 +178,11 @@ def schedule(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buf
     if turned is not None:
         return _tiled(kernel, loops, buffers, turned, axis_sizes)
     return _elementwise(kernel, loops, buffers, axis_sizes)
+
+
+def _positions(kernel: Kernel) -> dict[str, Buffer]:
+    """A position along an axis moves by one along it: that keeps the axis from being merged with others."""
+    return {o.name: Buffer(o.dtype, {str(o.shape[0]): 1}) for o in kernel.operands if isinstance(o, Position)}
 
 
 def _needed_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
@@ -193,13 +199,16 @@ def _elementwise(
 ) -> tuple[Schedule, Launch]:
     n = prod(loop.size for loop in loops)
     per_buffer = {name: [loop.strides[name] for loop in loops] for name in buffers}
-    streams = [b.dtype.size for name, b in buffers.items() if loops and per_buffer[name][-1] == 1]
+    in_memory = [o.name for o in (*kernel.tensors, *kernel.written)]
+    streams = [buffers[name].dtype.size for name in in_memory if loops and per_buffer[name][-1] == 1]
     vector = min(LARGEST_VECTOR, max((VECTOR_BYTES // size for size in streams), default=1))
     whole_rows = not loops or loops[-1].size % vector == 0
     placements = []
     for name in _names(kernel):
         strides = per_buffer[name]
         access = _vector_access(strides, loops, buffers[name], vector, whole_rows)
+        if name not in in_memory and access is not Access.SINGLE:
+            access = Access.STRIDED
         placements.append(Placement(name, access, _moves(strides)))
     index = _index_type(loops, buffers)
     launch = Launch(
@@ -243,7 +252,7 @@ def _turned(kernel: Kernel, loops: Sequence[_Loop], buffers: Mapping[str, Buffer
         return None
     if any(loops[-1].strides[o.name] != 1 for o in kernel.outputs):
         return None
-    for operand in kernel.operands:
+    for operand in kernel.tensors:
         if loops[-1].strides[operand.name] in (0, 1):
             continue
         for position, loop in enumerate(loops[:-1]):
@@ -259,7 +268,7 @@ def _tiled(
     placements = []
     for name in _names(kernel):
         strides = [loop.strides[name] for loop in loops]
-        is_turned = strides[-2] == 1 and strides[-1] not in (0, 1) and name in {o.name for o in kernel.operands}
+        is_turned = strides[-2] == 1 and strides[-1] not in (0, 1) and name in {o.name for o in kernel.tensors}
         access = Access.TURNED if is_turned else Access.STRIDED if any(strides) else Access.SINGLE
         placements.append(Placement(name, access, _moves(strides)))
     sizes = tuple(loop.size for loop in loops)
@@ -279,7 +288,7 @@ def _reduction(
     leading: Sequence[Buffer],
     axis_sizes: Mapping[str, int],
 ) -> tuple[Schedule, Launch]:
-    reads = [buffers[o.name] for o in kernel.operands]
+    reads = [buffers[o.name] for o in kernel.tensors]
     widest = sorted(reads, key=lambda b: -sum(1 for s in b.strides.values() if s))
     kept = _merged(_ordered(kernel.kept, [*widest, *leading], sizes), sizes, buffers)
     over = _merged(_ordered(kernel.over, [*widest, *leading], sizes), sizes, buffers)
@@ -314,7 +323,7 @@ def _lanes(
 
     A vector lies within the fast loop, whose size it must divide.
     """
-    visited = [*(o.name for o in kernel.operands), *(o.name for o in kernel.pointwise)]
+    visited = [*(o.name for o in kernel.tensors), *(o.name for o in kernel.pointwise)]
     strides = {name: [loop.strides[name] for loop in loops] for name in _names(kernel)}
     streams = [buffers[n].dtype.size for n in visited if strides[n][fast] == 1] if fast >= 0 else []
     vector = min(LARGEST_VECTOR, max((VECTOR_BYTES // size for size in streams), default=1))
@@ -358,7 +367,7 @@ def _serial(
 def _faster(a: _Loop, b: _Loop, kernel: Kernel) -> bool:
     """Whether most operands step through ``a`` in smaller strides than through ``b``."""
     votes = 0
-    for operand in kernel.operands:
+    for operand in kernel.tensors:
         one, other = a.strides[operand.name], b.strides[operand.name]
         if one and other:
             votes += 1 if abs(one) < abs(other) else -1

@@ -17,7 +17,9 @@ def local_names(kernel: Kernel) -> dict[str, str]:
     others = [item.name for item in (*kernel.body, *kernel.reduces, *kernel.epilogue, *kernel.written)]
     found: dict[str, str] = {}
     for name in own:
-        if is_reserved(name) or _MADE.fullmatch(name) or not name.isascii():
+        if name.startswith("@"):  # a position along an axis
+            found[name] = safe_name(name.removeprefix("@"), {*own, *others, *found.values()})
+        elif is_reserved(name) or _MADE.fullmatch(name) or not name.isascii():
             base = safe_name(name, ())
             found[name] = safe_name(base if base != name else f"{name}_value", {*own, *others, *found.values()})
     return found

@@ -9,6 +9,7 @@ from fusegen.core.ir import Expr, Operand, Output, Scalar, Size, refs, walk
 from fusegen.core.text import shape_text
 from fusegen.fuse.group import Kernel
 from fusegen.fuse.schedule import Access, Schedule
+from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import local_names, pointer_name, stem
 
 
@@ -39,7 +40,7 @@ def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple
     found += [_input(operand) for operand in _main_operands(kernel, split)]
     found += [_output(o) for o in kernel.pointwise]
     if split:
-        found += [_partial(r.name, r.expr.dtype.ctype, "") for r in kernel.reduces]
+        found += [_partial(r.name, Accumulator(r).state_type, "") for r in kernel.reduces]
     else:
         found += [_output(o) for o in kernel.outputs]
     found += [_scalar(s, kernel) for s in kernel.scalars]
@@ -52,9 +53,9 @@ def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple
 
 def _main_operands(kernel: Kernel, split: bool) -> list[Operand]:
     if not split:
-        return list(kernel.operands)
+        return list(kernel.tensors)
     body = {ref for item in (*kernel.body, *kernel.reduces, *kernel.pointwise) for ref in _reads(item.expr)}
-    return [o for o in kernel.operands if o.name in body]
+    return [o for o in kernel.tensors if o.name in body]
 
 
 def _reads(expr: Expr) -> set[str]:
@@ -129,8 +130,8 @@ def _strides(
 
 def _finish_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Param, ...]:
     read = {name for item in (*kernel.epilogue, *kernel.outputs) for name in _reads(item.expr)}
-    operands = [o for o in kernel.operands if o.name in read]
-    found = [_partial(r.name, r.expr.dtype.ctype, "const ") for r in kernel.reduces]
+    operands = [o for o in kernel.tensors if o.name in read]
+    found = [_partial(r.name, Accumulator(r).state_type, "const ") for r in kernel.reduces]
     found += [_input(o) for o in operands]
     found += [_output(o) for o in kernel.outputs]
     found += [_scalar(s, kernel) for s in kernel.scalars if s.name in read]

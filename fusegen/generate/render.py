@@ -61,7 +61,7 @@ def template_text(name: str) -> str:
 
 def headers() -> dict[str, str]:
     """What generated code includes when NVRTC compiles it."""
-    return {name: template_text(name) for name in ("fusegen.cuh", "fusegen_math.cuh")}
+    return {name: template_text(name) for name in ("fusegen.cuh", "fusegen_math.cuh", "fusegen_reduce.cuh")}
 
 
 def render(kernel: Kernel, schedule: Schedule) -> Rendered:

@@ -6,6 +6,7 @@ from typing import Any
 
 from fusegen.core.ir import Operand, Output
 from fusegen.fuse.schedule import Access
+from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.params import parameters
 from fusegen.generate.view import View
 from fusegen.generate.wording import signature
@@ -38,8 +39,7 @@ class Sums(View):
         view["inner"] += self.lets(kernel.body)
         for output in kernel.pointwise:
             self._write_lane(output, self.offset(output.name, range(over.stop)), view)
-        lane = "_v[k]" if self._lanes_are_results else ""
-        view["inner"] += [f"{r.name}{lane} += {self.printer.text(r.expr)};" for r in kernel.reduces]
+        view["inner"] += [a.add(self.printer.text(a.reduce.expr)) for a in self._accumulators()]
         late = [] if schedule.split else [*(o.name for o in kernel.outputs), *self._late_operands()]
         names = [*(o.name for o in read), *(o.name for o in kernel.pointwise), *late]
         already = set() if schedule.template == "column" else {o.name for o in fixed}
@@ -49,8 +49,8 @@ class Sums(View):
             "split": schedule.split,
             "rows": schedule.threads // 32,
             "kept_coordinates": self.coordinates(0, schedule.loops - 1, "result", self.moving(names, kept)),
-            "accumulators": self._accumulators(),
-            "sums": [f"{r.name}_v" if lane else r.name for r in kernel.reduces],
+            "accumulators": [a.declare() for a in self._accumulators()],
+            "combine": self._combine(),
             "finish": self._end(already),
         }
 
@@ -86,30 +86,30 @@ class Sums(View):
         needed = self.needed((*self.kernel.epilogue, *self.kernel.outputs))
         return [o.name for o in self.kernel.operands if o.name in needed]
 
-    def _accumulators(self) -> list[str]:
-        if self._lanes_are_results:
-            width = self.schedule.vector
-            return [f"fg::Vec<{r.expr.dtype.ctype}, {width}> {r.name}_v = {{}};" for r in self.kernel.reduces]
-        return [f"{r.expr.dtype.ctype} {r.name} = 0;" for r in self.kernel.reduces]
+    def _accumulators(self) -> list[Accumulator]:
+        lanes = self.schedule.vector if self._lanes_are_results else 1
+        return [Accumulator(reduce, lanes) for reduce in self.kernel.reduces]
+
+    def _combine(self) -> list[str]:
+        """The states of a block's threads put together; a thread by itself has nothing to combine."""
+        template, threads = self.schedule.template, self.schedule.threads
+        if template == "serial":
+            return []
+        over, count = ("column", threads // 32) if template == "column" else ("block", threads)
+        return [a.combine(over, count) for a in self._accumulators()]
 
     def _end(self, already: set[str]) -> list[str]:
-        """What the thread that holds the sums does with them."""
-        schedule = self.schedule
+        """What the thread that holds the reductions does with them."""
+        if self.schedule.split:
+            return self._partials(f"{self.schedule.index}(blockIdx.y) * m + result")
         if not self._lanes_are_results:
-            position = f"{schedule.index}(blockIdx.y) * m + result"
-            return self._partials(position) if schedule.split else self._epilogue(already)
-        if schedule.split:
-            position = f"{schedule.index}(blockIdx.y) * m + result"
-            return [
-                f"fg::store_vector<{schedule.vector}>({r.name}_partial + {position}, {r.name}_v);"
-                for r in self.kernel.reduces
-            ]
-        lines = [f"const {r.expr.dtype.ctype} {r.name} = {r.name}_v[k];" for r in self.kernel.reduces]
+            return self._epilogue(already)
+        lines = [line for a in self._accumulators() for line in a.result(lane=True)]
         lines += self._epilogue(already, lanes=True)
-        return [f"for (int k = 0; k < {schedule.vector}; ++k) {{", *(f"  {x}" for x in lines), "}"]
+        return [f"for (int k = 0; k < {self.schedule.vector}; ++k) {{", *(f"  {x}" for x in lines), "}"]
 
     def _partials(self, position: str) -> list[str]:
-        return [f"{r.name}_partial[{position}] = {r.name};" for r in self.kernel.reduces]
+        return [line for a in self._accumulators() for line in a.store(position)]
 
     def _epilogue(self, already: set[str], lanes: bool = False) -> list[str]:
         """What follows the reductions, for one result; with ``lanes``, for the k-th of a vector of results."""
@@ -120,7 +120,8 @@ class Sums(View):
             return self.lane_offset(name, offset, self._fast()) if lanes else offset
 
         late = [o for o in self.kernel.operands if o.name in self._late_operands() and o.name not in already]
-        lines = [line for o in late for line in self.read(o, place(o.name))]
+        lines = [] if lanes else [line for r in self.kernel.reduces for line in Accumulator(r).result()]
+        lines += [line for o in late for line in self.read(o, place(o.name))]
         lines += self.lets(self.kernel.epilogue)
         for output in self.kernel.outputs:
             lines += self.store(output, place(output.name))
@@ -130,13 +131,15 @@ class Sums(View):
         """The second stage: the pieces of each result added up."""
         kernel, kept = self.kernel, range(self.schedule.kept)
         late = [*self._late_operands(), *(o.name for o in kernel.outputs)]
+        whole = [Accumulator(reduce) for reduce in kernel.reduces]
         return {
             "signature": signature(name, parameters(kernel, self.schedule, "finish")),
             "threads": FINISH_THREADS,
             "wide": self.schedule.wide_finish,
             "index": self.schedule.index,
             "kept_coordinates": self.coordinates(0, self.schedule.kept - 1, "result", self.moving(late, kept)),
-            "accumulators": [f"{r.expr.dtype.ctype} {r.name} = 0;" for r in kernel.reduces],
-            "sums": [r.name for r in kernel.reduces],
+            "accumulators": [a.declare() for a in whole],
+            "merges": [a.merge(f"{self.schedule.index}(piece) * m + result") for a in whole],
+            "combine": [a.combine("block", FINISH_THREADS) for a in whole],
             "finish": self._epilogue(set()),
         }

@@ -8,7 +8,7 @@ from typing import Any
 
 from fusegen.core.ir import Let, Operand, Output, Reduce, refs
 from fusegen.core.text import expr_text, reduce_text
-from fusegen.fuse.group import Kernel
+from fusegen.fuse.group import Kernel, Position
 from fusegen.fuse.schedule import THREADS, Schedule
 from fusegen.generate.cexpr import Printer
 from fusegen.generate.names import local_names, pointer_name, stem
@@ -123,6 +123,8 @@ class View:
     def read(self, operand: Operand, offset: str) -> list[str]:
         """One element as a constant."""
         declared = f"const {operand.dtype.compute.ctype} {self.local(operand.name)}"
+        if isinstance(operand, Position):
+            return [f"{declared} = {offset or 0};"]
         return self.access(f"{declared} = fg::load({{}});", operand.name, offset)
 
     def read_vector(self, operand: Operand, offset: str) -> list[str]:

@@ -72,14 +72,14 @@ class Walk(Sums, View):
         lines = [line for o in singles if o.name in self.read_in_body for line in self.read(o, "")]
         view["reads"] = [line for line in view["reads"] if line not in lines]
         inside = "" if schedule.exact else "if (at + k < n) "
-        view["inner"] += [f"{inside}{r.name} += {self.printer.text(r.expr)};" for r in kernel.reduces]
+        view["inner"] += [inside + a.add(self.printer.text(a.reduce.expr)) for a in self._accumulators()]
         read = {o.name for o in singles if o.name in self.read_in_body}
         return {
             **self.common(),
             **view,
             "singles": lines,
-            "accumulators": self._accumulators(),
-            "sums": [r.name for r in kernel.reduces],
+            "accumulators": [a.declare() for a in self._accumulators()],
+            "combine": self._combine(),
             "finish": self._partials("blockIdx.x") if schedule.split else self._epilogue(read),
         }
 

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Scalar
+from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.group import Kernel
 from fusegen.fuse.schedule import Launch, Schedule
 from fusegen.generate.params import Param, parameters
@@ -140,7 +141,10 @@ def make_steps(
     workspaces: list[Workspace] = []
     if rendered.finish:
         m = prod(launch.sizes[: schedule.kept])
-        workspaces = [Workspace(f"{r.name}_partial", r.expr.dtype, launch.splits * m) for r in kernel.reduces]
+        workspaces = [
+            Workspace(f"{r.name}_partial", r.expr.dtype, launch.splits * m * BY_KIND[r.kind].words)
+            for r in kernel.reduces
+        ]
         loaded = target.load(rendered, rendered.finish, declared)
         grid = (m if schedule.wide_finish else -(-m // FINISH_THREADS), 1, 1)
         params = parameters(kernel, schedule, "finish")

@@ -21,8 +21,11 @@ from fusegen.launch.sealed import digest
 HEADERS = (
     "fusegen.cuh",
     "fusegen_math.cuh",
+    "fusegen_reduce.cuh",
     "fusegen_emulator.h",
+    "fusegen_emulator_shared.h",
     "fusegen_emulator_fibers.h",
+    "fusegen_emulator_cluster.h",
     "fusegen_emulator_builtins.h",
 )
 
@@ -107,7 +110,7 @@ class GpuTarget:
     def _load(self, rendered: Rendered, entry: str, declared: str) -> driver.Function:
         cubin = cached_cubin(rendered.text, arch=self.arch, headers=headers(), declared=declared, cache=default_cache())
         with self.context:
-            return driver.Function(cubin, entry)
+            return driver.Function(cubin, entry, emulator.cluster_blocks(rendered.text, entry))
 
     def run(self, work: Callable[[], None]) -> None:
         """Call ``work`` with the device's context current."""

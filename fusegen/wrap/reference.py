@@ -6,20 +6,28 @@ functions, so torch's autograd over it is the oracle of gradients. It fuses noth
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import LegalityError
-from fusegen.core.ir import Call, Const, Expr, Op, Operand, Output, Part, Reduce, Ref, Size, walk
+from fusegen.core.ir import Call, Const, Expr, Index, Op, Operand, Output, Part, Reduce, Ref, Size, walk
 from fusegen.declare.table import lookup
 
 if TYPE_CHECKING:
     import torch
 
 # Reductions over dimensions that stay with size one, and what they are for tensors of any dtype.
-_REDUCTIONS: dict[str, Callable[..., Any]] = {"sum": lambda t, x, dims: t.sum(x, dims, keepdim=True, dtype=x.dtype)}
+_REDUCTIONS: dict[str, Callable[..., Any]] = {
+    "sum": lambda t, x, dims: t.sum(x, dims, keepdim=True, dtype=x.dtype),
+    "prod": lambda t, x, dims: functools.reduce(lambda y, d: t.prod(y, d, keepdim=True, dtype=y.dtype), dims, x),
+    "max": lambda t, x, dims: t.amax(x, dims, keepdim=True),
+    "min": lambda t, x, dims: t.amin(x, dims, keepdim=True),
+    "squared_deviation": lambda t, x, dims: t.square(x - x.mean(dims, keepdim=True)).sum(dims, keepdim=True),
+    "sum_exp": lambda t, x, dims: t.exp(x - t.amax(x, dims, keepdim=True).detach()).sum(dims, keepdim=True),
+}
 
 
 def reference(
@@ -124,6 +132,9 @@ class _Evaluation:
             return self.named[node.name]
         if isinstance(node, Size):
             return self._number(self.sizes[node.axis], node.dtype)
+        if isinstance(node, Index):
+            positions = self.torch.arange(self.sizes[node.axis], device=self.device)
+            return positions.reshape([-1 if axis == node.axis else 1 for axis in self.axes])
         assert isinstance(node, Call)
         args = [values[arg] for arg in node.args]
         if node.function == "cast":

@@ -8,15 +8,15 @@ template <typename T> FG_DEVICE T log_of_probability(T p) { return fg::maximum(T
 // binary_cross_entropy, forward                               declared in ops/likelihoods.py
 //   prod = (target - 1) * log_of_complement(input)
 //   loss = prod - target * log_of_probability(input)
-//   total_1_2 = sum[d0, d1](loss)
-//   out = total_1_2 / (float32(D0) * float32(D1))
+//   total = sum[d0, d1](loss)
+//   out = total / float32(D0 * D1)
 // whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
 extern "C" __global__ __launch_bounds__(256, 4)
-void binary_cross_entropy_forward_f32(const float* __restrict__ input_ptr,    // [D0, D1]
-                                      const float* __restrict__ target_ptr,   // [D0, D1]
-                                      float* __restrict__ total_1_2_partial,  // [splits, m]
+void binary_cross_entropy_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
+                                      const float* __restrict__ target_ptr,  // [D0, D1]
+                                      float* __restrict__ total_partial,     // [splits, m]
                                       int64_t D0, int64_t D1, int n) {
-  float total_1_2 = 0;
+  float total = 0;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
   const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -30,27 +30,27 @@ void binary_cross_entropy_forward_f32(const float* __restrict__ input_ptr,    //
       const float target = target_v[k];
       const float prod = (target - 1.0f) * log_of_complement(input);
       const float loss = prod - target * log_of_probability(input);
-      total_1_2 += loss;
+      total += loss;
     }
   }
-  total_1_2 = fg::block_sum<256>(total_1_2);
+  total = fg::block_sum<256>(total);
 
   if (threadIdx.x == 0) {
-    total_1_2_partial[blockIdx.x] = total_1_2;
+    total_partial[blockIdx.x] = total;
   }
 }
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void binary_cross_entropy_forward_f32_finish(const float* __restrict__ total_1_2_partial,  // [splits, m]
-                                             float* __restrict__ out_ptr,                  // []
+void binary_cross_entropy_forward_f32_finish(const float* __restrict__ total_partial,  // [splits, m]
+                                             float* __restrict__ out_ptr,              // []
                                              int64_t D0, int64_t D1, int m, int splits) {
   const int result = blockIdx.x;
-  float total_1_2 = 0;
+  float total = 0;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    total_1_2 += total_1_2_partial[int(piece) * m + result];
+    total += total_partial[int(piece) * m + result];
   }
-  total_1_2 = fg::block_sum<128>(total_1_2);
+  total = fg::block_sum<128>(total);
   if (threadIdx.x > 0) return;
-  fg::store(out_ptr, total_1_2 / (float(D0) * float(D1)));
+  fg::store(out_ptr, total / float(D0 * D1));
 }

@@ -3,7 +3,7 @@
 #include "fusegen.cuh"
 
 // binary_cross_entropy_with_logits, backward                  declared in ops/likelihoods.py
-//   prod_d_out = d_out * (1 / (float32(D0) * float32(D1)))
+//   prod_d_out = d_out * (1 / float32(D0 * D1))
 //   d_input = prod_d_out * (1 - target - sigmoid(-input))
 //   d_target = -(prod_d_out * input)
 // elementwise: 8 elements a thread; d_out the same for all
@@ -28,7 +28,7 @@ void binary_cross_entropy_with_logits_backward_bf16(const bf16* __restrict__ inp
   for (int k = 0; k < 8; ++k) {
     const float input = input_v[k];
     const float target = target_v[k];
-    const float prod_d_out = d_out * (1.0f / (float(D0) * float(D1)));
+    const float prod_d_out = d_out * (1.0f / float(D0 * D1));
     d_input_v[k] = prod_d_out * (1.0f - target - fg::fast_sigmoid(-input));
     d_target_v[k] = -(prod_d_out * input);
   }

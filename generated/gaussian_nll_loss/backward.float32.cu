@@ -3,7 +3,7 @@
 #include "fusegen.cuh"
 
 // gaussian_nll_loss, backward                                 declared in ops/likelihoods.py
-//   prod_d_out = d_out * (1 / (float32(D0) * float32(D1)))
+//   prod_d_out = d_out * (1 / float32(D0 * D1))
 //   prod_input = 2 * input
 //   prod_target = 2 * target
 //   v = var + barrier(where(var < eps, eps - var, 0))
@@ -38,7 +38,7 @@ void gaussian_nll_loss_backward_f32(const float* __restrict__ input_ptr,   // [D
     const float input = input_v[k];
     const float target = target_v[k];
     const float var = var_v[k];
-    const float prod_d_out = d_out * (1.0f / (float(D0) * float(D1)));
+    const float prod_d_out = d_out * (1.0f / float(D0 * D1));
     const float prod_input = 2.0f * input;
     const float prod_target = 2.0f * target;
     const float v = var + (var < eps ? eps - var : 0.0f);

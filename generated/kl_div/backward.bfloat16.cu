@@ -2,7 +2,7 @@
 #include "fusegen.cuh"
 
 // kl_div, backward                                            declared in ops/likelihoods.py
-//   prod_d_out = d_out * (1 / (float32(D0) * float32(D1)))
+//   prod_d_out = d_out * (1 / float32(D0 * D1))
 //   sum = 1 + where(target == 0 and target <= 0, 0, log(target))
 //   d_input = -(prod_d_out * target)
 //   d_target = prod_d_out * (sum - input)
@@ -28,7 +28,7 @@ void kl_div_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
   for (int k = 0; k < 8; ++k) {
     const float input = input_v[k];
     const float target = target_v[k];
-    const float prod_d_out = d_out * (1.0f / (float(D0) * float(D1)));
+    const float prod_d_out = d_out * (1.0f / float(D0 * D1));
     const float sum = 1.0f + (target == 0.0f && target <= 0.0f ? 0.0f : fg::fast_log(target));
     d_input_v[k] = -(prod_d_out * target);
     d_target_v[k] = prod_d_out * (sum - input);

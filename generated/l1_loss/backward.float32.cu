@@ -2,7 +2,7 @@
 #include "fusegen.cuh"
 
 // l1_loss, backward                                           declared in ops/losses.py
-//   prod_d_out = d_out * (1 / (float32(D0) * float32(D1)))
+//   prod_d_out = d_out * (1 / float32(D0 * D1))
 //   d_input = prod_d_out * sign(input - target)
 //   d_target = -d_input
 // elementwise: 4 elements a thread; d_out the same for all
@@ -27,7 +27,7 @@ void l1_loss_backward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
   for (int k = 0; k < 4; ++k) {
     const float input = input_v[k];
     const float target = target_v[k];
-    const float prod_d_out = d_out * (1.0f / (float(D0) * float(D1)));
+    const float prod_d_out = d_out * (1.0f / float(D0 * D1));
     const float d_input = prod_d_out * fg::sign(input - target);
     d_input_v[k] = d_input;
     d_target_v[k] = -d_input;

@@ -1,0 +1,44 @@
+"""One table of the ways to reduce: what each computes, starts from, and keeps while it runs.
+
+A reduction is a fold with a state: a sum's state is the sum itself, that of a sum of squared deviations is Welford's
+(count, mean, sum). States merge in any grouping, so threads, blocks and kernels can each take a share; the grouping is
+fixed by the schedule, never by timing. Reductions that are compositions (mean, var, norm, logsumexp, argmax, any) are
+written in these by declare/reductions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Monoid:
+    """One way to reduce.
+
+    Attributes:
+        kind: its name in printed ops.
+        state: the C++ template (fusegen.cuh) that holds and merges partial results; empty: the plain number, added up.
+        words: numbers of the accumulated dtype that a state takes in memory.
+        result: what its result is called where the declaration has no name for it.
+        verb: what a kernel does with its elements, for headers of generated text.
+    """
+
+    kind: str
+    state: str
+    words: int
+    result: str
+    verb: str
+
+
+_ROWS = (
+    Monoid("sum", "", 1, "total", "sums"),
+    Monoid("prod", "Product", 1, "product", "multiplies"),
+    Monoid("max", "Maximum", 1, "top", "takes the maximum"),
+    Monoid("min", "Minimum", 1, "bottom", "takes the minimum"),
+    # sum((x - mean(x))^2) in one pass, by Welford's update and Chan's merge (Chan, Golub, LeVeque 1983).
+    Monoid("squared_deviation", "Moments", 3, "deviation", "sums squared deviations"),
+    # sum(exp(x - max(x))) in one pass: the sum is rescaled whenever the maximum grows (Milakov, Gimelshein 2018).
+    Monoid("sum_exp", "SumExp", 2, "sum_exp", "sums exponentials relative to their maximum"),
+)
+
+BY_KIND: dict[str, Monoid] = {row.kind: row for row in _ROWS}

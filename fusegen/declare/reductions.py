@@ -1,0 +1,272 @@
+"""Reductions as a declaration writes them, composed of the monoids of core/monoids.
+
+Names, axes and results are torch's (``axis`` is its ``dim``: an int, several, or None for all). Half types accumulate in
+float32, integers in int64 where torch widens them. Over no elements: 0 for sums, 1 for products, NaN for means, the
+dtype's lowest value for a maximum and its highest for a minimum (torch refuses those two; so does fg.ops).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
+from fusegen.core.errors import DeclarationError
+from fusegen.core.ir import Call, Expr, Index, Reduce, const
+from fusegen.declare.value import (
+    AxisVar,
+    Dims,
+    Like,
+    Value,
+    convert,
+    current,
+    elementwise,
+    lift,
+    normalize_axes,
+    wrong_dtype,
+)
+
+Axis = int | Sequence[int] | None
+
+
+def reduce(kind: str, x: Like, axis: Axis = None, keepdims: bool = False, dtype: DType | None = None) -> Value:
+    """``x`` folded over ``axis`` by one monoid, in ``dtype`` (its own where None)."""
+    value = lift(x)
+    positions = normalize_axes(value, axis, kind)
+    dtype = dtype or value.dtype
+    tracer = current()
+    expr = convert(value.expr, dtype)
+    wanted = [dim.find() for p in positions if (dim := value.dims[p]) is not None]
+    varying = tracer.axes_of(expr)
+    over = tuple(a for a in wanted if a in varying)
+    expr = _fold(kind, expr, over)
+    for missing in (a for a in wanted if a not in varying):
+        expr = _repeated(kind, expr, convert(tracer.size(missing), dtype))
+    return Value(expr, dtype, _kept_dims(value, positions, keepdims))
+
+
+def _fold(kind: str, expr: Expr, over: tuple[AxisVar, ...]) -> Expr:
+    if not over:  # every reduced dimension has size one: what a state holds after one element
+        single = {"squared_deviation": lambda: expr - expr, "sum_exp": lambda: _exp(expr - expr)}
+        return single[kind]() if kind in single else expr
+    tracer = current()
+    node = Reduce(f"@r{len(tracer.reduces)}", kind, expr, ())
+    for known, axes in tracer.reduces:
+        if (known.kind, known.expr) == (kind, expr) and {a.find() for a in axes} == set(over):
+            return known.ref
+    tracer.varying[node.name] = frozenset(tracer.axes_of(expr) - set(over))
+    tracer.reduces.append((node, over))
+    return node.ref
+
+
+def _repeated(kind: str, expr: Expr, count: Expr) -> Expr:
+    """The fold of ``count`` equal elements, given that of one."""
+    if kind in ("max", "min"):
+        return expr
+    if kind == "prod":
+        return Call("pow" if expr.dtype.is_float else "int_pow", (expr, count), expr.dtype)
+    return expr * count
+
+
+def _exp(expr: Expr) -> Expr:
+    return Call("exp", (expr,), expr.dtype)
+
+
+def _kept_dims(value: Value, positions: Sequence[int], keepdims: bool) -> Dims:
+    kept = [None if p in positions else dim for p, dim in enumerate(value.dims)]
+    return tuple(kept if keepdims else [dim for p, dim in enumerate(kept) if p not in positions])
+
+
+def _count(value: Value, axis: Axis, what: str) -> Expr | None:
+    """Number of elements along ``axis`` (an integer known at launch); None where it is one."""
+    total: Expr | None = None
+    for p in normalize_axes(value, axis, what):
+        dim = value.dims[p]
+        if dim is not None:
+            factor = current().size(dim.find())
+            total = factor if total is None else total * factor
+    return total
+
+
+def _float(name: str, x: Like) -> Value:
+    value = lift(x)
+    if not value.dtype.is_float:
+        raise wrong_dtype(name, value.dtype, "a float dtype (as torch)", "cast with .to(fg.float32)")
+    return value
+
+
+def sum(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
+    """Sum over ``axis``; of integers and bools in int64."""
+    value = lift(x)
+    return reduce("sum", value, axis, keepdims, value.dtype if value.dtype.is_float else dtypes.int64)
+
+
+def prod(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
+    """Product over ``axis``; of integers and bools in int64."""
+    value = lift(x)
+    return reduce("prod", value, axis, keepdims, value.dtype if value.dtype.is_float else dtypes.int64)
+
+
+def amax(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
+    """Maximum over ``axis``; NaN wins. Its gradient is shared evenly by elements that tie."""
+    return reduce("max", x, axis, keepdims)
+
+
+def amin(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
+    """Minimum over ``axis``; NaN wins. Its gradient is shared evenly by elements that tie."""
+    return reduce("min", x, axis, keepdims)
+
+
+def any(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
+    """Whether some element is not zero; of nothing: False."""
+    return elementwise("gt", reduce("sum", _truth(x), axis, keepdims), 0)
+
+
+def all(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
+    """Whether no element is zero; of nothing: True."""
+    return elementwise("eq", reduce("sum", elementwise("logical_not", _truth(x)), axis, keepdims, dtypes.int64), 0)
+
+
+def _truth(x: Like) -> Value:
+    value = lift(x)
+    truth = value if value.dtype is dtypes.bool_ else elementwise("ne", value, 0)
+    return Value(convert(truth.expr, dtypes.int64), dtypes.int64, truth.dims)
+
+
+def index(x: Value, axis: int) -> Value:
+    """The position along one axis of ``x``, from 0, as an int64 tensor of that one dimension that broadcasts with x."""
+    (position,) = normalize_axes(x, axis, "index") or (0,)
+    dim = x.dims[position] if x.dims else None
+    after = (None,) * (x.ndim - 1 - position)
+    if dim is None:
+        return Value(const(0, dtypes.int64), dtypes.int64, (None, *after) if x.dims else ())
+    size = current().size(dim.find())
+    return Value(Index(size.axis), dtypes.int64, (dim.find(), *after))  # type: ignore[attr-defined]
+
+
+def argmax(x: Like, axis: int | None = None, keepdims: bool = False) -> Value:
+    """Position of the maximum along ``axis`` (None: in the flattened tensor), the first where several tie; NaN wins."""
+    return _first("max", x, axis, keepdims)
+
+
+def argmin(x: Like, axis: int | None = None, keepdims: bool = False) -> Value:
+    """Position of the minimum along ``axis`` (None: in the flattened tensor), the first where several tie; NaN wins."""
+    return _first("min", x, axis, keepdims)
+
+
+def _first(kind: str, x: Like, axis: int | None, keepdims: bool) -> Value:
+    value = lift(x)
+    if axis is not None and not isinstance(axis, int):
+        raise DeclarationError(
+            f"{current().where}, arg{kind}", given=f"axis={axis!r}", expected="one int, or None",
+            fix="flatten the axes first, or reduce one after the other",
+        )  # fmt: skip
+    best = reduce(kind, value, axis, keepdims=True)
+    hit = elementwise("logical_or", elementwise("eq", value, best), elementwise("ne", value, value))
+    place: Value = Value(const(0, dtypes.int64), dtypes.int64)
+    for position in normalize_axes(value, axis, f"arg{kind}"):
+        dim = value.dims[position]
+        if dim is not None:
+            along = index(value, position)
+            place = elementwise("add", elementwise("mul", place, _size(dim)), along)
+    last = Value(const(2**63 - 1, dtypes.int64), dtypes.int64)
+    return reduce("min", elementwise("where", hit, place, last), axis, keepdims)
+
+
+def _size(dim: AxisVar) -> Value:
+    return Value(current().size(dim.find()), dtypes.int64)
+
+
+def mean(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
+    """Arithmetic mean over ``axis``; of no elements NaN."""
+    value = _float("mean", x)
+    total, count = reduce("sum", value, axis, keepdims), _count(value, axis, "mean")
+    return total if count is None else Value(total.expr / convert(count, total.dtype), total.dtype, total.dims)
+
+
+def var(x: Like, axis: Axis = None, correction: float = 1, keepdims: bool = False) -> Value:
+    """sum((x - mean(x))^2) / max(n - correction, 0) over ``axis``, n elements each; in one pass, without cancellation."""
+    value = _float("var", x)
+    total = reduce("squared_deviation", value, axis, keepdims)
+    count = _count(value, axis, "var")
+    n: Expr = const(1, total.dtype) if count is None else convert(count, total.dtype)
+    divisor = Value(n, total.dtype)
+    if correction:
+        divisor = elementwise("maximum", elementwise("sub", divisor, lift(correction)), 0.0)
+    return Value(total.expr / convert(divisor.expr, total.dtype), total.dtype, total.dims)
+
+
+def std(x: Like, axis: Axis = None, correction: float = 1, keepdims: bool = False) -> Value:
+    """sqrt(var(x)); where that is 0 no gradient flows, as in torch."""
+    return _root(var(x, axis, correction, keepdims))
+
+
+def _root(value: Value) -> Value:
+    """The square root, with a gradient of zero at zero."""
+    zero = elementwise("eq", value, 0.0)
+    return elementwise("where", zero, value, elementwise("sqrt", elementwise("where", zero, 1.0, value)))
+
+
+def norm(x: Like, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Value:
+    """(sum |x|^ord)^(1/ord) over ``axis``; the largest |x| for infinity, the smallest for -infinity, the number of
+    nonzeros for 0. Source: torch.linalg.vector_norm, also for gradients at zero."""
+    value = _float("norm", x)
+    if ord == 2:
+        return _root(reduce("sum", elementwise("mul", value, value), axis, keepdims))
+    size = elementwise("abs", value)
+    if ord == math.inf or ord == -math.inf:
+        return reduce("max" if ord > 0 else "min", size, axis, keepdims)
+    if ord == 0:
+        truth = elementwise("ne", value, 0.0)
+        return reduce("sum", Value(convert(truth.expr, value.dtype), value.dtype, truth.dims), axis, keepdims)
+    if ord == 1:
+        return reduce("sum", size, axis, keepdims)
+    zero = elementwise("eq", value, 0.0)
+    power = elementwise("pow", elementwise("where", zero, 1.0, size), ord)
+    powers = elementwise("where", zero, 0.0 if ord > 0 else math.inf, power)
+    total = reduce("sum", powers, axis, keepdims)
+    none = elementwise("eq", total, 0.0)
+    root = elementwise("pow", elementwise("where", none, 1.0, total), 1.0 / ord)
+    return elementwise("where", none, 0.0, root)
+
+
+def _stopped(value: Value) -> Value:
+    return Value(Call("barrier", (value.expr,), value.expr.dtype), value.dtype, value.dims)
+
+
+def logsumexp(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
+    """log(sum(exp(x))) over ``axis``, without overflow: max + log(sum(exp(x - max)))."""
+    value = _float("logsumexp", x)
+    top = _stopped(reduce("max", value, axis, keepdims))
+    total = reduce("sum_exp", value, axis, keepdims)
+    infinite = elementwise("eq", elementwise("abs", top), math.inf)
+    return elementwise("where", infinite, top, elementwise("add", top, elementwise("log", total)))
+
+
+def softmax(x: Like, axis: int = -1) -> Value:
+    """exp(x - max) / sum(exp(x - max)) along ``axis``."""
+    value = _float("softmax", x)
+    top = _stopped(reduce("max", value, axis, keepdims=True))
+    return elementwise("div", elementwise("exp", elementwise("sub", value, top)), reduce("sum_exp", value, axis, True))
+
+
+def log_softmax(x: Like, axis: int = -1) -> Value:
+    """x - max - log(sum(exp(x - max))) along ``axis``."""
+    value = _float("log_softmax", x)
+    top = _stopped(reduce("max", value, axis, keepdims=True))
+    total = reduce("sum_exp", value, axis, keepdims=True)
+    return elementwise("sub", elementwise("sub", value, top), elementwise("log", total))
+
+
+def size(x: Value, axis: Axis = None) -> Value:
+    """Number of elements along ``axis`` (None: all), as a weak integer known at launch."""
+    return Value(_count(x, axis, "size") or const(1, dtypes.int64), dtypes.int64, weak=True)
+
+
+FUNCTIONS = (
+    all, amax, amin, any, argmax, argmin, index, log_softmax, logsumexp, mean, norm, prod, size, softmax, std, sum, var,
+)  # fmt: skip
+for _function in (all, amax, amin, any, argmax, argmin, logsumexp, mean, prod, softmax, std, sum, var):
+    setattr(Value, _function.__name__, _function)  # x.sum(-1), as torch's methods

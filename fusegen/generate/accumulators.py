@@ -1,0 +1,88 @@
+"""How a kernel keeps, combines and hands on the state of a reduction: one place for every kind in core/monoids.
+
+Sums stay plain numbers that are added up, because that is how a colleague would write them; every other kind is a small
+struct of fusegen.cuh with ``add``, ``merge`` and ``result``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fusegen.core.ir import Reduce
+from fusegen.core.monoids import BY_KIND
+
+
+@dataclass(frozen=True)
+class Accumulator:
+    """The lines for one reduction.
+
+    Args:
+        reduce: what is reduced.
+        lanes: how many neighbouring results a thread owns; 1 is none of that.
+    """
+
+    reduce: Reduce
+    lanes: int = 1
+
+    @property
+    def name(self) -> str:
+        return self.reduce.name
+
+    @property
+    def is_sum(self) -> bool:
+        return not BY_KIND[self.reduce.kind].state
+
+    @property
+    def ctype(self) -> str:
+        """The type of the result."""
+        return self.reduce.expr.dtype.ctype
+
+    @property
+    def state_type(self) -> str:
+        """The type that partial results have, in registers and in memory."""
+        return self.ctype if self.is_sum else f"fg::{BY_KIND[self.reduce.kind].state}<{self.ctype}>"
+
+    @property
+    def variable(self) -> str:
+        """What holds the state while the kernel reduces."""
+        if self.is_sum:
+            return f"{self.name}_v" if self.lanes > 1 else self.name
+        return f"{self.name}_state"
+
+    def declare(self) -> str:
+        """The state of nothing."""
+        if self.is_sum:
+            vector = f"fg::Vec<{self.ctype}, {self.lanes}> {self.variable} = {{}};"
+            return vector if self.lanes > 1 else f"{self.ctype} {self.variable} = 0;"
+        return f"{self.state_type} {self.variable}{f'[{self.lanes}]' if self.lanes > 1 else ''};"
+
+    def add(self, value: str) -> str:
+        """One more element."""
+        lane = "[k]" if self.lanes > 1 else ""
+        return f"{self.variable}{lane} += {value};" if self.is_sum else f"{self.variable}{lane}.add({value});"
+
+    def combine(self, over: str, count: int) -> str:
+        """The states of all threads that share the result; ``over`` is block or column."""
+        how = f"fg::{over}_{'sum' if self.is_sum else 'merge'}<{count}>({self.variable})"
+        return f"{how};" if self.lanes > 1 and not self.is_sum else f"{self.variable} = {how};"
+
+    def result(self, lane: bool = False) -> list[str]:
+        """The reduction's own name for its value, where the state goes by another."""
+        of = f"{self.variable}[k]" if lane else self.variable
+        if self.is_sum:
+            return [f"const {self.ctype} {self.name} = {of};"] if lane else []
+        return [f"const {self.ctype} {self.name} = {of}.result();"]
+
+    def store(self, position: str) -> list[str]:
+        """The state to its place in the workspace."""
+        target = f"{self.name}_partial"
+        if self.lanes == 1:
+            return [f"{target}[{position}] = {self.variable};"]
+        if self.is_sum:
+            return [f"fg::store_vector<{self.lanes}>({target} + {position}, {self.variable});"]
+        return [f"for (int k = 0; k < {self.lanes}; ++k) {target}[{position} + k] = {self.variable}[k];"]
+
+    def merge(self, position: str) -> str:
+        """The state at a place in the workspace, taken in."""
+        value = f"{self.name}_partial[{position}]"
+        return f"{self.variable} += {value};" if self.is_sum else f"{self.variable}.merge({value});"
