@@ -10,17 +10,23 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 
 from fusegen.core.check import check_op
-from fusegen.core.ir import Op, Output
+from fusegen.core.ir import Op
 from fusegen.core.serialize import op_from_json, op_to_json
 from fusegen.derive.lower import lower
 from fusegen.derive.training import Training, kept_as_op, kept_from_op, train
-from fusegen.fuse.group import Kernel, group
+from fusegen.fuse.group import group, group_by_rows
+from fusegen.fuse.kernel import Kernel
+from fusegen.fuse.rows import RowKernel
+from fusegen.fuse.rows_schedule import Chip, schedule_rows
 from fusegen.fuse.schedule import Buffer, Launch, Schedule, schedule
 from fusegen.generate.render import Rendered, render
 from fusegen.launch.memo import is_memorable, remember
 from fusegen.launch.program import Program, Target, Workspace, make_steps
+
+HOPPER = Chip()
 
 
 @dataclass(frozen=True)
@@ -33,21 +39,24 @@ class Layout:
 
 @dataclass
 class Compiled:
-    """An op and its kernels. Text is kept per schedule, so that shapes of one pattern share it."""
+    """An op and its kernels. Text is kept per schedule, so that shapes of one pattern share it.
+
+    ``by_rows``: the kernels for layouts in which a row of the reductions fits on the chip; None where there are none.
+    """
 
     op: Op
     lowered: Op
     kernels: tuple[Kernel, ...]
-    texts: dict[tuple[int, Schedule], Rendered] = field(default_factory=dict)
+    by_rows: tuple[Kernel, ...] | None = None
+    texts: dict[tuple[str, Schedule], Rendered] = field(default_factory=dict)
 
-    def rendered(self, position: int, plan: Schedule) -> Rendered:
-        key = (position, plan)
+    def rendered(self, kernel: Kernel, plan: Schedule) -> Rendered:
+        key = (f"{type(kernel).__name__} {kernel.name}", plan)
         if key not in self.texts:
-            self.texts[key] = self._render(position, plan)
+            self.texts[key] = self._render(kernel, plan, key[0])
         return self.texts[key]
 
-    def _render(self, position: int, plan: Schedule) -> Rendered:
-        kernel = self.kernels[position]
+    def _render(self, kernel: Kernel, plan: Schedule, which: str) -> Rendered:
         if not is_memorable(self.op):
             return render(kernel, plan)
 
@@ -55,7 +64,7 @@ class Compiled:
             made = render(kernel, plan)
             return [made.text, made.entry, made.finish or "", "barriers" if made.barriers else "", *made.headers]
 
-        found = remember("render", (op_to_json(self.op), str(position), repr(plan)), texts)
+        found = remember("render", (op_to_json(self.op), which, repr(plan)), texts)
         return Rendered(found[0], found[1], found[2] or None, bool(found[3]), tuple(found[4:]))
 
 
@@ -80,7 +89,7 @@ def compile_op(op: Op) -> Compiled:
         check_op(op)
         lowered = lower(op)
         check_op(lowered)
-        found = Compiled(op, lowered, group(lowered))
+        found = Compiled(op, lowered, group(lowered), group_by_rows(lowered))
         with _lock:
             found = _compiled.setdefault(op, found)
     return found
@@ -109,49 +118,62 @@ def backward_op(training: Training, given: Sequence[int]) -> Op:
     return op_from_json(text)
 
 
-def plan(op: Op, layout: Layout) -> list[Planned]:
+@dataclass(frozen=True)
+class Plan:
+    """The kernels of an op for one layout, and the memory in which they hand each other results."""
+
+    kernels: tuple[Planned, ...]
+    workspaces: tuple[Workspace, ...]
+
+
+def plan(op: Op, layout: Layout, chip: Chip = HOPPER) -> list[Planned]:
     """The kernels of ``op`` for one layout, as text."""
+    return list(plan_whole(op, layout, chip).kernels)
+
+
+def plan_whole(op: Op, layout: Layout, chip: Chip = HOPPER) -> Plan:
+    """The same with what lies between the kernels."""
     compiled = compile_op(op)
-    buffers = {**layout.buffers, **_temporary_buffers(compiled.kernels, layout)}
-    planned = []
-    for position, kernel in enumerate(compiled.kernels):
+    found = _planned(compiled, compiled.by_rows, layout, chip) if compiled.by_rows else None
+    return found or _planned(compiled, compiled.kernels, layout, chip)  # type: ignore[return-value]
+
+
+def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip: Chip) -> Plan | None:
+    """None where a row kernel does not fit the layout."""
+    real = {output.name for output in compiled.op.outputs}
+    sizes, buffers = dict(layout.sizes), dict(layout.buffers)
+    planned: list[Planned] = []
+    workspaces: list[Workspace] = []
+    for kernel in kernels:
+        between = [o for o in kernel.outputs if o.name not in real]
+        buffers.update({o.name: Buffer(o.dtype, contiguous(o.shape, sizes)) for o in between})
         own = {thing.name: buffers[thing.name] for thing in (*kernel.tensors, *kernel.written)}
-        chosen, launch = schedule(kernel, layout.sizes, own)
-        planned.append(Planned(kernel, chosen, launch, compiled.rendered(position, chosen)))
-    return planned
+        if isinstance(kernel, RowKernel):
+            fitting = schedule_rows(kernel, sizes, own, chip)
+            if fitting is None:
+                return None
+            chosen, launch = fitting
+        else:
+            chosen, launch = schedule(kernel, sizes, own)
+        sizes.update(launch.partial_sizes)
+        for o in kernel.partials:
+            order = sorted((a for a in o.shape if a), key=lambda a: launch.order.index(a) if a in launch.order else -1)
+            buffers[o.name] = Buffer(o.dtype, contiguous(order, sizes))
+        for o in (*between, *kernel.partials):
+            workspaces.append(Workspace(o.name, o.dtype, prod(sizes[a] for a in o.shape if a)))
+        planned.append(Planned(kernel, chosen, launch, compiled.rendered(kernel, chosen)))
+    return Plan(tuple(planned), tuple(workspaces))
 
 
 def build(op: Op, layout: Layout, target: Target) -> Program:
     """The loaded program of ``op`` for one layout on one target."""
-    steps, workspaces = [], _temporaries(compile_op(op).kernels, layout)
-    for item in plan(op, layout):
+    whole = plan_whole(op, layout, Chip(target.cluster))
+    steps, workspaces = [], list(whole.workspaces)
+    for item in whole.kernels:
         made, needed = make_steps(item.kernel, item.schedule, item.launch, item.rendered, target)
         steps += made
         workspaces += needed
     return Program(steps, workspaces)
-
-
-def _temporary_outputs(kernels: Sequence[Kernel]) -> dict[str, Output]:
-    """Reduction results that one kernel stores and another reads."""
-    real = {output.name for kernel in kernels for output in kernel.op.outputs}
-    return {o.name: o for kernel in kernels for o in kernel.outputs if o.name not in real}
-
-
-def _temporary_buffers(kernels: Sequence[Kernel], layout: Layout) -> dict[str, Buffer]:
-    return {
-        name: Buffer(output.dtype, contiguous(output.shape, layout.sizes))
-        for name, output in _temporary_outputs(kernels).items()
-    }
-
-
-def _temporaries(kernels: Sequence[Kernel], layout: Layout) -> list[Workspace]:
-    found = []
-    for name, output in _temporary_outputs(kernels).items():
-        elements = 1
-        for axis in output.shape:
-            elements *= layout.sizes[axis] if axis else 1
-        found.append(Workspace(name, output.dtype, elements))
-    return found
 
 
 def contiguous(shape: Sequence[str | None], sizes: Mapping[str, int]) -> dict[str, int]:

@@ -6,34 +6,38 @@ import fusegen as fg
 
 
 class LibraryOp(fg.FusedOp):
-    """An op that takes torch's ``inplace=`` and checks its options on every call.
+    """An op that takes torch's ``inplace=`` and looks at its arguments on every call, before anything runs.
 
     ``inplace=True`` writes the result into the first argument, which must not need a gradient (see ``out=``).
 
     Args:
         limits: per option, what it must be in words, and the test of it. It is told all options by name.
+        prepare: is told all arguments by name and returns those that the declaration gets instead.
     """
 
-    def __init__(self, declaration: fg.Tensor, limits: dict[str, tuple[str, fg.Tensor]]) -> None:
+    def __init__(
+        self, declaration: fg.Tensor, limits: dict[str, tuple[str, fg.Tensor]], prepare: fg.Tensor = None
+    ) -> None:
         super().__init__(declaration)
         names = list(declaration.signature.parameters)
-        self.limits = limits
+        self.limits, self.prepare = limits, prepare
         self.at = names.index("inplace") if "inplace" in names else -1
+        if limits or prepare:
+            declaration.prepare = self._prepared
 
     def __call__(self, *args: fg.Tensor, **kwargs: fg.Tensor) -> fg.Tensor:
-        if self.limits:
-            self._check(self.declaration.bind(args, {k: v for k, v in kwargs.items() if k != "out"}))
         if kwargs.get("inplace") or (0 < self.at < len(args) and args[self.at]):
             return self._inplace(self.declaration.bind(args, kwargs))
         return super().__call__(*args, **kwargs)
 
-    def _check(self, values: dict[str, fg.Tensor]) -> None:
+    def _prepared(self, values: dict[str, fg.Tensor]) -> dict[str, fg.Tensor]:
         for name, (expected, holds) in self.limits.items():
             if isinstance(values[name], (bool, int, float)) and not holds(**values):
                 raise fg.DeclarationError(
                     f"{self.name}, option {name}", given=f"{name}={values[name]!r}", expected=expected,
                     fix="pass a number in that range",
                 )  # fmt: skip
+        return values if self.prepare is None else values | self.prepare(self.name, **values)
 
     def _inplace(self, values: dict[str, fg.Tensor]) -> fg.Tensor:
         target, *rest = values.values()
@@ -47,13 +51,19 @@ class LibraryOp(fg.FusedOp):
 
 
 class limited:
-    """Decorator: ``@fg.op`` for an op with torch's ``inplace=`` or with limited options (see ``LibraryOp``)."""
+    """Decorator: ``@fg.op`` for an op with torch's ``inplace=`` or with limited options (see ``LibraryOp``).
 
-    def __init__(self, **limits: tuple[str, fg.Tensor]) -> None:
-        self.limits = limits
+    Args:
+        kind: the subclass of LibraryOp to make.
+    """
+
+    def __init__(
+        self, prepare: fg.Tensor = None, kind: type[LibraryOp] = LibraryOp, **limits: tuple[str, fg.Tensor]
+    ) -> None:
+        self.prepare, self.kind, self.limits = prepare, kind, limits
 
     def __call__(self, function: fg.Tensor) -> fg.Tensor:
-        return LibraryOp(fg.op(function).declaration, self.limits)
+        return self.kind(fg.op(function).declaration, self.limits, self.prepare)
 
 
 library_op = limited()

@@ -157,6 +157,57 @@ template <int N, typename T> FG_DEVICE Vec<compute_t<T>, N> load_vector(const T*
   return Widen<T, N>::all(raw);
 }
 
+// The same as it lies in memory, to be widened where it is used. Words, not halves: a register holds two of those, and
+// moves them together.
+template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Raw {
+  static constexpr int words = (sizeof(T) * N + 3) / 4;
+  uint32_t word[words];
+};
+template <int N, typename T> FG_DEVICE Raw<T, N> load_raw(const T* pointer) {
+  if (sizeof(T) * N % 4 == 0) return *reinterpret_cast<const Raw<T, N>*>(pointer);
+  Raw<T, N> raw;
+  memcpy(raw.word, pointer, sizeof(T) * N);
+  return raw;
+}
+// The same into shared memory, where it arrives while the thread does something else; each thread awaits its own.
+template <int N, typename T> FG_DEVICE void load_async(Raw<T, N>* shared, const T* pointer) {
+#if defined(FUSEGEN_EMULATOR) || __CUDA_ARCH__ < 800
+  *shared = load_raw<N>(pointer);
+#else
+  const uint32_t address = uint32_t(__cvta_generic_to_shared(shared));
+  if (sizeof(T) * N == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(pointer) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(pointer), "n"(sizeof(T) * N) : "memory");
+  }
+#endif
+}
+FG_DEVICE void await_loads() {
+#if !defined(FUSEGEN_EMULATOR) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+// What was read from shared memory is read again from here on: registers are for something else meanwhile.
+FG_DEVICE void read_again() { asm volatile("" ::: "memory"); }
+template <typename T, int N> struct WidenRaw {
+  static FG_DEVICE Vec<compute_t<T>, N> all(const Raw<T, N>& raw) {
+    Vec<T, N> values;
+    memcpy(&values, raw.word, sizeof(T) * N);
+    return Widen<T, N>::all(values);
+  }
+};
+template <typename T, int N> struct WidenRawPairs {
+  static FG_DEVICE Vec<float, N> all(const Raw<T, N>& raw) {
+    Vec<float, N> values;
+#pragma unroll
+    for (int k = 0; k + 1 < N; k += 2) unpack<T>(raw.word[k / 2], values[k], values[k + 1]);
+    return values;
+  }
+};
+template <int N> struct WidenRaw<half, N> : WidenRawPairs<half, N> {};
+template <int N> struct WidenRaw<bf16, N> : WidenRawPairs<bf16, N> {};
+template <typename T, int N> FG_DEVICE Vec<compute_t<T>, N> widen(const Raw<T, N>& raw) { return WidenRaw<T, N>::all(raw); }
+
 // Elements i .. i + N - 1 of n; the last vector may overhang, and reads as zero there.
 template <int N, typename T, typename I> FG_DEVICE Vec<compute_t<T>, N> load(const T* pointer, I i, I n) {
   if (i + N <= n) return load_vector<N>(pointer + i);

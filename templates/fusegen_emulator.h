@@ -1,13 +1,14 @@
 // The CUDA that fusegen prints, on the CPU: this header stands in for the CUDA compiler's built-in names.
 //
-//   blocks      spread over OS threads; every worker runs one block at a time
+//   blocks      spread over OS threads; every worker runs one block at a time, or the blocks of one cluster
 //   threads     a plain loop when the kernel has no barrier (the compiler inlines and vectorizes through it),
 //               else one fiber each, all on the worker's OS thread, switched only at barriers and warp collectives
-//   __shared__  FUSEGEN_SHARED and fusegen_dynamic_shared(): per worker, filled with 0xFF (NaN) before every block,
-//               with red zones around it under AddressSanitizer
+//   __shared__  FUSEGEN_SHARED and fusegen_dynamic_shared(): per worker and block of a cluster, filled with 0xFF (NaN)
+//               before every block or cluster, with red zones around it under AddressSanitizer
 //   errors      recorded in the launch and returned as a code and a message; the process lives on
 //
-// The source defines FUSEGEN_EMULATOR_LAUNCHER(kernel, barriers) once, at its end (launch/emulator.py appends it).
+// The source defines FUSEGEN_EMULATOR_LAUNCHER(kernel, barriers) once, at its end (launch/emulator.py appends it, and
+// defines FUSEGEN_EMULATOR_CLUSTER on the command line as the number of blocks in a cluster of that kernel).
 #pragma once
 
 // libstdc++ parses its special functions (80 ms, half of a small kernel's compile time) with <math.h> in C++17.
@@ -51,6 +52,10 @@
 #define __noinline__ __attribute__((noinline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
 #define __launch_bounds__(...)
+#define FUSEGEN_CLUSTER(blocks)
+#ifndef FUSEGEN_EMULATOR_CLUSTER
+#define FUSEGEN_EMULATOR_CLUSTER 1
+#endif
 #define __shared__ static_assert(false, "the emulator poisons shared memory: declare it with FUSEGEN_SHARED");
 
 struct dim3 {
@@ -67,13 +72,15 @@ namespace fusegen_emulator {
 
 // ---- one launch, one worker ------------------------------------------------------------------------------------
 
-enum Code { kOk, kDivergence, kAssertion, kResources };
+enum Code { kOk, kDivergence, kAssertion, kResources, kClusterMisuse };
+// Known to the compiler: a kernel without clusters is compiled as if there were none.
+static constexpr unsigned kClusterBlocks = FUSEGEN_EMULATOR_CLUSTER;
 #ifdef FUSEGEN_ASAN
 enum { kStackBytes = 256 << 10 };  // red zones make frames large
 #else
 enum { kStackBytes = 64 << 10 };
 #endif
-enum State { kReady, kAtBarrier, kAtCollective, kExited };
+enum State { kReady, kAtBarrier, kAtCollective, kAtCluster, kExited };
 
 struct Site {  // the call of a barrier or collective, for messages and to tell two barriers apart
   const char* what;
@@ -117,6 +124,7 @@ struct Fiber {
   Site site;
   uint32_t mask, votes;  // of the warp collective it waits in: who takes part, who voted true
   int source;            // lane whose value it wants
+  unsigned rank;         // of its block in the cluster
   uint64_t sent, received;
   char* stack;
   void* fake_stack;  // AddressSanitizer's
@@ -131,29 +139,42 @@ struct Launch {
   uint64_t seed;
   char* message;
   size_t message_bytes;
-  uint64_t blocks, next, chunk;  // blocks are handed out in chunks
-  uint64_t multiplier, offset;   // the shuffled block order: an affine permutation of 0..blocks-1
+  uint64_t clusters, next, chunk;  // clusters (or blocks, each a cluster of its own) are handed out in chunks
+  uint64_t multiplier, offset;     // the shuffled order of clusters: an affine permutation of 0..clusters-1
   int code;
 };
 
 struct Stacks;
+struct ClusterBarrier;
+
+struct Block {
+  uint3 index;
+  unsigned live, at_barrier;
+  uint32_t warp_live[32], warp_waiting[32];
+  Fiber* fibers;
+  unsigned char* dynamic_shared;
+};
 
 struct Worker {
   Launch* launch;
-  unsigned threads, live, at_barrier, round_next, round_end;
-  unsigned* order;  // of threads; null: natural
+  unsigned threads, live, round_next, round_end;  // of all blocks of the cluster
+  unsigned* order;                                // of threads; null: natural
   uint64_t random;
-  unsigned char* dynamic_shared;
-  Fiber* fibers;
+  Fiber* fibers;   // block by block
   Fiber* current;  // null: the scheduler, or a kernel without barriers
-  uint32_t warp_live[32], warp_waiting[32];
-  Stacks* stacks;
+  Block blocks[kClusterBlocks];
+  ClusterBarrier* cluster;
+  Stacks* stacks[kClusterBlocks];
   Context scheduler;
   void* fake_stack;
   const void* scheduler_stack;
   size_t scheduler_stack_bytes;
 };
 static thread_local Worker* worker;
+
+inline unsigned current_rank() { return kClusterBlocks == 1 ? 0 : worker->current->rank; }
+inline Block& block_of(Worker& w, const Fiber& fiber) { return w.blocks[kClusterBlocks == 1 ? 0 : fiber.rank]; }
+inline unsigned block_threads(const Worker& w) { return w.threads / kClusterBlocks; }
 
 struct Failure {};
 
@@ -205,43 +226,11 @@ inline uint3 thread_index(unsigned linear, const dim3& block) {
   return {linear % block.x, linear / block.x % block.y, linear / block.x / block.y};
 }
 
-// ---- shared memory -----------------------------------------------------------------------------------------------
-
-struct SharedRegion {  // every variable of this OS thread, so that a new block can poison them all
-  void* data;
-  size_t bytes;
-  SharedRegion* next;
-};
-static thread_local SharedRegion* shared_regions;
-
-template <class T>
-struct SharedVariable {
-  alignas(128) unsigned char before[128];
-  alignas(128) unsigned char value[sizeof(T)];
-  unsigned char after[128];
-  SharedRegion region;
-  SharedVariable() : region{value, sizeof value, shared_regions} {
-    shared_regions = &region;
-    memset(value, 0xFF, sizeof value);
-#ifdef FUSEGEN_ASAN
-    __asan_poison_memory_region(before, sizeof before);
-    __asan_poison_memory_region(after, sizeof after);
-  }
-  ~SharedVariable() {  // the memory goes back to the C library with its thread
-    __asan_unpoison_memory_region(this, sizeof *this);
-#endif
-  }
-  T& get() { return reinterpret_cast<T&>(value); }
-};
-
-inline void poison_shared(Worker& w) {
-  for (SharedRegion* region = shared_regions; region; region = region->next) memset(region->data, 0xFF, region->bytes);
-  if (w.dynamic_shared) memset(w.dynamic_shared, 0xFF, w.launch->shared_bytes);
-}
-
 }  // namespace fusegen_emulator
 
+#include "fusegen_emulator_shared.h"
 #include "fusegen_emulator_fibers.h"
+#include "fusegen_emulator_cluster.h"
 
 namespace fusegen_emulator {
 
@@ -310,18 +299,25 @@ struct Runner<Kernel, Barriers, void (*)(A...)> {
   }
 };
 
+inline uint3 block_index(uint64_t linear, const dim3& grid) {
+  const uint64_t plane = linear / grid.x;
+  return {unsigned(linear % grid.x), unsigned(plane % grid.y), unsigned(plane / grid.y)};
+}
+
 template <class Run>
 void run_blocks(Worker& w) {
   Launch& launch = *w.launch;
   for (;;) {
     const uint64_t begin = __atomic_fetch_add(&launch.next, launch.chunk, __ATOMIC_RELAXED);
     for (uint64_t i = begin; i < begin + launch.chunk; ++i) {
-      if (i >= launch.blocks || failed(launch)) return;
+      if (i >= launch.clusters || failed(launch)) return;
       const unsigned __int128 scattered = (unsigned __int128)i * launch.multiplier + launch.offset;
-      const uint64_t linear = launch.shuffle ? uint64_t(scattered % launch.blocks) : i;
-      const uint64_t plane = linear / launch.grid.x;
-      blockIdx = {unsigned(linear % launch.grid.x), unsigned(plane % launch.grid.y), unsigned(plane / launch.grid.y)};
-      w.random = launch.seed ^ (linear * 0xD1342543DE82EF95u);  // the block's own: no matter which worker runs it
+      const uint64_t linear = launch.shuffle ? uint64_t(scattered % launch.clusters) : i;
+      for (unsigned rank = 0; rank < kClusterBlocks; ++rank) {  // neighbours in x, whose size is a multiple
+        w.blocks[rank].index = block_index(linear * kClusterBlocks + rank, launch.grid);
+      }
+      blockIdx = w.blocks[0].index;
+      w.random = launch.seed ^ (linear * 0xD1342543DE82EF95u);  // its own: no matter which worker runs it
       poison_shared(w);
       Run::block(w);
     }
@@ -335,26 +331,31 @@ void* run_worker(void* argument) {
   Launch& launch = *w.launch;
   worker = &w;
   gridDim = launch.grid, blockDim = launch.block, blockIdx = {0, 0, 0};
-  w.threads = launch.block.x * launch.block.y * launch.block.z;
+  w.threads = launch.block.x * launch.block.y * launch.block.z * kClusterBlocks;
   bool ready = true;
   if (launch.shuffle) {
     w.order = static_cast<unsigned*>(malloc(w.threads * sizeof(unsigned)));
     ready = w.order != nullptr;
     for (unsigned i = 0; ready && i < w.threads; ++i) w.order[i] = i;
   }
-  void* shared = nullptr;  // of exactly the size asked for, so that AddressSanitizer sees its end
-  if (launch.shared_bytes) ready = ready && posix_memalign(&shared, 128, launch.shared_bytes) == 0;
-  w.dynamic_shared = static_cast<unsigned char*>(shared);
+  for (Block& block : w.blocks) {
+    void* shared = nullptr;  // of exactly the size asked for, so that AddressSanitizer sees its end
+    if (launch.shared_bytes) ready = ready && posix_memalign(&shared, 128, launch.shared_bytes) == 0;
+    block.dynamic_shared = static_cast<unsigned char*>(shared);
+  }
   if (ready && Run::prepare(w)) {
     run_blocks<Run>(w);
   } else {
     record(launch, kResources, "no memory for %u threads' stacks and %zu bytes of shared memory", w.threads,
-           launch.shared_bytes);
+           launch.shared_bytes * kClusterBlocks);
   }
-  if (w.stacks) give_back_stacks(w.stacks, launch.stack_slots);
+  for (Stacks* stacks : w.stacks) {
+    if (stacks) give_back_stacks(stacks, launch.stack_slots);
+  }
+  for (Block& block : w.blocks) free(block.dynamic_shared);
+  free(w.cluster);
   free(w.fibers);
   free(w.order);
-  free(shared);
   worker = nullptr;
   return nullptr;
 }
@@ -376,17 +377,18 @@ int launch_kernel(const unsigned* grid, const unsigned* block, void** params, si
   launch.params = params, launch.stack_slots = stack_slots;
   launch.shared_bytes = shared_bytes, launch.shuffle = shuffle;
   launch.message = message, launch.message_bytes = message_bytes;
-  launch.blocks = uint64_t(grid[0]) * grid[1] * grid[2];
+  launch.clusters = uint64_t(grid[0]) * grid[1] * grid[2] / kClusterBlocks;
   launch.seed = next_random(seed);
-  launch.offset = next_random(seed) % launch.blocks;
+  launch.offset = next_random(seed) % launch.clusters;
   do {
-    launch.multiplier = next_random(seed) % launch.blocks | 1;
-  } while (common_divisor(launch.multiplier, launch.blocks) != 1);
+    launch.multiplier = next_random(seed) % launch.clusters | 1;
+  } while (common_divisor(launch.multiplier, launch.clusters) != 1);
   enum { kMostWorkers = 256 };
   pthread_t threads[kMostWorkers];
   uint64_t wanted = workers < 1 ? 1 : workers > kMostWorkers ? kMostWorkers : workers;
-  if (wanted > launch.blocks) wanted = launch.blocks;
-  launch.chunk = launch.blocks / (wanted * 16) + 1;
+  if (wanted > launch.clusters) wanted = launch.clusters;
+  if (kClusterBlocks > 1) wanted = workers_for_clusters(wanted, launch.block);
+  launch.chunk = launch.clusters / (wanted * 16) + 1;
   unsigned started = 0;
   while (started + 1 < wanted && pthread_create(&threads[started], nullptr, run_worker<Run>, &launch) == 0) ++started;
   run_worker<Run>(&launch);
@@ -396,12 +398,17 @@ int launch_kernel(const unsigned* grid, const unsigned* block, void** params, si
 
 }  // namespace fusegen_emulator
 
+// A cluster's blocks wait for each other, so its threads are fibers in any case.
 #define FUSEGEN_EMULATOR_LAUNCHER(kernel, barriers)                                                                \
   extern "C" __attribute__((visibility("default"))) int fusegen_emulated_launch(                                   \
       const unsigned* grid, const unsigned* block, void** params, size_t shared_bytes, int shuffle, uint64_t seed, \
       int workers, void** stack_slots, char* message, size_t message_bytes) {                                      \
-    return fusegen_emulator::launch_kernel<fusegen_emulator::Runner<kernel, barriers, decltype(&kernel)>>(         \
+    return fusegen_emulator::launch_kernel<fusegen_emulator::Runner<                                               \
+        kernel, (barriers || fusegen_emulator::kClusterBlocks > 1), decltype(&kernel)>>(                           \
         grid, block, params, shared_bytes, shuffle, seed, workers, stack_slots, message, message_bytes);           \
+  }                                                                                                                \
+  extern "C" __attribute__((visibility("default"))) unsigned fusegen_emulated_cluster() {                          \
+    return fusegen_emulator::kClusterBlocks;                                                                       \
   }
 
 #include "fusegen_emulator_builtins.h"

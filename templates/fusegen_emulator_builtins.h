@@ -2,21 +2,7 @@
 // Part of fusegen_emulator.h.
 #pragma once
 
-// ---- what kernels call: shared memory, barriers, warp collectives ----------------------------------------------
-
-// FUSEGEN_SHARED(float, tile, [32][33]);  in CUDA: __shared__ float tile[32][33]; inside functions only. A scalar has
-// no extents: FUSEGEN_SHARED(float, total, );
-#define FUSEGEN_SHARED(type, name, extents)                                               \
-  typedef type name##_shared_type extents;                                                \
-  static thread_local fusegen_emulator::SharedVariable<name##_shared_type> name##_shared; \
-  name##_shared_type& name = name##_shared.get()
-
-inline unsigned char* fusegen_dynamic_shared() {
-  unsigned char* memory = fusegen_emulator::worker->dynamic_shared;
-  if (!memory)
-    fusegen_emulator::fail(fusegen_emulator::kAssertion, "dynamic shared memory: launched with 0 bytes of it");
-  return memory;
-}
+// ---- what kernels call: barriers, warp collectives -------------------------------------------------------------
 
 #undef assert
 #define assert(condition)                                                                                            \

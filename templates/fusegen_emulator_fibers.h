@@ -1,4 +1,4 @@
-// The emulator's fibers: a block's threads on one OS thread, switched at barriers and warp collectives.
+// The emulator's fibers: threads of a block or cluster on one OS thread, switched at barriers and warp collectives.
 // Part of fusegen_emulator.h.
 #pragma once
 
@@ -35,6 +35,7 @@ inline Fiber* next_in_round(Worker& w) {
 inline void switch_to(Worker& w, Context* from, void** fake_stack, Fiber* fiber) {
   w.current = fiber;
   if (fiber) threadIdx = fiber->index;
+  if (fiber && kClusterBlocks > 1) blockIdx = block_of(w, *fiber).index;
   start_switch(fake_stack, fiber ? fiber->stack : w.scheduler_stack, fiber ? kStackBytes : w.scheduler_stack_bytes);
   fusegen_switch(from, fiber ? &fiber->context : &w.scheduler);
   finish_switch(*fake_stack, nullptr, nullptr);
@@ -46,11 +47,11 @@ inline void suspend() {
   switch_to(w, &self.context, &self.fake_stack, next_in_round(w));
 }
 
-inline void release_barrier(Worker& w) {
-  if (!w.at_barrier || w.at_barrier != w.live) return;
+inline void release_barrier(Worker& w, Block& block) {
+  if (!block.at_barrier || block.at_barrier != block.live) return;
   const Fiber* first = nullptr;
-  for (unsigned i = 0; i < w.threads; ++i) {
-    Fiber& fiber = w.fibers[i];
+  for (unsigned i = 0; i < block_threads(w); ++i) {
+    Fiber& fiber = block.fibers[i];
     if (fiber.state != kAtBarrier) continue;
     if (!first) first = &fiber;
     if (fiber.site.line != first->site.line) {
@@ -62,14 +63,14 @@ inline void release_barrier(Worker& w) {
     }
     fiber.state = kReady;
   }
-  w.at_barrier = 0;
+  block.at_barrier = 0;
 }
 
 // Lets the lanes of `mask` go once all that still live have arrived with that same mask.
-inline void release_collective(Worker& w, unsigned warp, uint32_t mask) {
-  const uint32_t group = mask & w.warp_live[warp];
-  if (group & ~w.warp_waiting[warp]) return;
-  Fiber* lanes = w.fibers + warp * 32;
+inline void release_collective(Worker& w, Block& block, unsigned warp, uint32_t mask) {
+  const uint32_t group = mask & block.warp_live[warp];
+  if (group & ~block.warp_waiting[warp]) return;
+  Fiber* lanes = block.fibers + warp * 32;
   uint32_t votes = 0;
   const Fiber* first = nullptr;
   for (int lane = 0; lane < 32; ++lane) {
@@ -92,7 +93,7 @@ inline void release_collective(Worker& w, unsigned warp, uint32_t mask) {
     fiber.votes = votes;
     fiber.state = kReady;
   }
-  w.warp_waiting[warp] &= ~group;
+  block.warp_waiting[warp] &= ~group;
 }
 
 __attribute__((noreturn, cold)) inline void fail_without_barriers(const Site& site) {
@@ -103,10 +104,11 @@ inline void wait_barrier(const Site& site) {
   Worker& w = *worker;
   if (!w.current) fail_without_barriers(site);
   Fiber& self = *w.current;
+  Block& block = block_of(w, self);
   self.state = kAtBarrier;
   self.site = site;
-  ++w.at_barrier;
-  release_barrier(w);
+  ++block.at_barrier;
+  release_barrier(w, block);
   if (self.state != kReady || w.order || failed(*w.launch)) suspend();
 }
 
@@ -114,28 +116,36 @@ inline Fiber& wait_collective(const Site& site, uint32_t mask, uint64_t sent, in
   Worker& w = *worker;
   if (!w.current) fail_without_barriers(site);
   Fiber& self = *w.current;
-  const unsigned thread = unsigned(&self - w.fibers), warp = thread / 32;
+  Block& block = block_of(w, self);
+  const unsigned thread = unsigned(&self - block.fibers), warp = thread / 32;
   if (!(mask >> thread % 32 & 1)) {
     fail(kDivergence, "%s at %s:%d: lane %u calls it with mask 0x%08x, which leaves it out", site.what, site.file,
          site.line, thread % 32, mask);
   }
   self.site = site, self.mask = mask, self.sent = sent, self.source = source;
   self.state = kAtCollective;
-  w.warp_waiting[warp] |= 1u << thread % 32;
-  release_collective(w, warp, mask);
+  block.warp_waiting[warp] |= 1u << thread % 32;
+  release_collective(w, block, warp, mask);
   if (self.state != kReady || w.order || failed(*w.launch)) suspend();
   return self;
 }
 
+inline void leave_cluster(Worker& w, Block& block, const Fiber& self);
+
 inline void exit_thread(Worker& w, Fiber& self) {
-  const unsigned thread = unsigned(&self - w.fibers), warp = thread / 32;
+  Block& block = block_of(w, self);
+  const unsigned thread = unsigned(&self - block.fibers), warp = thread / 32;
   self.state = kExited;
   --w.live;
-  w.warp_live[warp] &= ~(1u << thread % 32);
-  release_barrier(w);  // as on hardware since Volta, barriers count the threads that have not exited
+  --block.live;
+  block.warp_live[warp] &= ~(1u << thread % 32);
+  release_barrier(w, block);  // as on hardware since Volta, barriers count the threads that have not exited
   for (unsigned lane = 0; lane < 32; ++lane) {
-    if (w.warp_waiting[warp] >> lane & 1) release_collective(w, warp, w.fibers[warp * 32 + lane].mask);
+    if (block.warp_waiting[warp] >> lane & 1) {
+      release_collective(w, block, warp, block.fibers[warp * 32 + lane].mask);
+    }
   }
+  if (w.cluster) leave_cluster(w, block, self);
 }
 
 template <void (*Body)(void**)>
@@ -151,30 +161,30 @@ void fiber_main() {
 }
 
 inline void record_deadlock(Worker& w) {
-  char text[900];
+  char text[1200];
   int used = 0;
-  for (unsigned i = 0; i < w.threads && used < 700; ++i) {
+  for (unsigned i = 0; i < w.threads && used < 900; ++i) {
     const Fiber& first = w.fibers[i];
     if (first.state == kExited) continue;
-    unsigned count = 0;
-    bool seen = false;
-    for (unsigned j = 0; j < w.threads; ++j) {
-      const Fiber& other = w.fibers[j];
-      if (other.state != first.state || other.site.line != first.site.line) continue;
-      seen = seen || j < i;
-      ++count;
-    }
-    if (seen) continue;
+    const auto waits_there = [&first](const Fiber& other) {
+      return other.state == first.state && other.site.line == first.site.line;
+    };
+    unsigned j = 0, count = 0;
+    while (!waits_there(w.fibers[j])) ++j;
+    if (j < i) continue;  // told already
+    for (; j < w.threads; ++j) count += waits_there(w.fibers[j]);
     used += snprintf(text + used, sizeof text - used, "; %u at %s (%s:%d), the first is thread (%u, %u, %u)", count,
                      first.site.what, first.site.file, first.site.line, first.index.x, first.index.y, first.index.z);
-    if (used > 700) break;
+    if (kClusterBlocks > 1) used += snprintf(text + used, sizeof text - used, " of the cluster's block %u", first.rank);
   }
+  blockIdx = w.blocks[0].index;
   record(*w.launch, kDivergence, "deadlock: %u of %u threads have exited and the others wait%s", w.threads - w.live,
          w.threads, text);
 }
 
-// Stacks for one block, kept between launches (mapping and first touch cost more than a small kernel). `slots` belongs
-// to the Python process and serves every kernel; a slot is taken and given back whole, so no lock can outlive a fork().
+// Stacks for the largest block, kept between launches (mapping and first touch cost more than a small kernel). `slots`
+// belongs to the Python process and serves every kernel; a slot is taken and given back whole, so no lock can outlive
+// a fork().
 struct Stacks {
   unsigned prepared;  // the first so many stacks have their guard page
   size_t page, stride;
@@ -208,18 +218,28 @@ inline void give_back_stacks(Stacks* stacks, void** slots) {
   munmap(stacks, bytes);
 }
 
+inline char* guarded_stack(Stacks& stacks, unsigned i) {
+  if (i >= stacks.prepared) {  // overflow faults instead of hurting a neighbour
+    mprotect(stacks.stack(i) - stacks.page, stacks.page, PROT_NONE);
+    stacks.prepared = i + 1;
+  }
+  return stacks.stack(i);
+}
+
 template <void (*Entry)()>
 bool create_fibers(Worker& w) {
-  w.stacks = take_stacks(w.launch->stack_slots);
+  const unsigned count = block_threads(w);
   w.fibers = static_cast<Fiber*>(calloc(w.threads, sizeof(Fiber)));
-  if (!w.stacks || !w.fibers) return false;
-  for (; w.stacks->prepared < w.threads; ++w.stacks->prepared) {  // overflow faults instead of hurting a neighbour
-    mprotect(w.stacks->stack(w.stacks->prepared) - w.stacks->page, w.stacks->page, PROT_NONE);
-  }
+  if (!w.fibers) return false;
   for (unsigned i = 0; i < w.threads; ++i) {
+    Stacks*& stacks = w.stacks[i / kMostThreads];
+    if (!stacks) stacks = take_stacks(w.launch->stack_slots);
+    if (!stacks) return false;
     Fiber& fiber = w.fibers[i];
-    fiber.stack = w.stacks->stack(i);
-    fiber.index = thread_index(i, w.launch->block);
+    fiber.rank = i / count;
+    fiber.index = thread_index(i % count, w.launch->block);
+    fiber.stack = guarded_stack(*stacks, i % kMostThreads);
+    if (i % count == 0) w.blocks[fiber.rank].fibers = &fiber;
 #ifdef FUSEGEN_UCONTEXT
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack;
@@ -238,32 +258,48 @@ bool create_fibers(Worker& w) {
 
 // Fibers hand over to each other until the end of the round. False: none was ready.
 inline bool run_round(Worker& w, unsigned begin, unsigned end) {
-  w.round_next = begin, w.round_end = end < w.threads ? end : w.threads;
+  w.round_next = begin, w.round_end = end;
   Fiber* first = next_in_round(w);
   if (first) switch_to(w, &w.scheduler, &w.fake_stack, first);
   return first;
 }
 
+inline void start_fibers(Worker& w, Block& block) {
+  const unsigned threads = block_threads(w);
+  block.live = threads;
+  block.at_barrier = 0;
+  for (unsigned warp = 0; warp * 32 < threads; ++warp) {
+    const unsigned lanes = threads - warp * 32;
+    block.warp_live[warp] = lanes >= 32 ? ~0u : (1u << lanes) - 1;
+    block.warp_waiting[warp] = 0;
+  }
+  for (unsigned i = 0; i < threads; ++i) block.fibers[i].state = kReady;
+}
+
+inline bool run_warps(Worker& w, const Block& block) {
+  const unsigned first = unsigned(block.fibers - w.fibers), last = first + block_threads(w);
+  bool progress = false;
+  for (unsigned begin = first; begin < last; begin += 32) {
+    while (run_round(w, begin, begin + 32 < last ? begin + 32 : last)) progress = true;
+  }
+  return progress;
+}
+
+inline void start_cluster(Worker& w);
+
 // Natural order runs a warp until all its lanes wait for the block (its stacks stay in the cache); shuffled order
-// draws a new permutation of the whole block for every round.
+// draws a new permutation of the whole block, or cluster, for every round.
 inline void run_fibers(Worker& w) {
   w.live = w.threads;
-  w.at_barrier = 0;
-  for (unsigned warp = 0; warp * 32 < w.threads; ++warp) {
-    const unsigned lanes = w.threads - warp * 32;
-    w.warp_live[warp] = lanes >= 32 ? ~0u : (1u << lanes) - 1;
-    w.warp_waiting[warp] = 0;
-  }
-  for (unsigned i = 0; i < w.threads; ++i) w.fibers[i].state = kReady;
+  for (Block& block : w.blocks) start_fibers(w, block);
+  if (w.cluster) start_cluster(w);
   while (w.live && !failed(*w.launch)) {
     bool progress = false;
     if (w.order) {
       shuffle_order(w);
       progress = run_round(w, 0, w.threads);
     } else {
-      for (unsigned begin = 0; begin < w.threads; begin += 32) {
-        while (run_round(w, begin, begin + 32)) progress = true;
-      }
+      for (const Block& block : w.blocks) progress |= run_warps(w, block);
     }
     if (!progress && !failed(*w.launch)) record_deadlock(w);
   }

@@ -44,6 +44,19 @@ template <typename T> FG_DEVICE T minimum(T a, T b) { return a != a ? a : (b < a
 template <typename T> FG_DEVICE T maximum(T a, T b) { return a != a ? a : (b > a || b != b ? b : a); }
 template <typename T> FG_DEVICE T clamp(T x, T low, T high) { return minimum(maximum(x, low), high); }
 
+// x / n for a number of elements n. The division instruction of C has a branch for tiny and huge divisors, and what is
+// read behind a branch waits for it; a quotient that is corrected once needs none.
+FG_DEVICE float divide_by_count(float x, float n) {
+#ifdef FUSEGEN_EMULATOR
+  return x / n;
+#else
+  float inverse;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(n));
+  const float quotient = x * inverse, corrected = fmaf(fmaf(-quotient, n, x), inverse, quotient);
+  return corrected == corrected ? corrected : quotient * (n > 0.0f ? 1.0f : nan<float>());
+#endif
+}
+
 template <typename T> FG_DEVICE T square(T x) { return x * x; }
 template <int N, typename T> FG_DEVICE T powi(T x) {
   if (N == 1) return x;
@@ -200,6 +213,8 @@ FG_DEVICE float fast_exp(float x) { return approx_exp2(x * 1.4426950408889634f);
 FG_DEVICE float fast_exp_below(float x) {
   return approx_exp2_flushing(x * 1.4426950408889634f + 24.0f) * 5.9604644775390625e-8f;
 }
+// e^x for x <= 0 beside a term that is 1: what is below the normal numbers counts as nothing.
+FG_DEVICE float fast_exp_from_top(float x) { return approx_exp2_flushing(x * 1.4426950408889634f); }
 FG_DEVICE float fast_exp_clamped(float x) { return fast_exp_below(minimum(x, 40.0f)); }
 FG_DEVICE float fast_log2(float x) {
   return fabsf(x - 1.0f) < 0.1f ? near_log1p(x - 1.0f) * 1.4426950408889634f : approx_log2(x);

@@ -148,7 +148,7 @@ def test_the_ways_to_name_an_op(how: str, ops_file: Path, fusegen: Any, monkeypa
 def test_show_prints_all_stages_plainly_in_a_pipe(fusegen: Any) -> None:
     out = fusegen("show", "swiglu_packed", "--shape", "64,128").out
     assert "\x1b" not in out
-    assert re.findall(r"^== (\w+)", out, re.MULTILINE) == ["declared", *["forward"] * 4, *["backward"] * 4]
+    assert re.findall(r"^== (\w+)", out, re.MULTILINE) == ["declared", *["forward"] * 5, *["backward"] * 5]
 
 
 def test_a_terminal_gets_colours_and_a_pipe_the_same_bytes_without() -> None:
@@ -179,8 +179,8 @@ def test_emit_writes_a_file_that_compiles_where_it_lies(fusegen: Any, tmp_path: 
     done = fusegen("emit", "silu", "--which", "backward", "-o", str(folder), "--arch", "sm_90,sm_75")
     assert (done.code, done.out) == (0, "")
     assert sorted(path.name for path in folder.iterdir()) == [
-        "fusegen.cuh", "fusegen_math.cuh", "fusegen_reduce.cuh", "silu_backward.float32.cu", "silu_backward.float32.sm_75.cubin",
-        "silu_backward.float32.sm_90.cubin",
+        "fusegen.cuh", "fusegen_math.cuh", "fusegen_reduce.cuh", "silu_backward.float32.cu",
+        "silu_backward.float32.sm_75.cubin", "silu_backward.float32.sm_90.cubin",
     ]  # fmt: skip
     assert re.search(r"sm_90 silu_backward_f32: \d+ registers, 0 bytes of spills", done.err)
     text = (folder / "silu_backward.float32.cu").read_text(encoding="utf-8")
@@ -246,15 +246,6 @@ def test_run_in_other_dtypes(dtype: str, fusegen: Any) -> None:
     assert fusegen("run", "gelu", "--shape", "32,32", "--dtype", dtype, "--device", "cpu").code == 0
 
 
-@pytest.mark.emulator
-def test_bench_measures_beside_torch(fusegen: Any) -> None:
-    done = fusegen("bench", "silu", "--shape", "64,64", "--seconds", "0.01", "--device", "cpu")
-    assert done.code == 0, done.err
-    assert re.findall(r"^ +(\w+) .* a call, +[\d.]+ GB/s$", done.out, re.MULTILINE) == [
-        "forward", "torch", "backward", "torch",
-    ]  # fmt: skip
-
-
 def test_the_cache_is_shown_and_cleared(fusegen: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FUSEGEN_CACHE_DIR", str(tmp_path / "cache"))
     fusegen("check", "silu", "--dtype", "f32")
@@ -313,6 +304,8 @@ WRONG = {
     "unknown pass": (["emit", "silu", "--which", "sideways"], "'double-backward'"),
     "unknown architecture": (["check", "silu", "--arch", "sm_12"], "expected: sm_75"),
     "unknown device": (["run", "silu", "--device", "tpu"], "expected: cpu or cuda"),
+    "unknown GPU": (["show", "silu", "--gpu", "h20"], "did you mean h200?"),
+    "unknown peer": (["bench", "silu", "--device", "cpu", "--peers", "torch,ligre"], "did you mean Liger?"),
     "no gradient": (["emit", "x + 1", "--which", "backward", "--dtype", "int32"], "no float argument"),
     "a formula's typo": (["emit", "sigmoif(x)"], "did you mean sigmoid?"),
     "unknown option": (["emit", "silu", "--shapes", "3"], "No such option"),

@@ -6,9 +6,7 @@ import ctypes
 import os
 import subprocess
 import sys
-from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -17,38 +15,10 @@ import torch
 
 from fusegen.core.errors import CompileError
 from fusegen.launch import emulator
-from fusegen.launch.emulator import EmulatedKernel, Mode
+from fusegen.launch.emulator import Mode
+from tests.emulated import HEADERS, MODES, failure, kernel, launch
 
 pytestmark = pytest.mark.emulator
-
-HEADERS = Path(__file__).resolve().parents[1] / "templates"
-MODES = [Mode(), Mode(workers=1), Mode(shuffle=0), Mode(shuffle=12345, workers=3)]
-_FOLDER = TemporaryDirectory(prefix="fusegen-test-")
-
-
-@cache
-def kernel(source: str, barriers: bool = True, sanitize: bool = False) -> EmulatedKernel:
-    """Compile and load the kernel named ``k``; in the tests' sources, KERNEL stands for its long prefix."""
-    text = '#include "fusegen_emulator.h"\n' + source.replace("KERNEL", 'extern "C" __global__ void k')
-    library = emulator.build(text, "k", headers_dir=HEADERS, barriers=barriers, sanitize=sanitize)
-    path = Path(_FOLDER.name) / f"{abs(hash((source, barriers, sanitize)))}.so"
-    path.write_bytes(library)
-    return EmulatedKernel(path, "k", barriers)
-
-
-def launch(function: EmulatedKernel, grid: Any, block: Any, *arguments: Any, **options: Any) -> None:
-    """Pack arrays as pointers and ctypes scalars as they are; sizes may be one number."""
-    grid, block = [size if isinstance(size, tuple) else (size, 1, 1) for size in (grid, block)]
-    values = [ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray) else a for a in arguments]
-    params = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
-    function.launch(grid, block, ctypes.addressof(params), **options)
-
-
-def failure(source: str, *arguments: Any, block: int = 64, barriers: bool = True, **options: Any) -> str:
-    with pytest.raises(CompileError) as caught:
-        launch(kernel(source, barriers), 1, block, *arguments, **options)
-    return str(caught.value)
-
 
 # ---- grids, shared memory, collectives ---------------------------------------------------------------------------
 
@@ -363,7 +333,7 @@ OFF_BY = """KERNEL(float* y, int n) {{
 SANITIZED = f"""
 import ctypes, sys, numpy as np
 sys.path.insert(0, {str(Path(__file__).parent)!r})
-from test_emulator import OFF_BY, Mode, kernel, launch
+from tests.test_emulator import OFF_BY, Mode, kernel, launch
 slots = dict(array="", shared="", dynamic="", shift="1") | {{"global": ""}} | dict([sys.argv[1].split("=")])
 y = np.zeros(100, np.float32)
 function = kernel(OFF_BY.format(**slots), sanitize=True)

@@ -12,10 +12,14 @@ from torch.testing._internal.common_methods_invocations import op_db
 import fusegen as fg
 
 HALVES = (torch.bfloat16, torch.float16)
+
+
+def own_name(info: Any) -> str:
+    return str(info.name).removeprefix("nn.functional.").removeprefix("linalg.")
+
+
 INFOS: dict[str, Any] = {  # torch's OpInfo is untyped
-    info.name.removeprefix("nn.functional."): info
-    for info in op_db
-    if not info.variant_test_name and info.name.removeprefix("nn.functional.") in fg.ops.__all__
+    own_name(info): info for info in op_db if not info.variant_test_name and own_name(info) in fg.ops.__all__
 }
 NAMES = sorted(INFOS)
 # torch's own sample has the condition second.
@@ -48,6 +52,8 @@ def samples(name: str, dtype: torch.dtype, most_patterns: int = 2, requires_grad
     options: set[Any] = set()
     patterns: set[Any] = set()
     for sample in INFOS[name].sample_inputs("cpu", dtype, requires_grad=requires_grad):
+        if name == "batch_norm" and sample.input.ndim < 2:  # no elements, and no channels either
+            continue
         own = {(key, option(value)) for key, value in sample.kwargs.items()}
         shapes = tuple(pattern(value) for value in flat(sample))
         if own - options or (shapes not in patterns and len(patterns) < most_patterns):
@@ -69,15 +75,25 @@ def assert_like(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     assert (ours.dtype, ours.shape, ours.stride()) == (theirs.dtype, theirs.shape, theirs.stride())
 
 
-def assert_as_exact(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor) -> None:
-    """Two oracles: the float64 value, and torch's own error from it in the same dtype."""
+def assert_as_exact(ours: torch.Tensor, theirs: torch.Tensor, exact: torch.Tensor, sample: Any) -> None:
+    """Two oracles: the float64 value, and torch's own error from it in the same dtype.
+
+    Where torch overflows and the exact value does not, ours need not either. A sum may cancel, and torch be lucky: it
+    is allowed the rounding of one element.
+    """
+    if not ours.is_floating_point():
+        assert torch.equal(ours, theirs)
+        return
     exact = exact.to(torch.float64)
-    both = torch.isfinite(exact) & torch.isfinite(theirs)
-    torch.testing.assert_close(ours[~both].double(), theirs[~both].double(), equal_nan=True, rtol=0, atol=0)
-    error = (ours.double() - exact)[both].abs()
-    allowed = (theirs.double() - exact)[both].abs().max() if error.numel() else 0
-    scale = exact[both].abs().clamp(min=torch.finfo(ours.dtype).tiny)
-    assert (error <= 2 * allowed + 4 * torch.finfo(ours.dtype).eps * scale).all()
+    finite, both = torch.isfinite(exact), torch.isfinite(exact) & torch.isfinite(theirs)
+    torch.testing.assert_close(ours[~finite].double(), theirs[~finite].double(), equal_nan=True, rtol=0, atol=0)
+    error = (ours.double() - exact)[finite].abs()
+    allowed = (theirs.double() - exact)[both].abs().max() if both.any() else 0
+    scale = exact[finite].abs().clamp(min=torch.finfo(ours.dtype).tiny)
+    if ours.numel() < sample.input.numel():
+        scale = scale.clamp(min=sample.input.double().abs().nan_to_num(posinf=0).max() / 2)
+    close = error <= 2 * allowed + 4 * torch.finfo(ours.dtype).eps * scale
+    assert (close | (ours == theirs)[finite]).all()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -87,7 +103,7 @@ def test_values(name: str) -> None:
         theirs = run(INFOS[name].op, sample)
         result = run(ours, sample)
         assert_like(result, theirs)
-        assert_as_exact(result, theirs, run(INFOS[name].op, doubled(sample)))
+        assert_as_exact(result, theirs, run(INFOS[name].op, doubled(sample)), sample)
 
 
 @pytest.mark.parametrize("dtype", HALVES, ids=str)
@@ -99,10 +115,10 @@ def test_values_in_half_precision(name: str, dtype: torch.dtype) -> None:
     theirs = run(INFOS[name].op, sample)
     result = run(OURS[name], sample)
     assert_like(result, theirs)
-    assert_as_exact(result, theirs, run(INFOS[name].op, doubled(sample)))
+    assert_as_exact(result, theirs, run(INFOS[name].op, doubled(sample)), sample)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [name for name in NAMES if INFOS[name].supports_autograd])
 def test_gradients(name: str) -> None:
     generator = torch.Generator().manual_seed(0)
     for sample in samples(name, torch.float64, 4, requires_grad=True):
@@ -127,5 +143,7 @@ def test_gradients(name: str) -> None:
 def test_what_torch_refuses_is_refused(name: str) -> None:
     for case in INFOS[name].error_inputs("cpu"):
         sample = case.sample_input
+        if sample.input.ndim > 64:  # torch's own limit
+            continue
         with pytest.raises((fg.FusegenError, ValueError)):
             run(OURS[name], sample)

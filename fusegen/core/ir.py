@@ -19,7 +19,7 @@ common subexpression is simply an object that is used twice.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -411,7 +411,7 @@ def axis_order(axis: str) -> tuple[int, str]:
     return (int(digits) if digits.isdigit() else 1 << 30, axis)
 
 
-def expr_axes(expr: Expr, known: dict[str, frozenset[str]]) -> frozenset[str]:
+def expr_axes(expr: Expr, known: Mapping[str, frozenset[str]]) -> frozenset[str]:
     """The axes an expression varies along: those of the things it reads, and those whose position it asks for."""
     found: frozenset[str] = frozenset()
     for node in walk([expr]):

@@ -20,6 +20,7 @@ class Monoid:
         state: the C++ template (fusegen.cuh) that holds and merges partial results; empty: the plain number, added up.
         words: numbers of the accumulated dtype that a state takes in memory.
         result: what its result is called where the declaration has no name for it.
+        partner: the kind whose result over the same elements its state also holds.
         verb: what a kernel does with its elements, for headers of generated text.
     """
 
@@ -28,6 +29,7 @@ class Monoid:
     words: int
     result: str
     verb: str
+    partner: str = ""
 
 
 _ROWS = (
@@ -36,9 +38,9 @@ _ROWS = (
     Monoid("max", "Maximum", 1, "top", "takes the maximum"),
     Monoid("min", "Minimum", 1, "bottom", "takes the minimum"),
     # sum((x - mean(x))^2) in one pass, by Welford's update and Chan's merge (Chan, Golub, LeVeque 1983).
-    Monoid("squared_deviation", "Moments", 3, "deviation", "sums squared deviations"),
+    Monoid("squared_deviation", "Moments", 3, "deviation", "sums squared deviations", partner="sum"),
     # sum(exp(x - max(x))) in one pass: the sum is rescaled whenever the maximum grows (Milakov, Gimelshein 2018).
-    Monoid("sum_exp", "SumExp", 2, "sum_exp", "sums exponentials relative to their maximum"),
+    Monoid("sum_exp", "SumExp", 2, "sum_exp", "sums exponentials relative to their maximum", partner="max"),
 )
 
 BY_KIND: dict[str, Monoid] = {row.kind: row for row in _ROWS}

@@ -41,12 +41,15 @@ class Declaration:
     Which arguments are what: a tensor is an operand. A float is a runtime scalar. An int or bool is a runtime scalar
     too where its parameter has no default or a float default; otherwise (``axis=-1``, ``keepdims=False``) it is a
     constant of the compiled op, as are None, strings and tuples. ``fg.Const`` and ``fg.Scalar`` overrule this.
+
+    ``prepare`` turns a call's arguments into those of the function: it checks sizes, takes views, leaves out.
     """
 
     function: Callable[..., Any]
     name: str
     signature: inspect.Signature
     gradient: Callable[..., Any] | None = None
+    prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     traces: dict[Any, Op] = field(default_factory=dict)
     arguments: dict[Op, dict[str, Any]] = field(default_factory=dict)
 
@@ -102,7 +105,8 @@ class Declaration:
                 fix="see the signature above",
             ) from None  # fmt: skip
         bound.apply_defaults()
-        return dict(bound.arguments)
+        values = dict(bound.arguments)
+        return values if self.prepare is None else self.prepare(values)
 
     def is_runtime_number(self, name: str, value: Any) -> bool:
         """Whether this Python number is handed over at run time (see the class)."""

@@ -1,7 +1,7 @@
 """Reductions as a declaration writes them, composed of the monoids of core/monoids.
 
-Names, axes and results are torch's (``axis`` is its ``dim``: an int, several, or None for all). Half types accumulate in
-float32, integers in int64 where torch widens them. Over no elements: 0 for sums, 1 for products, NaN for means, the
+Names, axes and results are torch's (``axis`` is its ``dim``: an int, several, or None for all). Half types accumulate
+in float32, integers in int64 where torch widens them. Over no elements: 0 for sums, 1 for products, NaN for means, the
 dtype's lowest value for a maximum and its highest for a minimum (torch refuses those two; so does fg.ops).
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
@@ -49,7 +48,7 @@ def reduce(kind: str, x: Like, axis: Axis = None, keepdims: bool = False, dtype:
 
 def _fold(kind: str, expr: Expr, over: tuple[AxisVar, ...]) -> Expr:
     if not over:  # every reduced dimension has size one: what a state holds after one element
-        single = {"squared_deviation": lambda: expr - expr, "sum_exp": lambda: _exp(expr - expr)}
+        single = {"squared_deviation": lambda: expr - expr, "sum_exp": lambda: _exp(expr - _barrier(expr))}
         return single[kind]() if kind in single else expr
     tracer = current()
     node = Reduce(f"@r{len(tracer.reduces)}", kind, expr, ())
@@ -72,6 +71,10 @@ def _repeated(kind: str, expr: Expr, count: Expr) -> Expr:
 
 def _exp(expr: Expr) -> Expr:
     return Call("exp", (expr,), expr.dtype)
+
+
+def _barrier(expr: Expr) -> Expr:
+    return Call("barrier", (expr,), expr.dtype)
 
 
 def _kept_dims(value: Value, positions: Sequence[int], keepdims: bool) -> Dims:
@@ -187,7 +190,7 @@ def mean(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
 
 
 def var(x: Like, axis: Axis = None, correction: float = 1, keepdims: bool = False) -> Value:
-    """sum((x - mean(x))^2) / max(n - correction, 0) over ``axis``, n elements each; in one pass, without cancellation."""
+    """sum((x - mean(x))^2) / max(n - correction, 0) over ``axis``, n elements each; one pass, without cancellation."""
     value = _float("var", x)
     total = reduce("squared_deviation", value, axis, keepdims)
     count = _count(value, axis, "var")
@@ -229,11 +232,16 @@ def norm(x: Like, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> 
     total = reduce("sum", powers, axis, keepdims)
     none = elementwise("eq", total, 0.0)
     root = elementwise("pow", elementwise("where", none, 1.0, total), 1.0 / ord)
-    return elementwise("where", none, 0.0, root)
+    return elementwise("where", none, 0.0 if ord > 0 else math.inf, root)
 
 
 def _stopped(value: Value) -> Value:
-    return Value(Call("barrier", (value.expr,), value.expr.dtype), value.dtype, value.dims)
+    return Value(_barrier(value.expr), value.dtype, value.dims)
+
+
+def sum_exp(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
+    """sum(exp(x - max(x))) over ``axis``, in one pass; in its gradient the maximum counts as a constant."""
+    return reduce("sum_exp", _float("sum_exp", x), axis, keepdims)
 
 
 def logsumexp(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
@@ -266,7 +274,8 @@ def size(x: Value, axis: Axis = None) -> Value:
 
 
 FUNCTIONS = (
-    all, amax, amin, any, argmax, argmin, index, log_softmax, logsumexp, mean, norm, prod, size, softmax, std, sum, var,
+    all, amax, amin, any, argmax, argmin, index, log_softmax, logsumexp, mean, norm, prod, size, softmax, std, sum,
+    sum_exp, var,
 )  # fmt: skip
 for _function in (all, amax, amin, any, argmax, argmin, logsumexp, mean, prod, softmax, std, sum, var):
     setattr(Value, _function.__name__, _function)  # x.sum(-1), as torch's methods

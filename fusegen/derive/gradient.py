@@ -130,7 +130,7 @@ def _through(definition: _Definition, adjoint: Expr, state: _Reverse) -> Expr:
 
 
 def _product_of_others(x: Expr, product: Ref, over: tuple[str, ...], state: _Reverse) -> Expr:
-    """product / x; where exactly one element is zero, that one's is the product of the rest, and the others' is zero."""
+    """product / x; where one element alone is zero, its own is the product of the rest, and the others' is zero."""
     one, zero = const(1, x.dtype), const(0, x.dtype)
     is_zero = apply("eq", x, zero)
     zeros = state.reduced("sum", apply("where", is_zero, one, zero), over, f"zeros_{product.name}")

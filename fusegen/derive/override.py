@@ -9,8 +9,8 @@ from typing import Any
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Expr, Op, Operand
 from fusegen.declare.op import Declaration
-from fusegen.declare.trace import TensorSpec, trace
 from fusegen.declare.reductions import reduce
+from fusegen.declare.trace import TensorSpec, trace
 from fusegen.declare.value import Value, broadcast, cast, lift
 from fusegen.derive.gradient import GradientNames
 

@@ -6,10 +6,9 @@ only needs their results is computed in their epilogue, and results that another
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from fusegen.core import dtypes
 from fusegen.core.ir import (
     Expr,
     Index,
@@ -18,64 +17,14 @@ from fusegen.core.ir import (
     Operand,
     Output,
     Reduce,
-    Scalar,
-    axis_order,
     expr_axes,
     refs,
     substitute,
     walk,
 )
 from fusegen.core.lets import introduce_lets
-
-
-@dataclass(frozen=True)
-class Position(Operand):
-    """The position along an axis, as kernels read it: like an operand, but from no memory."""
-
-    @classmethod
-    def along(cls, axis: str) -> Position:
-        return cls(f"@index_{axis}", dtypes.int64, (axis,))
-
-
-@dataclass(frozen=True)
-class Kernel:
-    """One launch.
-
-    ``body`` is evaluated at every point of ``space``. Without ``reduces`` it ends in ``outputs``; with them, the
-    reductions over the axes ``over`` follow, then ``epilogue`` and ``outputs`` at every point of the axes that remain;
-    ``pointwise`` outputs are then written on the way, at every point of ``space``.
-    """
-
-    name: str
-    op: Op
-    space: tuple[str, ...]
-    over: tuple[str, ...]
-    operands: tuple[Operand, ...]
-    scalars: tuple[Scalar, ...]
-    body: tuple[Let, ...]
-    reduces: tuple[Reduce, ...]
-    epilogue: tuple[Let, ...]
-    outputs: tuple[Output, ...]
-    pointwise: tuple[Output, ...] = ()
-
-    @property
-    def written(self) -> tuple[Output, ...]:
-        """Every output."""
-        return (*self.pointwise, *self.outputs)
-
-    @property
-    def tensors(self) -> tuple[Operand, ...]:
-        """Operands that lie in memory."""
-        return tuple(operand for operand in self.operands if not isinstance(operand, Position))
-
-    @property
-    def kept(self) -> tuple[str, ...]:
-        return tuple(axis for axis in self.space if axis not in self.over)
-
-    @property
-    def barriers(self) -> bool:
-        """Whether threads of a block wait for each other."""
-        return bool(self.reduces)
+from fusegen.fuse.kernel import Kernel, Position, kernel_name, read_by
+from fusegen.fuse.rows import fuse, in_order
 
 
 @dataclass
@@ -91,10 +40,42 @@ class _Pass:
 
 
 def group(op: Op) -> tuple[Kernel, ...]:
-    """The kernels of ``op``, in launch order."""
-    axes = op.axes_of()
+    """The kernels of ``op``, in launch order: one for each level of reductions that follow from each other."""
+    axes = _all_axes(op)
     reduces, outputs = _with_positions(op)
-    axes.update({Position.along(axis).name: frozenset({axis}) for axis in op.axes})
+    return _named(_kernels(op, reduces, outputs, axes, {}, set()))
+
+
+def group_by_rows(op: Op) -> tuple[Kernel, ...] | None:
+    """The kernels of ``op`` where rows stay on chip from reduction to reduction; None where nothing is gained."""
+    axes = _all_axes(op)
+    reduces, outputs = _with_positions(op)
+    fused = fuse(op, reduces, outputs, axes)
+    if fused is None:
+        return None
+    needed = {operand.name for operand in fused.kernel.operands}
+    first = _kernels(op, list(fused.given), [], axes, {}, needed)
+    axes.update({operand.name: frozenset(a for a in operand.shape if a) for operand in fused.stored})
+    given = {r.name: Operand(r.name, r.expr.dtype, in_order(axes[r.name])) for r in fused.given}
+    stored = {**given, **{operand.name: operand for operand in fused.stored}}
+    then = _kernels(op, list(fused.reduces), list(fused.outputs), axes, stored, set())
+    return _named([*first, fused.kernel, *then])
+
+
+def _all_axes(op: Op) -> dict[str, frozenset[str]]:
+    return {**op.axes_of(), **{Position.along(axis).name: frozenset({axis}) for axis in op.axes}}
+
+
+def _kernels(
+    op: Op, reduces: list[Reduce], outputs: list[Output], axes: dict[str, frozenset[str]],
+    given: Mapping[str, Operand], wanted: set[str],
+) -> list[Kernel]:  # fmt: skip
+    """Kernels for these reductions and outputs.
+
+    Args:
+        given: results of kernels before these, by name.
+        wanted: names of results that other kernels need.
+    """
     passes = _passes(reduces, axes)
     elementwise: dict[frozenset[str], list[Output]] = {}
     for output in outputs:
@@ -103,11 +84,15 @@ def group(op: Op) -> tuple[Kernel, ...]:
         (home.outputs if home else elementwise.setdefault(space, [])).append(output)
     _take_along(passes, elementwise)
     names = op.names()
-    stored = _stored(passes, elementwise, axes)
+    stored = {**given, **_stored(passes, elementwise, wanted)}
     kernels = [_reduce_kernel(op, p, names, stored) for p in passes]
     for p in passes:
         axes.update({r.name: p.space - p.over for r in p.reduces})
     kernels += [_elementwise_kernel(op, space, outs, names, stored) for space, outs in elementwise.items()]
+    return kernels
+
+
+def _named(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
     if len(kernels) == 1:
         return tuple(kernels)
     return tuple(replace(k, name=f"{k.name}_{_suffix(k)}") for k in kernels)
@@ -135,7 +120,7 @@ def _take_along(passes: list[_Pass], elementwise: dict[frozenset[str], list[Outp
 
 def _suffix(kernel: Kernel) -> str:
     """The results tell the kernels of one pass apart: lerp_backward_f32_d_x."""
-    names = [output.name for output in kernel.written]
+    names = [output.name for output in (kernel.written or kernel.partials)]
     return names[0] if len(names) == 1 else f"{names[0]}_and_{len(names) - 1}_more"
 
 
@@ -169,10 +154,10 @@ def _epilogue_home(output: Output, passes: list[_Pass], axes: dict[str, frozense
 
 
 def _stored(
-    passes: list[_Pass], elementwise: dict[frozenset[str], list[Output]], axes: dict[str, frozenset[str]]
+    passes: list[_Pass], elementwise: dict[frozenset[str], list[Output]], wanted: set[str]
 ) -> dict[str, Operand]:
     """Reduction results that another kernel reads, as the operands they will be there."""
-    needed: set[str] = set()
+    needed = set(wanted)
     for p in passes:
         own = {r.name for r in p.reduces}
         items = [*p.reduces, *p.outputs, *p.pointwise]
@@ -180,55 +165,36 @@ def _stored(
     needed |= {ref.name for outputs in elementwise.values() for o in outputs for ref in refs(o.expr)}
     found: dict[str, Operand] = {}
     for p in passes:
-        kept = tuple(sorted(p.space - p.over, key=axis_order))
+        kept = in_order(p.space - p.over)
         found.update({r.name: Operand(r.name, r.expr.dtype, kept) for r in p.reduces if r.name in needed})
     return found
-
-
-def _dtype_name(op: Op) -> str:
-    """The dtype in a kernel's name: that of the first float result, else of the first thing there is."""
-    things = [*op.outputs, *op.operands]
-    return next((t.dtype.short for t in things if t.dtype.is_float), things[0].dtype.short)
-
-
-def kernel_name(op: Op) -> str:
-    """``lerp_backward_f32``."""
-    return f"{op.name}_{op.label.replace(' ', '_')}_{_dtype_name(op)}"
-
-
-def _read(op: Op, stored: dict[str, Operand], exprs: Sequence[Expr]) -> tuple[tuple[Operand, ...], tuple[Scalar, ...]]:
-    names = {ref.name for ref in refs(*exprs)}
-    operands = [o for o in op.operands if o.name in names]
-    operands += [o for name, o in stored.items() if name in names]
-    operands += [p for p in map(Position.along, op.axes) if p.name in names]
-    return tuple(operands), tuple(s for s in op.scalars if s.name in names)
 
 
 def _elementwise_kernel(
     op: Op, space: frozenset[str], outputs: list[Output], names: dict[Expr, str], stored: dict[str, Operand]
 ) -> Kernel:
-    operands, scalars = _read(op, stored, [o.expr for o in outputs])
+    operands, scalars = read_by(op, stored, [o.expr for o in outputs])
     taken = {thing.name for thing in (*operands, *scalars)}
     lets, bound = introduce_lets([], outputs, names, taken)
     body = tuple(let for let in lets if isinstance(let, Let))
-    axes = tuple(sorted(space, key=axis_order))
+    axes = in_order(space)
     return Kernel(kernel_name(op), op, axes, (), operands, scalars, body, (), (), tuple(bound))
 
 
 def _reduce_kernel(op: Op, p: _Pass, names: dict[Expr, str], stored: dict[str, Operand]) -> Kernel:
-    kept = tuple(sorted(p.space - p.over, key=axis_order))
+    kept = in_order(p.space - p.over)
     written = {o.name for o in p.outputs}  # a reduction that the op keeps for its backward is an output already
     wanted = [r for r in p.reduces if r.name in stored and r.name not in written]
     stores = [Output(r.name, r.ref, r.expr.dtype, kept) for r in wanted]
     own = {r.name for r in p.reduces}
     others = {name: operand for name, operand in stored.items() if name not in own}
-    operands, scalars = _read(op, others, [item.expr for item in (*p.reduces, *p.outputs, *p.pointwise)])
+    operands, scalars = read_by(op, others, [item.expr for item in (*p.reduces, *p.outputs, *p.pointwise)])
     taken = {thing.name for thing in (*operands, *scalars, *p.reduces)}
     statements, pointwise = introduce_lets(p.reduces, p.pointwise, names, taken)
     body = tuple(s for s in statements if isinstance(s, Let))
     reduces = tuple(s for s in statements if isinstance(s, Reduce))
     lets, bound = introduce_lets([], p.outputs, names, taken | {let.name for let in body})
     return Kernel(
-        kernel_name(op), op, tuple(sorted(p.space, key=axis_order)), tuple(sorted(p.over, key=axis_order)), operands,
+        kernel_name(op), op, in_order(p.space), in_order(p.over), operands,
         scalars, body, reduces, tuple(let for let in lets if isinstance(let, Let)), (*stores, *bound), tuple(pointwise),
     )  # fmt: skip

@@ -7,13 +7,13 @@ schedule, so a new shape of a known pattern compiles nothing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from math import prod
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Size, axis_order, walk
-from fusegen.fuse.group import Kernel, Position
+from fusegen.fuse.kernel import Kernel, Position
 
 THREADS = 256
 VECTOR_BYTES = 16
@@ -26,6 +26,8 @@ MOST_SPLITS = 256
 WANTED_BLOCKS = 1056
 # Blocks that share a sum over everything: enough for eight on each multiprocessor of the largest GPUs.
 WHOLE_BLOCKS = 1056
+# Columns of at most this many elements are not divided over blocks, if there are so many.
+SHORT_COLUMN, SHORT_COLUMN_RESULTS = 512, 1024
 # From so many pieces on, a block adds up each result's; below, a thread does.
 WIDE_FINISH = 8
 # A thread adds up a result by itself where results are many enough to keep a GPU busy, and either their elements few or
@@ -68,10 +70,10 @@ class Placement:
 class Schedule:
     """What the text of a kernel depends on, beside the kernel itself.
 
-    ``template``: elementwise, turned, whole, serial, row or column. ``loops`` counts the merged axes that are walked in
-    parallel, ``inner`` those that are reduced. ``split``: the reduced axes are divided over blocks, and a second kernel
-    adds up. ``exact``: the vectors come out even. The text then has no branch for the last one, which matters: behind a
-    branch the next operand's load waits for this one's data.
+    ``template``: elementwise, turned, whole, serial, row, column or rows. ``loops`` counts the merged axes that are
+    walked in parallel, ``inner`` those that are reduced. ``split``: the reduced axes are divided over blocks, and a
+    second kernel adds up. ``exact``: the vectors come out even. The text then has no branch for the last one, which
+    matters: behind a branch the next operand's load waits for this one's data.
     """
 
     template: str
@@ -85,6 +87,15 @@ class Schedule:
     split: bool = False
     exact: bool = False
     wide_finish: bool = False
+    # Of template rows: vectors that a thread keeps of each operand, rows side by side in a block, blocks that share a
+    # row, whether a block goes on from row to row, whether it then reads the next one ahead, and whether rows are
+    # staged in shared memory rather than in registers.
+    repeat: int = 1
+    rows: int = 1
+    cluster: int = 1
+    sweep: bool = False
+    prefetch: bool = False
+    staged: bool = False
 
     @property
     def kept(self) -> int:
@@ -106,6 +117,9 @@ class Launch:
     splits: int = 1
     chunk: int = 0
     block: tuple[int, int, int] = (THREADS, 1, 1)
+    # Of template rows: sizes of the axes of partial results, and the order of the space's axes, slow to fast.
+    partial_sizes: Mapping[str, int] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
 
     @property
     def empty(self) -> bool:
@@ -113,26 +127,28 @@ class Launch:
 
 
 @dataclass(frozen=True)
-class _Loop:
+class Loop:
+    """Axes that every buffer steps through as through one: elements, and strides by buffer."""
+
     size: int
     strides: Mapping[str, int]
 
 
-def _merged(axes: Sequence[str], sizes: Mapping[str, int], buffers: Mapping[str, Buffer]) -> list[_Loop]:
+def merged(axes: Sequence[str], sizes: Mapping[str, int], buffers: Mapping[str, Buffer]) -> list[Loop]:
     """Neighbouring axes become one loop where every buffer steps through both as through one."""
-    loops: list[_Loop] = []
+    loops: list[Loop] = []
     for axis in axes:
         if sizes[axis] == 1:
             continue
         strides = {name: buffer.strides.get(axis, 0) for name, buffer in buffers.items()}
         if loops and all(loops[-1].strides[n] == strides[n] * sizes[axis] for n in buffers):
-            loops[-1] = _Loop(loops[-1].size * sizes[axis], strides)
+            loops[-1] = Loop(loops[-1].size * sizes[axis], strides)
         else:
-            loops.append(_Loop(sizes[axis], strides))
+            loops.append(Loop(sizes[axis], strides))
     return loops
 
 
-def _ordered(axes: Sequence[str], leading: Sequence[Buffer], sizes: Mapping[str, int]) -> list[str]:
+def ordered(axes: Sequence[str], leading: Sequence[Buffer], sizes: Mapping[str, int]) -> list[str]:
     """Slow to fast in memory, by the strides of the buffers that matter most; the declared order breaks ties."""
 
     def key(axis: str) -> tuple[tuple[int, ...], tuple[int, str]]:
@@ -141,7 +157,7 @@ def _ordered(axes: Sequence[str], leading: Sequence[Buffer], sizes: Mapping[str,
     return sorted(axes, key=key)
 
 
-def _is_dense(strides: Sequence[int], loops: Sequence[_Loop]) -> bool:
+def _is_dense(strides: Sequence[int], loops: Sequence[Loop]) -> bool:
     expected = 1
     for stride, loop in zip(reversed(strides), reversed(loops), strict=True):
         if stride != expected:
@@ -150,7 +166,7 @@ def _is_dense(strides: Sequence[int], loops: Sequence[_Loop]) -> bool:
     return True
 
 
-def _index_type(loops: Sequence[_Loop], buffers: Mapping[str, Buffer]) -> str:
+def index_type(loops: Sequence[Loop], buffers: Mapping[str, Buffer]) -> str:
     """int where every position and offset fits, with room for the last vector's overhang."""
     reach = prod(loop.size for loop in loops)
     for name in buffers:
@@ -165,13 +181,13 @@ def schedule(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buf
         sizes: elements along each axis.
         buffers: every operand and output of the kernel.
     """
-    buffers = {**buffers, **_positions(kernel)}
+    buffers = {**buffers, **positions(kernel)}
     leading = [buffers[o.name] for o in kernel.written] + [buffers[o.name] for o in kernel.tensors]
-    axis_sizes = _needed_sizes(kernel, sizes)
+    axis_sizes = needed_sizes(kernel, sizes)
     if kernel.reduces and kernel.kept:
         return _reduction(kernel, sizes, buffers, leading, axis_sizes)
-    axes = _ordered(kernel.space, leading, sizes)
-    loops = _merged(axes, sizes, buffers)
+    axes = ordered(kernel.space, leading, sizes)
+    loops = merged(axes, sizes, buffers)
     if kernel.reduces:
         return _whole(*_elementwise(kernel, loops, buffers, axis_sizes))
     turned = _turned(kernel, loops, buffers)
@@ -180,22 +196,24 @@ def schedule(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buf
     return _elementwise(kernel, loops, buffers, axis_sizes)
 
 
-def _positions(kernel: Kernel) -> dict[str, Buffer]:
+def positions(kernel: Kernel) -> dict[str, Buffer]:
     """A position along an axis moves by one along it: that keeps the axis from being merged with others."""
     return {o.name: Buffer(o.dtype, {str(o.shape[0]): 1}) for o in kernel.operands if isinstance(o, Position)}
 
 
-def _needed_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
-    items = (*kernel.body, *kernel.reduces, *kernel.epilogue, *kernel.written)
-    return {node.axis: sizes[node.axis] for item in items for node in walk([item.expr]) if isinstance(node, Size)}
+def needed_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes of the axes whose size the kernel computes with."""
+    nodes = walk([item.expr for item in kernel.items])
+    return {node.axis: sizes[node.axis] for node in nodes if isinstance(node, Size)}
 
 
-def _moves(strides: Sequence[int]) -> tuple[str, ...]:
+def moves(strides: Sequence[int]) -> tuple[str, ...]:
+    """How a buffer moves along each loop (see Placement)."""
     return tuple("0" if s == 0 else "1" if s == 1 else "s" for s in strides)
 
 
 def _elementwise(
-    kernel: Kernel, loops: list[_Loop], buffers: Mapping[str, Buffer], axis_sizes: Mapping[str, int]
+    kernel: Kernel, loops: list[Loop], buffers: Mapping[str, Buffer], axis_sizes: Mapping[str, int]
 ) -> tuple[Schedule, Launch]:
     n = prod(loop.size for loop in loops)
     per_buffer = {name: [loop.strides[name] for loop in loops] for name in buffers}
@@ -204,13 +222,13 @@ def _elementwise(
     vector = min(LARGEST_VECTOR, max((VECTOR_BYTES // size for size in streams), default=1))
     whole_rows = not loops or loops[-1].size % vector == 0
     placements = []
-    for name in _names(kernel):
+    for name in buffer_names(kernel):
         strides = per_buffer[name]
         access = _vector_access(strides, loops, buffers[name], vector, whole_rows)
         if name not in in_memory and access is not Access.SINGLE:
             access = Access.STRIDED
-        placements.append(Placement(name, access, _moves(strides)))
-    index = _index_type(loops, buffers)
+        placements.append(Placement(name, access, moves(strides)))
+    index = index_type(loops, buffers)
     launch = Launch(
         tuple(loop.size for loop in loops), {k: tuple(v) for k, v in per_buffer.items()}, axis_sizes,
         (-(-n // (vector * THREADS)), 1, 1),
@@ -228,7 +246,7 @@ def _whole(found: Schedule, launch: Launch) -> tuple[Schedule, Launch]:
 
 
 def _vector_access(
-    strides: Sequence[int], loops: Sequence[_Loop], buffer: Buffer, vector: int, whole_rows: bool
+    strides: Sequence[int], loops: Sequence[Loop], buffer: Buffer, vector: int, whole_rows: bool
 ) -> Access:
     if not any(strides):
         return Access.SINGLE
@@ -242,11 +260,12 @@ def _vector_access(
     return Access.STRIDED
 
 
-def _names(kernel: Kernel) -> list[str]:
+def buffer_names(kernel: Kernel) -> list[str]:
+    """What the kernel reads and writes, in the order of its placements."""
     return [thing.name for thing in (*kernel.operands, *kernel.written)]
 
 
-def _turned(kernel: Kernel, loops: Sequence[_Loop], buffers: Mapping[str, Buffer]) -> int | None:
+def _turned(kernel: Kernel, loops: Sequence[Loop], buffers: Mapping[str, Buffer]) -> int | None:
     """The loop along which some operand is contiguous while the results are along the fast one, if there is one."""
     if len(loops) < 2 or loops[-1].size < TILE // 2:
         return None
@@ -262,22 +281,22 @@ def _turned(kernel: Kernel, loops: Sequence[_Loop], buffers: Mapping[str, Buffer
 
 
 def _tiled(
-    kernel: Kernel, loops: list[_Loop], buffers: Mapping[str, Buffer], turned: int, axis_sizes: Mapping[str, int]
+    kernel: Kernel, loops: list[Loop], buffers: Mapping[str, Buffer], turned: int, axis_sizes: Mapping[str, int]
 ) -> tuple[Schedule, Launch]:
     loops = [*loops[:turned], *loops[turned + 1 : -1], loops[turned], loops[-1]]
     placements = []
-    for name in _names(kernel):
+    for name in buffer_names(kernel):
         strides = [loop.strides[name] for loop in loops]
         is_turned = strides[-2] == 1 and strides[-1] not in (0, 1) and name in {o.name for o in kernel.tensors}
         access = Access.TURNED if is_turned else Access.STRIDED if any(strides) else Access.SINGLE
-        placements.append(Placement(name, access, _moves(strides)))
+        placements.append(Placement(name, access, moves(strides)))
     sizes = tuple(loop.size for loop in loops)
     tiles = -(-sizes[-1] // TILE) * -(-sizes[-2] // TILE) * prod(sizes[:-2])
     launch = Launch(
         sizes, {name: tuple(loop.strides[name] for loop in loops) for name in buffers}, axis_sizes, (tiles, 1, 1),
         block=(TILE, 8, 1),
     )  # fmt: skip
-    found = Schedule("turned", len(loops), 0, 1, TILE * 8, _index_type(loops, buffers), False, tuple(placements))
+    found = Schedule("turned", len(loops), 0, 1, TILE * 8, index_type(loops, buffers), False, tuple(placements))
     return found, launch
 
 
@@ -290,16 +309,22 @@ def _reduction(
 ) -> tuple[Schedule, Launch]:
     reads = [buffers[o.name] for o in kernel.tensors]
     widest = sorted(reads, key=lambda b: -sum(1 for s in b.strides.values() if s))
-    kept = _merged(_ordered(kernel.kept, [*widest, *leading], sizes), sizes, buffers)
-    over = _merged(_ordered(kernel.over, [*widest, *leading], sizes), sizes, buffers)
+    kept = merged(ordered(kernel.kept, [*widest, *leading], sizes), sizes, buffers)
+    over = merged(ordered(kernel.over, [*widest, *leading], sizes), sizes, buffers)
     m, n = prod(loop.size for loop in kept), prod(loop.size for loop in over)
-    along_kept = bool(kept) and bool(over) and _faster(kept[-1], over[-1], kernel)
-    if m >= SERIAL_RESULTS and (n <= SERIAL_ELEMENTS or (along_kept and n <= m)):
+    along_kept = bool(kept) and bool(over) and faster(kept[-1], over[-1], kernel)
+    if not over or (m >= SERIAL_RESULTS and (n <= SERIAL_ELEMENTS or (along_kept and n <= m))):
         return _serial(kernel, kept, over, buffers, axis_sizes)
     loops = [*kept, *over]
     fast = len(kept) - 1 if along_kept else len(loops) - 1
-    vector, placements = _lanes(kernel, loops, fast, buffers)
+    vector, placements = lanes(kernel, loops, fast, buffers)
     threads = THREADS if along_kept else min(THREADS, max(TILE, -(-n // (vector * TILE)) * TILE))
+    if (
+        along_kept and n <= SHORT_COLUMN and m >= SHORT_COLUMN_RESULTS
+    ):  # few elements a result: rather more threads for each than a second kernel
+        while vector > 1 and m // (TILE * vector) < WANTED_BLOCKS // 8:
+            vector, placements = lanes(kernel, loops, fast, buffers, vector // 2)
+        threads = min(4 * THREADS, max(THREADS, 1 << (n // 8 * TILE).bit_length()))
     blocks = -(-m // (TILE * vector)) if along_kept else m
     at_once = threads // TILE if along_kept else threads * vector
     splits = max(1, min(MOST_SPLITS, WANTED_BLOCKS // max(blocks, 1), n // (at_once * REDUCE_ELEMENTS)))
@@ -310,23 +335,23 @@ def _reduction(
         axis_sizes, (blocks, splits, 1), splits, chunk, (TILE, threads // TILE, 1) if along_kept else (threads, 1, 1),
     )  # fmt: skip
     found = Schedule(
-        "column" if along_kept else "row", len(kept), len(over), vector, threads, _index_type(loops, buffers), False,
+        "column" if along_kept else "row", len(kept), len(over), vector, threads, index_type(loops, buffers), False,
         placements, splits > 1, wide_finish=splits > WIDE_FINISH,
     )  # fmt: skip
     return found, launch
 
 
-def _lanes(
-    kernel: Kernel, loops: Sequence[_Loop], fast: int, buffers: Mapping[str, Buffer]
+def lanes(
+    kernel: Kernel, loops: Sequence[Loop], fast: int, buffers: Mapping[str, Buffer], most: int = LARGEST_VECTOR
 ) -> tuple[int, tuple[Placement, ...]]:
     """Vector width along the loop ``fast``, and how each buffer is found.
 
     A vector lies within the fast loop, whose size it must divide.
     """
     visited = [*(o.name for o in kernel.tensors), *(o.name for o in kernel.pointwise)]
-    strides = {name: [loop.strides[name] for loop in loops] for name in _names(kernel)}
+    strides = {name: [loop.strides[name] for loop in loops] for name in buffer_names(kernel)}
     streams = [buffers[n].dtype.size for n in visited if strides[n][fast] == 1] if fast >= 0 else []
-    vector = min(LARGEST_VECTOR, max((VECTOR_BYTES // size for size in streams), default=1))
+    vector = min(most, max((VECTOR_BYTES // size for size in streams), default=1))
     while vector > 1 and loops[fast].size % vector:
         vector //= 2
     placements = []
@@ -336,23 +361,23 @@ def _lanes(
         apart = all(s % vector == 0 for position, s in enumerate(own) if position != fast)
         if vector > 1 and name in visited and own[fast] == 1 and apart and buffers[name].alignment % width == 0:
             access = Access.ROW
-        placements.append(Placement(name, access, _moves(own)))
+        placements.append(Placement(name, access, moves(own)))
     if not any(p.access is Access.ROW for p in placements):
         vector = 1
     return vector, tuple(placements)
 
 
-def _by_stride(kernel: Kernel, loops: Sequence[_Loop]) -> tuple[Placement, ...]:
+def _by_stride(kernel: Kernel, loops: Sequence[Loop]) -> tuple[Placement, ...]:
     """Everything found by coordinates and strides."""
     placements = []
-    for name in _names(kernel):
+    for name in buffer_names(kernel):
         strides = [loop.strides[name] for loop in loops]
-        placements.append(Placement(name, Access.STRIDED if any(strides) else Access.SINGLE, _moves(strides)))
+        placements.append(Placement(name, Access.STRIDED if any(strides) else Access.SINGLE, moves(strides)))
     return tuple(placements)
 
 
 def _serial(
-    kernel: Kernel, kept: list[_Loop], over: list[_Loop], buffers: Mapping[str, Buffer], axis_sizes: Mapping[str, int]
+    kernel: Kernel, kept: list[Loop], over: list[Loop], buffers: Mapping[str, Buffer], axis_sizes: Mapping[str, int]
 ) -> tuple[Schedule, Launch]:
     loops = [*kept, *over]
     m = prod(loop.size for loop in kept)
@@ -360,11 +385,11 @@ def _serial(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
         axis_sizes, (-(-m // THREADS), 1, 1),
     )  # fmt: skip
-    index = _index_type(loops, buffers)
+    index = index_type(loops, buffers)
     return Schedule("serial", len(kept), len(over), 1, THREADS, index, False, _by_stride(kernel, loops)), launch
 
 
-def _faster(a: _Loop, b: _Loop, kernel: Kernel) -> bool:
+def faster(a: Loop, b: Loop, kernel: Kernel) -> bool:
     """Whether most operands step through ``a`` in smaller strides than through ``b``."""
     votes = 0
     for operand in kernel.tensors:

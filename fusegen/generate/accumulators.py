@@ -61,6 +61,11 @@ class Accumulator:
         lane = "[k]" if self.lanes > 1 else ""
         return f"{self.variable}{lane} += {value};" if self.is_sum else f"{self.variable}{lane}.add({value});"
 
+    @property
+    def is_coupled(self) -> bool:
+        """Whether its elements are better seen all before the first is taken."""
+        return bool(BY_KIND[self.reduce.kind].partner)
+
     def combine(self, over: str, count: int) -> str:
         """The states of all threads that share the result; ``over`` is block or column."""
         how = f"fg::{over}_{'sum' if self.is_sum else 'merge'}<{count}>({self.variable})"
@@ -72,6 +77,10 @@ class Accumulator:
         if self.is_sum:
             return [f"const {self.ctype} {self.name} = {of};"] if lane else []
         return [f"const {self.ctype} {self.name} = {of}.result();"]
+
+    def partner(self, name: str) -> str:
+        """Another reduction of the same elements, whose result the state holds too."""
+        return f"const {self.ctype} {name} = {self.variable}.partner();"
 
     def store(self, position: str) -> list[str]:
         """The state to its place in the workspace."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import Category, DType
-from fusegen.core.ir import Call, Const, Expr, Ref, Size
+from fusegen.core.ir import Call, Const, Expr, Ref, Size, walk
 from fusegen.declare.table import Function, Kind, lookup
 
 _ATOM = 10
@@ -45,7 +45,11 @@ class Printer:
             return self._power(expr)
         if expr.function == "cast":
             return self._cast(expr)
+        if expr.function == "div" and expr.dtype is dtypes.float32 and _is_count(expr.args[1]):
+            return f"fg::divide_by_count({self._argument(expr.args[0])}, {self._argument(expr.args[1])})", _ATOM
         template = row.cuda_half if self.half and row.cuda_half else row.cuda
+        if self.half and expr.function == "exp" and _is_from_top(expr.args[0]):
+            template = "fg::fast_exp_from_top({0})"
         if template.startswith("{0}") or template[1:] == "{0}":
             return self._operator(expr, row, template)
         args = [self._argument(arg) for arg in expr.args]
@@ -90,6 +94,21 @@ class Printer:
         if inner.dtype.is_float and not expr.dtype.is_float and expr.dtype is not dtypes.bool_:
             return f"fg::to_integer<{_ctype(expr.dtype)}>({text})", _ATOM
         return f"{_ctype(expr.dtype)}({text})", _ATOM
+
+
+def _is_count(expr: Expr) -> bool:
+    """A product of sizes as a float: positive, and far from where a division needs special care."""
+    return isinstance(expr, Call) and expr.function == "cast" and all(
+        isinstance(node, Size) or (isinstance(node, Call) and node.function == "mul") for node in walk([expr.args[0]])
+    )  # fmt: skip
+
+
+def _is_from_top(expr: Expr) -> bool:
+    """x - max(x), the maximum held constant, as softmax has it."""
+    if not (isinstance(expr, Call) and expr.function == "sub"):
+        return False
+    top = expr.args[1]
+    return isinstance(top, Call) and top.function == "barrier"
 
 
 def _wrap(printed: tuple[str, int], least: int) -> str:

@@ -5,16 +5,16 @@ from __future__ import annotations
 import re
 
 from fusegen.core.lets import is_reserved, safe_name
-from fusegen.fuse.group import Kernel
+from fusegen.fuse.kernel import Kernel
 
 # Names made from those of tensors and axes: x_ptr, x_v, x_stride1, j0, n1, D2.
-_MADE = re.compile(r"[jnD]\d+|.*_(v|at|ptr|tile|partial|stride\d+)")
+_MADE = re.compile(r"[jnD]\d+|.*_(v|at|ptr|tile|partial|row|next|element|state|stride\d+)")
 
 
 def local_names(kernel: Kernel) -> dict[str, str]:
     """For arguments that cannot keep their name as a variable of the kernel, the name they get there."""
     own = [thing.name for thing in (*kernel.operands, *kernel.scalars)]
-    others = [item.name for item in (*kernel.body, *kernel.reduces, *kernel.epilogue, *kernel.written)]
+    others = [item.name for item in kernel.items]
     found: dict[str, str] = {}
     for name in own:
         if name.startswith("@"):  # a position along an axis

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Expr, Operand, Output, Scalar, Size, refs, walk
 from fusegen.core.text import shape_text
-from fusegen.fuse.group import Kernel
+from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.schedule import Access, Schedule
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import local_names, pointer_name, stem
@@ -42,7 +42,7 @@ def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple
     if split:
         found += [_partial(r.name, Accumulator(r).state_type, "") for r in kernel.reduces]
     else:
-        found += [_output(o) for o in kernel.outputs]
+        found += [_output(o) for o in (*kernel.outputs, *kernel.partials)]
     found += [_scalar(s, kernel) for s in kernel.scalars]
     found += _axis_sizes(kernel, schedule)
     found += _extents(schedule)
@@ -87,8 +87,7 @@ def _output(output: Output) -> Param:
 
 
 def _axis_sizes(kernel: Kernel, schedule: Schedule) -> list[Param]:
-    items = (*kernel.body, *kernel.reduces, *kernel.epilogue, *kernel.written)
-    axes = sorted({node.axis for item in items for node in walk([item.expr]) if isinstance(node, Size)})
+    axes = sorted({node.axis for node in walk([item.expr for item in kernel.items]) if isinstance(node, Size)})
     return [Param("axis", axis.upper(), "int64_t", axis) for axis in axes]
 
 

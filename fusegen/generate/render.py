@@ -14,9 +14,10 @@ from typing import Any
 
 from fusegen.core.ir import Call, walk
 from fusegen.declare.table import lookup
-from fusegen.fuse.group import Kernel
+from fusegen.fuse.kernel import Kernel
+from fusegen.fuse.rows import RowKernel
 from fusegen.fuse.schedule import Schedule
-from fusegen.generate.view import items
+from fusegen.generate.rows import Rows
 from fusegen.generate.walks import Walk
 
 PREAMBLE = '#include "fusegen.cuh"\n\n'
@@ -47,10 +48,12 @@ class Rendered:
 def _environment() -> Any:
     import jinja2  # costs 50 ms, which a warm start does not need
 
-    return jinja2.Environment(
+    made = jinja2.Environment(
         loader=jinja2.FunctionLoader(template_text), trim_blocks=True, lstrip_blocks=True,
         undefined=jinja2.StrictUndefined, keep_trailing_newline=True, autoescape=False,
     )  # fmt: skip
+    made.filters["nest"] = _nest
+    return made
 
 
 @cache
@@ -66,6 +69,10 @@ def headers() -> dict[str, str]:
 
 def render(kernel: Kernel, schedule: Schedule) -> Rendered:
     """CUDA text of ``kernel`` as ``schedule`` says."""
+    if isinstance(kernel, RowKernel) and schedule.template == "rows":
+        return _rendered(
+            kernel, _environment().get_template("rows.cu.j2").render(Rows(kernel, schedule).rows()), None, True
+        )
     view = Walk(kernel, schedule)
     fill = {
         "elementwise": view.elementwise,
@@ -80,9 +87,18 @@ def render(kernel: Kernel, schedule: Schedule) -> Rendered:
     if schedule.split:
         finish = f"{kernel.name}_finish"
         body += _environment().get_template("finish.cu.j2").render(view.finish(finish))
+    return _rendered(kernel, body, finish, schedule.template not in ("elementwise", "serial"))
+
+
+def _rendered(kernel: Kernel, body: str, finish: str | None, barriers: bool) -> Rendered:
     extra = _extra_headers(kernel)
-    text = _file_text(extra, [body])
-    return Rendered(text, kernel.name, finish, schedule.template not in ("elementwise", "serial"), extra)
+    return Rendered(_file_text(extra, [body]), kernel.name, finish, barriers, extra)
+
+
+def _nest(text: str, columns: int) -> str:
+    """Lines moved to the right, but those of the preprocessor, which stay at the margin."""
+    lines = text.rstrip("\n").split("\n")
+    return "\n".join(line if not line or line.startswith("#") else " " * columns + line for line in lines)
 
 
 def one_file(kernels: Sequence[Rendered]) -> str:
@@ -95,6 +111,6 @@ def _file_text(headers: Sequence[str], bodies: Sequence[str]) -> str:
 
 
 def _extra_headers(kernel: Kernel) -> tuple[str, ...]:
-    names = {node.function for node in walk([item.expr for item in items(kernel)]) if isinstance(node, Call)}
+    names = {node.function for node in walk([item.expr for item in kernel.items]) if isinstance(node, Call)}
     texts = [lookup(name).header.strip() for name in sorted(names)]
     return tuple(text for text in texts if text)

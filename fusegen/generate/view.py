@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from fusegen.core.ir import Let, Operand, Output, Reduce, refs
 from fusegen.core.text import expr_text, reduce_text
-from fusegen.fuse.group import Kernel, Position
+from fusegen.fuse.kernel import Kernel, Position
 from fusegen.fuse.schedule import THREADS, Schedule
 from fusegen.generate.cexpr import Printer
 from fusegen.generate.names import local_names, pointer_name, stem
@@ -20,17 +20,13 @@ from fusegen.generate.wording import WIDTH, comment, explain, signature
 RESIDENT = 4
 
 
-def items(kernel: Kernel) -> list[Let | Reduce | Output]:
-    """Everything the kernel computes, in order."""
-    return [*kernel.body, *kernel.pointwise, *kernel.reduces, *kernel.epilogue, *kernel.outputs]
-
-
 @dataclass
 class View:
     """Makes the contents of the slots for one kernel and schedule."""
 
     kernel: Kernel
     schedule: Schedule
+    indent: ClassVar[int] = len("      ")  # of the deepest lines
 
     def __post_init__(self) -> None:
         floats = [o.dtype for o in self.kernel.op.outputs if o.dtype.is_float]
@@ -59,7 +55,7 @@ class View:
         title = f"{op.name}, {op.label}"
         where = f"declared in {op.declared}" if op.declared else ""
         lines = [f"{title:<60}{where}".rstrip()]
-        for item in items(kernel):
+        for item in kernel.items:
             if isinstance(item, Reduce):
                 lines.append(f"  {reduce_text(item)}")
             elif not (isinstance(item, Output) and expr_text(item.expr) == item.name):
@@ -73,7 +69,13 @@ class View:
 
     def lets(self, lets: Sequence[Let]) -> list[str]:
         """Intermediates as constants."""
-        return [f"const {let.expr.dtype.ctype} {let.name} = {self.printer.text(let.expr)};" for let in lets]
+        return [line for let in lets for line in self._let(let)]
+
+    def _let(self, let: Let) -> list[str]:
+        declared, value = f"const {let.expr.dtype.ctype} {let.name} =", self.printer.text(let.expr)
+        if len(declared) + len(value) + 2 + self.indent <= WIDTH:
+            return [f"{declared} {value};"]
+        return [declared, f"    {value};"]
 
     def offset(self, name: str, loops: Iterable[int]) -> str:
         """The element that ``name`` has at the current coordinates, along the given loops."""
@@ -140,10 +142,23 @@ class View:
     def access(self, line: str, name: str, offset: str) -> list[str]:
         """``line`` with the pointer to ``offset`` in its place; the offset in a line of its own where both are long."""
         whole = line.format(self.pointer(name, offset))
-        if len(whole) + len("      ") <= WIDTH:
+        if len(whole) + self.indent <= WIDTH:
             return [whole]
         at = f"{stem(name)}_at"
-        return [f"const {self.schedule.index} {at} = {offset};", line.format(self.pointer(name, at))]
+        return [*self._sum(f"const {self.schedule.index} {at} = ", offset), line.format(self.pointer(name, at))]
+
+    def _sum(self, start: str, terms: str) -> list[str]:
+        """A sum, continued on further lines below its first term."""
+        lines = [start]
+        for position, term in enumerate(terms.split(" + ")):
+            room = WIDTH - self.indent - len(" +;")
+            if position and len(lines[-1]) + len(f" + {term}") > room:
+                lines[-1] += " +"
+                lines.append(" " * len(start) + term)
+            else:
+                lines[-1] += f" + {term}" if position else term
+        lines[-1] += ";"
+        return lines
 
     def lane(self, operand: Operand) -> str:
         """Element k of a vector as a constant."""
@@ -153,7 +168,7 @@ class View:
         """The value's name first where both do not fit one line."""
         value = self.printer.text(output.expr)
         line = f"fg::store({self.pointer(output.name, offset)}, {value});"
-        if len(line) + len("      ") <= WIDTH:
+        if len(line) + self.indent <= WIDTH:
             return [line]
         named = f"const {output.expr.dtype.ctype} {output.name} = {value};"
         return [named, *self.access(f"fg::store({{}}, {output.name});", output.name, offset)]

@@ -5,7 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from fusegen.fuse.group import Kernel
+from fusegen.fuse.kernel import Kernel
+from fusegen.fuse.rows import RowKernel
 from fusegen.fuse.schedule import Access, Schedule
 from fusegen.generate.params import Param
 
@@ -75,6 +76,8 @@ def explain(kernel: Kernel, schedule: Schedule) -> str:
         names = ", ".join(p.name for p in schedule.placements if p.access is Access.TURNED)
         return f"turned: {names} lies across the result, and is read through tiles in shared memory"
     over = ", ".join(axis.upper() for axis in kernel.over)
+    if isinstance(kernel, RowKernel):
+        return _explain_rows(kernel, schedule)
     pieces = "; cut into pieces that a second kernel adds up in order" if schedule.split else ""
     if schedule.template == "whole":
         along = f", and writes {', '.join(o.name for o in kernel.pointwise)} on the way" if kernel.pointwise else ""
@@ -84,3 +87,16 @@ def explain(kernel: Kernel, schedule: Schedule) -> str:
     if schedule.template == "row":
         return f"row: a block sums over {over}, along the fast axis{pieces}"
     return f"column: {32 * schedule.vector} neighbouring results a block, summed over {over}{pieces}"
+
+
+def _explain_rows(kernel: RowKernel, schedule: Schedule) -> str:
+    over = ", ".join(axis.upper() for axis in kernel.over)
+    sums = ", ".join(r.name for r in kernel.columns)
+    along = f"; {sums} added up over the rows of a group, then over groups by a second kernel" if sums else ""
+    if kernel.pieces:
+        return f"rows: {over} in pieces, each read once{along}"
+    if schedule.cluster > 1:
+        who = f"{schedule.cluster} blocks of {schedule.threads} threads"
+    else:
+        who = f"{schedule.threads} threads" if schedule.threads > 1 else "a thread"
+    return f"rows: {who} a row over {over}, which stays in registers: read once{along}"

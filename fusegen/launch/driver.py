@@ -13,6 +13,8 @@ from typing import Any
 from fusegen.core.errors import DeviceError
 
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
+_NON_PORTABLE_CLUSTER = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
+_PORTABLE_CLUSTER_BLOCKS = 8
 
 
 @functools.cache
@@ -83,14 +85,22 @@ class Context:
 
 
 class Function:
-    """A kernel in a device's memory. Its context must be current when it is loaded and launched."""
+    """A kernel in a device's memory. Its context must be current when it is loaded and launched.
 
-    def __init__(self, cubin: bytes, entry: str) -> None:
+    Args:
+        cluster: blocks in a cluster of the kernel. It is compiled in, so launches do not mention it, but more than
+            every GPU with clusters promises must be allowed.
+    """
+
+    def __init__(self, cubin: bytes, entry: str, cluster: int = 1) -> None:
         cuda = library()
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         _check(cuda, cuda.cuModuleLoadData(ctypes.byref(self._module), cubin), f"load {entry}")
         name = entry.encode()
         _check(cuda, cuda.cuModuleGetFunction(ctypes.byref(self._function), self._module, name), f"find {entry}")
+        if cluster > _PORTABLE_CLUSTER_BLOCKS:
+            code = cuda.cuFuncSetAttribute(self._function, _NON_PORTABLE_CLUSTER, 1)
+            _check(cuda, code, f"allow {entry} clusters of {cluster} blocks")
         self._launch = cuda.cuLaunchKernel
         self._entry = entry
 

@@ -44,6 +44,7 @@ _INSTALL = "install one: apt install g++ (Debian, Ubuntu), dnf install gcc-c++ (
 
 _MESSAGE_BYTES = 2048
 _FIRST_ERRORS = 3
+_MOST_CLUSTER_BLOCKS = 16  # what the largest GPUs take
 
 # Fiber stacks that launches leave for each other; as many as the header's kStackSlots. Sanitized ones are larger.
 _STACK_SLOTS = {False: (ctypes.c_void_p * 64)(), True: (ctypes.c_void_p * 64)()}
@@ -58,6 +59,11 @@ _FAILURES = {
     3: (
         "memory for the stacks of a block's threads",
         "launch smaller blocks or fewer workers (" + WORKERS_VARIABLE + ")",
+    ),
+    4: (
+        "threads of a cluster that call cluster_arrive() and cluster_wait() in turn, outside of divergent branches, "
+        "and store_remote() only after a first such pair and before a last one",
+        "put the missing call where every thread of every block of the cluster passes, and let no block return before",
     ),
 }
 
@@ -144,6 +150,22 @@ def _run(command: list[str], folder: str | None = None) -> subprocess.CompletedP
     )
 
 
+def cluster_blocks(source: str, entry: str) -> int:
+    """How many blocks a cluster of the kernel has: the n of its ``FUSEGEN_CLUSTER(n)``, or 1."""
+    before_name = rf"__global__[^;{{}}]*?\bFUSEGEN_CLUSTER\(([^()]*)\)[^;{{}}]*?\bvoid\s+{re.escape(entry)}\s*\("
+    found = re.search(before_name, source)
+    if found is None:
+        return 1
+    text = found[1].strip()
+    if text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST_CLUSTER_BLOCKS:
+        return int(text)
+    raise CompileError(
+        f"kernel {entry}", given=f"FUSEGEN_CLUSTER({text})",
+        expected=f"a number of blocks from 1 to {_MOST_CLUSTER_BLOCKS}, written out: it is read from the text",
+        fix="this is a bug in fusegen's code generation: please report it with the text above",
+    )  # fmt: skip
+
+
 def build(source: str, entry: str, *, headers_dir: Path, barriers: bool, sanitize: bool = False) -> bytes:
     """Compile CUDA text to a shared library and return its bytes.
 
@@ -168,6 +190,7 @@ def build(source: str, entry: str, *, headers_dir: Path, barriers: bool, sanitiz
             _architecture_flag(),
             *extra,
             f"-I{headers_dir.resolve()}",
+            f"-DFUSEGEN_EMULATOR_CLUSTER={cluster_blocks(source, entry)}",
             f"-ffile-prefix-map={folder}=.",
         ]
         done = _run([*command, "-x", "c++", f"{entry}.cu", "-o", f"{entry}.so"], folder)
@@ -270,6 +293,7 @@ class EmulatedKernel:
             ctypes.c_uint * 3, ctypes.c_uint * 3, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64,
             ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t,
         ]  # fmt: skip
+        self.cluster = int(self._library.fusegen_emulated_cluster())
 
     def launch(
         self,
@@ -321,6 +345,14 @@ class EmulatedKernel:
                 expected="grid up to (2147483647, 65535, 65535), block up to (1024, 1024, 64) and 1024 threads, "
                 "at most 227 KiB of shared memory: what the GPU takes",
                 fix="nothing to compute is no launch; else split the work differently in fuse/schedule",
+            )
+        if grid[0] % self.cluster:
+            raise CompileError(
+                f"kernel {self.entry}, on the CPU emulator",
+                given=f"grid {grid}, whose x is no multiple of {self.cluster}",
+                expected=f"whole clusters: the kernel declares FUSEGEN_CLUSTER({self.cluster}), of neighbours in x",
+                fix=f"round x up to {-(-grid[0] // self.cluster) * self.cluster} and let the blocks beyond take part "
+                "in cluster barriers without work, or choose another cluster size",
             )
 
 

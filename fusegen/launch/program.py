@@ -15,7 +15,7 @@ from typing import Any, Protocol
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Scalar
 from fusegen.core.monoids import BY_KIND
-from fusegen.fuse.group import Kernel
+from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.schedule import Launch, Schedule
 from fusegen.generate.params import Param, parameters
 from fusegen.generate.render import Rendered
@@ -31,7 +31,10 @@ class Loaded(Protocol):
 
 
 class Target(Protocol):
-    """Where kernels run: the CPU emulator or a GPU."""
+    """Where kernels run: the CPU emulator or a GPU. ``cluster``: most blocks that can share memory, 1 for none."""
+
+    @property
+    def cluster(self) -> int: ...
 
     def run(self, work: Callable[[], None]) -> None: ...
 

@@ -44,6 +44,7 @@ class CpuTarget:
     """Compiles with the machine's C++ compiler, runs over its cores."""
 
     name = "cpu"
+    cluster = 16
 
     def __init__(self) -> None:
         self.mode = emulator.mode_from_environment()
@@ -93,6 +94,7 @@ class GpuTarget:
     def __init__(self, device: int) -> None:
         self.device = device
         self.arch = driver.architecture(device)
+        self.cluster = cluster_of(self.arch)
         self.context = driver.Context(device)
         self.name = f"cuda:{device}"
         self._loaded: dict[tuple[str, str], driver.Function] = {}
@@ -119,6 +121,13 @@ class GpuTarget:
         else:
             with self.context:
                 work()
+
+
+def cluster_of(arch: str) -> int:
+    """Most blocks that can share a row on an architecture: 16 on Hopper and data-centre Blackwell (more than the 8 that
+    are portable, allowed when a kernel is loaded), none before."""
+    number = int("".join(c for c in arch if c.isdigit()) or 0)
+    return 1 if number < 90 else 16 if number < 110 else 8
 
 
 @functools.cache

@@ -91,12 +91,18 @@ def _escape(text: str) -> str:
 
 
 @app.command()
-def show(op: OpName, shape: Shapes = None, dtype: Dtypes = None, arg: Arguments = None) -> None:
-    """Print every stage: declared, derived, fused, scheduled, CUDA."""
-    from fusegen.wrap.cli_ops import Request, bind, resolve
+def show(
+    op: OpName,
+    shape: Shapes = None,
+    dtype: Dtypes = None,
+    arg: Arguments = None,
+    gpu: Annotated[str, typer.Option("--gpu", metavar="NAME", help="whose cost to predict: h200, a100, ...")] = "h200",
+    cost: Annotated[bool, typer.Option("--cost", help="only kernels, why, bytes, registers, predicted time")] = False,
+) -> None:
+    """Print every stage: declared, derived, fused, scheduled, cost, CUDA."""
+    from fusegen.wrap.cli_show import show_op
 
-    found = resolve(op)
-    print_code(found.show(**bind(found, Request.parse(shape or (), dtype or (), arg or ()))))
+    show_op(op, shape or (), dtype or (), arg or (), gpu, cost, print_code)
 
 
 @app.command()
@@ -200,12 +206,18 @@ def bench(
     shape: Shapes = None,
     arg: Arguments = None,
     device: Annotated[str | None, typer.Option("--device", metavar="cpu|cuda", help="a GPU if there is one")] = None,
-    seconds: Annotated[float, typer.Option("--seconds", help="how long to measure each pass")] = 1.0,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, help="timed calls of each pass")] = 30,
+    peers: Annotated[
+        str | None, typer.Option("--peers", metavar="torch,JAX", help="all that are installed, if left out; or none")
+    ] = None,
+    plot: Annotated[
+        Path | None, typer.Option("--plot", metavar="DIR", help="sweep sizes and draw bandwidth and time over floor")
+    ] = None,
 ) -> None:
-    """Measure time per call and bytes per second, beside torch where it has an op of this name."""
-    from fusegen.wrap.cli_run import bench_op
+    """Time every pass beside the floor and beside torch, torch.compile, JAX, Liger and QuACK."""
+    from fusegen.wrap.cli_bench import bench_op
 
-    bench_op(op, dtype or [], shape or [], arg or [], device, seconds)
+    bench_op(op, dtype or [], shape or [], arg or [], device, repeats, peers, plot)
 
 
 @app.command()

@@ -7,7 +7,7 @@ vector width.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fusegen.core import dtypes
@@ -31,21 +31,55 @@ class Example:
     arguments: Mapping[str, Any] = field(default_factory=dict)
     positive: bool = False
 
+    def sized(self, shape: tuple[int, ...]) -> tuple[Example, bool]:
+        """The same with matrices of ``shape`` instead of ROWS x COLUMNS, and what has to fit them; whether it could."""
+        old, new = (ROWS, COLUMNS), shape
+        if new == self.shape:
+            return self, True
+        if self.shape != old or len(new) != 2:
+            return self, False
+
+        def follow(sizes: tuple[int, ...]) -> tuple[int, ...]:
+            places = range(2) if len(sizes) == 2 else [0 if sizes == (ROWS,) else 1] * len(sizes)
+            return tuple(size * new[place] // old[place] for size, place in zip(sizes, places, strict=True))
+
+        shapes = {name: follow(sizes) for name, sizes in self.shapes.items()}
+        arguments = {n: follow(value) if n == "normalized_shape" else value for n, value in self.arguments.items()}
+        return replace(self, shape=new, shapes=shapes, arguments=arguments), True
+
 
 _ROW = (ROWS, COLUMNS)
+_CLASSES = Example(shapes={"target": (ROWS,)}, dtypes={"target": dtypes.int64})
+_FEATURES = {"weight": (COLUMNS,), "bias": (COLUMNS,)}
+_CHANNELS = {"weight": (64,), "bias": (64,)}
+_IMAGE = (8, 64, 56, 56)
 
 EXAMPLES: dict[str, Example] = {
     "alpha_blend": Example(IMAGES, {"foreground": IMAGES, "background": IMAGES, "alpha": MASKS}),
     "alpha_over": Example(IMAGES, {"foreground_alpha": MASKS, "background_alpha": MASKS}, positive=True),
     "addcdiv": Example(positive=True),
+    "batch_norm": Example(_IMAGE, _CHANNELS, arguments={"running_mean": None, "running_var": None, "training": True}),
+    "binary_cross_entropy": Example(positive=True),
+    "cosine_embedding_loss": Example(shapes={"target": (ROWS,)}),
+    "cross_entropy": _CLASSES,
     "clamp": Example(arguments={"min": -1.0, "max": 1.0}),
     "gaussian_nll_loss": Example(shapes={"var": _ROW}, positive=True),
     "gru_cell": Example(shapes={"hidden": (ROWS, COLUMNS // 3)}),
+    "group_norm": Example(_IMAGE, _CHANNELS, arguments={"num_groups": 32}),
+    "instance_norm": Example(_IMAGE, _CHANNELS),
+    "layer_norm": Example(shapes=_FEATURES, arguments={"normalized_shape": (COLUMNS,)}),
     "lerp": Example(shapes={"weight": _ROW}),
+    "log_softmax": Example(arguments={"dim": -1}),
+    "logsumexp": Example(arguments={"dim": -1}),
     "lstm_cell": Example(shapes={"cell": (ROWS, COLUMNS // 4)}),
     "masked_fill": Example(dtypes={"mask": dtypes.bool_}, arguments={"value": 0.0}),
+    "nll_loss": _CLASSES,
     "prelu": Example(shapes={"weight": (COLUMNS,)}),
+    "rms_norm": Example(shapes={"weight": (COLUMNS,)}, arguments={"normalized_shape": (COLUMNS,)}),
+    "softmax": Example(arguments={"dim": -1}),
+    "softmin": Example(arguments={"dim": -1}),
     "threshold": Example(arguments={"threshold": 0.1, "value": 20.0}),
+    "vector_norm": Example(arguments={"dim": -1}),
     "where": Example(shapes={"input": _ROW, "other": _ROW}, dtypes={"condition": dtypes.bool_}),
 }
 
@@ -54,6 +88,11 @@ def example_of(name: str) -> Example:
     """The example of the library's op called ``name``."""
     if name in EXAMPLES:
         return EXAMPLES[name]
+    norm = next((n for n in EXAMPLES if n.endswith("_norm") and f"{n}_" in f"{name}_"), None)
+    if norm is not None:  # layer_norm_gelu, residual_bias_layer_norm
+        own = EXAMPLES[norm]
+        before = {"bias": own.shapes["weight"], "residual": own.shape} if name.startswith("residual_") else {}
+        return replace(own, shapes={**own.shapes, **before})
     if name.startswith(("bias_", "residual_bias_")):
         numbers = {"threshold": 0.1, "value": 20.0} if name.endswith("threshold") else {}
         return Example(shapes={"bias": (COLUMNS,)}, arguments=numbers)

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from fusegen import pipeline
 from fusegen.core.errors import DerivativeError
-from fusegen.core.ir import Op, Operand, Output, refs
+from fusegen.core.ir import Op, Operand, Output, Reduce, refs
 from fusegen.core.text import expr_text, op_text, reduce_text, shape_text
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
 from fusegen.derive.gradient import GradientNames
-from fusegen.fuse.group import Kernel
+from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.schedule import Buffer, Launch, Placement
 from fusegen.generate.render import one_file
 from fusegen.generate.wording import explain
@@ -185,16 +185,31 @@ def emit(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], which:
 
 def show(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Every stage as text: declared, then for the forward and the backward derived, fused, scheduled and CUDA."""
-    (forward,) = passes(op, args, kwargs)
-    sections = [_section("declared", _declared(op)), *_stages(forward, "traced")]
-    if differentiable(forward.op):
-        backward = passes(op, args, kwargs, "backward")[-1]
-        sections += _stages(backward, "derived")
+    sections = [declared(op)]
+    for item in shown_passes(op, args, kwargs):
+        sections += stages(item)
     return "\n".join(sections)
 
 
-def _section(title: str, text: str) -> str:
-    return f"== {title} {'=' * (96 - len(title))}\n\n{text.rstrip()}\n"
+def shown_passes(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Pass]:
+    """The forward, and the backward where there is one."""
+    found = passes(op, args, kwargs)
+    return passes(op, args, kwargs, "backward") if differentiable(found[0].op) else found
+
+
+def section(title: str, text: str) -> str:
+    """``text`` below a heading."""
+    return f"{heading(title)}\n{text.rstrip()}\n"
+
+
+def heading(title: str) -> str:
+    """The line that starts a section."""
+    return f"== {title} {'=' * (96 - len(title))}\n"
+
+
+def declared(op: Inspected) -> str:
+    """The section with the declaration."""
+    return section("declared", _declared(op))
 
 
 def _declared(op: Inspected) -> str:
@@ -206,18 +221,23 @@ def _declared(op: Inspected) -> str:
     return where + textwrap.dedent(source)
 
 
-def _stages(item: Pass, first: str) -> list[str]:
+def stages(item: Pass) -> list[str]:
+    """The sections of one pass, from the Op to CUDA."""
     label = item.op.label
+    first = "traced" if label == "forward" else "derived"
     kept = f"\n  kept by the forward: {', '.join(item.kept)}" if item.kept else ""
-    found = [_section(f"{label}: {first}", op_text(item.op) + kept)]
+    found = [section(f"{label}: {first}", op_text(item.op) + kept)]
     lowered = pipeline.compile_op(item.op).lowered
     if lowered != item.op:
-        found.append(_section(f"{label}: rewritten to call fewer special functions", op_text(lowered)))
+        found.append(section(f"{label}: rewritten to call fewer special functions", op_text(lowered)))
     kernels = item.kernels
+    sizes = dict(item.layout.sizes)
+    for planned in kernels:  # partial results have axes of their own
+        sizes |= planned.launch.partial_sizes
     count = f"{len(kernels)} kernel{'' if len(kernels) == 1 else 's'}"
-    found.append(_section(f"{label}: fused into {count}", "\n".join(_kernel_text(k.kernel) for k in kernels)))
-    found.append(_section(f"{label}: scheduled", "\n".join(_schedule_text(k, item) for k in kernels)))
-    found.append(_section(f"{label}: CUDA", item.text))
+    found.append(section(f"{label}: fused into {count}", "\n".join(_kernel_text(k.kernel) for k in kernels)))
+    found.append(section(f"{label}: scheduled", "\n".join(_schedule_text(k, sizes) for k in kernels)))
+    found.append(section(f"{label}: CUDA", item.text))
     return found
 
 
@@ -226,20 +246,31 @@ def _kernel_text(kernel: Kernel) -> str:
     lines = [f"{kernel.name}: at every point of {_axes(kernel.space)}{over}"]
     lines += [f"  read   {operand.name}{shape_text(operand.shape)}" for operand in kernel.operands]
     lines += [f"  take   {scalar.name}" for scalar in kernel.scalars]
-    lines += [f"  let    {let.name} = {expr_text(let.expr)}" for let in kernel.body]
-    lines += [f"  reduce {reduce_text(reduce)}" for reduce in kernel.reduces]
-    lines += [f"  then   {let.name} = {expr_text(let.expr)}" for let in kernel.epilogue]
-    lines += [f"  write  {o.name}{shape_text(o.shape)} = {expr_text(o.expr)}" for o in kernel.outputs]
+    lines += _items_text(kernel)
     return "\n".join(lines) + "\n"
+
+
+def _items_text(kernel: Kernel) -> Iterator[str]:
+    """What a kernel computes, in order; what it computes from a reduction is marked."""
+    reduced = False
+    for item in kernel.items:
+        if isinstance(item, Reduce):
+            reduced = True
+            yield f"  reduce {reduce_text(item)}"
+        elif isinstance(item, Output):
+            yield f"  write  {item.name}{shape_text(item.shape)} = {expr_text(item.expr)}"
+        else:
+            yield f"  {'then' if reduced else 'let':<6} {item.name} = {expr_text(item.expr)}"
+    yield from (f"  leave  {o.name}{shape_text(o.shape)} for a later kernel" for o in kernel.partials)
 
 
 def _axes(axes: Sequence[str]) -> str:
     return shape_text(tuple(axes))
 
 
-def _schedule_text(planned: pipeline.Planned, item: Pass) -> str:
+def _schedule_text(planned: pipeline.Planned, axis_sizes: Mapping[str, int]) -> str:
     kernel, schedule, launch = planned.kernel, planned.schedule, planned.launch
-    sizes = ", ".join(f"{axis.upper()} = {item.layout.sizes[axis]}" for axis in kernel.space) or "a single element"
+    sizes = ", ".join(f"{axis.upper()} = {axis_sizes[axis]}" for axis in kernel.space) or "a single element"
     lines = [
         f"{kernel.name}: {sizes}",
         f"  {explain(kernel, schedule)}",

@@ -36,7 +36,7 @@ void binary_cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,   //
   for (int k = 0; k < 8; ++k) {
     const float input = input_v[k];
     const float target = target_v[k];
-    const float prod_d_out = d_out * (1.0f / float(D0 * D1));
+    const float prod_d_out = d_out * fg::divide_by_count(1.0f, float(D0 * D1));
     const float diff_input = 1.0f - input;
     const float maximum_value = fg::maximum(input * diff_input, 1e-12f);
     const float ratio = input * (target - 1.0f) / maximum_value;

@@ -52,5 +52,5 @@ void binary_cross_entropy_forward_bf16_finish(const float* __restrict__ total_pa
   }
   total = fg::block_sum<128>(total);
   if (threadIdx.x > 0) return;
-  fg::store(out_ptr, total / float(D0 * D1));
+  fg::store(out_ptr, fg::divide_by_count(total, float(D0 * D1)));
 }

@@ -49,5 +49,5 @@ void binary_cross_entropy_with_logits_forward_f32_finish(const float* __restrict
   }
   total = fg::block_sum<128>(total);
   if (threadIdx.x > 0) return;
-  fg::store(out_ptr, total / float(D0 * D1));
+  fg::store(out_ptr, fg::divide_by_count(total, float(D0 * D1)));
 }

@@ -38,7 +38,7 @@ void gaussian_nll_loss_backward_bf16(const bf16* __restrict__ input_ptr,   // [D
     const float input = input_v[k];
     const float target = target_v[k];
     const float var = var_v[k];
-    const float prod_d_out = d_out * (1.0f / float(D0 * D1));
+    const float prod_d_out = d_out * fg::divide_by_count(1.0f, float(D0 * D1));
     const float prod_input = 2.0f * input;
     const float prod_target = 2.0f * target;
     const float v = var + (var < eps ? eps - var : 0.0f);

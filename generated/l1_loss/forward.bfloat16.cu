@@ -46,5 +46,5 @@ void l1_loss_forward_bf16_finish(const float* __restrict__ total_partial,  // [s
   }
   total = fg::block_sum<128>(total);
   if (threadIdx.x > 0) return;
-  fg::store(out_ptr, total / float(D0 * D1));
+  fg::store(out_ptr, fg::divide_by_count(total, float(D0 * D1)));
 }

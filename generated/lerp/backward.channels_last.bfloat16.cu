@@ -29,6 +29,7 @@ void lerp_backward_bf16(const bf16* __restrict__ input_ptr,        // [D0, D1, D
   fg::Vec<float, 8> sum_d_weight_v = {};
   if (inside) {
     const auto weight_v = fg::load_vector<8>(weight_ptr + j0);
+#pragma unroll 4
     for (int at = begin + threadIdx.y; at < end; at += 8) {
       const int j1 = at;
       const auto input_v = fg::load_vector<8>(input_ptr + j0 + j1 * input_stride1);

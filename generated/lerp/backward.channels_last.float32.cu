@@ -29,6 +29,7 @@ void lerp_backward_f32(const float* __restrict__ input_ptr,       // [D0, D1, D2
   fg::Vec<float, 4> sum_d_weight_v = {};
   if (inside) {
     const auto weight_v = fg::load_vector<4>(weight_ptr + j0);
+#pragma unroll 4
     for (int at = begin + threadIdx.y; at < end; at += 8) {
       const int j1 = at;
       const auto input_v = fg::load_vector<4>(input_ptr + j0 + j1 * input_stride1);

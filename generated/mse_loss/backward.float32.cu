@@ -29,7 +29,7 @@ void mse_loss_backward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
   for (int k = 0; k < 4; ++k) {
     const float input = input_v[k];
     const float target = target_v[k];
-    const float prod_d_out = d_out * (1.0f / float(D0 * D1));
+    const float prod_d_out = d_out * fg::divide_by_count(1.0f, float(D0 * D1));
     const float prod_input = 2.0f * input;
     const float prod_target = 2.0f * target;
     d_input_v[k] = prod_d_out * (prod_input - prod_target);

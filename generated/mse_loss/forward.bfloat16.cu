@@ -48,5 +48,5 @@ void mse_loss_forward_bf16_finish(const float* __restrict__ total_partial,  // [
   }
   total = fg::block_sum<128>(total);
   if (threadIdx.x > 0) return;
-  fg::store(out_ptr, total / float(D0 * D1));
+  fg::store(out_ptr, fg::divide_by_count(total, float(D0 * D1)));
 }

@@ -27,7 +27,7 @@ void poisson_nll_loss_backward_f32(const float* __restrict__ input_ptr,   // [D0
   for (int k = 0; k < 4; ++k) {
     const float input = input_v[k];
     const float target = target_v[k];
-    const float prod_d_out = d_out * (1.0f / float(D0 * D1));
+    const float prod_d_out = d_out * fg::divide_by_count(1.0f, float(D0 * D1));
     d_input_v[k] = prod_d_out * (expf(input) - target);
     d_target_v[k] = -(prod_d_out * input);
   }

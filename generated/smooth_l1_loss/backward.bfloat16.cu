@@ -33,7 +33,7 @@ void smooth_l1_loss_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 
   for (int k = 0; k < 8; ++k) {
     const float input = input_v[k];
     const float target = target_v[k];
-    const float prod_d_out = d_out * (1.0f / float(D0 * D1));
+    const float prod_d_out = d_out * fg::divide_by_count(1.0f, float(D0 * D1));
     const float d = input - target;
     const float distance = fg::abs(d);
     const bool above_distance_beta = distance >= beta;

@@ -1,25 +1,42 @@
-"""``python -m tools.bench [--write] [--quick]``: the tables of docs/performance.md, measured on this machine's GPU."""
+"""``python -m tools.bench``: the tables of docs/performance.md, measured on this machine's GPU.
+
+While tuning: ``python -m tools.bench --only "layer_norm.*4096" --no-peers``.
+"""
 
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
+from fusegen.wrap.peers import NAMES, choose
 from tools.bench import cold, kernels
 from tools.bench.report import report
+from tools.bench.rows import matching
 
 
-def main() -> None:
-    """Measure, print, and write the page if asked to."""
-    parser = argparse.ArgumentParser(description=__doc__)
+def main() -> int:
+    """Measure, print, and write the page if asked to; 1 if a row failed."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", metavar="PATTERN", help="rows whose title this regular expression occurs in")
+    parser.add_argument("--no-peers", action="store_true", help="fusegen and the floor only")
+    parser.add_argument("--peers", metavar="NAMES", help=f"some of {', '.join(NAMES)}, separated by commas")
+    parser.add_argument("--quick", action="store_true", help="without what compiles: torch.compile and JAX")
+    parser.add_argument("--repeats", type=int, default=30, help="timed calls of each pass")
     parser.add_argument("--write", type=Path, help="write the report to this file (docs/performance.md)")
-    parser.add_argument("--quick", action="store_true", help="without torch.compile")
     options = parser.parse_args()
-    measured = kernels.measure(compiled=not options.quick)
-    first_calls = cold.measure()
+    wanted = choose("none" if options.no_peers else options.peers)
+    if options.quick:
+        wanted = tuple(name for name in wanted if name not in ("torch.compile", "JAX"))
+    run = kernels.measure(matching(options.only), wanted, options.repeats)
+    tuning = options.only or options.no_peers
+    first_calls = [] if tuning else cold.measure()
+    for title, error in run.failed.items():
+        print(f"\n{title}\n{error}", file=sys.stderr)
     if options.write:
-        options.write.write_text(report(measured, first_calls), encoding="utf-8")
+        options.write.write_text(report(run, first_calls), encoding="utf-8")
+    return 1 if run.failed else 0
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -1,20 +1,28 @@
-"""Device time of every row, beside torch and torch.compile, as a multiple of the floor."""
+"""Device time of every row beside its peers, as a multiple of the floor."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from tools.bench.measure import Stopwatch
-from tools.bench.rows import ROWS, Row
+from fusegen.wrap.contest import Contest, InTorch
+from fusegen.wrap.peers import Call, peers
+from fusegen.wrap.stopwatch import Clock, Stopwatch
+from tools.bench.row import Row
+
+OURS = "fusegen"
+# What the project aims at (docs/design.md): time over floor.
+AIM = 1.10
+# Medians of one run differ from those of the next by about this much.
+NOISE = 1.02
 
 
 @dataclass(frozen=True)
 class Measured:
-    """Microseconds of one pass: the floor, and each competitor by name."""
+    """Microseconds of one pass: the floor, and each contender by name."""
 
     title: str
     which: str
@@ -23,49 +31,94 @@ class Measured:
 
     @property
     def ratio(self) -> float:
-        return self.times["fusegen"] / self.floor
+        """fusegen over the floor."""
+        return self.times[OURS] / self.floor
+
+    @property
+    def best(self) -> str:
+        """The fastest peer; empty if there is none."""
+        return min((name for name in self.times if name != OURS), key=lambda name: self.times[name], default="")
 
 
-def _inputs(row: Row) -> list[torch.Tensor]:
-    torch.manual_seed(0)
-    return [torch.randn(shape, device="cuda").to(row.dtype).requires_grad_() for shape in row.shapes]
+@dataclass
+class Run:
+    """What was measured, and what could not be.
+
+    Attributes:
+        bandwidth: of a copy, bytes per microsecond.
+        failed: rows that fusegen could not run, with its error.
+        left_out: why a peer has no time, by row.
+    """
+
+    bandwidth: float
+    measured: list[Measured] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    left_out: dict[str, dict[str, str]] = field(default_factory=dict)
+
+    def summary(self) -> list[str]:
+        """How many passes reach the aim, where a peer is ahead, and who could not be measured."""
+        slow = [m for m in self.measured if m.ratio > AIM]
+        behind = [m for m in self.measured if m.best and m.times[m.best] * NOISE < m.times[OURS]]
+        lines = [f"{len(self.measured)} passes, {len(slow)} above {AIM:.2f} of the floor, {len(behind)} behind a peer"]
+        for m in sorted(behind, key=lambda m: m.times[m.best] / m.times[OURS]):
+            lines.append(f"  behind {m.best} by {m.times[OURS] / m.times[m.best]:.2f}: {m.title}, {m.which}")
+        titles: dict[str, list[str]] = {}
+        for title, reasons in self.left_out.items():
+            for name, reason in reasons.items():
+                titles.setdefault(f"{name} left out: {reason}", []).append(title)
+        return lines + [f"  {reason} ({len(rows)} rows: {rows[0]}, ...)" for reason, rows in titles.items()]
 
 
-def _results(returned: Any) -> tuple[torch.Tensor, ...]:
-    return returned if isinstance(returned, tuple) else (returned,)
+def contest_of(row: Row, wanted: Sequence[str], device: str = "cuda") -> Contest:
+    """fusegen and those of ``wanted`` that the row is measured beside, on its tensors."""
+    op, names, inputs = row.op, row.names, row.tensors(device)
+
+    def ours(*tensors: torch.Tensor) -> Any:
+        return op(**dict(zip(names, tensors, strict=True)), **row.options)
+
+    arguments = {**dict(zip(names, inputs, strict=True)), **row.options}
+    bound = op.declaration.bind((), arguments)
+    options = {name: value for name, value in bound.items() if name not in names}
+    asked = [name for name in row.peers if name in wanted]
+    found, absent = peers(Call(op.trace(**arguments), names, options, row.reference), asked, device == "cuda")
+    contest = Contest([InTorch(OURS, ours), *found], inputs, absent)
+    contest.admit()
+    return contest
 
 
-def _passes(function: Callable[..., Any], inputs: Sequence[torch.Tensor], which: str) -> Callable[[], Any]:
-    if which == "fwd":
-        detached = [t.detach() for t in inputs]
-        return lambda: function(*detached)
-    outputs = _results(function(*inputs))
-    cotangents = [torch.randn_like(o) for o in outputs]
-    if which == "bwd":
-        return lambda: torch.autograd.grad(outputs, inputs, cotangents, retain_graph=True)
-    return lambda: torch.autograd.grad(_results(function(*inputs)), inputs, cotangents)
-
-
-def measure(rows: Sequence[Row] = ROWS, compiled: bool = True) -> list[Measured]:
-    """Every row and pass, on the current GPU."""
-    watch = Stopwatch()
-    bandwidth = watch.copy_bandwidth()
-    found = [Measured("copy bandwidth, TB/s", "", 0.0, {"copy": bandwidth / 1e6})]
+def measure(rows: Sequence[Row], wanted: Sequence[str], repeats: int = 30) -> Run:
+    """Every row and pass, on the current GPU, beside the peers ``wanted``; a line a row as it goes."""
+    watch = Stopwatch(repeats)
+    run = Run(watch.copy_bandwidth())
+    torch.cuda.empty_cache()
+    print(f"{torch.cuda.get_device_name()}, copy {run.bandwidth / 1e6:.2f} TB/s")
+    print("of each pass: fusegen's microseconds, the same over the floor, and the best peer's", flush=True)
+    width = max((len(row.title) for row in rows), default=0)
     for row in rows:
-        torch._dynamo.reset()
-        competitors: dict[str, Callable[..., Any]] = {"fusegen": row.ours, "torch": row.reference}
-        if compiled:
-            competitors["torch.compile"] = torch.compile(row.reference, dynamic=False)
-        inputs = _inputs(row)
+        print(f"{row.title:<{width}}  {_one(row, watch, wanted, run)}", flush=True)
+    print("\n".join(run.summary()), flush=True)
+    return run
+
+
+def _one(row: Row, watch: Clock, wanted: Sequence[str], run: Run) -> str:
+    """Measure a row; its line."""
+    try:
+        contest = contest_of(row, wanted)
+        found = []
         for which in row.passes:
-            times = {name: watch(_passes(f, inputs, which)) for name, f in competitors.items()}
-            found.append(Measured(row.title, which, row.floor_bytes(which) / bandwidth, times))
-            print(_line(found[-1]), flush=True)
-        del inputs
+            floor = row.floor_bytes(which) / run.bandwidth
+            found.append(Measured(row.title, which, floor, contest.time(watch, which)))
+    except Exception as error:  # one row's failure is no reason to measure nothing else
+        run.failed[row.title] = f"{type(error).__name__}: {error}"
+        return "FAILED: " + " ".join(run.failed[row.title].split())[:200]
+    finally:
         torch.cuda.empty_cache()
-    return found
+    run.measured += found
+    run.left_out[row.title] = contest.left_out
+    return "  ".join(_cell(m) for m in found)
 
 
-def _line(m: Measured) -> str:
-    times = "  ".join(f"{name} {time:8.1f}" for name, time in m.times.items())
-    return f"{m.title:<55} {m.which:<4} floor {m.floor:7.1f}  {times}  ours/floor {m.ratio:5.2f}"
+def _cell(m: Measured) -> str:
+    """One pass: ``fwd   70.1 1.10 (QuACK 70.3)``."""
+    beside = f" ({m.best} {m.times[m.best]:.1f})" if m.best else ""
+    return f"{m.which:<4} {m.times[OURS]:7.1f} {m.ratio:5.2f}{beside:<23}"

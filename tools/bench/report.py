@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from tools.bench.kernels import Measured
+from fusegen.wrap.peers import NAMES
+from tools.bench.kernels import OURS, Run
 
 _HEAD = """# Performance
 
@@ -16,10 +17,9 @@ What `python -m tools.bench --write docs/performance.md` last printed, on one {g
 The floor is the fewest bytes a pass must move (each input read once, each output written once) over the copy
 bandwidth measured in the same run: **{bandwidth:.2f} TB/s**. Times are microseconds on the device: L2 flushed before
 every call, the host ahead of the device, random data, median of 30. `fwd` has no gradients, `bwd` computes the
-gradients of every input, `step` is both as training does them.
+gradients of every input, `step` is both as training does them. JAX launches on streams of its own: its times are those
+of calls back to back by the wall clock, without flushing. Rows with fewer peers are sizes that nobody tunes for.
 
-| work | pass | floor | fusegen | torch | torch.compile | fusegen / floor |
-|---|---|---|---|---|---|---|
 """
 _COLD = """
 ## First calls
@@ -32,16 +32,19 @@ A fresh process after `import torch` and a first CUDA operation: forward and bac
 """
 
 
-def report(measured: Sequence[Measured], first_calls: Sequence[tuple[str, float, float, float]]) -> str:
+def report(run: Run, first_calls: Sequence[tuple[str, float, float, float]]) -> str:
     """The document."""
-    bandwidth = measured[0].times["copy"]
     text = _HEAD.format(
-        gpu=torch.cuda.get_device_name(), torch=torch.__version__, cuda=torch.version.cuda, bandwidth=bandwidth
-    )
-    for m in measured[1:]:
-        others = [f"{m.times[name]:.1f}" if name in m.times else "" for name in ("fusegen", "torch", "torch.compile")]
-        text += f"| {m.title} | {m.which} | {m.floor:.1f} | {' | '.join(others)} | {m.ratio:.2f} |\n"
-    text += _COLD
-    for what, *times in first_calls:
-        text += f"| {what} | {' | '.join(f'{t:.3f}' for t in times)} |\n"
+        gpu=torch.cuda.get_device_name(), torch=torch.__version__, cuda=torch.version.cuda,
+        bandwidth=run.bandwidth / 1e6,
+    )  # fmt: skip
+    columns = [OURS, *(name for name in NAMES if any(name in m.times for m in run.measured))]
+    text += f"| work | pass | floor | {' | '.join(columns)} | fusegen / floor |\n"
+    text += "|---" * (len(columns) + 4) + "|\n"
+    for m in run.measured:
+        times = [f"{m.times[name]:.1f}" if name in m.times else "" for name in columns]
+        text += f"| {m.title} | {m.which} | {m.floor:.1f} | {' | '.join(times)} | {m.ratio:.2f} |\n"
+    text += _COLD if first_calls else ""
+    for what, *times_of in first_calls:
+        text += f"| {what} | {' | '.join(f'{t:.3f}' for t in times_of)} |\n"
     return text

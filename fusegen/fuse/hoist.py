@@ -1,0 +1,103 @@
+"""Products regrouped so that what is the same for a whole row is computed once a row.
+
+``0.5 * w * (x - mean) * rstd^3 / n`` multiplies four times and divides once at every element; with the row's factors
+together, ``w * (x - mean) * (0.5 * rstd^3 / n)``, it multiplies twice. A regrouped product rounds differently in the
+last bit, as any order of factors does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fusegen.core.ir import Call, Const, Expr, call, expr_axes, rebuild
+from fusegen.core.text import expr_text
+
+
+@dataclass
+class _Product:
+    """What a chain of products, quotients and signs multiplies and divides by."""
+
+    above: list[Expr] = field(default_factory=list)
+    below: list[Expr] = field(default_factory=list)
+    negative: bool = False
+
+    def take(self, node: Expr, inverse: bool = False) -> None:
+        if isinstance(node, Call) and node.function == "mul":
+            for arg in node.args:
+                self.take(arg, inverse)
+        elif isinstance(node, Call) and node.function == "div":
+            self.take(node.args[0], inverse)
+            self.take(node.args[1], not inverse)
+        elif isinstance(node, Call) and node.function == "neg":
+            self.negative = not self.negative
+            self.take(node.args[0], inverse)
+        else:
+            (self.below if inverse else self.above).append(node)
+
+
+@dataclass
+class Hoist:
+    """Regroups expressions of one kernel.
+
+    Args:
+        axes: those that each named thing varies along.
+        over: the axes along a row.
+        rounded: results are rounded to a half type, so that a reciprocal may stand for a division.
+    """
+
+    axes: Mapping[str, frozenset[str]]
+    over: frozenset[str]
+    rounded: bool
+    done: dict[Expr, Expr] = field(default_factory=dict)
+
+    def all(self, exprs: Iterable[Expr]) -> dict[Expr, Expr]:
+        """Each expression, regrouped."""
+        return {expr: self.one(expr) for expr in exprs}
+
+    def one(self, node: Expr) -> Expr:
+        if node not in self.done:
+            self.done[node] = self._regrouped(node)
+        return self.done[node]
+
+    def _along(self, node: Expr) -> bool:
+        return bool(expr_axes(node, self.axes) & self.over)
+
+    def _regrouped(self, node: Expr) -> Expr:
+        if not isinstance(node, Call) or not node.dtype.is_float or not self._along(node):
+            return node
+        if node.function in ("mul", "div"):
+            product = _Product()
+            product.take(node)
+            if all(factor.dtype is node.dtype for factor in (*product.above, *product.below)):
+                found = self._rebuilt(product, node)
+                if found is not None:
+                    return found
+        return rebuild(node, tuple(self.one(child) for child in node.args))
+
+    def _rebuilt(self, product: _Product, node: Call) -> Expr | None:
+        above = [f for f in product.above if not self._along(f)]
+        below = [f for f in product.below if not self._along(f)]
+        constants = [f for f in above if isinstance(f, Const)]
+        worthwhile = len(above) > 1 or (below and (len(above) > len(constants) or constants or self.rounded))
+        if not worthwhile:
+            return None
+        one = Const("1.0", node.dtype)
+        factor = _chain(above) if above else one
+        for divisor in below:
+            if expr_axes(divisor, self.axes):
+                factor = call("div", factor, divisor, dtype=node.dtype)
+            else:  # the same for all rows: divided once, and multiplied
+                factor = call("mul", factor, call("div", one, divisor, dtype=node.dtype), dtype=node.dtype)
+        along = sorted((f for f in product.above if self._along(f)), key=lambda f: (len(expr_text(f)), expr_text(f)))
+        result = _chain([*map(self.one, along), factor])
+        for divisor in (f for f in product.below if self._along(f)):
+            result = call("div", result, self.one(divisor), dtype=node.dtype)
+        return call("neg", result, dtype=node.dtype) if product.negative else result
+
+
+def _chain(factors: list[Expr]) -> Expr:
+    result, *rest = factors
+    for factor in rest:
+        result = call("mul", result, factor, dtype=result.dtype)
+    return result

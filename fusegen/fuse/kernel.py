@@ -1,0 +1,90 @@
+"""What a kernel is: statements that share one launch, and what they read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fusegen.core import dtypes
+from fusegen.core.ir import Expr, Let, Op, Operand, Output, Reduce, Scalar, Statement, refs
+
+Names = dict[str, Statement]
+
+
+@dataclass(frozen=True)
+class Position(Operand):
+    """The position along an axis, as kernels read it: like an operand, but from no memory."""
+
+    @classmethod
+    def along(cls, axis: str) -> Position:
+        return cls(f"@index_{axis}", dtypes.int64, (axis,))
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """One launch.
+
+    ``body`` is evaluated at every point of ``space``. Without ``reduces`` it ends in ``outputs``; with them, the
+    reductions over the axes ``over`` follow, then ``epilogue`` and ``outputs`` at every point of the axes that remain;
+    ``pointwise`` outputs are then written on the way, at every point of ``space``. ``partials``: what it leaves for
+    later kernels to put together.
+    """
+
+    name: str
+    op: Op
+    space: tuple[str, ...]
+    over: tuple[str, ...]
+    operands: tuple[Operand, ...]
+    scalars: tuple[Scalar, ...]
+    body: tuple[Let, ...]
+    reduces: tuple[Reduce, ...]
+    epilogue: tuple[Let, ...]
+    outputs: tuple[Output, ...]
+    pointwise: tuple[Output, ...] = ()
+    partials: tuple[Output, ...] = ()
+
+    @property
+    def items(self) -> tuple[Let | Reduce | Output, ...]:
+        """Everything the kernel computes, in order."""
+        return (*self.body, *self.pointwise, *self.reduces, *self.epilogue, *self.outputs)
+
+    @property
+    def written(self) -> tuple[Output, ...]:
+        """Every output."""
+        return (*self.pointwise, *self.outputs)
+
+    @property
+    def tensors(self) -> tuple[Operand, ...]:
+        """Operands that lie in memory."""
+        return tuple(operand for operand in self.operands if not isinstance(operand, Position))
+
+    @property
+    def kept(self) -> tuple[str, ...]:
+        return tuple(axis for axis in self.space if axis not in self.over)
+
+    @property
+    def barriers(self) -> bool:
+        """Whether threads of a block wait for each other."""
+        return bool(self.reduces)
+
+
+def _dtype_name(op: Op) -> str:
+    """The dtype in a kernel's name: that of the first float result, else of the first thing there is."""
+    things = [*op.outputs, *op.operands]
+    return next((t.dtype.short for t in things if t.dtype.is_float), things[0].dtype.short)
+
+
+def kernel_name(op: Op) -> str:
+    """``lerp_backward_f32``."""
+    return f"{op.name}_{op.label.replace(' ', '_')}_{_dtype_name(op)}"
+
+
+def read_by(
+    op: Op, stored: Mapping[str, Operand], exprs: Sequence[Expr]
+) -> tuple[tuple[Operand, ...], tuple[Scalar, ...]]:
+    """What the expressions read: the op's operands, stored results, positions along axes; and scalars."""
+    names = {ref.name for ref in refs(*exprs)}
+    operands = [o for o in op.operands if o.name in names]
+    operands += [o for name, o in stored.items() if name in names]
+    operands += [p for p in map(Position.along, op.axes) if p.name in names]
+    return tuple(operands), tuple(s for s in op.scalars if s.name in names)

@@ -1,0 +1,360 @@
+"""The slots of row kernels: what is read ahead, the stages of a row, and the sums over rows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fusegen.core.ir import Let, Operand, Output, Reduce, Tensorlike
+from fusegen.core.monoids import BY_KIND
+from fusegen.fuse.kernel import Position
+from fusegen.fuse.rows import RowKernel, Stage
+from fusegen.fuse.rows_schedule import kept_in_registers
+from fusegen.fuse.schedule import Access
+from fusegen.generate.accumulators import Accumulator
+from fusegen.generate.names import pointer_name, stem
+from fusegen.generate.view import View
+
+# Registers of a multiprocessor, and what a thread needs beside what it keeps of a row.
+REGISTERS, OVERHEAD = 65536, 48
+MOST_THREADS = 2048
+
+
+@dataclass
+class Rows(View):
+    """Fills rows.cu.j2."""
+
+    kernel: RowKernel
+    indent: ClassVar[int] = len("          ")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        plan = self.schedule
+        self.kept_loops = range(plan.loops)
+        self.over_loops = range(plan.loops, plan.loops + plan.inner)
+        self.fast = plan.loops + plan.inner - 1
+        ahead = set(kept_in_registers(self.kernel, plan))
+        self.ahead = [o for o in self.kernel.tensors if o.name in ahead]
+        self.shared = [
+            o for o in self.kernel.tensors
+            if plan.sweep and o.name not in ahead and self.moving([o.name], self.over_loops)
+            and not self.moving([o.name], self.kept_loops)
+            and (plan.placement(o.name).access is Access.ROW or plan.vector == 1)
+        ]  # fmt: skip
+        self.sites = 0
+
+    def rows(self) -> dict[str, Any]:
+        """All slots."""
+        kernel, plan = self.kernel, self.schedule
+        fixed = [o for o in kernel.operands if not self.moving([o.name], self.over_loops)]
+        singles = [o for o in fixed if not self.moving([o.name], self.kept_loops)]
+        by_row = [o for o in fixed if o not in singles]
+        stages = [self._stage(stage) for stage in kernel.stages]
+        loaded = "next" if plan.prefetch else "row"
+        every: list[Tensorlike] = [
+            o for o in (*kernel.operands, *kernel.written) if o not in (by_row if plan.prefetch else ())
+        ]
+        return {
+            **self.common(),
+            "bounds": self._bounds(),
+            "cluster": plan.cluster, "pieces": kernel.pieces, "rows": plan.rows, "sweep": plan.sweep,
+            "prefetch": plan.prefetch,
+            "staged": plan.staged,
+            "repeat": plan.repeat, "exact": plan.exact, "per_block": plan.threads * plan.repeat * plan.vector,
+            "first": self._first("blockIdx.x"), "stride": self._first("gridDim.x"),
+            "singles": [line for o in singles for line in self.read(o, "")],
+            "columns": [self._column(r).declare(plan.repeat) for r in kernel.columns],
+            "load_coordinates": self._row_coordinates([*by_row, *self.ahead] if plan.prefetch else every, loaded),
+            "body_coordinates": self._row_coordinates(every, "row") if plan.prefetch else [],
+            "row_reads": self._row_reads(by_row),
+            "ahead": [f"{o.dtype.compute.ctype} {stem(o.name)}_next;" for o in by_row] if plan.prefetch else [],
+            "arrivals": [
+                f"const {o.dtype.compute.ctype} {self.local(o.name)} = {stem(o.name)}_next;" for o in by_row
+            ] if plan.prefetch else [],
+            "raw": self._raw(self.ahead, plan.prefetch, plan.staged) if self.ahead else None,
+            "shared": self._raw(self.shared, False, False) if self.shared else None,
+            "before": self.lets(kernel.before),
+            "stages": stages,
+            "last": self._last(),
+            "finish": self._finish(),
+            "finish_condition": self._writer(),
+            "row_end": self._row_end(),
+            "column_combine": self._column_combine(),
+            "column_ends": [line for r in kernel.columns for line in self._column(r).store(self._partial(r))],
+            "group": self._group("blockIdx.x"),
+        }  # fmt: skip
+
+    def _row_coordinates(self, things: Sequence[Tensorlike], position: str) -> list[str]:
+        used = self.moving([thing.name for thing in things], self.kept_loops)
+        return self.coordinates(0, self.schedule.loops - 1, position, used)
+
+    def _row_reads(self, operands: Sequence[Operand]) -> list[str]:
+        """What a row has once: constants, or what the next row will find."""
+        lines = []
+        for o in operands:
+            offset = self.offset(o.name, self.kept_loops)
+            if self.schedule.prefetch:
+                value = offset if isinstance(o, Position) else f"fg::load({self.pointer(o.name, offset)})"
+                lines.append(f"{stem(o.name)}_next = {value};")
+            else:
+                lines += self.read(o, offset)
+        return lines
+
+    def _bounds(self) -> str:
+        """Threads of a block, and how many blocks the registers of a multiprocessor should hold."""
+        plan = self.schedule
+        threads = plan.threads * plan.rows
+        raw = (
+            0
+            if plan.staged
+            else sum(o.dtype.size for o in self.ahead) * (2 if plan.prefetch else 1)
+            + sum(o.dtype.size for o in self.shared)
+        )
+        raw *= plan.vector * plan.repeat
+        sums = sum(r.expr.dtype.size for r in self.kernel.columns) * plan.vector * plan.repeat
+        wanted = (raw + sums) // 4 + OVERHEAD
+        return f"{threads}, {max(1, min(MOST_THREADS // threads, REGISTERS // (threads * wanted)))}"
+
+    def _group(self, block: str) -> str:
+        plan = self.schedule
+        return f"{plan.index}({block})" + (f" / {plan.cluster}" if plan.cluster > 1 else "")
+
+    def _first(self, block: str) -> str:
+        """The first row of a group: blocks that share a row make a group, and so does a block with several rows."""
+        rows = self.schedule.rows
+        return f"{rows} * {self._group(block)}" if rows > 1 else self._group(block)
+
+    # -- one walk over the row ------------------------------------------------------------------------------------
+
+    def _raw(self, operands: Sequence[Operand], turns: bool, staged: bool) -> dict[str, Any]:
+        """Reading a row ahead: the present one, or where blocks take ``turns`` the next.
+
+        ``staged``: into shared memory, where the present row and the next have a place each; else into registers.
+        """
+        plan = self.schedule
+        view: dict[str, Any] = {"declarations": [], "reads": [], "arrivals": [], "present": [], "staged": staged}
+        view["coordinates"] = self._element_coordinates([o.name for o in operands])
+        for operand in operands:
+            name, ctype = stem(operand.name), operand.dtype.ctype
+            element = f"fg::Raw<{ctype}, {plan.vector}>" if plan.vector > 1 else ctype
+            offset = self.offset(operand.name, range(self.fast + 1))
+            if staged:
+                threads = plan.threads * plan.rows
+                extent = f"[2][{plan.repeat}][{threads}]" if turns else f"[{plan.repeat}][{threads}]"
+                view["declarations"] += [
+                    f"using {name}_element = {element};",
+                    f"FUSEGEN_SHARED({name}_element, {name}_row, {extent});",
+                ]
+                place = f"{name}_row{'[turn ^ 1]' if turns else ''}[part][thread]"
+                view["reads"] += self.access(f"fg::load_async(&{place}, {{}});", operand.name, offset)
+                continue
+            view["declarations"].append(f"{element} {name}_{'next' if turns else 'row'}[{plan.repeat}];")
+            if turns:
+                view["present"].append(f"{element} {name}_row[{plan.repeat}];")
+                view["arrivals"].append(f"{name}_row[part] = {name}_next[part];")
+            load = f"fg::load_raw<{plan.vector}>({{}})" if plan.vector > 1 else "*({})"
+            target = f"{name}_{'next' if turns else 'row'}[part]"
+            view["reads"] += self.access(f"{target} = {load};", operand.name, offset)
+        return view
+
+    def _held(self, operand: Operand) -> str:
+        """Where a thread finds what it has read of an operand."""
+        plan, name = self.schedule, stem(operand.name)
+        if not plan.staged or operand in self.shared:
+            return f"{name}_row[part]"
+        return f"{name}_row{'[turn]' if plan.prefetch else ''}[part][thread]"
+
+    def _element_coordinates(self, names: Sequence[str]) -> list[str]:
+        return self.coordinates(self.over_loops.start, self.fast, "at", self.moving(names, self.over_loops))
+
+    def _walk(self, lets: Sequence[Let], items: Sequence[Reduce | Output]) -> dict[str, Any]:
+        """What the lets and items read at an element, and the lets."""
+        needed = self.needed((*lets, *items))
+        view: dict[str, Any] = {"reads": [], "declarations": [], "inner": [], "writes": []}
+        loaded = []
+        for operand in self.kernel.operands:
+            if operand.name not in needed or not self.moving([operand.name], self.over_loops):
+                continue
+            if operand in (*self.ahead, *self.shared):
+                self._take(operand, view)
+            else:
+                loaded.append(operand.name)
+                self._load(operand, view)
+        written = [item.name for item in items if isinstance(item, Output)]
+        view["coordinates"] = self._element_coordinates([*loaded, *written])
+        view["uses_at"] = False
+        view["inner"] += self.lets(lets)
+        return view
+
+    def _take(self, operand: Operand, view: dict[str, Any]) -> None:
+        """An element of what was read ahead."""
+        name = stem(operand.name)
+        if self.schedule.vector > 1:
+            view["reads"].append(f"const auto {name}_v = fg::widen({self._held(operand)});")
+            view["inner"].append(self.lane(operand))
+        else:
+            declared = f"const {operand.dtype.compute.ctype} {self.local(operand.name)}"
+            view["inner"].append(f"{declared} = fg::load(&{name}_row[part]);")
+
+    def _load(self, operand: Operand, view: dict[str, Any]) -> None:
+        """An element from memory; short operands come from a cache after the first row."""
+        name, offset = operand.name, self.offset(operand.name, range(self.fast + 1))
+        access = self.schedule.placement(name).access
+        if self.schedule.vector == 1:
+            view["inner"] += self.read(operand, offset)
+        elif access is Access.ROW:
+            view["reads"] += self.read_vector(operand, offset)
+            view["inner"].append(self.lane(operand))
+        elif self.moving([name], [self.fast]):
+            view["inner"] += self.read(operand, self.lane_offset(name, offset, self.fast))
+        else:
+            view["reads"] += self.read(operand, offset)
+
+    def _stage(self, stage: Stage) -> dict[str, Any]:
+        """The walks of a stage. Where nothing waits for it, everything else is done on the same walk."""
+        kernel, partners = self.kernel, self._partners(stage)
+        accumulators = [Accumulator(r) for r in stage.reduces if r.name not in partners]
+        coupled = [a for a in accumulators if a.is_coupled]
+        if kernel.pieces:
+            lets = list(dict.fromkeys([*stage.lets, *kernel.body]))
+            view = self._walk(lets, [*kernel.pointwise, *kernel.columns, *stage.reduces])
+            self._end_of_walk(view)
+        else:
+            view = self._walk(stage.lets, stage.reduces)
+        texts = {a.name: self.printer.text(a.reduce.expr) for a in accumulators}
+        view["inner"] += [
+            f"{a.variable}.see({texts[a.name]});" if a in coupled else a.add(texts[a.name]) for a in accumulators
+        ]
+        again = None
+        if coupled:
+            take = "take_fast" if self.printer.half else "take"
+            again = self._walk(stage.lets, [a.reduce for a in coupled])
+            again["inner"] += [f"{a.variable}.{take}({texts[a.name]});" for a in coupled]
+        return {
+            "accumulators": [a.declare() for a in accumulators],
+            "walk": view,
+            "settle": [f"{a.variable}.settle();" for a in coupled]
+            + (["fg::read_again();"] if coupled and self.schedule.staged else []),
+            "again": again,
+            "combine": self._combine(accumulators) + [Accumulator(of).partner(name) for name, of in partners.items()],
+            "after": self.lets(stage.after),
+        }
+
+    @staticmethod
+    def _partners(stage: Stage) -> dict[str, Reduce]:
+        """Reductions by name that another one's state holds, and which."""
+        found: dict[str, Reduce] = {}
+        for reduce in stage.reduces:
+            partner = BY_KIND[reduce.kind].partner
+            if partner:
+                found.update({r.name: reduce for r in stage.reduces if (r.kind, r.expr) == (partner, reduce.expr)})
+        return found
+
+    def _combine(self, accumulators: Sequence[Accumulator]) -> list[str]:
+        """The states of the threads that share a row; states of one type share the exchange."""
+        plan = self.schedule
+        types = list(dict.fromkeys(a.state_type for a in accumulators))
+        lines = []
+        for state_type in types:
+            own = [a for a in accumulators if a.state_type == state_type]
+            how = "sum" if own[0].is_sum else "merge"
+            names = ", ".join(a.variable for a in own)
+            if plan.cluster > 1:
+                lines.append(f"fg::cluster_{how}<{plan.threads}, {self.sites}>(link, {names});")
+            else:
+                lines.append(f"fg::row_{how}<{plan.threads}, {plan.rows}, {self.sites}>({names});")
+            self.sites += 1
+        return lines + [line for a in accumulators for line in a.result()]
+
+    def _last(self) -> dict[str, Any] | None:
+        kernel = self.kernel
+        if not (kernel.pointwise or kernel.columns) or (kernel.pieces and kernel.stages):
+            return None
+        view = self._walk(kernel.body, [*kernel.pointwise, *kernel.columns])
+        self._end_of_walk(view)
+        return view
+
+    def _end_of_walk(self, view: dict[str, Any]) -> None:
+        for output in self.kernel.pointwise:
+            self._write(output, view)
+        for reduce in self.kernel.columns:
+            view["inner"].append(self._column(reduce).add(self.printer.text(reduce.expr)))
+
+    def _write(self, output: Output, view: dict[str, Any]) -> None:
+        name, vector = output.name, self.schedule.vector
+        offset = self.offset(name, range(self.fast + 1))
+        if vector > 1 and self.schedule.placement(name).access is Access.ROW:
+            view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {name}_v;")
+            view["inner"].append(f"{name}_v[k] = {self.printer.text(output.expr)};")
+            view["writes"] += self.write_vector(output, offset)
+        else:
+            at = self.lane_offset(name, offset, self.fast) if vector > 1 else offset
+            view["inner"] += self.store(output, at)
+
+    # -- the end of a row, and of all rows ------------------------------------------------------------------------
+
+    def _writer(self) -> str:
+        """The thread that writes a row's results."""
+        terms = ["threadIdx.x == 0"]
+        terms += ["end > 0"] if self.schedule.rows > 1 else []
+        terms += ["fg::cluster_rank() == 0"] if self.schedule.cluster > 1 else []
+        return " && ".join(terms)
+
+    def _finish(self) -> list[str]:
+        kernel = self.kernel
+        if kernel.pieces:
+            reduces = kernel.stages[0].reduces if kernel.stages else ()
+            position = f"{self.schedule.index}(blockIdx.y) * m + row"
+            return [f"{self._partial(r)}[{position}] = {r.name};" for r in reduces]
+        lines = []
+        for output in kernel.outputs:
+            lines += self.store(output, self.offset(output.name, self.kept_loops))
+        return lines
+
+    def _partial(self, reduce: Reduce) -> str:
+        """The pointer to where later kernels find what this one has of a sum."""
+        return pointer_name(next(p.name for p in self.kernel.partials if p.expr is reduce.ref))
+
+    def _row_end(self) -> list[str]:
+        """Before the next row overwrites what threads exchange, all must have read it."""
+        plan = self.schedule
+        if not plan.sweep or not self.kernel.reduces:
+            return []
+        return ["__syncthreads();"] if plan.threads > 32 and self.sites < 2 else []
+
+    def _column(self, reduce: Reduce) -> _Column:
+        return _Column(reduce, self.schedule.vector)
+
+    def _column_combine(self) -> list[str]:
+        plan = self.schedule
+        if plan.rows == 1 or not self.kernel.columns:
+            return []
+        return [f"fg::rows_sum<{plan.threads}, {plan.rows}>({self._column(r).variable});" for r in self.kernel.columns]
+
+
+@dataclass(frozen=True)
+class _Column:
+    """The sums that a thread keeps of its positions in a row."""
+
+    reduce: Reduce
+    vector: int
+
+    @property
+    def variable(self) -> str:
+        return f"{self.reduce.name}_v" if self.vector > 1 else f"{self.reduce.name}_sums"
+
+    def declare(self, repeat: int) -> str:
+        ctype = self.reduce.expr.dtype.ctype
+        element = f"fg::Vec<{ctype}, {self.vector}>" if self.vector > 1 else ctype
+        return f"{element} {self.variable}[{repeat}] = {{}};"
+
+    def add(self, value: str) -> str:
+        return f"{self.variable}[part]{'[k]' if self.vector > 1 else ''} += {value};"
+
+    def store(self, target: str) -> list[str]:
+        """The sums to the place of this group of rows in ``target``."""
+        group = "group * n + at"
+        if self.vector > 1:
+            return [f"fg::store_vector<{self.vector}>({target} + {group}, {self.variable}[part]);"]
+        return [f"{target}[{group}] = {self.variable}[part];"]

@@ -1,0 +1,110 @@
+"""An op with random tensors on this machine's GPU or on the emulator: what ``run`` and ``bench`` start from."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fusegen.core.errors import DeviceError
+from fusegen.core.ir import Op
+from fusegen.declare.trace import TensorSpec
+from fusegen.wrap.op import FusedOp
+
+if TYPE_CHECKING:
+    import torch
+
+# Where logarithms, square roots and probabilities are at home.
+POSITIVE = (0.05, 0.95)
+# Integers are drawn below this: classes, bits of a mask, small numbers.
+INTEGERS = 8
+
+
+def load_torch() -> Any:
+    """The module torch.
+
+    Raises:
+        DeviceError: it is not installed.
+    """
+    try:
+        import torch
+    except ImportError:
+        raise DeviceError(
+            "fusegen", given="no torch, whose tensors `fusegen run` and `bench` use", expected="torch",
+            fix='pip install "fusegen[torch]"',
+        ) from None  # fmt: skip
+    return torch
+
+
+def choose_device(wanted: str | None) -> str:
+    """The device that ``--device`` names; a GPU if there is one and nothing is said.
+
+    Raises:
+        DeviceError: there is no such device here.
+    """
+    available = load_torch().cuda.is_available()
+    if wanted not in (None, "cpu", "cuda"):
+        raise DeviceError("fusegen", given=f"--device {wanted}", expected="cpu or cuda", fix="pass one of these")
+    if wanted == "cuda" and not available:
+        raise DeviceError(
+            "fusegen", given="--device cuda, and torch sees no GPU", expected="a GPU and a CUDA build of torch",
+            fix="leave --device away to run on the CPU emulator; see `fusegen doctor`",
+        )  # fmt: skip
+    return wanted or ("cuda" if available else "cpu")
+
+
+@dataclass
+class Case:
+    """An op with real arguments: tensors by name, and all keyword arguments of a call."""
+
+    op: FusedOp
+    tensors: dict[str, torch.Tensor]
+    arguments: dict[str, Any]
+    device: str
+
+    @classmethod
+    def random(
+        cls, op: FusedOp, specs: Mapping[str, Any], device: str, seed: int, low_high: tuple[float, float] | None
+    ) -> Case:
+        """A tensor for every spec: normal numbers, or numbers between two limits."""
+        generator = load_torch().Generator(device).manual_seed(seed)
+        tensors = {n: _random(spec, generator, low_high) for n, spec in specs.items() if isinstance(spec, TensorSpec)}
+        return cls(op, tensors, {**specs, **tensors}, device)
+
+    @property
+    def place(self) -> str:
+        """What kernels run on, in words."""
+        return str(load_torch().cuda.get_device_name()) if self.device == "cuda" else "the CPU emulator"
+
+    def call(self) -> list[torch.Tensor]:
+        """Results of the op, as a list."""
+        result = self.op(**self.arguments)
+        return list(result) if isinstance(result, tuple) else [result]
+
+    def trace(self) -> Op:
+        """The op for these arguments."""
+        return self.op.trace(**self.arguments)
+
+    def scalars(self) -> dict[str, Any]:
+        """Numbers that the kernels take at run time, by name."""
+        names = {scalar.name for scalar in self.trace().scalars}
+        bound = self.op.declaration.bind((), self.arguments)
+        return {name: value for name, value in bound.items() if name in names}
+
+    def requiring(self, wanted: tuple[str, ...]) -> Case:
+        """The same with tensors of its own, those called ``wanted`` requiring a gradient."""
+        leaves = {n: t.detach().requires_grad_(n in wanted) for n, t in self.tensors.items()}
+        return Case(self.op, leaves, {**self.arguments, **leaves}, self.device)
+
+
+def _random(spec: TensorSpec, generator: Any, low_high: tuple[float, float] | None) -> Any:
+    torch = load_torch()
+    dtype, device = getattr(torch, spec.dtype.name), generator.device
+    if not spec.dtype.is_float:
+        most = 2 if spec.dtype.name == "bool" else INTEGERS
+        return torch.randint(0, most, spec.shape, generator=generator, device=device).to(dtype)
+    drawn = torch.float64 if spec.dtype.size == 8 else torch.float32
+    if low_high is None:
+        return torch.randn(spec.shape, generator=generator, dtype=drawn, device=device).to(dtype)
+    low, high = low_high
+    return (low + (high - low) * torch.rand(spec.shape, generator=generator, dtype=drawn, device=device)).to(dtype)

@@ -1,0 +1,133 @@
+"""``fusegen show``: every stage of an op, and what its kernels cost on a GPU that need not be there."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fusegen.launch.program import Grid
+from fusegen.wrap.cli_ops import Request, bind, resolve
+from fusegen.wrap.cost import KernelCost, PassCost, pass_cost
+from fusegen.wrap.gpus import LAUNCH_MICROSECONDS, Gpu, find_gpu
+from fusegen.wrap.inspect import declared, heading, shown_passes, stages
+from fusegen.wrap.units import size_text, time_text
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PLAIN_WIDTH = 200
+
+
+def show_op(
+    name: str, shape: Sequence[str], dtype: Sequence[str], arg: Sequence[str], gpu: str, cost_only: bool,
+    print_code: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Print the stages of both passes, with their cost before the CUDA; with ``cost_only`` just that."""
+    device = find_gpu(gpu)
+    op = resolve(name)
+    arguments = bind(op, Request.parse(shape, dtype, arg))
+    sections: list[str | PassCost] = [] if cost_only else [declared(op)]
+    for item in shown_passes(op, (), arguments):
+        *before, cuda = stages(item)
+        cost = pass_cost(item, device)
+        sections += [cost] if cost_only else [*before, cost, cuda]
+    for number, section in enumerate(sections):
+        if number:
+            print()
+        if isinstance(section, str):
+            print_code(section)
+        elif sys.stdout.isatty():
+            _print_cost(section, device)
+        else:
+            sys.stdout.write(cost_text(section, device))
+
+
+def _print_cost(cost: PassCost, gpu: Gpu) -> None:
+    """The section for a terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(heading(_title(cost, gpu)), style="bold", markup=False)
+    for kernel in cost.kernels:
+        console.print(kernel.entry, style="bold", markup=False)
+        console.print("\n".join(_about(kernel)) + "\n", markup=False)
+    console.print(cost_table(cost, gpu), soft_wrap=False)
+    console.print("\n" + "\n".join(_remarks(cost, gpu)), style="dim", markup=False)
+
+
+def cost_text(cost: PassCost, gpu: Gpu) -> str:
+    """The section: each kernel's shape and operands, the table, and what the estimate is worth."""
+    from rich.console import Console
+
+    printed = io.StringIO()
+    Console(file=printed, width=PLAIN_WIDTH, color_system=None, highlight=False).print(cost_table(cost, gpu))
+    table = [line.rstrip() for line in printed.getvalue().splitlines()]
+    kernels = [line for kernel in cost.kernels for line in (kernel.entry, *_about(kernel), "")]
+    return "\n".join([heading(_title(cost, gpu)), *kernels, *table, "", *_remarks(cost, gpu), ""])
+
+
+def _title(cost: PassCost, gpu: Gpu) -> str:
+    return f"{cost.label}: cost on {gpu.name}, {gpu.arch}"
+
+
+def _about(kernel: KernelCost) -> list[str]:
+    """Why the kernel has its shape, and what it moves."""
+    traffic = [
+        f"{word} {_listed(sizes)}" for word, sizes in (("reads", kernel.read), ("writes", kernel.written)) if sizes
+    ]
+    return [f"  {kernel.why}", f"  {'; '.join(traffic)}"]
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {size_text(size)}" for name, size in sizes.items())
+
+
+def cost_table(cost: PassCost, gpu: Gpu) -> Table:
+    """One line a launch, then the pass against its floor."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("kernel", overflow="fold")
+    for title in ("blocks", "threads", "read", "written", "registers", "shared", "local", "predicted"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for kernel in cost.kernels:
+        used = kernel.used
+        compiled = (str(used.registers), size_text(used.shared_bytes), size_text(used.local_bytes)) if used else "---"
+        table.add_row(
+            kernel.entry, _across(kernel.grid), _across(kernel.block), size_text(sum(kernel.read.values())),
+            size_text(sum(kernel.written.values())), *compiled, time_text(gpu.microseconds(kernel.moved)),
+        )  # fmt: skip
+    empty = [""] * 3
+    read = sum(sum(kernel.read.values()) for kernel in cost.kernels)
+    table.add_row(
+        "all", "", "", size_text(read), size_text(cost.moved - read), *empty, time_text(cost.microseconds(gpu))
+    )
+    return table
+
+
+def _remarks(cost: PassCost, gpu: Gpu) -> list[str]:
+    """The pass against its floor; then what the numbers are worth."""
+    ratio = f", {cost.moved / cost.floor:.2f} of the floor" if cost.floor else ""
+    lines = [
+        f"moved {size_text(cost.moved)}{ratio}: each input once and each result once is {size_text(cost.floor)}, "
+        f"{time_text(cost.floor / gpu.bandwidth)}",
+        f"predicted, not measured: of every kernel its bytes over {gpu.bandwidth / 1e6:.2f} TB/s ({gpu.source}), "
+        f"at least {time_text(LAUNCH_MICROSECONDS)} a launch, added up",
+    ]
+    if cost.uncompiled:
+        lines.append(f"no registers and no shared memory to show: {cost.uncompiled}")
+    for kernel in cost.kernels:
+        blocks = kernel.grid[0] * kernel.grid[1] * kernel.grid[2]
+        if blocks < gpu.multiprocessors and kernel.moved / gpu.bandwidth > LAUNCH_MICROSECONDS:
+            idle = gpu.multiprocessors - blocks
+            lines.append(
+                f"{kernel.entry} leaves {idle} of {gpu.multiprocessors} multiprocessors idle: expect more time"
+            )
+    return lines
+
+
+def _across(sizes: Grid) -> str:
+    """``16 x 10``; sizes of one are left out."""
+    return " x ".join(str(size) for size in sizes if size > 1) or "1"

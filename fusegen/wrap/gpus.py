@@ -1,0 +1,88 @@
+"""One table of GPUs: what a roofline needs to know of each.
+
+``memory`` is the vendor's figure (datasheets of the data-centre parts, specification pages of the GeForce cards). A
+copy never reaches it: where ``python -m tools.bench`` has run, ``measured`` is the copy bandwidth that it printed;
+elsewhere copies are taken to reach the same share of the vendor's figure as on the H200.
+"""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+
+from fusegen.core.errors import DeviceError
+
+# Microseconds that a kernel takes however small it is: what a second kernel of half a megabyte adds to a call on the
+# H200 (docs/performance.md, the small LSTM cell: step less forward). Taken for every GPU, for want of other figures.
+LAUNCH_MICROSECONDS = 3.1
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU.
+
+    Args:
+        name: as its vendor writes it.
+        arch: what kernels are compiled for.
+        multiprocessors: how many blocks at least keep all of it busy.
+        memory: the vendor's memory bandwidth, TB/s.
+        measured: copy bandwidth, bytes read and bytes written together, TB/s; None where nobody measured.
+    """
+
+    name: str
+    arch: str
+    multiprocessors: int
+    memory: float
+    measured: float | None = None
+
+    @property
+    def bandwidth(self) -> float:
+        """Copy bandwidth in bytes per microsecond."""
+        terabytes = self.memory * COPY_SHARE if self.measured is None else self.measured
+        return terabytes * 1e6
+
+    @property
+    def source(self) -> str:
+        """Where the bandwidth comes from, in words."""
+        if self.measured is not None:
+            return "copy bandwidth measured by tools/bench"
+        return f"{COPY_SHARE:.2f} of the vendor's {self.memory:g} TB/s, the share that a copy reaches on the H200"
+
+    def microseconds(self, size: float) -> float:
+        """Roofline estimate for one kernel that moves ``size`` bytes."""
+        return max(size / self.bandwidth, LAUNCH_MICROSECONDS)
+
+
+GPUS = {
+    "t4": Gpu("NVIDIA T4", "sm_75", 40, 0.320),
+    "a10": Gpu("NVIDIA A10", "sm_86", 72, 0.600),
+    "a100-40gb": Gpu("NVIDIA A100 40 GB", "sm_80", 108, 1.555),
+    "a100": Gpu("NVIDIA A100 80 GB SXM", "sm_80", 108, 2.039),
+    "l4": Gpu("NVIDIA L4", "sm_89", 58, 0.300),
+    "l40s": Gpu("NVIDIA L40S", "sm_89", 142, 0.864),
+    "h100-pcie": Gpu("NVIDIA H100 PCIe", "sm_90", 114, 2.0),
+    "h100": Gpu("NVIDIA H100 SXM", "sm_90", 132, 3.35),
+    "h200": Gpu("NVIDIA H200", "sm_90", 132, 4.8, measured=4.28),
+    "b200": Gpu("NVIDIA B200", "sm_100", 148, 8.0),
+    "rtx3090": Gpu("GeForce RTX 3090", "sm_86", 82, 0.936),
+    "rtx4090": Gpu("GeForce RTX 4090", "sm_89", 128, 1.008),
+    "rtx5090": Gpu("GeForce RTX 5090", "sm_120", 170, 1.792),
+}
+DEFAULT_GPU = "h200"
+COPY_SHARE = 4.28 / 4.8
+
+
+def find_gpu(text: str) -> Gpu:
+    """The GPU that ``--gpu`` names.
+
+    Raises:
+        DeviceError: the table has no such row; the message names the nearest.
+    """
+    wanted = text.strip().lower().replace(" ", "").replace("_", "-")
+    if wanted in GPUS:
+        return GPUS[wanted]
+    near = difflib.get_close_matches(wanted, GPUS, n=1, cutoff=0.5)
+    raise DeviceError(
+        f"--gpu {text}", given=repr(text), expected=", ".join(GPUS),
+        fix=f"did you mean {near[0]}?" if near else "pass one of these, or add a row to wrap/gpus.py",
+    )  # fmt: skip

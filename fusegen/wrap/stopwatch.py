@@ -1,0 +1,110 @@
+"""Timing: device time on a GPU, wall-clock time on the CPU, both in microseconds, both the median of many.
+
+On a GPU the L2 cache is flushed before every call and the device sleeps while the host enqueues, so that neither warm
+caches nor launch gaps are timed. Frameworks with streams of their own (JAX) do not fit between torch's events; for them
+there is ``back_to_back``.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any, Protocol
+
+# Long enough for the host to enqueue a whole backward pass while the device sleeps.
+SLEEP_CYCLES = 1_500_000
+FLUSH_BYTES = 256 * 1024 * 1024
+COPIED_ELEMENTS = 2**29
+WARM_UP = 3
+
+
+class Clock(Protocol):
+    """A way to time calls."""
+
+    def __call__(self, work: Callable[[], Any]) -> float: ...
+    def back_to_back(self, work: Callable[[], Any], wait: Callable[[Any], Any]) -> float: ...
+
+
+def back_to_back(work: Callable[[], Any], wait: Callable[[Any], Any], repeats: int) -> float:
+    """Mean wall-clock microseconds of calls that follow each other without waiting; no cache is flushed."""
+    for _ in range(WARM_UP):
+        wait(work())
+    start = time.perf_counter()
+    for _ in range(repeats):
+        result = work()
+    wait(result)
+    return (time.perf_counter() - start) / repeats * 1e6
+
+
+class Stopwatch:
+    """Device time on torch's current GPU and stream.
+
+    Args:
+        repeats: how many calls are timed, after a few that do not count.
+    """
+
+    def __init__(self, repeats: int = 30) -> None:
+        import torch
+
+        self.torch, self.repeats = torch, max(repeats, 1)
+        self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+
+    def __call__(self, work: Callable[[], Any]) -> float:
+        """Median time of ``work`` on the device."""
+        for _ in range(WARM_UP):
+            work()
+        return statistics.median(self._once(work) for _ in range(self.repeats))
+
+    def _once(self, work: Callable[[], Any]) -> float:
+        cuda = self.torch.cuda
+        start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
+        self.flush.zero_()
+        cuda._sleep(SLEEP_CYCLES)
+        start.record()
+        work()
+        end.record()
+        cuda.synchronize()
+        return float(start.elapsed_time(end)) * 1000
+
+    def back_to_back(self, work: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
+        """Mean wall-clock time of ``work`` on streams that torch's events do not see."""
+        self.torch.cuda.synchronize()
+        return back_to_back(work, wait, self.repeats)
+
+    def copy_bandwidth(self) -> float:
+        """Bytes per microsecond of a large device-to-device copy, reads plus writes: what every floor divides by."""
+        free, _ = self.torch.cuda.mem_get_info()
+        source = self.torch.randn(min(COPIED_ELEMENTS, free // 16), device="cuda")
+        target = self.torch.empty_like(source)
+        return 2 * source.numel() * source.element_size() / self(lambda: target.copy_(source))
+
+    def launch_floor(self) -> float:
+        """Time of a kernel that has next to nothing to do: no pass is faster than that."""
+        value = self.torch.zeros(1, device="cuda")
+        return self(lambda: value.add_(1))
+
+
+class WallClock:
+    """Wall-clock time on the CPU: of the emulator, and of whatever runs there beside it.
+
+    Args:
+        repeats: how many calls are timed, after one that does not count.
+    """
+
+    def __init__(self, repeats: int = 30) -> None:
+        self.repeats = max(repeats, 1)
+
+    def __call__(self, work: Callable[[], Any]) -> float:
+        """Median time of ``work``."""
+        work()
+        times = []
+        for _ in range(self.repeats):
+            start = time.perf_counter()
+            work()
+            times.append(time.perf_counter() - start)
+        return statistics.median(times) * 1e6
+
+    def back_to_back(self, work: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
+        """Mean time of ``work``, which returns before it is done."""
+        return back_to_back(work, wait, self.repeats)

@@ -1,0 +1,46 @@
+// fusegen emit amax --which forward --dtype float32 --shape input=512,3072
+#include "fusegen.cuh"
+
+// amax, forward                                               declared in ops/reductions.py
+//   top = max[d0, d1](input)
+//   out = top
+// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+extern "C" __global__ __launch_bounds__(256, 4)
+void amax_forward_f32(const float* __restrict__ input_ptr,           // [D0, D1]
+                      fg::Maximum<float>* __restrict__ top_partial,  // [splits, m]
+                      int n) {
+  fg::Maximum<float> top_state;
+
+  // The blocks take turns; each thread owns 4 consecutive elements at a time.
+  const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  const int stride = 4 * int(gridDim.x) * 256;
+  for (int at = first; at < n; at += stride) {
+    const auto input_v = fg::load_vector<4>(input_ptr + at);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      top_state.add(input);
+    }
+  }
+  top_state = fg::block_merge<256>(top_state);
+
+  if (threadIdx.x == 0) {
+    top_partial[blockIdx.x] = top_state;
+  }
+}
+
+// The pieces of each result, added in a fixed order by a block.
+extern "C" __global__ __launch_bounds__(128)
+void amax_forward_f32_finish(const fg::Maximum<float>* __restrict__ top_partial,  // [splits, m]
+                             float* __restrict__ out_ptr,                         // []
+                             int m, int splits) {
+  const int result = blockIdx.x;
+  fg::Maximum<float> top_state;
+  for (int piece = threadIdx.x; piece < splits; piece += 128) {
+    top_state.merge(top_partial[int(piece) * m + result]);
+  }
+  top_state = fg::block_merge<128>(top_state);
+  if (threadIdx.x > 0) return;
+  const float top = top_state.result();
+  fg::store(out_ptr, top);
+}

@@ -1,0 +1,78 @@
+// fusegen emit amin --which backward --dtype bfloat16 --shape input=512,3072
+#include "fusegen.cuh"
+
+// amin, backward                                              declared in ops/reductions.py
+//   same_input_bottom = input == bottom
+//   ties_bottom = sum[d0, d1](where(same_input_bottom, 1, 0))
+// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+extern "C" __global__ __launch_bounds__(256, 4)
+void amin_backward_bf16_ties_bottom(const bf16* __restrict__ input_ptr,       // [D0, D1]
+                                    const float* __restrict__ bottom_ptr,     // []
+                                    float* __restrict__ ties_bottom_partial,  // [splits, m]
+                                    int n) {
+  const float bottom = fg::load(bottom_ptr);
+  float ties_bottom = 0;
+
+  // The blocks take turns; each thread owns 8 consecutive elements at a time.
+  const int first = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  const int stride = 8 * int(gridDim.x) * 256;
+  for (int at = first; at < n; at += stride) {
+    const auto input_v = fg::load_vector<8>(input_ptr + at);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float input = input_v[k];
+      const bool same_input_bottom = input == bottom;
+      ties_bottom += same_input_bottom ? 1.0f : 0.0f;
+    }
+  }
+  ties_bottom = fg::block_sum<256>(ties_bottom);
+
+  if (threadIdx.x == 0) {
+    ties_bottom_partial[blockIdx.x] = ties_bottom;
+  }
+}
+
+// The pieces of each result, added in a fixed order by a block.
+extern "C" __global__ __launch_bounds__(128)
+void amin_backward_bf16_ties_bottom_finish(const float* __restrict__ ties_bottom_partial,  // [splits, m]
+                                           float* __restrict__ ties_bottom_ptr,            // []
+                                           int m, int splits) {
+  const int result = blockIdx.x;
+  float ties_bottom = 0;
+  for (int piece = threadIdx.x; piece < splits; piece += 128) {
+    ties_bottom += ties_bottom_partial[int(piece) * m + result];
+  }
+  ties_bottom = fg::block_sum<128>(ties_bottom);
+  if (threadIdx.x > 0) return;
+  fg::store(ties_bottom_ptr, ties_bottom);
+}
+
+// amin, backward                                              declared in ops/reductions.py
+//   same_input_bottom = input == bottom
+//   d_input = where(same_input_bottom, d_out / ties_bottom, 0)
+// elementwise: 8 elements a thread; d_out, bottom, ties_bottom the same for all
+extern "C" __global__ __launch_bounds__(256)
+void amin_backward_bf16_d_input(const bf16* __restrict__ input_ptr,         // [D0, D1]
+                                const bf16* __restrict__ d_out_ptr,         // []
+                                const float* __restrict__ bottom_ptr,       // []
+                                const float* __restrict__ ties_bottom_ptr,  // []
+                                bf16* __restrict__ d_input_ptr,             // [D0, D1]
+                                int n) {
+  // Locate: each thread owns 8 consecutive elements.
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
+  const float d_out = fg::load(d_out_ptr);
+  const float bottom = fg::load(bottom_ptr);
+  const float ties_bottom = fg::load(ties_bottom_ptr);
+  fg::Vec<float, 8> d_input_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float input = input_v[k];
+    const bool same_input_bottom = input == bottom;
+    d_input_v[k] = same_input_bottom ? d_out / ties_bottom : 0.0f;
+  }
+  fg::store_vector<8>(d_input_ptr + at, d_input_v);
+}

@@ -1,0 +1,46 @@
+// fusegen emit amin --which forward --dtype bfloat16 --shape input=512,3072
+#include "fusegen.cuh"
+
+// amin, forward                                               declared in ops/reductions.py
+//   bottom = min[d0, d1](input)
+//   out = bottom
+// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+extern "C" __global__ __launch_bounds__(256, 4)
+void amin_forward_bf16(const bf16* __restrict__ input_ptr,               // [D0, D1]
+                       fg::Minimum<float>* __restrict__ bottom_partial,  // [splits, m]
+                       int n) {
+  fg::Minimum<float> bottom_state;
+
+  // The blocks take turns; each thread owns 8 consecutive elements at a time.
+  const int first = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  const int stride = 8 * int(gridDim.x) * 256;
+  for (int at = first; at < n; at += stride) {
+    const auto input_v = fg::load_vector<8>(input_ptr + at);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float input = input_v[k];
+      bottom_state.add(input);
+    }
+  }
+  bottom_state = fg::block_merge<256>(bottom_state);
+
+  if (threadIdx.x == 0) {
+    bottom_partial[blockIdx.x] = bottom_state;
+  }
+}
+
+// The pieces of each result, added in a fixed order by a block.
+extern "C" __global__ __launch_bounds__(128)
+void amin_forward_bf16_finish(const fg::Minimum<float>* __restrict__ bottom_partial,  // [splits, m]
+                              bf16* __restrict__ out_ptr,                             // []
+                              int m, int splits) {
+  const int result = blockIdx.x;
+  fg::Minimum<float> bottom_state;
+  for (int piece = threadIdx.x; piece < splits; piece += 128) {
+    bottom_state.merge(bottom_partial[int(piece) * m + result]);
+  }
+  bottom_state = fg::block_merge<128>(bottom_state);
+  if (threadIdx.x > 0) return;
+  const float bottom = bottom_state.result();
+  fg::store(out_ptr, bottom);
+}

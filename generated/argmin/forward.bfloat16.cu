@@ -1,0 +1,98 @@
+// fusegen emit argmin --which forward --dtype bfloat16 --shape input=512,3072
+#include "fusegen.cuh"
+
+// argmin, forward                                             declared in ops/reductions.py
+//   bottom = min[d0, d1](input)
+// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+extern "C" __global__ __launch_bounds__(256, 4)
+void argmin_forward_bf16_bottom(const bf16* __restrict__ input_ptr,               // [D0, D1]
+                                fg::Minimum<float>* __restrict__ bottom_partial,  // [splits, m]
+                                int n) {
+  fg::Minimum<float> bottom_state;
+
+  // The blocks take turns; each thread owns 8 consecutive elements at a time.
+  const int first = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  const int stride = 8 * int(gridDim.x) * 256;
+  for (int at = first; at < n; at += stride) {
+    const auto input_v = fg::load_vector<8>(input_ptr + at);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float input = input_v[k];
+      bottom_state.add(input);
+    }
+  }
+  bottom_state = fg::block_merge<256>(bottom_state);
+
+  if (threadIdx.x == 0) {
+    bottom_partial[blockIdx.x] = bottom_state;
+  }
+}
+
+// The pieces of each result, added in a fixed order by a block.
+extern "C" __global__ __launch_bounds__(128)
+void argmin_forward_bf16_bottom_finish(const fg::Minimum<float>* __restrict__ bottom_partial,  // [splits, m]
+                                       float* __restrict__ bottom_ptr,                         // []
+                                       int m, int splits) {
+  const int result = blockIdx.x;
+  fg::Minimum<float> bottom_state;
+  for (int piece = threadIdx.x; piece < splits; piece += 128) {
+    bottom_state.merge(bottom_partial[int(piece) * m + result]);
+  }
+  bottom_state = fg::block_merge<128>(bottom_state);
+  if (threadIdx.x > 0) return;
+  const float bottom = bottom_state.result();
+  fg::store(bottom_ptr, bottom);
+}
+
+// argmin, forward                                             declared in ops/reductions.py
+//   value = (0 * D0 + @index_d0) * D1 + @index_d1
+//   bottom_2 = min[d0, d1](where(input == bottom or input != input, value, 9223372036854775807))
+//   out = bottom_2
+// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+extern "C" __global__ __launch_bounds__(256, 4)
+void argmin_forward_bf16_out(const bf16* __restrict__ input_ptr,                   // [D0, D1]
+                             const float* __restrict__ bottom_ptr,                 // []
+                             fg::Minimum<int64_t>* __restrict__ bottom_2_partial,  // [splits, m]
+                             int64_t D0, int64_t D1, int n, fg::Divisor n1) {
+  const float bottom = fg::load(bottom_ptr);
+  fg::Minimum<int64_t> bottom_2_state;
+
+  // The blocks take turns; each thread owns 8 consecutive elements at a time.
+  const int first = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  const int stride = 8 * int(gridDim.x) * 256;
+  for (int at = first; at < n; at += stride) {
+    int rest = at;
+    const int j1 = fg::take(rest, n1);
+    const int j0 = rest;
+    const auto input_v = fg::load_vector<8>(input_ptr + at);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float input = input_v[k];
+      const int64_t index_d0 = j0;
+      const int64_t index_d1 = j1 + k;
+      const int64_t value = (0 * D0 + index_d0) * D1 + index_d1;
+      bottom_2_state.add(input == bottom || input != input ? value : 9223372036854775807LL);
+    }
+  }
+  bottom_2_state = fg::block_merge<256>(bottom_2_state);
+
+  if (threadIdx.x == 0) {
+    bottom_2_partial[blockIdx.x] = bottom_2_state;
+  }
+}
+
+// The pieces of each result, added in a fixed order by a block.
+extern "C" __global__ __launch_bounds__(128)
+void argmin_forward_bf16_out_finish(const fg::Minimum<int64_t>* __restrict__ bottom_2_partial,  // [splits, m]
+                                    int64_t* __restrict__ out_ptr,                              // []
+                                    int64_t D0, int64_t D1, int m, int splits) {
+  const int result = blockIdx.x;
+  fg::Minimum<int64_t> bottom_2_state;
+  for (int piece = threadIdx.x; piece < splits; piece += 128) {
+    bottom_2_state.merge(bottom_2_partial[int(piece) * m + result]);
+  }
+  bottom_2_state = fg::block_merge<128>(bottom_2_state);
+  if (threadIdx.x > 0) return;
+  const int64_t bottom_2 = bottom_2_state.result();
+  fg::store(out_ptr, bottom_2);
+}

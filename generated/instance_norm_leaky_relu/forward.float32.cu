@@ -1,0 +1,91 @@
+// fusegen emit instance_norm_leaky_relu --which forward --dtype float32 --shape input=8,64,56,56 --shape weight=64
+//     --shape bias=64
+#include "fusegen.cuh"
+
+// instance_norm_leaky_relu, forward                           declared in ops/fused_norms.py
+//   value = float32(D2 * D3)
+//   total = sum[d2, d3](input)
+//   deviation = squared_deviation[d2, d3](input)
+//   rsqrt_value = rsqrt(deviation / value + eps)
+//   diff_input = input - total / value
+//   y = diff_input * rsqrt_value
+//   result_ = diff_input * (rsqrt_value * weight) + bias
+//   out = where(y * weight + bias > 0, result_, negative_slope * result_)
+// rows: 224 threads a row over D2, D3, which stays in registers: read once
+extern "C" __global__ __launch_bounds__(224, 6)
+void instance_norm_leaky_relu_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1, D2, D3]
+                                          const float* __restrict__ weight_ptr,  // [D1]
+                                          const float* __restrict__ bias_ptr,    // [D1]
+                                          float* __restrict__ out_ptr,           // [D0, D1, D2, D3]
+                                          float eps, float negative_slope, int64_t D2, int64_t D3, int m, int n,
+                                          fg::Divisor n1, int input_stride0, int input_stride1, int out_stride0,
+                                          int out_stride1) {
+  const int thread = threadIdx.x;
+  const int row = int(blockIdx.x);
+  const int end = n;
+  using input_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(input_element, input_row, [4][224]);
+  int rest = row;
+  const int j1 = fg::take(rest, n1);
+  const int j0 = rest;
+  const float weight = fg::load(weight_ptr + j1);
+  const float bias = fg::load(bias_ptr + j1);
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (224 * part + threadIdx.x);
+    if (at < end) {
+      const int j2 = at;
+      fg::load_async(&input_row[part][thread], input_ptr + j0 * input_stride0 + j1 * input_stride1 + j2);
+    }
+  }
+  fg::await_loads();
+  const float value = float(D2 * D3);
+
+  fg::Moments<float> deviation_state;
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (224 * part + threadIdx.x);
+    if (at >= end) break;
+    const auto input_v = fg::widen(input_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      deviation_state.see(input);
+    }
+  }
+  deviation_state.settle();
+  fg::read_again();
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (224 * part + threadIdx.x);
+    if (at >= end) break;
+    const auto input_v = fg::widen(input_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      deviation_state.take(input);
+    }
+  }
+  fg::row_merge<224, 1, 0>(deviation_state);
+  const float deviation = deviation_state.result();
+  const float total = deviation_state.partner();
+  const float rsqrt_value = rsqrtf(deviation / value + eps);
+
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (224 * part + threadIdx.x);
+    if (at >= end) break;
+    const int j2 = at;
+    const auto input_v = fg::widen(input_row[part][thread]);
+    fg::Vec<float, 4> out_v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      const float diff_input = input - total / value;
+      const float y = diff_input * rsqrt_value;
+      const float result_ = diff_input * (rsqrt_value * weight) + bias;
+      out_v[k] = y * weight + bias > 0.0f ? result_ : negative_slope * result_;
+    }
+    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);
+  }
+}

@@ -1,0 +1,202 @@
+// fusegen emit layer_norm_relu --which backward --dtype float32 --shape input=512,3072 --shape weight=3072
+//     --shape bias=3072 --arg normalized_shape=(3072,)
+#include "fusegen.cuh"
+
+// layer_norm_relu, backward                                   declared in ops/fused_norms.py
+//   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
+//   ratio = 1 / float32(D1)
+//   prod = 0.5 * rsqrt_value^3 * 1 * ratio
+//   diff_input = input - total / float32(D1)
+//   prod_rsqrt_value = diff_input * rsqrt_value
+//   result_ = prod_rsqrt_value * weight + bias
+//   below_result = result_ <= 0
+//   prod_d_out_weight = d_out * weight
+//   minus = -(prod_d_out_weight * (rsqrt_value * 1 * ratio))
+//   sum_deviation = sum[d1](where(below_result, 0, -(prod_d_out_weight * diff_input * prod)))
+//   sum_total = sum[d1](where(below_result, 0, minus))
+//   prod_weight_rsqrt_value = weight * rsqrt_value
+//   chosen = where(below_result, 0, d_out * prod_weight_rsqrt_value)
+//   d_input = chosen + diff_input * (sum_deviation * 2) + sum_total
+//   sum_d_weight = sum[d0](where(below_result, 0, d_out * prod_rsqrt_value))
+//   sum_d_bias = sum[d0](where(below_result, 0, d_out))
+// rows: 2 blocks of 192 threads a row over D1, which stays in registers: read once; sum_d_weight, sum_d_bias added up
+//     over the rows of a group, then over groups by a second kernel
+extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(192, 5)
+void layer_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
+                                          const float* __restrict__ weight_ptr,           // [D1]
+                                          const float* __restrict__ bias_ptr,             // [D1]
+                                          const float* __restrict__ d_out_ptr,            // [D0, D1]
+                                          const float* __restrict__ total_ptr,            // [D0]
+                                          const float* __restrict__ deviation_ptr,        // [D0]
+                                          float* __restrict__ d_input_ptr,                // [D0, D1]
+                                          float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
+                                          float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
+                                          float eps, int64_t D1, int m, int n, int input_stride0, int d_out_stride0,
+                                          int d_input_stride0) {
+  // 2 blocks of 192 threads share a row.
+  fg::Link<2> link;
+  const int begin = int(fg::cluster_rank()) * 1536;
+  const int thread = threadIdx.x;
+  fg::Vec<float, 4> sum_d_weight_v[2] = {};
+  fg::Vec<float, 4> sum_d_bias_v[2] = {};
+  // All rows have these in common.
+  fg::Raw<float, 4> weight_row[2];
+  fg::Raw<float, 4> bias_row[2];
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 4 * (192 * part + threadIdx.x);
+    const int j1 = at;
+    weight_row[part] = fg::load_raw<4>(weight_ptr + j1);
+    bias_row[part] = fg::load_raw<4>(bias_ptr + j1);
+  }
+
+  // The next row is read while the present one is worked on.
+  float total_next;
+  float deviation_next;
+  using input_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(input_element, input_row, [2][2][192]);
+  using d_out_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(d_out_element, d_out_row, [2][2][192]);
+  int turn = 1;
+  int row = int(blockIdx.x) / 2;
+  {
+    const int next = row;
+    const int j0 = next;
+    total_next = fg::load(total_ptr + j0);
+    deviation_next = fg::load(deviation_ptr + j0);
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int at = begin + 4 * (192 * part + threadIdx.x);
+      const int j1 = at;
+      fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+    }
+  }
+  link.ready();  // from here on all of them are there
+  for (; row < m; row += int(gridDim.x) / 2) {
+    const int j0 = row;
+    const float total = total_next;
+    const float deviation = deviation_next;
+    turn ^= 1;
+    fg::await_loads();
+    if (row + int(gridDim.x) / 2 < m) {
+      const int next = row + int(gridDim.x) / 2;
+      const int j0 = next;
+      total_next = fg::load(total_ptr + j0);
+      deviation_next = fg::load(deviation_ptr + j0);
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const int at = begin + 4 * (192 * part + threadIdx.x);
+        const int j1 = at;
+        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+      }
+    }
+    const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
+    const float ratio = fg::divide_by_count(1.0f, float(D1));
+    const float prod = 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * 1.0f * ratio;
+
+    float sum_deviation = 0;
+    float sum_total = 0;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part]);
+      const auto bias_v = fg::widen(bias_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float input = input_v[k];
+        const float weight = weight_v[k];
+        const float bias = bias_v[k];
+        const float d_out = d_out_v[k];
+        const float diff_input = input - fg::divide_by_count(total, float(D1));
+        const float prod_rsqrt_value = diff_input * rsqrt_value;
+        const float result_ = prod_rsqrt_value * weight + bias;
+        const bool below_result = result_ <= 0.0f;
+        const float prod_d_out_weight = d_out * weight;
+        const float minus = -(prod_d_out_weight * (rsqrt_value * 1.0f * ratio));
+        sum_deviation += below_result ? 0.0f : -(prod_d_out_weight * diff_input * prod);
+        sum_total += below_result ? 0.0f : minus;
+      }
+    }
+    fg::cluster_sum<192, 0>(link, sum_deviation, sum_total);
+
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int at = begin + 4 * (192 * part + threadIdx.x);
+      const int j1 = at;
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part]);
+      const auto bias_v = fg::widen(bias_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      fg::Vec<float, 4> d_input_v;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float input = input_v[k];
+        const float weight = weight_v[k];
+        const float bias = bias_v[k];
+        const float d_out = d_out_v[k];
+        const float diff_input = input - fg::divide_by_count(total, float(D1));
+        const float prod_rsqrt_value = diff_input * rsqrt_value;
+        const float result_ = prod_rsqrt_value * weight + bias;
+        const bool below_result = result_ <= 0.0f;
+        const float prod_weight_rsqrt_value = weight * rsqrt_value;
+        const float chosen = below_result ? 0.0f : d_out * prod_weight_rsqrt_value;
+        d_input_v[k] = chosen + diff_input * (sum_deviation * 2.0f) + sum_total;
+        sum_d_weight_v[part][k] += below_result ? 0.0f : d_out * prod_rsqrt_value;
+        sum_d_bias_v[part][k] += below_result ? 0.0f : d_out;
+      }
+      fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+    }
+    __syncthreads();
+  }
+
+  // What this group of rows adds to each position.
+  const int group = int(blockIdx.x) / 2;
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 4 * (192 * part + threadIdx.x);
+    fg::store_vector<4>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
+    fg::store_vector<4>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+  }
+}
+
+// layer_norm_relu, backward                                   declared in ops/fused_norms.py
+//   sum_d_weight = sum[groups](sum_d_weight_by_group)
+//   sum_d_bias = sum[groups](sum_d_bias_by_group)
+//   d_weight = sum_d_weight
+//   d_bias = sum_d_bias
+// column: 32 neighbouring results a block, summed over GROUPS
+extern "C" __global__ __launch_bounds__(1024)
+void layer_norm_relu_backward_f32_d_weight_and_1_more(
+    const float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
+    const float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
+    float* __restrict__ d_weight_ptr,                     // [D1]
+    float* __restrict__ d_bias_ptr,                       // [D1]
+    int m, int n, int sum_d_weight_by_group_stride1, int sum_d_bias_by_group_stride1) {
+  // A block owns 32 neighbouring results; its 32 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 32 + threadIdx.x;
+  const bool inside = result < m;
+  const int j0 = result;
+
+  float sum_d_weight = 0;
+  float sum_d_bias = 0;
+  if (inside) {
+#pragma unroll 4
+    for (int at = threadIdx.y; at < n; at += 32) {
+      const int j1 = at;
+      const float sum_d_weight_by_group = fg::load(sum_d_weight_by_group_ptr + j0 + j1 * sum_d_weight_by_group_stride1);
+      const float sum_d_bias_by_group = fg::load(sum_d_bias_by_group_ptr + j0 + j1 * sum_d_bias_by_group_stride1);
+      sum_d_weight += sum_d_weight_by_group;
+      sum_d_bias += sum_d_bias_by_group;
+    }
+  }
+  sum_d_weight = fg::column_sum<32>(sum_d_weight);
+  sum_d_bias = fg::column_sum<32>(sum_d_bias);
+
+  if (inside && threadIdx.y == 0) {
+    fg::store(d_weight_ptr + j0, sum_d_weight);
+    fg::store(d_bias_ptr + j0, sum_d_bias);
+  }
+}

@@ -1,0 +1,75 @@
+// fusegen emit layer_norm_silu --which forward --dtype float32 --shape input=512,3072 --shape weight=3072
+//     --shape bias=3072 --arg normalized_shape=(3072,)
+#include "fusegen.cuh"
+
+// layer_norm_silu, forward                                    declared in ops/fused_norms.py
+//   total = sum[d1](input)
+//   deviation = squared_deviation[d1](input)
+//   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
+//   result_ = (input - total / float32(D1)) * rsqrt_value * weight + bias
+//   out = result_ * sigmoid(result_)
+// rows: 192 threads a row over D1, which stays in registers: read once
+extern "C" __global__ __launch_bounds__(192, 7)
+void layer_norm_silu_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
+                                 const float* __restrict__ weight_ptr,  // [D1]
+                                 const float* __restrict__ bias_ptr,    // [D1]
+                                 float* __restrict__ out_ptr,           // [D0, D1]
+                                 float eps, int64_t D1, int m, int n, int input_stride0, int out_stride0) {
+  const int thread = threadIdx.x;
+  const int row = int(blockIdx.x);
+  using input_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(input_element, input_row, [4][192]);
+  const int j0 = row;
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (192 * part + threadIdx.x);
+    const int j1 = at;
+    fg::load_async(&input_row[part][thread], input_ptr + j0 * input_stride0 + j1);
+  }
+  fg::await_loads();
+
+  fg::Moments<float> deviation_state;
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const auto input_v = fg::widen(input_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      deviation_state.see(input);
+    }
+  }
+  deviation_state.settle();
+  fg::read_again();
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const auto input_v = fg::widen(input_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      deviation_state.take(input);
+    }
+  }
+  fg::row_merge<192, 1, 0>(deviation_state);
+  const float deviation = deviation_state.result();
+  const float total = deviation_state.partner();
+  const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
+
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (192 * part + threadIdx.x);
+    const int j1 = at;
+    const auto input_v = fg::widen(input_row[part][thread]);
+    const auto weight_v = fg::load_vector<4>(weight_ptr + j1);
+    const auto bias_v = fg::load_vector<4>(bias_ptr + j1);
+    fg::Vec<float, 4> out_v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      const float weight = weight_v[k];
+      const float bias = bias_v[k];
+      const float result_ = (input - fg::divide_by_count(total, float(D1))) * rsqrt_value * weight + bias;
+      out_v[k] = result_ * fg::sigmoid(result_);
+    }
+    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1, out_v);
+  }
+}

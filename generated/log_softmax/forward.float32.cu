@@ -1,0 +1,64 @@
+// fusegen emit log_softmax --which forward --dtype float32 --shape input=512,3072
+#include "fusegen.cuh"
+
+// log_softmax, forward                                        declared in ops/softmaxes.py
+//   top = max[d1](input)
+//   sum_exp = sum_exp[d1](input)
+//   out = input - barrier(top) - log(sum_exp)
+// rows: 192 threads a row over D1, which stays in registers: read once
+extern "C" __global__ __launch_bounds__(192, 7)
+void log_softmax_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
+                             float* __restrict__ out_ptr,          // [D0, D1]
+                             int m, int n, int input_stride0, int out_stride0) {
+  const int thread = threadIdx.x;
+  const int row = int(blockIdx.x);
+  using input_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(input_element, input_row, [4][192]);
+  const int j0 = row;
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (192 * part + threadIdx.x);
+    const int j1 = at;
+    fg::load_async(&input_row[part][thread], input_ptr + j0 * input_stride0 + j1);
+  }
+  fg::await_loads();
+
+  fg::SumExp<float> sum_exp_state;
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const auto input_v = fg::widen(input_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      sum_exp_state.see(input);
+    }
+  }
+  sum_exp_state.settle();
+  fg::read_again();
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const auto input_v = fg::widen(input_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      sum_exp_state.take(input);
+    }
+  }
+  fg::row_merge<192, 1, 0>(sum_exp_state);
+  const float sum_exp = sum_exp_state.result();
+  const float top = sum_exp_state.partner();
+
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (192 * part + threadIdx.x);
+    const int j1 = at;
+    const auto input_v = fg::widen(input_row[part][thread]);
+    fg::Vec<float, 4> out_v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      out_v[k] = input - top - logf(sum_exp);
+    }
+    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1, out_v);
+  }
+}

@@ -1,0 +1,56 @@
+// fusegen emit margin_ranking_loss --which forward --dtype float32 --shape input1=512,3072 --shape input2=512,3072
+//     --shape target=512,3072
+#include "fusegen.cuh"
+
+// margin_ranking_loss, forward                                declared in ops/margins.py
+//   diff_margin = margin - target * (input1 - input2)
+//   loss = where(diff_margin < 0, 0, diff_margin)
+//   total = sum[d0, d1](loss)
+//   out = total / float32(D0 * D1)
+// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+extern "C" __global__ __launch_bounds__(256, 4)
+void margin_ranking_loss_forward_f32(const float* __restrict__ input1_ptr,  // [D0, D1]
+                                     const float* __restrict__ input2_ptr,  // [D0, D1]
+                                     const float* __restrict__ target_ptr,  // [D0, D1]
+                                     float* __restrict__ total_partial,     // [splits, m]
+                                     float margin, int64_t D0, int64_t D1, int n) {
+  float total = 0;
+
+  // The blocks take turns; each thread owns 4 consecutive elements at a time.
+  const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  const int stride = 4 * int(gridDim.x) * 256;
+  for (int at = first; at < n; at += stride) {
+    const auto input1_v = fg::load_vector<4>(input1_ptr + at);
+    const auto input2_v = fg::load_vector<4>(input2_ptr + at);
+    const auto target_v = fg::load_vector<4>(target_ptr + at);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input1 = input1_v[k];
+      const float input2 = input2_v[k];
+      const float target = target_v[k];
+      const float diff_margin = margin - target * (input1 - input2);
+      const float loss = diff_margin < 0.0f ? 0.0f : diff_margin;
+      total += loss;
+    }
+  }
+  total = fg::block_sum<256>(total);
+
+  if (threadIdx.x == 0) {
+    total_partial[blockIdx.x] = total;
+  }
+}
+
+// The pieces of each result, added in a fixed order by a block.
+extern "C" __global__ __launch_bounds__(128)
+void margin_ranking_loss_forward_f32_finish(const float* __restrict__ total_partial,  // [splits, m]
+                                            float* __restrict__ out_ptr,              // []
+                                            int64_t D0, int64_t D1, int m, int splits) {
+  const int result = blockIdx.x;
+  float total = 0;
+  for (int piece = threadIdx.x; piece < splits; piece += 128) {
+    total += total_partial[int(piece) * m + result];
+  }
+  total = fg::block_sum<128>(total);
+  if (threadIdx.x > 0) return;
+  fg::store(out_ptr, fg::divide_by_count(total, float(D0 * D1)));
+}

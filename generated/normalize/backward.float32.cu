@@ -1,0 +1,73 @@
+// fusegen emit normalize --which backward --dtype float32 --shape input=512,3072
+#include "fusegen.cuh"
+
+// normalize, backward                                         declared in ops/distances.py
+//   same_total = total == 0
+//   sqrt_value = sqrt(where(same_total, 1, total))
+//   chosen_total = where(same_total, total, sqrt_value)
+//   length = clamp(chosen_total, eps, inf)
+//   prod_input = input * where(same_total, 1, where(same_total, 0, 0.5) / sqrt_value)
+//   ratio_length = where(chosen_total >= eps and chosen_total <= inf, prod_input, 0) / length
+//   sum_total = sum[d1](-(d_out * (ratio_length / length)))
+//   d_input = d_out * (1 / length) + input * (sum_total * 2)
+// rows: 256 threads a row over D1, which stays in registers: read once
+extern "C" __global__ __launch_bounds__(256, 5)
+void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
+                            const float* __restrict__ d_out_ptr,  // [D0, D1]
+                            const float* __restrict__ total_ptr,  // [D0]
+                            float* __restrict__ d_input_ptr,      // [D0, D1]
+                            float eps, int m, int n, int input_stride0, int d_out_stride0, int d_input_stride0) {
+  const int thread = threadIdx.x;
+  const int row = int(blockIdx.x);
+  using input_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(input_element, input_row, [3][256]);
+  using d_out_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(d_out_element, d_out_row, [3][256]);
+  const int j0 = row;
+  const float total = fg::load(total_ptr + j0);
+#pragma unroll 2
+  for (int part = 0; part < 3; ++part) {
+    const int at = 4 * (256 * part + threadIdx.x);
+    const int j1 = at;
+    fg::load_async(&input_row[part][thread], input_ptr + j0 * input_stride0 + j1);
+    fg::load_async(&d_out_row[part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+  }
+  fg::await_loads();
+  const bool same_total = total == 0.0f;
+  const float sqrt_value = sqrtf(same_total ? 1.0f : total);
+  const float chosen_total = same_total ? total : sqrt_value;
+  const float length = fg::clamp(chosen_total, eps, fg::infinity<float>());
+
+  float sum_total = 0;
+#pragma unroll 2
+  for (int part = 0; part < 3; ++part) {
+    const auto input_v = fg::widen(input_row[part][thread]);
+    const auto d_out_v = fg::widen(d_out_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      const float d_out = d_out_v[k];
+      const float prod_input = input * (same_total ? 1.0f : (same_total ? 0.0f : 0.5f) / sqrt_value);
+      const float ratio_length =
+          (chosen_total >= eps && chosen_total <= fg::infinity<float>() ? prod_input : 0.0f) / length;
+      sum_total += -(d_out * (ratio_length / length));
+    }
+  }
+  fg::row_sum<256, 1, 0>(sum_total);
+
+#pragma unroll 2
+  for (int part = 0; part < 3; ++part) {
+    const int at = 4 * (256 * part + threadIdx.x);
+    const int j1 = at;
+    const auto input_v = fg::widen(input_row[part][thread]);
+    const auto d_out_v = fg::widen(d_out_row[part][thread]);
+    fg::Vec<float, 4> d_input_v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      const float d_out = d_out_v[k];
+      d_input_v[k] = d_out * (1.0f / length) + input * (sum_total * 2.0f);
+    }
+    fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+  }
+}

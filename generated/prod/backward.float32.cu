@@ -1,0 +1,98 @@
+// fusegen emit prod --which backward --dtype float32 --shape input=512,3072
+#include "fusegen.cuh"
+
+// prod, backward                                              declared in ops/reductions.py
+//   same_input = input == 0
+//   chosen_input = where(same_input, 1, input)
+//   zeros_total = sum[d0, d1](where(same_input, 1, 0))
+//   rest_total = prod[d0, d1](chosen_input)
+// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+extern "C" __global__ __launch_bounds__(256, 4)
+void prod_backward_f32_zeros_total_and_1_more(const float* __restrict__ input_ptr,                  // [D0, D1]
+                                              float* __restrict__ zeros_total_partial,              // [splits, m]
+                                              fg::Product<float>* __restrict__ rest_total_partial,  // [splits, m]
+                                              int n) {
+  float zeros_total = 0;
+  fg::Product<float> rest_total_state;
+
+  // The blocks take turns; each thread owns 4 consecutive elements at a time.
+  const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  const int stride = 4 * int(gridDim.x) * 256;
+  for (int at = first; at < n; at += stride) {
+    const auto input_v = fg::load_vector<4>(input_ptr + at);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      const bool same_input = input == 0.0f;
+      const float chosen_input = same_input ? 1.0f : input;
+      zeros_total += same_input ? 1.0f : 0.0f;
+      rest_total_state.add(chosen_input);
+    }
+  }
+  zeros_total = fg::block_sum<256>(zeros_total);
+  rest_total_state = fg::block_merge<256>(rest_total_state);
+
+  if (threadIdx.x == 0) {
+    zeros_total_partial[blockIdx.x] = zeros_total;
+    rest_total_partial[blockIdx.x] = rest_total_state;
+  }
+}
+
+// The pieces of each result, added in a fixed order by a block.
+extern "C" __global__ __launch_bounds__(128)
+void prod_backward_f32_zeros_total_and_1_more_finish(
+    const float* __restrict__ zeros_total_partial,              // [splits, m]
+    const fg::Product<float>* __restrict__ rest_total_partial,  // [splits, m]
+    float* __restrict__ zeros_total_ptr,                        // []
+    float* __restrict__ rest_total_ptr,                         // []
+    int m, int splits) {
+  const int result = blockIdx.x;
+  float zeros_total = 0;
+  fg::Product<float> rest_total_state;
+  for (int piece = threadIdx.x; piece < splits; piece += 128) {
+    zeros_total += zeros_total_partial[int(piece) * m + result];
+    rest_total_state.merge(rest_total_partial[int(piece) * m + result]);
+  }
+  zeros_total = fg::block_sum<128>(zeros_total);
+  rest_total_state = fg::block_merge<128>(rest_total_state);
+  if (threadIdx.x > 0) return;
+  const float rest_total = rest_total_state.result();
+  fg::store(zeros_total_ptr, zeros_total);
+  fg::store(rest_total_ptr, rest_total);
+}
+
+// prod, backward                                              declared in ops/reductions.py
+//   same_input = input == 0
+//   chosen_rest_total = where(zeros_total == 1, rest_total, 0)
+//   chosen_input = where(same_input, 1, input)
+//   d_input = d_out * where(same_input, chosen_rest_total, total / chosen_input)
+// elementwise: 4 elements a thread; d_out, total, zeros_total, rest_total the same for all
+extern "C" __global__ __launch_bounds__(256)
+void prod_backward_f32_d_input(const float* __restrict__ input_ptr,        // [D0, D1]
+                               const float* __restrict__ d_out_ptr,        // []
+                               const float* __restrict__ total_ptr,        // []
+                               const float* __restrict__ zeros_total_ptr,  // []
+                               const float* __restrict__ rest_total_ptr,   // []
+                               float* __restrict__ d_input_ptr,            // [D0, D1]
+                               int n) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+
+  const auto input_v = fg::load_vector<4>(input_ptr + at);
+  const float d_out = fg::load(d_out_ptr);
+  const float total = fg::load(total_ptr);
+  const float zeros_total = fg::load(zeros_total_ptr);
+  const float rest_total = fg::load(rest_total_ptr);
+  fg::Vec<float, 4> d_input_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float input = input_v[k];
+    const bool same_input = input == 0.0f;
+    const float chosen_rest_total = zeros_total == 1.0f ? rest_total : 0.0f;
+    const float chosen_input = same_input ? 1.0f : input;
+    d_input_v[k] = d_out * (same_input ? chosen_rest_total : total / chosen_input);
+  }
+  fg::store_vector<4>(d_input_ptr + at, d_input_v);
+}

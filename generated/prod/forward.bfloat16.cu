@@ -1,0 +1,46 @@
+// fusegen emit prod --which forward --dtype bfloat16 --shape input=512,3072
+#include "fusegen.cuh"
+
+// prod, forward                                               declared in ops/reductions.py
+//   total = prod[d0, d1](input)
+//   out = total
+// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+extern "C" __global__ __launch_bounds__(256, 4)
+void prod_forward_bf16(const bf16* __restrict__ input_ptr,              // [D0, D1]
+                       fg::Product<float>* __restrict__ total_partial,  // [splits, m]
+                       int n) {
+  fg::Product<float> total_state;
+
+  // The blocks take turns; each thread owns 8 consecutive elements at a time.
+  const int first = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  const int stride = 8 * int(gridDim.x) * 256;
+  for (int at = first; at < n; at += stride) {
+    const auto input_v = fg::load_vector<8>(input_ptr + at);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float input = input_v[k];
+      total_state.add(input);
+    }
+  }
+  total_state = fg::block_merge<256>(total_state);
+
+  if (threadIdx.x == 0) {
+    total_partial[blockIdx.x] = total_state;
+  }
+}
+
+// The pieces of each result, added in a fixed order by a block.
+extern "C" __global__ __launch_bounds__(128)
+void prod_forward_bf16_finish(const fg::Product<float>* __restrict__ total_partial,  // [splits, m]
+                              bf16* __restrict__ out_ptr,                            // []
+                              int m, int splits) {
+  const int result = blockIdx.x;
+  fg::Product<float> total_state;
+  for (int piece = threadIdx.x; piece < splits; piece += 128) {
+    total_state.merge(total_partial[int(piece) * m + result]);
+  }
+  total_state = fg::block_merge<128>(total_state);
+  if (threadIdx.x > 0) return;
+  const float total = total_state.result();
+  fg::store(out_ptr, total);
+}

@@ -1,0 +1,154 @@
+// fusegen emit rms_norm --which backward --dtype float32 --shape input=512,3072 --shape weight=3072
+//     --arg normalized_shape=(3072,)
+#include "fusegen.cuh"
+
+// rms_norm, backward                                          declared in ops/norms.py
+//   sum = total / float32(D1) + 1.1920928955078125e-07
+//   rrms = rsqrt(sum)
+//   sum_total = sum[d1](d_out * input * weight)
+//   prod = sum_total * 0.5 * rrms^3 * 1 * 2
+//   minus = -(input * (prod * (1 / float32(D1))))
+//   d_input = d_out * (weight * rrms) + minus
+//   sum_d_weight = sum[d0](d_out * (input * rrms))
+// rows: 2 blocks of 192 threads a row over D1, which stays in registers: read once; sum_d_weight added up over the rows
+//     of a group, then over groups by a second kernel
+extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(192, 6)
+void rms_norm_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
+                                   const float* __restrict__ weight_ptr,           // [D1]
+                                   const float* __restrict__ d_out_ptr,            // [D0, D1]
+                                   const float* __restrict__ total_ptr,            // [D0]
+                                   float* __restrict__ d_input_ptr,                // [D0, D1]
+                                   float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
+                                   int64_t D1, int m, int n, int input_stride0, int d_out_stride0,
+                                   int d_input_stride0) {
+  // 2 blocks of 192 threads share a row.
+  fg::Link<2> link;
+  const int begin = int(fg::cluster_rank()) * 1536;
+  const int thread = threadIdx.x;
+  fg::Vec<float, 4> sum_d_weight_v[2] = {};
+  // All rows have these in common.
+  fg::Raw<float, 4> weight_row[2];
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 4 * (192 * part + threadIdx.x);
+    const int j1 = at;
+    weight_row[part] = fg::load_raw<4>(weight_ptr + j1);
+  }
+
+  // The next row is read while the present one is worked on.
+  float total_next;
+  using input_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(input_element, input_row, [2][2][192]);
+  using d_out_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(d_out_element, d_out_row, [2][2][192]);
+  int turn = 1;
+  int row = int(blockIdx.x) / 2;
+  {
+    const int next = row;
+    const int j0 = next;
+    total_next = fg::load(total_ptr + j0);
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int at = begin + 4 * (192 * part + threadIdx.x);
+      const int j1 = at;
+      fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+    }
+  }
+  link.ready();  // from here on all of them are there
+  for (; row < m; row += int(gridDim.x) / 2) {
+    const int j0 = row;
+    const float total = total_next;
+    turn ^= 1;
+    fg::await_loads();
+    if (row + int(gridDim.x) / 2 < m) {
+      const int next = row + int(gridDim.x) / 2;
+      const int j0 = next;
+      total_next = fg::load(total_ptr + j0);
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const int at = begin + 4 * (192 * part + threadIdx.x);
+        const int j1 = at;
+        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+      }
+    }
+    const float sum = fg::divide_by_count(total, float(D1)) + 1.1920928955078125e-07f;
+    const float rrms = rsqrtf(sum);
+
+    float sum_total = 0;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float input = input_v[k];
+        const float weight = weight_v[k];
+        const float d_out = d_out_v[k];
+        sum_total += d_out * input * weight;
+      }
+    }
+    fg::cluster_sum<192, 0>(link, sum_total);
+    const float prod = sum_total * 0.5f * (rrms * rrms * rrms) * 1.0f * 2.0f;
+
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int at = begin + 4 * (192 * part + threadIdx.x);
+      const int j1 = at;
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      fg::Vec<float, 4> d_input_v;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float input = input_v[k];
+        const float weight = weight_v[k];
+        const float d_out = d_out_v[k];
+        const float minus = -(input * (prod * fg::divide_by_count(1.0f, float(D1))));
+        d_input_v[k] = d_out * (weight * rrms) + minus;
+        sum_d_weight_v[part][k] += d_out * (input * rrms);
+      }
+      fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+    }
+    __syncthreads();
+  }
+
+  // What this group of rows adds to each position.
+  const int group = int(blockIdx.x) / 2;
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 4 * (192 * part + threadIdx.x);
+    fg::store_vector<4>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
+  }
+}
+
+// rms_norm, backward                                          declared in ops/norms.py
+//   sum_d_weight = sum[groups](sum_d_weight_by_group)
+//   d_weight = sum_d_weight
+// column: 32 neighbouring results a block, summed over GROUPS
+extern "C" __global__ __launch_bounds__(1024)
+void rms_norm_backward_f32_d_weight(const float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
+                                    float* __restrict__ d_weight_ptr,                     // [D1]
+                                    int m, int n, int sum_d_weight_by_group_stride1) {
+  // A block owns 32 neighbouring results; its 32 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 32 + threadIdx.x;
+  const bool inside = result < m;
+  const int j0 = result;
+
+  float sum_d_weight = 0;
+  if (inside) {
+#pragma unroll 4
+    for (int at = threadIdx.y; at < n; at += 32) {
+      const int j1 = at;
+      const float sum_d_weight_by_group = fg::load(sum_d_weight_by_group_ptr + j0 + j1 * sum_d_weight_by_group_stride1);
+      sum_d_weight += sum_d_weight_by_group;
+    }
+  }
+  sum_d_weight = fg::column_sum<32>(sum_d_weight);
+
+  if (inside && threadIdx.y == 0) {
+    fg::store(d_weight_ptr + j0, sum_d_weight);
+  }
+}

@@ -1,0 +1,58 @@
+// fusegen emit rms_norm --which forward --dtype float32 --shape input=512,3072 --shape weight=3072
+//     --arg normalized_shape=(3072,)
+#include "fusegen.cuh"
+
+// rms_norm, forward                                           declared in ops/norms.py
+//   total = sum[d1](input * input)
+//   sum = total / float32(D1) + 1.1920928955078125e-07
+//   rrms = rsqrt(sum)
+//   out = input * rrms * weight
+// rows: 192 threads a row over D1, which stays in registers: read once
+extern "C" __global__ __launch_bounds__(192, 7)
+void rms_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
+                          const float* __restrict__ weight_ptr,  // [D1]
+                          float* __restrict__ out_ptr,           // [D0, D1]
+                          int64_t D1, int m, int n, int input_stride0, int out_stride0) {
+  const int thread = threadIdx.x;
+  const int row = int(blockIdx.x);
+  using input_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(input_element, input_row, [4][192]);
+  const int j0 = row;
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (192 * part + threadIdx.x);
+    const int j1 = at;
+    fg::load_async(&input_row[part][thread], input_ptr + j0 * input_stride0 + j1);
+  }
+  fg::await_loads();
+
+  float total = 0;
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const auto input_v = fg::widen(input_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      total += input * input;
+    }
+  }
+  fg::row_sum<192, 1, 0>(total);
+  const float sum = fg::divide_by_count(total, float(D1)) + 1.1920928955078125e-07f;
+  const float rrms = rsqrtf(sum);
+
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (192 * part + threadIdx.x);
+    const int j1 = at;
+    const auto input_v = fg::widen(input_row[part][thread]);
+    const auto weight_v = fg::load_vector<4>(weight_ptr + j1);
+    fg::Vec<float, 4> out_v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      const float weight = weight_v[k];
+      out_v[k] = input * rrms * weight;
+    }
+    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1, out_v);
+  }
+}

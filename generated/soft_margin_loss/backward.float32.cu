@@ -1,0 +1,38 @@
+// fusegen emit soft_margin_loss --which backward --dtype float32 --shape input=512,3072 --shape target=512,3072
+#include "fusegen.cuh"
+
+// soft_margin_loss, backward                                  declared in ops/margins.py
+//   prod_d_out = d_out * (1 / float32(D0 * D1))
+//   sigmoid_value = sigmoid(-(input * target))
+//   d_input = -(prod_d_out * (target * sigmoid_value))
+//   d_target = -(prod_d_out * (input * sigmoid_value))
+// elementwise: 4 elements a thread; d_out the same for all
+extern "C" __global__ __launch_bounds__(256)
+void soft_margin_loss_backward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
+                                   const float* __restrict__ target_ptr,  // [D0, D1]
+                                   const float* __restrict__ d_out_ptr,   // []
+                                   float* __restrict__ d_input_ptr,       // [D0, D1]
+                                   float* __restrict__ d_target_ptr,      // [D0, D1]
+                                   int64_t D0, int64_t D1, int n) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+
+  const auto input_v = fg::load_vector<4>(input_ptr + at);
+  const auto target_v = fg::load_vector<4>(target_ptr + at);
+  const float d_out = fg::load(d_out_ptr);
+  fg::Vec<float, 4> d_input_v;
+  fg::Vec<float, 4> d_target_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float input = input_v[k];
+    const float target = target_v[k];
+    const float prod_d_out = d_out * fg::divide_by_count(1.0f, float(D0 * D1));
+    const float sigmoid_value = fg::sigmoid(-(input * target));
+    d_input_v[k] = -(prod_d_out * (target * sigmoid_value));
+    d_target_v[k] = -(prod_d_out * (input * sigmoid_value));
+  }
+  fg::store_vector<4>(d_input_ptr + at, d_input_v);
+  fg::store_vector<4>(d_target_ptr + at, d_target_v);
+}

@@ -1,0 +1,88 @@
+// fusegen emit std --which backward --dtype float32 --shape input=512,3072
+#include "fusegen.cuh"
+
+// std, backward                                               declared in ops/reductions.py
+//   sum_of_deviation = sum[d0, d1](input)
+// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+extern "C" __global__ __launch_bounds__(256, 4)
+void std_backward_f32_sum_of_deviation(const float* __restrict__ input_ptr,           // [D0, D1]
+                                       float* __restrict__ sum_of_deviation_partial,  // [splits, m]
+                                       int n) {
+  float sum_of_deviation = 0;
+
+  // The blocks take turns; each thread owns 4 consecutive elements at a time.
+  const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  const int stride = 4 * int(gridDim.x) * 256;
+  for (int at = first; at < n; at += stride) {
+    const auto input_v = fg::load_vector<4>(input_ptr + at);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      sum_of_deviation += input;
+    }
+  }
+  sum_of_deviation = fg::block_sum<256>(sum_of_deviation);
+
+  if (threadIdx.x == 0) {
+    sum_of_deviation_partial[blockIdx.x] = sum_of_deviation;
+  }
+}
+
+// The pieces of each result, added in a fixed order by a block.
+extern "C" __global__ __launch_bounds__(128)
+void std_backward_f32_sum_of_deviation_finish(const float* __restrict__ sum_of_deviation_partial,  // [splits, m]
+                                              float* __restrict__ sum_of_deviation_ptr,            // []
+                                              int m, int splits) {
+  const int result = blockIdx.x;
+  float sum_of_deviation = 0;
+  for (int piece = threadIdx.x; piece < splits; piece += 128) {
+    sum_of_deviation += sum_of_deviation_partial[int(piece) * m + result];
+  }
+  sum_of_deviation = fg::block_sum<128>(sum_of_deviation);
+  if (threadIdx.x > 0) return;
+  fg::store(sum_of_deviation_ptr, sum_of_deviation);
+}
+
+// std, backward                                               declared in ops/reductions.py
+//   value = float32(D0 * D1)
+//   maximum_value = maximum(value - 1, 0)
+//   ratio_deviation = deviation / maximum_value
+//   same = ratio_deviation == 0
+//   ratio_maximum_value = 1 / maximum_value
+//   sqrt_value = sqrt(where(same, 1, ratio_deviation))
+//   ratio = where(same, 0, 0.5 * ratio_maximum_value) / sqrt_value
+//   prod = d_out * where(same, ratio_maximum_value, ratio) * 2
+//   d_input = prod * (input - sum_of_deviation / value)
+// elementwise: 4 elements a thread; d_out, deviation, sum_of_deviation the same for all
+extern "C" __global__ __launch_bounds__(256)
+void std_backward_f32_d_input(const float* __restrict__ input_ptr,             // [D0, D1]
+                              const float* __restrict__ d_out_ptr,             // []
+                              const float* __restrict__ deviation_ptr,         // []
+                              const float* __restrict__ sum_of_deviation_ptr,  // []
+                              float* __restrict__ d_input_ptr,                 // [D0, D1]
+                              int64_t D0, int64_t D1, int n) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+
+  const auto input_v = fg::load_vector<4>(input_ptr + at);
+  const float d_out = fg::load(d_out_ptr);
+  const float deviation = fg::load(deviation_ptr);
+  const float sum_of_deviation = fg::load(sum_of_deviation_ptr);
+  fg::Vec<float, 4> d_input_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float input = input_v[k];
+    const float value = float(D0 * D1);
+    const float maximum_value = fg::maximum(value - 1.0f, 0.0f);
+    const float ratio_deviation = deviation / maximum_value;
+    const bool same = ratio_deviation == 0.0f;
+    const float ratio_maximum_value = 1.0f / maximum_value;
+    const float sqrt_value = sqrtf(same ? 1.0f : ratio_deviation);
+    const float ratio = (same ? 0.0f : 0.5f * ratio_maximum_value) / sqrt_value;
+    const float prod = d_out * (same ? ratio_maximum_value : ratio) * 2.0f;
+    d_input_v[k] = prod * (input - sum_of_deviation / value);
+  }
+  fg::store_vector<4>(d_input_ptr + at, d_input_v);
+}

@@ -1,0 +1,45 @@
+// fusegen emit sum --which forward --dtype bfloat16 --shape input=512,3072
+#include "fusegen.cuh"
+
+// sum, forward                                                declared in ops/reductions.py
+//   total = sum[d0, d1](input)
+//   out = total
+// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+extern "C" __global__ __launch_bounds__(256, 4)
+void sum_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
+                      float* __restrict__ total_partial,   // [splits, m]
+                      int n) {
+  float total = 0;
+
+  // The blocks take turns; each thread owns 8 consecutive elements at a time.
+  const int first = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  const int stride = 8 * int(gridDim.x) * 256;
+  for (int at = first; at < n; at += stride) {
+    const auto input_v = fg::load_vector<8>(input_ptr + at);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float input = input_v[k];
+      total += input;
+    }
+  }
+  total = fg::block_sum<256>(total);
+
+  if (threadIdx.x == 0) {
+    total_partial[blockIdx.x] = total;
+  }
+}
+
+// The pieces of each result, added in a fixed order by a block.
+extern "C" __global__ __launch_bounds__(128)
+void sum_forward_bf16_finish(const float* __restrict__ total_partial,  // [splits, m]
+                             bf16* __restrict__ out_ptr,               // []
+                             int m, int splits) {
+  const int result = blockIdx.x;
+  float total = 0;
+  for (int piece = threadIdx.x; piece < splits; piece += 128) {
+    total += total_partial[int(piece) * m + result];
+  }
+  total = fg::block_sum<128>(total);
+  if (threadIdx.x > 0) return;
+  fg::store(out_ptr, total);
+}

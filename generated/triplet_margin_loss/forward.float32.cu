@@ -1,0 +1,91 @@
+// fusegen emit triplet_margin_loss --which forward --dtype float32 --shape anchor=512,3072 --shape positive=512,3072
+//     --shape negative=512,3072
+#include "fusegen.cuh"
+
+// triplet_margin_loss, forward                                declared in ops/margins.py
+//   sum_eps = anchor - positive + eps
+//   sum_eps_2 = anchor - negative + eps
+//   total = sum[d1](sum_eps * sum_eps)
+//   total_2 = sum[d1](sum_eps_2 * sum_eps_2)
+// row: a block sums over D1, along the fast axis
+extern "C" __global__ __launch_bounds__(256, 4)
+void triplet_margin_loss_forward_f32_total_and_1_more(const float* __restrict__ anchor_ptr,    // [D0, D1]
+                                                      const float* __restrict__ positive_ptr,  // [D0, D1]
+                                                      const float* __restrict__ negative_ptr,  // [D0, D1]
+                                                      float* __restrict__ total_ptr,           // [D0]
+                                                      float* __restrict__ total_2_ptr,         // [D0]
+                                                      float eps, int m, int n, int anchor_stride0,
+                                                      int positive_stride0, int negative_stride0) {
+  // A block owns one result and its n elements.
+  const int result = blockIdx.x;
+  const int j0 = result;
+
+  float total = 0;
+  float total_2 = 0;
+  for (int at = 4 * threadIdx.x; at < n; at += 1024) {
+    const int j1 = at;
+    const auto anchor_v = fg::load_vector<4>(anchor_ptr + j0 * anchor_stride0 + j1);
+    const auto positive_v = fg::load_vector<4>(positive_ptr + j0 * positive_stride0 + j1);
+    const auto negative_v = fg::load_vector<4>(negative_ptr + j0 * negative_stride0 + j1);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float anchor = anchor_v[k];
+      const float positive = positive_v[k];
+      const float negative = negative_v[k];
+      const float sum_eps = anchor - positive + eps;
+      const float sum_eps_2 = anchor - negative + eps;
+      total += sum_eps * sum_eps;
+      total_2 += sum_eps_2 * sum_eps_2;
+    }
+  }
+  total = fg::block_sum<256>(total);
+  total_2 = fg::block_sum<256>(total_2);
+
+  if (threadIdx.x == 0) {
+    fg::store(total_ptr + j0, total);
+    fg::store(total_2_ptr + j0, total_2);
+  }
+}
+
+// triplet_margin_loss, forward                                declared in ops/margins.py
+//   same_total = total == 0
+//   near = where(same_total, total, sqrt(where(same_total, 1, total)))
+//   same_total_2 = total_2 == 0
+//   far = where(same_total_2, total_2, sqrt(where(same_total_2, 1, total_2)))
+//   diff_far = margin + near - far
+//   loss = where(diff_far < 0, 0, diff_far)
+//   total_3 = sum[d0](loss)
+//   out = total_3 / float32(D0)
+// whole: one pass adds up everything
+extern "C" __global__ __launch_bounds__(256, 4)
+void triplet_margin_loss_forward_f32_out(const float* __restrict__ total_ptr,    // [D0]
+                                         const float* __restrict__ total_2_ptr,  // [D0]
+                                         float* __restrict__ out_ptr,            // []
+                                         float margin, int64_t D0, int n) {
+  float total_3 = 0;
+
+  // The blocks take turns; each thread owns 4 consecutive elements at a time.
+  const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  const int stride = 4 * int(gridDim.x) * 256;
+  for (int at = first; at < n; at += stride) {
+    const auto total_v = fg::load_vector<4>(total_ptr + at);
+    const auto total_2_v = fg::load_vector<4>(total_2_ptr + at);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float total = total_v[k];
+      const float total_2 = total_2_v[k];
+      const bool same_total = total == 0.0f;
+      const float near = same_total ? total : sqrtf(same_total ? 1.0f : total);
+      const bool same_total_2 = total_2 == 0.0f;
+      const float far = same_total_2 ? total_2 : sqrtf(same_total_2 ? 1.0f : total_2);
+      const float diff_far = margin + near - far;
+      const float loss = diff_far < 0.0f ? 0.0f : diff_far;
+      total_3 += loss;
+    }
+  }
+  total_3 = fg::block_sum<256>(total_3);
+
+  if (threadIdx.x == 0) {
+    fg::store(out_ptr, fg::divide_by_count(total_3, float(D0)));
+  }
+}

@@ -1,0 +1,83 @@
+"""What torch asks of shapes, checked on every call before anything runs.
+
+A trace knows only which sizes are 1, so that a new shape compiles nothing; what sizes must be is checked here, on the
+tensors. Inside another op's declaration there are no tensors yet, and these checks are left out: each function then
+answers as if all were well.
+"""
+
+from __future__ import annotations
+
+import fusegen as fg
+
+
+def sizes(tensor: fg.Tensor) -> fg.Tensor:
+    """The shape as a tuple of ints; None of what is symbolic, or no tensor."""
+    shape = getattr(tensor, "shape", None)
+    return None if shape is None else tuple(shape)
+
+
+def wrong_shape(op: str, name: str, given: fg.Tensor, expected: str, fix: str) -> fg.FusegenError:
+    """The error of an argument of the wrong shape."""
+    shown = f"shape {list(given)}" if isinstance(given, tuple) else str(given)
+    return fg.ShapeError(f"{op}, argument {name}", given=shown, expected=expected, fix=fix)
+
+
+def same_sizes(op: str, name: str, tensor: fg.Tensor, expected: tuple[int, ...], what: str) -> None:
+    """An optional ``tensor`` must have exactly the ``expected`` shape, which is ``what``."""
+    given = sizes(tensor)
+    if given is not None and given != expected:
+        raise wrong_shape(
+            op, name, given, f"shape {list(expected)}: {what}", f"reshape it: {name}.reshape({list(expected)})"
+        )
+
+
+def trailing(op: str, input: fg.Tensor, normalized_shape: fg.Tensor) -> tuple[int, ...]:
+    """``normalized_shape`` as a tuple, which must be the input's trailing sizes.
+
+    Raises:
+        DeclarationError: it is no sequence of ints.
+        ShapeError: it is empty, or other sizes.
+    """
+    if isinstance(normalized_shape, (int, str)) or not hasattr(normalized_shape, "__len__"):
+        raise fg.DeclarationError(
+            f"{op}, argument normalized_shape", given=f"{normalized_shape!r}",
+            expected="a tuple of the input's trailing sizes", fix="pass input.shape[-1:] for the last dimension",
+        )  # fmt: skip
+    wanted, shape = tuple(normalized_shape), sizes(input)
+    if not wanted:
+        raise wrong_shape(op, "normalized_shape", (), "at least one size", "pass input.shape[-1:]")
+    if shape is not None and None not in wanted and shape[-len(wanted) :] != wanted:
+        known = f"{list(wanted)} for an input of shape {list(shape)}"
+        expected = f"its trailing sizes, such as {list(shape[-len(wanted) :])}"
+        raise wrong_shape(op, "normalized_shape", known, expected, f"pass input.shape[-{len(wanted)}:]")
+    return wanted
+
+
+def not_empty(op: str, input: fg.Tensor, dim: fg.Tensor) -> None:
+    """There must be something to choose from along ``dim`` (an int, several, or None for all)."""
+    shape = sizes(input)
+    if shape is None or 0 not in shape:
+        return
+    rank = len(shape)
+    chosen = range(rank) if dim is None or dim == () else (dim,) if isinstance(dim, int) else tuple(dim)
+    empty = [d for d in chosen if -rank <= d < rank and shape[d] == 0]
+    if empty:
+        raise wrong_shape(
+            op, "input", f"shape {list(shape)}, where dimension {empty[0]} has no elements",
+            "elements in every reduced dimension (as torch)", "reduce other dimensions, or handle empty tensors apart",
+        )  # fmt: skip
+
+
+def view(tensor: fg.Tensor, shape: tuple[int, ...]) -> fg.Tensor:
+    """``tensor`` with one dimension split in two, which is a view of it whatever its strides are; None stays None."""
+    if tensor is None:
+        return None
+    return fg.TensorSpec(tensor.dtype, shape) if isinstance(tensor, fg.TensorSpec) else tensor.reshape(shape)
+
+
+def product(factors: tuple[int, ...]) -> int:
+    """The product of some sizes."""
+    total = 1
+    for factor in factors:
+        total *= factor
+    return total

@@ -1,0 +1,90 @@
+"""Normalizations with what stands before and after them, in one op.
+
+``residual_bias_NORM(input, bias, residual, ...)`` is NORM(input + bias + residual, ...), with the norm's own options,
+its bias called ``norm_bias``; ``bias`` and ``residual`` may be None. ``return_sum=True`` returns (norm, sum); the sum
+is the next layer's residual. ``bias`` broadcasts, [D] for an input [..., D]; group_norm's is [C], along the channels.
+
+``NORM_ACTIVATION(input, ...)`` is ACTIVATION(NORM(input, ...)), or ACTIVATION(NORM(input, ...) + residual) where a
+``residual`` of the input's shape is given, with the options of both.
+"""
+
+from __future__ import annotations
+
+import fusegen as fg
+
+from . import activations as act
+from . import channels
+from . import norms as norm
+from ._options import limited
+
+
+def _with_residual(normalize: fg.Tensor, along: fg.Tensor) -> fg.Tensor:
+    """residual_bias_NORM. ``along`` brings the bias to where it lies."""
+    declared = normalize.declaration
+
+    def fused(
+        input: fg.Tensor, bias: fg.Tensor, residual: fg.Tensor, norm_bias: fg.Tensor = None, return_sum: bool = False,
+        **options: fg.Tensor,
+    ) -> fg.Tensor:  # fmt: skip
+        total = input if bias is None else input + along(bias, input)
+        total = total if residual is None else total + residual
+        out = declared.function(total, **options | ({"bias": norm_bias} if "bias" in own else {}))
+        return (out, total) if return_sum else out
+
+    own = declared.signature.parameters
+    first, *options = own.values()
+    options = [p.replace(name="norm_bias") if p.name == "bias" else p for p in options]
+    parameters = [first, first.replace(name="bias"), first.replace(name="residual"), *options]
+    return_sum = first.replace(name="return_sum", kind=first.KEYWORD_ONLY, default=False, annotation="bool")
+    formula = f"{normalize.name}(input + bias + residual), options as {normalize.name}'s, whose bias is ``norm_bias``."
+    return _made(f"residual_bias_{normalize.name}", formula, fused, [*parameters, return_sum], normalize)
+
+
+def _then(normalize: fg.Tensor, activation: fg.Tensor) -> fg.Tensor:
+    """NORM_ACTIVATION."""
+    declared, inner = normalize.declaration, activation.declaration
+    names = [name for name in list(inner.signature.parameters)[1:] if name != "inplace"]
+
+    def fused(input: fg.Tensor, residual: fg.Tensor = None, **options: fg.Tensor) -> fg.Tensor:
+        chosen = {name: options.pop(name) for name in names}
+        result = declared.function(input, **options)
+        out, *others = result if isinstance(result, tuple) else (result,)
+        out = inner.function(out if residual is None else out + residual, **chosen)
+        return (out, *others) if others else out
+
+    parameters = list(declared.signature.parameters.values())
+    keyword = parameters[0].KEYWORD_ONLY
+    residual = parameters[0].replace(name="residual", kind=keyword, default=None)
+    more = [inner.signature.parameters[name].replace(kind=keyword) for name in names]
+    formula = f"{activation.name}({normalize.name}(input) + residual), options as theirs; ``residual`` may be None."
+    return _made(f"{normalize.name}_{activation.name}", formula, fused, [*parameters, residual, *more], normalize)
+
+
+def _made(name: str, doc: str, function: fg.Tensor, parameters: list[fg.Tensor], normalize: fg.Tensor) -> fg.Tensor:
+    signature = normalize.declaration.signature.replace(parameters=parameters)
+    function.__dict__["__signature__"] = signature
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = doc
+    return limited(normalize.prepare, type(normalize), **normalize.limits)(function)
+
+
+residual_bias_layer_norm = _with_residual(norm.layer_norm, lambda bias, x: bias)
+residual_bias_rms_norm = _with_residual(norm.rms_norm, lambda bias, x: bias)
+residual_bias_group_norm = _with_residual(channels.group_norm, lambda bias, x: channels.along(bias, x, 2))
+
+layer_norm_relu = _then(norm.layer_norm, act.relu)
+layer_norm_gelu = _then(norm.layer_norm, act.gelu)
+layer_norm_silu = _then(norm.layer_norm, act.silu)
+rms_norm_relu = _then(norm.rms_norm, act.relu)
+rms_norm_gelu = _then(norm.rms_norm, act.gelu)
+rms_norm_silu = _then(norm.rms_norm, act.silu)
+group_norm_relu = _then(channels.group_norm, act.relu)
+group_norm_gelu = _then(channels.group_norm, act.gelu)
+group_norm_silu = _then(channels.group_norm, act.silu)
+batch_norm_relu = _then(channels.batch_norm, act.relu)
+batch_norm_relu6 = _then(channels.batch_norm, act.relu6)
+batch_norm_leaky_relu = _then(channels.batch_norm, act.leaky_relu)
+batch_norm_silu = _then(channels.batch_norm, act.silu)
+batch_norm_hardswish = _then(channels.batch_norm, act.hardswish)
+instance_norm_relu = _then(channels.instance_norm, act.relu)
+instance_norm_leaky_relu = _then(channels.instance_norm, act.leaky_relu)

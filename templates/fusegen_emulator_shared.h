@@ -1,0 +1,82 @@
+// The emulator's shared memory: a copy of every variable for each block that a worker runs at once.
+// Part of fusegen_emulator.h.
+#pragma once
+
+namespace fusegen_emulator {
+
+struct SharedRegion {    // every variable of this OS thread, so that a new block can poison them all
+  unsigned char* data;   // of the cluster's first block
+  size_t bytes, stride;  // to the same variable of the next block
+  SharedRegion* next;
+};
+static thread_local SharedRegion* shared_regions;
+
+template <class T>
+struct SharedVariable {
+  struct Copy {
+    alignas(128) unsigned char before[128];
+    alignas(128) unsigned char value[sizeof(T)];
+    unsigned char after[128];
+  };
+  Copy copies[kClusterBlocks];
+  SharedRegion region;
+  SharedVariable() : region{copies[0].value, sizeof copies[0].value, sizeof(Copy), shared_regions} {
+    shared_regions = &region;
+    for (Copy& copy : copies) {
+      memset(copy.value, 0xFF, sizeof copy.value);
+#ifdef FUSEGEN_ASAN
+      __asan_poison_memory_region(copy.before, sizeof copy.before);
+      __asan_poison_memory_region(copy.after, sizeof copy.after);
+#endif
+    }
+  }
+#ifdef FUSEGEN_ASAN
+  ~SharedVariable() {  // the memory goes back to the C library with its thread
+    __asan_unpoison_memory_region(this, sizeof *this);
+  }
+#endif
+  T& get() { return reinterpret_cast<T&>(copies[current_rank()].value); }
+};
+
+inline void poison_shared(Worker& w) {
+  for (unsigned rank = 0; rank < kClusterBlocks; ++rank) {
+    for (SharedRegion* region = shared_regions; region; region = region->next) {
+      memset(region->data + rank * region->stride, 0xFF, region->bytes);
+    }
+    if (w.blocks[rank].dynamic_shared) memset(w.blocks[rank].dynamic_shared, 0xFF, w.launch->shared_bytes);
+  }
+}
+
+// Where block `rank` of the cluster has what is at `address` in the running block; null if that is not all within one
+// variable.
+inline void* shared_of_block(void* address, size_t bytes, unsigned rank) {
+  Worker& w = *worker;
+  const unsigned own = current_rank();
+  unsigned char* const wanted = static_cast<unsigned char*>(address);
+  for (SharedRegion* region = shared_regions; region; region = region->next) {
+    unsigned char* const begin = region->data + own * region->stride;
+    if (begin <= wanted && wanted + bytes <= begin + region->bytes) {
+      return region->data + rank * region->stride + (wanted - begin);
+    }
+  }
+  unsigned char* const begin = w.blocks[own].dynamic_shared;
+  if (!begin || wanted < begin || wanted + bytes > begin + w.launch->shared_bytes) return nullptr;
+  return w.blocks[rank].dynamic_shared + (wanted - begin);
+}
+
+}  // namespace fusegen_emulator
+
+// FUSEGEN_SHARED(float, tile, [32][33]);  in CUDA: __shared__ float tile[32][33]; inside functions only. A scalar has
+// no extents: FUSEGEN_SHARED(float, total, );
+#define FUSEGEN_SHARED(type, name, extents)                                               \
+  typedef type name##_shared_type extents;                                                \
+  static thread_local fusegen_emulator::SharedVariable<name##_shared_type> name##_shared; \
+  name##_shared_type& name = name##_shared.get()
+
+inline unsigned char* fusegen_dynamic_shared() {
+  fusegen_emulator::Worker& w = *fusegen_emulator::worker;
+  unsigned char* memory = w.blocks[fusegen_emulator::current_rank()].dynamic_shared;
+  if (!memory)
+    fusegen_emulator::fail(fusegen_emulator::kAssertion, "dynamic shared memory: launched with 0 bytes of it");
+  return memory;
+}
