@@ -2,7 +2,7 @@
 
 Statistics are the mean and the biased variance, in one pass over the input, without cancellation (squared deviations,
 not squares); halves are computed in float32 and rounded once. ``weight`` and ``bias`` may be None and may be of a wider
-dtype than the input, whose dtype the result has.
+dtype than the input, whose dtype the result has. A dense input's layout is kept, where torch's answer is row-major.
 """
 
 from __future__ import annotations

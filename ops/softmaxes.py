@@ -1,7 +1,8 @@
 """Softmax and what belongs to it, with torch's names, arguments and defaults.
 
-``dim=None`` is torch's legacy choice: dimension 0 of a tensor of rank 0, 1 or 3, else 1. ``dtype``: the input is cast
-first. A slice that is -infinity throughout gives NaN, as in torch, and so does one that holds +infinity or NaN.
+``dim=None`` is torch's legacy choice, without its warning: dimension 0 of a tensor of rank 0, 1 or 3, else 1. With
+``dtype`` the input is cast first. A slice that is -infinity throughout gives NaN, as in torch, and so does one that
+holds +infinity or NaN.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def log_softmax(
 def logsumexp(input: fg.Tensor, dim: fg.Const, keepdim: bool = False) -> fg.Tensor:
     """log(sum(exp(x))) over ``dim``, an int or several, as max(x) + log(sum(exp(x - max(x)))); integers as floats.
 
-    -infinity where all are, infinity where one is. Source: torch.logsumexp.
+    Infinite where torch's is; no gradient flows there, where torch's is NaN. Source: torch.logsumexp.
     """
     x = input if input.dtype.is_float else fg.cast(input, fg.float32)
     return fg.logsumexp(x, dim, keepdim)

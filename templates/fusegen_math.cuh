@@ -57,6 +57,8 @@ FG_DEVICE float divide_by_count(float x, float n) {
 #endif
 }
 
+FG_DEVICE double divide_by_count(double x, double n) { return x / n; }
+
 template <typename T> FG_DEVICE T square(T x) { return x * x; }
 template <int N, typename T> FG_DEVICE T powi(T x) {
   if (N == 1) return x;

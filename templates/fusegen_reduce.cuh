@@ -41,30 +41,47 @@ template <typename T> struct Product {
 
 // The sum of squared deviations from the mean. Elements come one by one (Welford's update), or twice where they are at
 // hand: see() all, settle(), take() all. States merge as Chan, Golub and LeVeque do it.
+// The mean is a number and what rounding took off it: far from zero, means differ by less than their last bit.
 template <typename T> struct Moments {
-  T count = 0, mean = 0, deviation = 0;
+  T count = 0, mean = 0, rest = 0, deviation = 0;
   FG_DEVICE void add(T x) {
     count += 1;
-    const T delta = x - mean;
-    mean += delta / count;
-    deviation += delta * (x - mean);
+    const T delta = x - mean - rest;
+    move(divide_by_count(delta, count));
+    deviation += delta * (x - mean - rest);
   }
   FG_DEVICE void see(T x) {
     count += 1;
     mean += x;
   }
-  FG_DEVICE void settle() { mean = count == 0 ? T(0) : mean / count; }
-  FG_DEVICE void take(T x) { deviation += (x - mean) * (x - mean); }
+  FG_DEVICE void settle() { mean = count == 0 ? T(0) : divide_by_count(mean, count); }
+  FG_DEVICE void take(T x) {
+    const T away = x - mean;
+    rest += away;
+    deviation += away * away;
+  }
   FG_DEVICE void take_fast(T x) { take(x); }
+  FG_DEVICE void finish() {
+    const T sum = rest, share = count == 0 ? T(0) : divide_by_count(sum, count);
+    deviation -= sum * share;
+    rest = 0;
+    move(share);
+  }
   FG_DEVICE void merge(const Moments& other) {
     if (other.count == 0) return;
-    const T total = count + other.count, share = other.count / total, delta = other.mean - mean;
+    const T total = count + other.count, share = divide_by_count(other.count, total);
+    const T delta = other.mean - mean + (other.rest - rest);
     deviation += other.deviation + delta * delta * count * share;
-    mean += delta * share;
+    move(delta * share);
     count = total;
   }
+  FG_DEVICE void move(T by) {
+    const T step = rest + by, moved = mean + step;
+    rest = step - (moved - mean);
+    mean = moved;
+  }
   FG_DEVICE T result() const { return deviation; }
-  FG_DEVICE T partner() const { return mean * count; }  // the sum
+  FG_DEVICE T partner() const { return mean * count + rest * count; }  // the sum
 };
 
 template <typename T> FG_DEVICE T smallest();
@@ -84,6 +101,7 @@ template <typename T> struct SumExp {
   FG_DEVICE void settle() { top = maximum(top, smallest<T>()); }  // finite, so that exp(-inf - top) is zero
   FG_DEVICE void take(T x) { sum += exp_of(x - top); }
   FG_DEVICE void take_fast(T x) { sum += fast_exp_from_top(x - top); }
+  FG_DEVICE void finish() {}
   FG_DEVICE void merge(const SumExp& other) {
     if (other.sum != 0) merge_scaled(other.top, other.sum);
   }
@@ -154,13 +172,25 @@ template <int Lanes, typename T> FG_DEVICE SumExp<T> lanes_merge(SumExp<T> state
   state.top = highest_top;
   return state;
 }
-template <int Lanes, typename T> FG_DEVICE Moments<T> lanes_merge(Moments<T> state) {
-  const T count = lanes_sum<Lanes>(state.count);
-  const T mean = count == 0 ? T(0) : lanes_sum<Lanes>(state.count * state.mean) / count, delta = state.mean - mean;
-  state.deviation = lanes_sum<Lanes>(state.deviation + state.count * delta * delta);
-  state.count = count;
-  state.mean = mean;
-  return state;
+// Many at once, relative to one of the means: differences of means are small and exact where means are neither.
+template <typename T> FG_DEVICE T away_from(const Moments<T>& state, T pivot) {
+  return state.count == 0 ? T(0) : state.mean - pivot + state.rest;
+}
+template <typename T> FG_DEVICE Moments<T> around(T pivot, T count, T weighted, T deviation) {
+  Moments<T> total;
+  const T away = count == 0 ? T(0) : divide_by_count(weighted, count);
+  total.count = count;
+  total.mean = pivot;
+  total.deviation = deviation - weighted * away;
+  total.move(away);
+  return total;
+}
+template <int Lanes, typename T> FG_DEVICE Moments<T> lanes_merge(const Moments<T>& state) {
+  Maximum<T> highest_mean;
+  if (state.count != 0) highest_mean.add(state.mean);
+  const T count = lanes_sum<Lanes>(state.count), top = lanes_merge<Lanes>(highest_mean).value;
+  const T pivot = count == 0 ? T(0) : top, away = away_from(state, pivot), weighted = state.count * away;
+  return around(pivot, count, lanes_sum<Lanes>(weighted), lanes_sum<Lanes>(state.deviation + weighted * away));
 }
 
 template <typename S> FG_DEVICE S merged(const Stored<S>* states, int count) {
@@ -175,18 +205,17 @@ template <typename T> FG_DEVICE SumExp<T> merged(const Stored<SumExp<T>>* states
   return total;
 }
 template <typename T> FG_DEVICE Moments<T> merged(const Stored<Moments<T>>* states, int count) {
-  Moments<T> total;
+  const T pivot = states[0].get().mean;
+  T elements = 0, weighted = 0, deviation = 0;
+#pragma unroll
   for (int i = 0; i < count; ++i) {
     const Moments<T> state = states[i].get();
-    total.count += state.count;
-    total.mean += state.count * state.mean;
+    const T away = away_from(state, pivot);
+    elements += state.count;
+    weighted += state.count * away;
+    deviation += state.deviation + state.count * away * away;
   }
-  total.settle();
-  for (int i = 0; i < count; ++i) {
-    const Moments<T> state = states[i].get();
-    total.deviation += state.deviation + state.count * (state.mean - total.mean) * (state.mean - total.mean);
-  }
-  return total;
+  return around(pivot, elements, weighted, deviation);
 }
 
 // State of a block of Threads (a multiple of 32), in the first thread.

@@ -25,7 +25,7 @@ for name in $parts; do
   case $name in
     tests)
       # Kernels run on the GPU; the emulator's own tests, which are about the CPU, are not part of this.
-      FUSEGEN_TEST_DEVICE=cuda part tests python3 -m pytest -n 12 -q -p no:cacheprovider --ignore tests/test_emulator.py \
+      FUSEGEN_TEST_DEVICE=cuda part tests python3 -m pytest -n 12 -q -p no:cacheprovider --ignore-glob "tests/test_emulator*" \
         -m "not cpu" tests
       ;;
     sanitizer)
@@ -40,7 +40,7 @@ for name in $parts; do
       ;;
     large) part large python3 tools/gpu_large.py ;;
     bench) part bench python3 -m tools.bench --write "$OUT/performance.md" ;;
-    quick) part quick python3 -m tools.bench --quick ;;
+    quick) part quick python3 -m tools.bench --no-peers ;;
     accuracy)
       part accuracy python3 -m tools.accuracy
       cp docs/accuracy.md "$OUT/accuracy.md"

@@ -49,6 +49,25 @@ def torch_cell(gates: Any, c0: Any) -> Any:
     return c.tanh() * o.sigmoid(), c
 
 
+# Rows that a thread, a warp, a block, and clusters of 2 to 16 blocks share; more rows than blocks that sweep over them.
+ROWS = ((5, 7), (300, 100), (900, 256), (2000, 1024), (33, 4097), (700, 8192), (40, 20000), (20, 50257), (9, 262144))
+
+
+def check_rows(dtype: torch.dtype) -> int:
+    """Norms and softmax over rows of every size, and sums over several sets of axes in one pass."""
+    for m, n in ROWS:
+        x, w, b = (_tensor(shape, dtype, "dense") for shape in ((m, n), (n,), (n,)))
+        check(
+            lambda x, w, b: fg.ops.layer_norm(x, (x.shape[-1],), w, b),
+            lambda x, w, b: torch.nn.functional.layer_norm(x, (x.shape[-1],), w, b), x, w, b,
+        )  # fmt: skip
+        check(lambda x: fg.ops.softmax(x, -1), lambda x: torch.softmax(x, -1), x)
+    x, y, w = (_tensor(shape, dtype, "dense") for shape in ((16, 1, 1, 1), (16, 3, 40, 52), (3, 1, 52)))
+    check(blend, torch.lerp, x, y, w)
+    check(lambda x: fg.ops.softmax(x, 1), lambda x: torch.softmax(x, 1), _tensor((7, 21, 500), dtype, "dense"))
+    return 2 * len(ROWS) + 2
+
+
 def _tensor(shape: tuple[int, ...], dtype: torch.dtype, layout: str) -> torch.Tensor:
     if layout == "turned":
         return torch.randn(shape[::-1], device="cuda").to(dtype).permute(*range(len(shape))[::-1])
@@ -95,6 +114,7 @@ def main() -> None:
             rms, lambda x, w: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w,
             _tensor((33, 1000), dtype, "dense"), _tensor((1000,), dtype, "dense"),
         )  # fmt: skip
+        count += check_rows(dtype)
         check(cell, torch_cell, _tensor((17, 128), dtype, "dense"), _tensor((17, 32), dtype, "dense"))
         count += 3
     torch.cuda.synchronize()

@@ -38,7 +38,7 @@ _ROWS = (
     Monoid("max", "Maximum", 1, "top", "takes the maximum"),
     Monoid("min", "Minimum", 1, "bottom", "takes the minimum"),
     # sum((x - mean(x))^2) in one pass, by Welford's update and Chan's merge (Chan, Golub, LeVeque 1983).
-    Monoid("squared_deviation", "Moments", 3, "deviation", "sums squared deviations", partner="sum"),
+    Monoid("squared_deviation", "Moments", 4, "deviation", "sums squared deviations", partner="sum"),
     # sum(exp(x - max(x))) in one pass: the sum is rescaled whenever the maximum grows (Milakov, Gimelshein 2018).
     Monoid("sum_exp", "SumExp", 2, "sum_exp", "sums exponentials relative to their maximum", partner="max"),
 )

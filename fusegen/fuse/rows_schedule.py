@@ -38,8 +38,8 @@ BYTES_AHEAD, BYTES_ALONE = 64, 64
 # Bytes of a row a thread from which on they are staged in shared memory, and the most that a block can have there.
 STAGED_FROM, MOST_STAGED = 64, 44 * 1024
 REGISTERS = 65536
-# Vectors a thread where it also keeps sums for each of its positions.
-SUMMED_AHEAD = 2
+# Bytes of sums that a thread keeps beside.
+SUMS_AHEAD = 128
 # Most bytes of raw operands and of column sums that a thread holds.
 MOST_RAW, MOST_SUMS = 256, 256
 # Threads to which a block grows before more blocks share a row, and after.
@@ -129,7 +129,7 @@ def _shape(kernel: RowKernel, vectors: int, m: int, width: int, vector: int, chi
     """``vectors``: in a row; ``width``: bytes of all streams that one vector stands for."""
     sums = sum(r.expr.dtype.size for r in kernel.columns) * vector
     most = max(1, min(MOST_RAW // width, MOST_SUMS // sums if sums else MOST_RAW))
-    wanted = max(1, min(most, SUMMED_AHEAD if sums else BYTES_AHEAD // width))
+    wanted = max(1, min(most, BYTES_AHEAD // width, SUMS_AHEAD // sums if sums else most))
     side = SHORT_SWEEP if sums else SHORT_BLOCK
     if kernel.pieces:
         return _piece(vectors, wanted, side)
@@ -141,7 +141,7 @@ def _shape(kernel: RowKernel, vectors: int, m: int, width: int, vector: int, chi
     while cluster <= chip.cluster:
         per_block = -(-vectors // cluster)
         limit = WIDE if cluster == 1 else WIDE_SHARED
-        for repeat in range(wanted, (wanted if sums else min(most, 2 * wanted)) + 1):
+        for repeat in range(wanted, (wanted if sums and vector > 1 else min(most, 2 * wanted)) + 1):
             threads = _whole_warps(per_block, repeat)
             if threads <= limit:
                 return _Shape(threads, repeat, cluster, max(1, side // threads) if cluster == 1 else 1)

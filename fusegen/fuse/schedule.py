@@ -319,9 +319,10 @@ def _reduction(
     fast = len(kept) - 1 if along_kept else len(loops) - 1
     vector, placements = lanes(kernel, loops, fast, buffers)
     threads = THREADS if along_kept else min(THREADS, max(TILE, -(-n // (vector * TILE)) * TILE))
-    if (
-        along_kept and n <= SHORT_COLUMN and m >= SHORT_COLUMN_RESULTS
-    ):  # few elements a result: rather more threads for each than a second kernel
+    while along_kept and vector > 1 and TILE * vector > m:  # no lane of a warp without results
+        vector, placements = lanes(kernel, loops, fast, buffers, vector // 2)
+    # Few elements for each of many results: rather more threads a result than a second kernel.
+    if along_kept and n <= SHORT_COLUMN and m >= SHORT_COLUMN_RESULTS:
         while vector > 1 and m // (TILE * vector) < WANTED_BLOCKS // 8:
             vector, placements = lanes(kernel, loops, fast, buffers, vector // 2)
         threads = min(4 * THREADS, max(THREADS, 1 << (n // 8 * TILE).bit_length()))

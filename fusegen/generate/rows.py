@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fusegen.core.ir import Let, Operand, Output, Reduce, Tensorlike
+from fusegen.core.ir import Call, Const, Let, Operand, Output, Reduce, Ref, Tensorlike, refs
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Position
 from fusegen.fuse.rows import RowKernel, Stage
@@ -214,14 +214,15 @@ class Rows(View):
     def _stage(self, stage: Stage) -> dict[str, Any]:
         """The walks of a stage. Where nothing waits for it, everything else is done on the same walk."""
         kernel, partners = self.kernel, self._partners(stage)
-        accumulators = [Accumulator(r) for r in stage.reduces if r.name not in partners]
+        picks = {r.name: pick for r in stage.reduces if (pick := self._pick(r)) and not kernel.pieces}
+        accumulators = [Accumulator(r) for r in stage.reduces if r.name not in partners and r.name not in picks]
         coupled = [a for a in accumulators if a.is_coupled]
         if kernel.pieces:
             lets = list(dict.fromkeys([*stage.lets, *kernel.body]))
             view = self._walk(lets, [*kernel.pointwise, *kernel.columns, *stage.reduces])
             self._end_of_walk(view)
         else:
-            view = self._walk(stage.lets, stage.reduces)
+            view = self._walk(stage.lets, [r for r in stage.reduces if r.name not in picks])
         texts = {a.name: self.printer.text(a.reduce.expr) for a in accumulators}
         view["inner"] += [
             f"{a.variable}.see({texts[a.name]});" if a in coupled else a.add(texts[a.name]) for a in accumulators
@@ -237,9 +238,42 @@ class Rows(View):
             "settle": [f"{a.variable}.settle();" for a in coupled]
             + (["fg::read_again();"] if coupled and self.schedule.staged else []),
             "again": again,
-            "combine": self._combine(accumulators) + [Accumulator(of).partner(name) for name, of in partners.items()],
+            "combine": [f"{a.variable}.finish();" for a in coupled]
+            + self._combine(accumulators)
+            + [Accumulator(of).partner(name) for name, of in partners.items()]
+            + [line for pick in picks.values() for line in pick],
             "after": self.lets(stage.after),
         }
+
+    def _pick(self, reduce: Reduce) -> list[str] | None:
+        """A sum with one term, ``where(index == place, x, 0)``, as one access: the element at ``place``, if any."""
+        expr, plan = reduce.expr, self.schedule
+        if reduce.kind != "sum" or not isinstance(expr, Call) or expr.function != "where" or plan.inner != 1:
+            return None
+        test, value, other = expr.args
+        if not (isinstance(test, Call) and test.function == "eq" and isinstance(other, Const) and other.value == 0):
+            return None
+        places = [arg for arg in test.args if not (isinstance(arg, Ref) and arg.name.startswith("@index_"))]
+        operand = next((o for o in self.kernel.tensors if o.ref is value), None)
+        if operand is None or len(places) != 1 or any(self._along(ref) for ref in refs(places[0])):
+            return None
+        at, name, ctype = f"{reduce.name}_at", operand.name, reduce.expr.dtype.ctype
+        step = {"1": at, "s": f"{at} * {stem(name)}_stride{self.fast}"}.get(plan.placement(name).moves[self.fast])
+        if step is None:
+            return None
+        offset = " + ".join(term for term in (self.offset(name, self.kept_loops), step) if term)
+        return [
+            f"const int64_t {at} = {self.printer.text(places[0])};",
+            f"{ctype} {reduce.name} = 0;",
+            *self.access(f"if (0 <= {at} && {at} < n) {reduce.name} = fg::load({{}});", name, offset),
+        ]
+
+    def _along(self, ref: Ref) -> bool:
+        """Whether a value changes within a row."""
+        if any(ref.name == o.name for o in self.kernel.operands):
+            return bool(self.moving([ref.name], self.over_loops))
+        lets = {let.name for stage in self.kernel.stages for let in stage.lets} | {let.name for let in self.kernel.body}
+        return ref.name in lets
 
     @staticmethod
     def _partners(stage: Stage) -> dict[str, Reduce]:

@@ -170,5 +170,5 @@ class View:
         line = f"fg::store({self.pointer(output.name, offset)}, {value});"
         if len(line) + self.indent <= WIDTH:
             return [line]
-        named = f"const {output.expr.dtype.ctype} {output.name} = {value};"
-        return [named, *self.access(f"fg::store({{}}, {output.name});", output.name, offset)]
+        named = [] if value == output.name else [f"const {output.expr.dtype.ctype} {output.name} = {value};"]
+        return [*named, *self.access(f"fg::store({{}}, {output.name});", output.name, offset)]

@@ -99,4 +99,5 @@ def _explain_rows(kernel: RowKernel, schedule: Schedule) -> str:
         who = f"{schedule.cluster} blocks of {schedule.threads} threads"
     else:
         who = f"{schedule.threads} threads" if schedule.threads > 1 else "a thread"
-    return f"rows: {who} a row over {over}, which stays in registers: read once{along}"
+    where = "shared memory" if schedule.staged else "registers"
+    return f"rows: {who} a row over {over}, which stays in {where}: read once{along}"

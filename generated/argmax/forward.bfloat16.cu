@@ -45,7 +45,7 @@ void argmax_forward_bf16_top_finish(const fg::Maximum<float>* __restrict__ top_p
 }
 
 // argmax, forward                                             declared in ops/reductions.py
-//   value = (0 * D0 + @index_d0) * D1 + @index_d1
+//   value = (0 * D0 + index(d0)) * D1 + index(d1)
 //   bottom = min[d0, d1](where(input == top or input != input, value, 9223372036854775807))
 //   out = bottom
 // whole: one pass adds up everything; cut into pieces that a second kernel adds up in order

@@ -45,7 +45,7 @@ void argmin_forward_bf16_bottom_finish(const fg::Minimum<float>* __restrict__ bo
 }
 
 // argmin, forward                                             declared in ops/reductions.py
-//   value = (0 * D0 + @index_d0) * D1 + @index_d1
+//   value = (0 * D0 + index(d0)) * D1 + index(d1)
 //   bottom_2 = min[d0, d1](where(input == bottom or input != input, value, 9223372036854775807))
 //   out = bottom_2
 // whole: one pass adds up everything; cut into pieces that a second kernel adds up in order

@@ -8,7 +8,7 @@
 //   deviation = squared_deviation[d0, d2, d3](input)
 //   prod_weight = rsqrt(deviation / value + eps) * weight
 //   out = (input - total / value) * prod_weight + bias
-// rows: 4 blocks of 224 threads a row over D0, D2, D3, which stays in registers: read once
+// rows: 4 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
 extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 6)
 void batch_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1, D2, D3]
                             const float* __restrict__ weight_ptr,  // [D1]
@@ -59,6 +59,7 @@ void batch_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1, D
       deviation_state.take(input);
     }
   }
+  deviation_state.finish();
   fg::cluster_merge<224, 0>(link, deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();

@@ -43,7 +43,7 @@
 //   d_input = sum_2 + diff_input * (sum_deviation * 2) + sum_total
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
-// rows: 8 blocks of 224 threads a row over D0, D2, D3, which stays in registers: read once
+// rows: 8 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
 extern "C" __global__ FUSEGEN_CLUSTER(8) __launch_bounds__(224, 6)
 void batch_norm_hardswish_backward_f32(const float* __restrict__ input_ptr,      // [D0, D1, D2, D3]
                                        const float* __restrict__ weight_ptr,     // [D1]

@@ -13,7 +13,7 @@
 //   result_ = diff_input * (rsqrt_value * weight) + bias
 //   chosen_result = where(sum_bias < 3, result_ * (result_ + 3) / 6, result_)
 //   out = where(sum_bias <= -3, 0 * result_, chosen_result)
-// rows: 4 blocks of 224 threads a row over D0, D2, D3, which stays in registers: read once
+// rows: 4 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
 extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 6)
 void batch_norm_hardswish_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1, D2, D3]
                                       const float* __restrict__ weight_ptr,  // [D1]
@@ -64,6 +64,7 @@ void batch_norm_hardswish_forward_f32(const float* __restrict__ input_ptr,   // 
       deviation_state.take(input);
     }
   }
+  deviation_state.finish();
   fg::cluster_merge<224, 0>(link, deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();

@@ -12,7 +12,7 @@
 //   sum_bias = y * weight + bias
 //   result_ = diff_input * (rsqrt_value * weight) + bias
 //   out = where(sum_bias <= 0, 0, where(sum_bias >= 6, 6, result_))
-// rows: 2 blocks of 224 threads a row over D0, D2, D3, which stays in registers: read once
+// rows: 2 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 6)
 void batch_norm_relu6_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D2, D3]
                                    const bf16* __restrict__ weight_ptr,  // [D1]
@@ -63,6 +63,7 @@ void batch_norm_relu6_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0,
       deviation_state.take_fast(input);
     }
   }
+  deviation_state.finish();
   fg::cluster_merge<224, 0>(link, deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();

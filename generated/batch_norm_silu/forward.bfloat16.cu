@@ -9,7 +9,7 @@
 //   prod_weight = rsqrt(deviation / value + eps) * weight
 //   result_ = (input - total / value) * prod_weight + bias
 //   out = result_ * sigmoid(result_)
-// rows: 2 blocks of 224 threads a row over D0, D2, D3, which stays in registers: read once
+// rows: 2 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 6)
 void batch_norm_silu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D2, D3]
                                   const bf16* __restrict__ weight_ptr,  // [D1]
@@ -60,6 +60,7 @@ void batch_norm_silu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 
       deviation_state.take_fast(input);
     }
   }
+  deviation_state.finish();
   fg::cluster_merge<224, 0>(link, deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();

@@ -7,7 +7,7 @@
 //   prod_d_out = d_out * (1 / float32(total_2))
 //   top_2 = barrier(top)
 //   prod = prod_d_out * (1 / sum_exp) * exp(input - top_2)
-//   chosen_divisor = where(divisor, where(@index_d1 == target, -prod_d_out, -0), 0)
+//   chosen_divisor = where(divisor, where(index(d1) == target, -prod_d_out, -0), 0)
 //   d_input = chosen_divisor + where(divisor, prod, 0)
 // elementwise: 8 elements a thread; target, top, sum_exp broadcast; @index_d1 gathered element by element; d_out,
 //     total_2 the same for all

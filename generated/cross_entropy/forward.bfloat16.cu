@@ -5,8 +5,8 @@
 // cross_entropy, forward                                      declared in ops/classes.py
 //   top = max[d1](input)
 //   sum_exp = sum_exp[d1](input)
-//   picked = sum[d1](where(@index_d1 == target, input, 0))
-// rows: 96 threads a row over D1, which stays in registers: read once
+//   picked = sum[d1](where(index(d1) == target, input, 0))
+// rows: 96 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(96, 14)
 void cross_entropy_forward_bf16_top_and_2_more(const bf16* __restrict__ input_ptr,      // [D0, D1]
                                                const int64_t* __restrict__ target_ptr,  // [D0]
@@ -29,18 +29,13 @@ void cross_entropy_forward_bf16_top_and_2_more(const bf16* __restrict__ input_pt
   fg::await_loads();
 
   fg::SumExp<float> sum_exp_state;
-  float picked = 0;
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
-    const int at = 8 * (96 * part + threadIdx.x);
-    const int j1 = at;
     const auto input_v = fg::widen(input_row[part][thread]);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      const int64_t index_d1 = j1 + k;
       sum_exp_state.see(input);
-      picked += index_d1 == target ? input : 0.0f;
     }
   }
   sum_exp_state.settle();
@@ -54,10 +49,13 @@ void cross_entropy_forward_bf16_top_and_2_more(const bf16* __restrict__ input_pt
       sum_exp_state.take_fast(input);
     }
   }
+  sum_exp_state.finish();
   fg::row_merge<96, 1, 0>(sum_exp_state);
-  fg::row_sum<96, 1, 1>(picked);
   const float sum_exp = sum_exp_state.result();
   const float top = sum_exp_state.partner();
+  const int64_t picked_at = target;
+  float picked = 0;
+  if (0 <= picked_at && picked_at < n) picked = fg::load(input_ptr + j0 * input_stride0 + picked_at);
 
   if (threadIdx.x == 0) {
     fg::store(top_ptr + j0, top);

@@ -66,6 +66,7 @@ void group_norm_relu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 
       deviation_state.take_fast(input);
     }
   }
+  deviation_state.finish();
   fg::cluster_merge<224, 0>(link, deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();

@@ -13,7 +13,7 @@
 //   prod = sum_deviation * 0.5 * weight * rsqrt_value^3 * 1
 //   sum = d_out * prod_weight + -(diff_input * (prod * 2 * ratio_value))
 //   d_input = sum + sum_total * (-(prod_weight * ratio_value))
-// rows: 224 threads a row over D2, D3, which stays in registers: read once
+// rows: 224 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
 void instance_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       // [D0, D1, D2, D3]
                                          const bf16* __restrict__ weight_ptr,      // [D1]

@@ -8,7 +8,7 @@
 //   deviation = squared_deviation[d2, d3](input)
 //   prod_weight = rsqrt(deviation / value + eps) * weight
 //   out = (input - total / value) * prod_weight + bias
-// rows: 128 threads a row over D2, D3, which stays in registers: read once
+// rows: 128 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(128, 10)
 void instance_norm_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D2, D3]
                                 const bf16* __restrict__ weight_ptr,  // [D1]
@@ -62,6 +62,7 @@ void instance_norm_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1
       deviation_state.take_fast(input);
     }
   }
+  deviation_state.finish();
   fg::row_merge<128, 1, 0>(deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();

@@ -18,7 +18,7 @@
 //   sum_total = sum[d2, d3](d_out * where(above_result, -(prod_weight / value), -(prod_2 / value)))
 //   prod_d_out = d_out * where(above_result, prod_weight, prod_2)
 //   d_input = prod_d_out + diff_input * (sum_deviation * 2) + sum_total
-// rows: 224 threads a row over D2, D3, which stays in registers: read once
+// rows: 224 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
 void instance_norm_leaky_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       // [D0, D1, D2, D3]
                                                     const bf16* __restrict__ weight_ptr,      // [D1]

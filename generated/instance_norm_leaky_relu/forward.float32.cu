@@ -11,7 +11,7 @@
 //   y = diff_input * rsqrt_value
 //   result_ = diff_input * (rsqrt_value * weight) + bias
 //   out = where(y * weight + bias > 0, result_, negative_slope * result_)
-// rows: 224 threads a row over D2, D3, which stays in registers: read once
+// rows: 224 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
 void instance_norm_leaky_relu_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1, D2, D3]
                                           const float* __restrict__ weight_ptr,  // [D1]
@@ -66,6 +66,7 @@ void instance_norm_leaky_relu_forward_f32(const float* __restrict__ input_ptr,  
       deviation_state.take(input);
     }
   }
+  deviation_state.finish();
   fg::row_merge<224, 1, 0>(deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();

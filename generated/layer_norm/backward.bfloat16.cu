@@ -15,8 +15,8 @@
 //   d_input = sum + sum_total * (-(rsqrt_value * ratio))
 //   sum_d_weight = sum[d0](d_out * (diff_input * rsqrt_value))
 //   sum_d_bias = sum[d0](d_out)
-// rows: 192 threads a row over D1, which stays in registers: read once; sum_d_weight, sum_d_bias added up over the rows
-//     of a group, then over groups by a second kernel
+// rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added up over the
+//     rows of a group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(192, 4)
 void layer_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,             // [D0, D1]
                                       const bf16* __restrict__ weight_ptr,            // [D1]

@@ -7,7 +7,7 @@
 //   deviation = squared_deviation[d1](input)
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
 //   out = (input - total / float32(D1)) * rsqrt_value * weight + bias
-// rows: 192 threads a row over D1, which stays in registers: read once
+// rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
 void layer_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
                             const float* __restrict__ weight_ptr,  // [D1]
@@ -48,6 +48,7 @@ void layer_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
       deviation_state.take(input);
     }
   }
+  deviation_state.finish();
   fg::row_merge<192, 1, 0>(deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();

@@ -31,8 +31,8 @@
 //   d_input = prod_d_out_2 + diff_input * (sum_deviation * 2) + sum_total
 //   sum_d_weight = sum[d0](d_out * (prod_4_2 + diff_input * erfc_value * prod_rsqrt_value_2))
 //   sum_d_bias = sum[d0](d_out * (prod_result_3 * exp_value + 0.5 * erfc_value))
-// rows: 2 blocks of 192 threads a row over D1, which stays in registers: read once; sum_d_weight, sum_d_bias added up
-//     over the rows of a group, then over groups by a second kernel
+// rows: 2 blocks of 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added
+//     up over the rows of a group, then over groups by a second kernel
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(192, 5)
 void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
                                           const float* __restrict__ weight_ptr,           // [D1]

@@ -8,7 +8,7 @@
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
 //   result_ = (input - total / float32(D1)) * rsqrt_value * weight + bias
 //   out = 0.5 * result_ * erfc(-0.7071067811865476 * result_)
-// rows: 192 threads a row over D1, which stays in registers: read once
+// rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
 void layer_norm_gelu_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
                                  const float* __restrict__ weight_ptr,  // [D1]
@@ -49,6 +49,7 @@ void layer_norm_gelu_forward_f32(const float* __restrict__ input_ptr,   // [D0, 
       deviation_state.take(input);
     }
   }
+  deviation_state.finish();
   fg::row_merge<192, 1, 0>(deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();

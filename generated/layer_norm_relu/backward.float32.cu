@@ -19,8 +19,8 @@
 //   d_input = chosen + diff_input * (sum_deviation * 2) + sum_total
 //   sum_d_weight = sum[d0](where(below_result, 0, d_out * prod_rsqrt_value))
 //   sum_d_bias = sum[d0](where(below_result, 0, d_out))
-// rows: 2 blocks of 192 threads a row over D1, which stays in registers: read once; sum_d_weight, sum_d_bias added up
-//     over the rows of a group, then over groups by a second kernel
+// rows: 2 blocks of 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added
+//     up over the rows of a group, then over groups by a second kernel
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(192, 5)
 void layer_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
                                           const float* __restrict__ weight_ptr,           // [D1]

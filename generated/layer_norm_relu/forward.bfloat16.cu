@@ -8,7 +8,7 @@
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
 //   result_ = (input - total / float32(D1)) * rsqrt_value * weight + bias
 //   out = where(result_ <= 0, 0, result_)
-// rows: 96 threads a row over D1, which stays in registers: read once
+// rows: 96 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(96, 14)
 void layer_norm_relu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
                                   const bf16* __restrict__ weight_ptr,  // [D1]
@@ -49,6 +49,7 @@ void layer_norm_relu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 
       deviation_state.take_fast(input);
     }
   }
+  deviation_state.finish();
   fg::row_merge<96, 1, 0>(deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();

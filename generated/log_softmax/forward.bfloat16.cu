@@ -5,7 +5,7 @@
 //   top = max[d1](input)
 //   sum_exp = sum_exp[d1](input)
 //   out = input - barrier(top) - log(sum_exp)
-// rows: 96 threads a row over D1, which stays in registers: read once
+// rows: 96 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(96, 14)
 void log_softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
                               bf16* __restrict__ out_ptr,          // [D0, D1]
@@ -44,6 +44,7 @@ void log_softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
       sum_exp_state.take_fast(input);
     }
   }
+  sum_exp_state.finish();
   fg::row_merge<96, 1, 0>(sum_exp_state);
   const float sum_exp = sum_exp_state.result();
   const float top = sum_exp_state.partner();

@@ -4,7 +4,7 @@
 
 // nll_loss, backward                                          declared in ops/classes.py
 //   counted = (target != ignore_index) & (target >= 0) & (target < D1)
-//   chosen = where(@index_d1 == target, -(d_out * (1 / float32(total_3))), -0)
+//   chosen = where(index(d1) == target, -(d_out * (1 / float32(total_3))), -0)
 //   d_input = where(counted, chosen, 0)
 // elementwise: 4 elements a thread; target broadcast; @index_d1 gathered element by element; d_out, total_3 the same
 //     for all

@@ -3,7 +3,7 @@
 #include "fusegen.cuh"
 
 // nll_loss, forward                                           declared in ops/classes.py
-//   total = sum[d1](where(@index_d1 == target, input, 0))
+//   total = sum[d1](where(index(d1) == target, input, 0))
 // row: a block sums over D1, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void nll_loss_forward_f32_total(const float* __restrict__ input_ptr,     // [D0, D1]

@@ -10,7 +10,7 @@
 //   sum_total = sum[d1](d_out * where(chosen_total >= eps and chosen_total <= inf, prod_input, 0))
 //   minus = -(input * (sum_total * 1 * 2 / length / length))
 //   d_input = d_out * (1 / length) + minus
-// rows: 192 threads a row over D1, which stays in registers: read once
+// rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
 void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
                              const bf16* __restrict__ d_out_ptr,   // [D0, D1]

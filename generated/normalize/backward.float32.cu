@@ -10,7 +10,7 @@
 //   ratio_length = where(chosen_total >= eps and chosen_total <= inf, prod_input, 0) / length
 //   sum_total = sum[d1](-(d_out * (ratio_length / length)))
 //   d_input = d_out * (1 / length) + input * (sum_total * 2)
-// rows: 256 threads a row over D1, which stays in registers: read once
+// rows: 256 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(256, 5)
 void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
                             const float* __restrict__ d_out_ptr,  // [D0, D1]

@@ -7,7 +7,7 @@
 //   chosen_total = where(same_total, total, sqrt(where(same_total, 1, total)))
 //   length = clamp(chosen_total, eps, inf)
 //   out = input * (1 / length)
-// rows: 96 threads a row over D1, which stays in registers: read once
+// rows: 96 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(96, 14)
 void normalize_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
                             bf16* __restrict__ out_ptr,          // [D0, D1]

@@ -7,7 +7,7 @@
 //   chosen_total = where(same_total, total, sqrt(where(same_total, 1, total)))
 //   length = clamp(chosen_total, eps, inf)
 //   out = input / length
-// rows: 192 threads a row over D1, which stays in registers: read once
+// rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
 void normalize_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
                            float* __restrict__ out_ptr,          // [D0, D1]

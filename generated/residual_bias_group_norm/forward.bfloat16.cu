@@ -85,6 +85,7 @@ void residual_bias_group_norm_forward_bf16(const bf16* __restrict__ input_ptr,  
       deviation_state.take_fast(total_2);
     }
   }
+  deviation_state.finish();
   fg::cluster_merge<224, 0>(link, deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();

@@ -8,7 +8,7 @@
 //   deviation = squared_deviation[d1](total_2)
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
 //   out = (total_2 - total / float32(D1)) * rsqrt_value * weight
-// rows: 192 threads a row over D1, which stays in registers: read once
+// rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
 void residual_bias_layer_norm_forward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1]
                                            const bf16* __restrict__ bias_ptr,      // [D1]
@@ -68,6 +68,7 @@ void residual_bias_layer_norm_forward_bf16(const bf16* __restrict__ input_ptr,  
       deviation_state.take_fast(total_2);
     }
   }
+  deviation_state.finish();
   fg::row_merge<192, 1, 0>(deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();

@@ -8,7 +8,7 @@
 //   sum = total / float32(D1) + 1.1920928955078125e-07
 //   rrms = rsqrt(sum)
 //   out = total_2 * rrms * weight
-// rows: 256 threads a row over D1, which stays in registers: read once
+// rows: 256 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(256, 5)
 void residual_bias_rms_norm_forward_f32(const float* __restrict__ input_ptr,     // [D0, D1]
                                         const float* __restrict__ bias_ptr,      // [D1]

@@ -10,8 +10,8 @@
 //   minus = -(input * (prod * (1 / float32(D1))))
 //   d_input = d_out * (weight * rrms) + minus
 //   sum_d_weight = sum[d0](d_out * (input * rrms))
-// rows: 2 blocks of 192 threads a row over D1, which stays in registers: read once; sum_d_weight added up over the rows
-//     of a group, then over groups by a second kernel
+// rows: 2 blocks of 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight added up over the
+//     rows of a group, then over groups by a second kernel
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(192, 6)
 void rms_norm_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
                                    const float* __restrict__ weight_ptr,           // [D1]

@@ -25,8 +25,8 @@
 //   prod_d_out = d_out * (prod_4 + weight * erfc_value * prod_rrms)
 //   d_input = prod_d_out + input * (sum_total * 2)
 //   sum_d_weight = sum[d0](d_out * (prod_3_2 + input * erfc_value * prod_rrms))
-// rows: 2 blocks of 192 threads a row over D1, which stays in registers: read once; sum_d_weight added up over the rows
-//     of a group, then over groups by a second kernel
+// rows: 2 blocks of 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight added up over the
+//     rows of a group, then over groups by a second kernel
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(192, 6)
 void rms_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
                                         const float* __restrict__ weight_ptr,           // [D1]

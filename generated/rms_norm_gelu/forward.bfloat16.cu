@@ -9,7 +9,7 @@
 //   prod_input_weight = input * weight
 //   erfc_value = erfc(prod_input_weight * (-0.7071067811865476 * rrms))
 //   out = prod_input_weight * erfc_value * (0.5 * rrms)
-// rows: 96 threads a row over D1, which stays in registers: read once
+// rows: 96 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(96, 14)
 void rms_norm_gelu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
                                 const bf16* __restrict__ weight_ptr,  // [D1]

@@ -13,8 +13,8 @@
 //   chosen = where(below_result, 0, d_out * (weight * rrms))
 //   d_input = chosen + input * (sum_total * 2)
 //   sum_d_weight = sum[d0](where(below_result, 0, d_out * prod_input_rrms))
-// rows: 2 blocks of 192 threads a row over D1, which stays in registers: read once; sum_d_weight added up over the rows
-//     of a group, then over groups by a second kernel
+// rows: 2 blocks of 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight added up over the
+//     rows of a group, then over groups by a second kernel
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(192, 6)
 void rms_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
                                         const float* __restrict__ weight_ptr,           // [D1]

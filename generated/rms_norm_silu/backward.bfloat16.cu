@@ -22,8 +22,8 @@
 //   prod_d_out = d_out * (prod_4 + weight * rrms * sigmoid_result)
 //   d_input = prod_d_out + input * (sum_total * 2)
 //   sum_d_weight = sum[d0](d_out * (prod_3 + prod_input_rrms * sigmoid_result))
-// rows: 192 threads a row over D1, which stays in registers: read once; sum_d_weight added up over the rows of a group,
-//     then over groups by a second kernel
+// rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight added up over the rows of a
+//     group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(192, 5)
 void rms_norm_silu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,             // [D0, D1]
                                          const bf16* __restrict__ weight_ptr,            // [D1]

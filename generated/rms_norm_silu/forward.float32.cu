@@ -8,7 +8,7 @@
 //   rrms = rsqrt(sum)
 //   result_ = input * rrms * weight
 //   out = result_ * sigmoid(result_)
-// rows: 192 threads a row over D1, which stays in registers: read once
+// rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
 void rms_norm_silu_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
                                const float* __restrict__ weight_ptr,  // [D1]

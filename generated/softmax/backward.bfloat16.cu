@@ -7,7 +7,7 @@
 //   sum_sum_exp = sum[d1](prod_d_out_exp_value)
 //   minus = -(exp_value * (sum_sum_exp * 1 / sum_exp / sum_exp))
 //   d_input = prod_d_out_exp_value * (1 / sum_exp) + minus
-// rows: 192 threads a row over D1, which stays in registers: read once
+// rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
 void softmax_backward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1]
                            const bf16* __restrict__ d_out_ptr,     // [D0, D1]

@@ -6,7 +6,7 @@
 //   out = exp_value / sum_exp
 //   sum_sum_exp = sum[d1](-(d_out * (out / sum_exp)))
 //   d_input = d_out * out + sum_sum_exp * exp_value
-// rows: 256 threads a row over D1, which stays in registers: read once
+// rows: 256 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(256, 5)
 void softmax_backward_f32(const float* __restrict__ input_ptr,    // [D0, D1]
                           const float* __restrict__ d_out_ptr,    // [D0, D1]

@@ -6,7 +6,7 @@
 //   top = max[d1](x)
 //   sum_exp = sum_exp[d1](x)
 //   out = exp(x - barrier(top)) * (1 / sum_exp)
-// rows: 96 threads a row over D1, which stays in registers: read once
+// rows: 96 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(96, 14)
 void softmin_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
                           bf16* __restrict__ out_ptr,          // [D0, D1]
@@ -47,6 +47,7 @@ void softmin_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
       sum_exp_state.take_fast(x);
     }
   }
+  sum_exp_state.finish();
   fg::row_merge<96, 1, 0>(sum_exp_state);
   const float sum_exp = sum_exp_state.result();
   const float top = sum_exp_state.partner();

@@ -6,7 +6,7 @@
 //   top = max[d1](x)
 //   sum_exp = sum_exp[d1](x)
 //   out = exp(x - barrier(top)) / sum_exp
-// rows: 192 threads a row over D1, which stays in registers: read once
+// rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
 void softmin_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
                          float* __restrict__ out_ptr,          // [D0, D1]
@@ -47,6 +47,7 @@ void softmin_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
       sum_exp_state.take(x);
     }
   }
+  sum_exp_state.finish();
   fg::row_merge<192, 1, 0>(sum_exp_state);
   const float sum_exp = sum_exp_state.result();
   const float top = sum_exp_state.partner();

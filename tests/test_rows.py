@@ -1,0 +1,222 @@
+"""Rows that stay on chip: every way a row is shared, against torch, and what is left to other kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import fusegen as fg
+from fusegen import pipeline
+from fusegen.fuse import rows_schedule
+from fusegen.fuse.rows import RowKernel
+from fusegen.fuse.rows_schedule import Chip
+from fusegen.fuse.schedule import Schedule
+
+pytestmark = pytest.mark.emulator
+
+HOPPER = Chip()
+LENGTHS = [1, 2, 5, 8, 33, 64, 100, 256, 1000, 1024, 4097, 5120]
+
+
+def softmax() -> Any:
+    return fg.op(lambda x: fg.softmax(x, -1))
+
+
+def norm() -> Any:
+    @fg.op
+    def norm(x, w, b, *, eps=0.1):  # type: ignore[no-untyped-def]
+        mean = fg.mean(x, -1, keepdims=True)
+        rstd = fg.rsqrt(fg.var(x, -1, correction=0, keepdims=True) + eps)
+        return (x - mean) * rstd * w + b
+
+    return norm
+
+
+def lerp() -> Any:
+    return fg.op(lambda x, y, w: x + w * (y - x))
+
+
+def torch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x, (x.shape[-1],), w, b, eps=0.1)  # rows of one or two elements are no puzzle then
+
+
+def leaves(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
+    return [torch.randn(shape, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes]
+
+
+def agree(ours: Callable[..., torch.Tensor], theirs: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
+    """Values and all gradients, with a cotangent that is not constant; in half types against float64."""
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    result, truth = ours(*inputs), theirs(*wide)
+    cotangent = torch.randn(truth.shape, dtype=torch.float64)
+    gradients = torch.autograd.grad(result, inputs, cotangent.to(result.dtype))
+    truths = torch.autograd.grad(truth, wide, cotangent.to(result.dtype).double())
+    tolerance = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 2e-2}[result.dtype]
+    for mine, true in zip((result, *gradients), (truth, *truths), strict=True):
+        scale = true.abs().max().clamp(min=1e-3)
+        assert ((mine.double() - true).abs().max() / scale).item() < tolerance
+
+
+def planned(op: Any, *inputs: torch.Tensor, chip: Chip = HOPPER) -> list[Any]:
+    """The kernels of the forward."""
+    traced = op.trace(*inputs)
+    sizes: dict[str, int] = {}
+    for operand, tensor in zip(traced.operands, inputs, strict=True):
+        sizes.update({axis: tensor.shape[d] for d, axis in enumerate(operand.shape) if axis})
+    return pipeline.plan(traced, pipeline.dense_layout(traced, sizes), chip)
+
+
+def row_schedule(op: Any, *inputs: torch.Tensor) -> Schedule:
+    (kernel,) = planned(op, *inputs)
+    assert isinstance(kernel.kernel, RowKernel) and kernel.schedule.template == "rows"
+    found: Schedule = kernel.schedule
+    return found
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+def test_rows_of_any_length(length: int, dtype: torch.dtype) -> None:
+    agree(softmax(), lambda x: x.softmax(-1), *leaves((5, length), dtype=dtype))
+    agree(norm(), torch_norm, *leaves((5, length), (length,), (length,), dtype=dtype))
+
+
+@pytest.mark.parametrize("rows", [1, 3, 16, 300])
+def test_any_number_of_rows(rows: int) -> None:
+    agree(norm(), torch_norm, *leaves((rows, 72), (72,), (72,)))
+    agree(softmax(), lambda x: x.softmax(-1), *leaves((rows, 72)))
+
+
+def test_who_shares_a_row_follows_from_its_length() -> None:
+    def shared(length: int) -> tuple[int, int, int]:
+        found = row_schedule(softmax(), torch.empty(8, length, dtype=torch.bfloat16))
+        return found.threads, found.rows, found.cluster
+
+    assert shared(32) == (1, 128, 1)  # a thread
+    assert shared(1024) == (32, 4, 1)  # a warp
+    assert shared(8192) == (256, 1, 1)  # a block
+    assert shared(32768)[2] > 1  # blocks of a cluster
+    assert shared(262144)[2] == 16
+
+
+@pytest.fixture
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks of one warp, so that short rows already take clusters."""
+    monkeypatch.setattr(rows_schedule, "WIDE", 32)
+    monkeypatch.setattr(rows_schedule, "WIDE_SHARED", 32)
+
+
+@pytest.mark.parametrize("length", [1500, 2048, 4000])
+def test_clusters(small_blocks: None, length: int) -> None:
+    op = norm()
+    inputs = leaves((3, length), (length,), (length,), dtype=torch.float32)
+    assert row_schedule(op, *inputs).cluster > 1
+    agree(op, torch_norm, *inputs)
+    agree(softmax(), lambda x: x.softmax(-1), *leaves((3, length), dtype=torch.float32))
+
+
+def test_a_sweep_in_clusters_over_more_rows_than_places(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_schedule, "CLUSTERED", 16)
+    monkeypatch.setattr(rows_schedule, "SWEEPING", 32)
+    agree(norm(), torch_norm, *leaves((9, 2048), (2048,), (2048,), dtype=torch.float32))
+
+
+def test_without_clusters_long_rows_take_a_kernel_a_reduction() -> None:
+    inputs = [torch.empty(2, 2**20)]
+    kernels = planned(softmax(), *inputs, chip=Chip(cluster=1))
+    assert len(kernels) > 1 and not any(isinstance(k.kernel, RowKernel) for k in kernels)
+
+
+def test_rows_across_memory_take_a_kernel_a_reduction() -> None:
+    def across(x: torch.Tensor) -> torch.Tensor:
+        return x.t()
+
+    x = torch.randn(70, 6, dtype=torch.float64, requires_grad=True)
+    agree(lambda x: softmax()(across(x)), lambda x: across(x).softmax(-1), x)
+    y, w, b = leaves((33, 5), (33,), (33,))
+    agree(lambda y, w, b: norm()(across(y), w, b), lambda y, w, b: torch_norm(across(y), w, b), y, w, b)
+
+
+@pytest.mark.parametrize("dim", [0, 1, (0, 2)])
+def test_one_pass_over_what_does_not_lie_in_rows(dim: Any) -> None:
+    """Coupled reductions where a row is not at hand: the states of sum_exp and squared_deviation merge."""
+    (x,) = leaves((37, 5, 64))
+    agree(fg.op(lambda x: fg.var(x, dim)), lambda x: x.var(dim), x)
+    agree(fg.op(lambda x: fg.logsumexp(x, dim)), lambda x: x.logsumexp(dim), x)
+
+
+@pytest.mark.parametrize(
+    "shapes",
+    [
+        ((16, 1, 1, 1), (16, 3, 20, 24), (3, 1, 24)),  # sums over rows and over pieces of them
+        ((2, 1, 2, 5, 5), (2, 2, 1, 5, 5), (5,)),
+        ((7, 1), (7, 40), (40,)),
+        ((64, 1), (64, 130), (1,)),
+        ((3, 5, 1), (3, 5, 16), (5, 1)),
+    ],
+)
+def test_sums_over_different_axes_share_a_pass(shapes: tuple[tuple[int, ...], ...]) -> None:
+    agree(lerp(), lambda x, y, w: x + w * (y - x), *leaves(*shapes))
+
+
+def test_the_gradients_of_an_interpolation_read_memory_once() -> None:
+    op = lerp()
+    x, y, w = leaves((16, 1, 1, 1), (16, 3, 20, 24), (3, 1, 24))
+    text = op.emit(x, y, w, which="backward")
+    assert text.count("d_out_ptr,") == 1, "one kernel reads the cotangent"
+    assert "sum_d_w_by_group" in text and "sum_d_x_by_piece" in text
+
+
+def test_bias_gradients_of_channels() -> None:
+    op = fg.op(lambda x, b: fg.ops.relu(x + b))
+    agree(op, lambda x, b: torch.relu(x + b), *leaves((9, 5, 7, 8), (5, 1, 1)))
+    agree(op, lambda x, b: torch.relu(x + b), *leaves((40, 96), (96,)))
+
+
+def test_rows_that_hold_infinities() -> None:
+    inf, nan = float("inf"), float("nan")
+    x = torch.tensor([[1.0, -inf, 2.0, 0.0], [-inf, -inf, -inf, -inf], [inf, 1.0, 2.0, 3.0], [nan, 1.0, 2.0, 3.0]])
+    x = x.repeat(1, 40)
+    for dtype in (torch.float32, torch.bfloat16):
+        y = x.to(dtype)
+        torch.testing.assert_close(softmax()(y), y.softmax(-1), equal_nan=True)
+        torch.testing.assert_close(fg.op(lambda x: fg.logsumexp(x, -1))(y), y.logsumexp(-1), equal_nan=True)
+        torch.testing.assert_close(fg.op(lambda x: fg.amax(x, -1))(y), y.amax(-1), equal_nan=True)
+
+
+def test_half_of_a_row_masked_out() -> None:
+    """Threads and blocks that see nothing but minus infinity add nothing."""
+    x = torch.randn(3, 2048)
+    x[:, 700:] = -float("inf")
+    torch.testing.assert_close(softmax()(x), x.softmax(-1))
+
+
+def test_statistics_of_large_offsets() -> None:
+    for length in (100, 1000, 5000):
+        x = 1e8 + torch.randn(4, length, dtype=torch.float64)
+        torch.testing.assert_close(fg.op(lambda x: fg.var(x, -1))(x), x.var(-1), rtol=1e-6, atol=0)
+        y = (1e4 + torch.randn(4, length)).float()
+        # In float32 a mean near 1e4 is known to 1e-3 only; squares of differences from it still add up right.
+        torch.testing.assert_close(fg.op(lambda x: fg.var(x, -1))(y).double(), y.double().var(-1), rtol=2e-4, atol=0)
+
+
+def test_the_same_bits_every_time() -> None:
+    op = norm()
+    inputs = leaves((300, 520), (520,), (520,), dtype=torch.float32)
+    cotangent = torch.randn(300, 520)
+
+    def run() -> list[torch.Tensor]:
+        return list(torch.autograd.grad(op(*inputs), inputs, cotangent))
+
+    first = run()
+    for _ in range(3):
+        assert all(torch.equal(a, b) for a, b in zip(run(), first, strict=True))
+
+
+def test_second_derivatives() -> None:
+    x, w, b = leaves((3, 9), (9,), (9,))
+    torch.autograd.gradgradcheck(norm(), (x, w, b))
+    torch.autograd.gradgradcheck(softmax(), (x,))
