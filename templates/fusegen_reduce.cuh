@@ -186,10 +186,9 @@ template <typename T> FG_DEVICE Moments<T> around(T pivot, T count, T weighted, 
   return total;
 }
 template <int Lanes, typename T> FG_DEVICE Moments<T> lanes_merge(const Moments<T>& state) {
-  Maximum<T> highest_mean;
-  if (state.count != 0) highest_mean.add(state.mean);
-  const T count = lanes_sum<Lanes>(state.count), top = lanes_merge<Lanes>(highest_mean).value;
-  const T pivot = count == 0 ? T(0) : top, away = away_from(state, pivot), weighted = state.count * away;
+  const int lane = (threadIdx.x + blockDim.x * threadIdx.y) % 32;
+  const T pivot = __shfl_sync(0xffffffffu, state.mean, lane - lane % Lanes);  // the first lane has elements if any has
+  const T count = lanes_sum<Lanes>(state.count), away = away_from(state, pivot), weighted = state.count * away;
   return around(pivot, count, lanes_sum<Lanes>(weighted), lanes_sum<Lanes>(state.deviation + weighted * away));
 }
 

@@ -38,8 +38,8 @@ BYTES_AHEAD, BYTES_ALONE = 64, 64
 # Bytes of a row a thread from which on they are staged in shared memory, and the most that a block can have there.
 STAGED_FROM, MOST_STAGED = 64, 44 * 1024
 REGISTERS = 65536
-# Bytes of sums that a thread keeps beside.
-SUMS_AHEAD = 128
+# Positions of a row for which a thread keeps sums.
+SUMMED = 16
 # Most bytes of raw operands and of column sums that a thread holds.
 MOST_RAW, MOST_SUMS = 256, 256
 # Threads to which a block grows before more blocks share a row, and after.
@@ -129,10 +129,10 @@ def _shape(kernel: RowKernel, vectors: int, m: int, width: int, vector: int, chi
     """``vectors``: in a row; ``width``: bytes of all streams that one vector stands for."""
     sums = sum(r.expr.dtype.size for r in kernel.columns) * vector
     most = max(1, min(MOST_RAW // width, MOST_SUMS // sums if sums else MOST_RAW))
-    wanted = max(1, min(most, BYTES_AHEAD // width, SUMS_AHEAD // sums if sums else most))
+    wanted = max(1, min(most, SUMMED // vector if sums else BYTES_AHEAD // width))
     side = SHORT_SWEEP if sums else SHORT_BLOCK
     if kernel.pieces:
-        return _piece(vectors, wanted, side)
+        return _piece(vectors, wanted if vector == 1 else 2, side)
     alone = max(1, min(most, BYTES_ALONE // width))
     if vectors <= WARP * alone:
         threads = 1 << max(0, math.ceil(math.log2(max(1, -(-vectors // alone)))))

@@ -10,54 +10,45 @@ void bias_add_backward_bf16_d_input(const bf16* __restrict__ d_out_ptr,         
                                     bf16* __restrict__ d_input_ptr,               // [D0, D1]
                                     float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
                                     int m, int n, int d_out_stride0, int d_input_stride0) {
-  // 96 threads take 3072 elements of a row.
+  // 192 threads take 3072 elements of a row.
   const int begin = int(blockIdx.y) * 3072;
-  const int thread = 96 * threadIdx.y + threadIdx.x;
-  fg::Vec<float, 8> sum_d_bias_v[4] = {};
+  fg::Vec<float, 8> sum_d_bias_v[2] = {};
   // The next row is read while the present one is worked on.
-  using d_out_element = fg::Raw<bf16, 8>;
-  FUSEGEN_SHARED(d_out_element, d_out_row, [2][4][192]);
-  int turn = 1;
-  int first = 2 * int(blockIdx.x);
+  fg::Raw<bf16, 8> d_out_next[2];
+  int row = int(blockIdx.x);
   {
-    const int next = fg::at_most(int(first + threadIdx.y), m - 1);
-    const int end = first + threadIdx.y < m ? n : 0;
+    const int next = row;
     const int j0 = next;
 #pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      const int at = begin + 8 * (96 * part + threadIdx.x);
-      if (at < end) {
-        const int j1 = at;
-        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
-      }
+    for (int part = 0; part < 2; ++part) {
+      const int at = begin + 8 * (192 * part + threadIdx.x);
+      const int j1 = at;
+      d_out_next[part] = fg::load_raw<8>(d_out_ptr + j0 * d_out_stride0 + j1);
     }
   }
-  for (; first < m; first += 2 * int(gridDim.x)) {
-    const int row = fg::at_most(int(first + threadIdx.y), m - 1);
-    const int end = first + threadIdx.y < m ? n : 0;
+  for (; row < m; row += int(gridDim.x)) {
     const int j0 = row;
-    turn ^= 1;
-    fg::await_loads();
-    if (first + 2 * int(gridDim.x) < m) {
-      const int next = fg::at_most(int(first + 2 * int(gridDim.x) + threadIdx.y), m - 1);
-      const int end = first + 2 * int(gridDim.x) + threadIdx.y < m ? n : 0;
+    fg::Raw<bf16, 8> d_out_row[2];
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      d_out_row[part] = d_out_next[part];
+    }
+    if (row + int(gridDim.x) < m) {
+      const int next = row + int(gridDim.x);
       const int j0 = next;
 #pragma unroll
-      for (int part = 0; part < 4; ++part) {
-        const int at = begin + 8 * (96 * part + threadIdx.x);
-        if (at < end) {
-          const int j1 = at;
-          fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
-        }
+      for (int part = 0; part < 2; ++part) {
+        const int at = begin + 8 * (192 * part + threadIdx.x);
+        const int j1 = at;
+        d_out_next[part] = fg::load_raw<8>(d_out_ptr + j0 * d_out_stride0 + j1);
       }
     }
 
 #pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      const int at = begin + 8 * (96 * part + threadIdx.x);
-      if (at >= end) break;
+    for (int part = 0; part < 2; ++part) {
+      const int at = begin + 8 * (192 * part + threadIdx.x);
       const int j1 = at;
-      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[part]);
       fg::Vec<float, 8> d_input_v;
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
@@ -70,12 +61,10 @@ void bias_add_backward_bf16_d_input(const bf16* __restrict__ d_out_ptr,         
   }
 
   // What this group of rows adds to each position.
-  fg::rows_sum<96, 2>(sum_d_bias_v);  if (threadIdx.y > 0) return;
   const int group = int(blockIdx.x);
 #pragma unroll
-  for (int part = 0; part < 4; ++part) {
-    const int at = begin + 8 * (96 * part + threadIdx.x);
-    if (at >= n) break;
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 8 * (192 * part + threadIdx.x);
     fg::store_vector<8>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
   }
 }

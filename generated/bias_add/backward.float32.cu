@@ -5,50 +5,50 @@
 //   d_input = d_out
 //   sum_d_bias = sum[d0](d_out)
 // rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
-extern "C" __global__ __launch_bounds__(192, 5)
+extern "C" __global__ __launch_bounds__(256, 3)
 void bias_add_backward_f32_d_input(const float* __restrict__ d_out_ptr,          // [D0, D1]
                                    float* __restrict__ d_input_ptr,              // [D0, D1]
                                    float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
                                    int m, int n, int d_out_stride0, int d_input_stride0) {
-  // 192 threads take 3072 elements of a row.
+  // 256 threads take 3072 elements of a row.
   const int begin = int(blockIdx.y) * 3072;
-  const int thread = threadIdx.x;
-  fg::Vec<float, 4> sum_d_bias_v[4] = {};
+  fg::Vec<float, 4> sum_d_bias_v[3] = {};
   // The next row is read while the present one is worked on.
-  using d_out_element = fg::Raw<float, 4>;
-  FUSEGEN_SHARED(d_out_element, d_out_row, [2][4][192]);
-  int turn = 1;
+  fg::Raw<float, 4> d_out_next[3];
   int row = int(blockIdx.x);
   {
     const int next = row;
     const int j0 = next;
 #pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      const int at = begin + 4 * (192 * part + threadIdx.x);
+    for (int part = 0; part < 3; ++part) {
+      const int at = begin + 4 * (256 * part + threadIdx.x);
       const int j1 = at;
-      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+      d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
     }
   }
   for (; row < m; row += int(gridDim.x)) {
     const int j0 = row;
-    turn ^= 1;
-    fg::await_loads();
+    fg::Raw<float, 4> d_out_row[3];
+#pragma unroll
+    for (int part = 0; part < 3; ++part) {
+      d_out_row[part] = d_out_next[part];
+    }
     if (row + int(gridDim.x) < m) {
       const int next = row + int(gridDim.x);
       const int j0 = next;
 #pragma unroll
-      for (int part = 0; part < 4; ++part) {
-        const int at = begin + 4 * (192 * part + threadIdx.x);
+      for (int part = 0; part < 3; ++part) {
+        const int at = begin + 4 * (256 * part + threadIdx.x);
         const int j1 = at;
-        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+        d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
       }
     }
 
 #pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      const int at = begin + 4 * (192 * part + threadIdx.x);
+    for (int part = 0; part < 3; ++part) {
+      const int at = begin + 4 * (256 * part + threadIdx.x);
       const int j1 = at;
-      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[part]);
       fg::Vec<float, 4> d_input_v;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -63,8 +63,8 @@ void bias_add_backward_f32_d_input(const float* __restrict__ d_out_ptr,         
   // What this group of rows adds to each position.
   const int group = int(blockIdx.x);
 #pragma unroll
-  for (int part = 0; part < 4; ++part) {
-    const int at = begin + 4 * (192 * part + threadIdx.x);
+  for (int part = 0; part < 3; ++part) {
+    const int at = begin + 4 * (256 * part + threadIdx.x);
     fg::store_vector<4>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
   }
 }

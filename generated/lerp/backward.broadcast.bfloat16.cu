@@ -8,7 +8,7 @@
 //   sum_d_weight = sum[d0, d2](d_out * d)
 // rows: D1, D2, D3 in pieces, each read once; sum_d_weight added up over the rows of a group, then over groups by a
 //     second kernel
-extern "C" __global__ __launch_bounds__(256, 2)
+extern "C" __global__ __launch_bounds__(256, 4)
 void lerp_backward_bf16_d_end(const bf16* __restrict__ input_ptr,             // [D0, 1, 1, 1]
                               const bf16* __restrict__ end_ptr,               // [D0, D1, D2, D3]
                               const bf16* __restrict__ weight_ptr,            // [D1, 1, D3]
@@ -19,13 +19,14 @@ void lerp_backward_bf16_d_end(const bf16* __restrict__ input_ptr,             //
                               int m, int n, fg::Divisor n2, fg::Divisor n3, int end_stride0, int end_stride1,
                               int end_stride2, int weight_stride1, int d_out_stride0, int d_out_stride1,
                               int d_out_stride2, int d_end_stride0, int d_end_stride1, int d_end_stride2) {
-  // 256 threads take 7168 elements of a row.
-  const int begin = int(blockIdx.y) * 7168;
-  fg::Vec<float, 4> sum_d_weight_v[7] = {};
+  // 256 threads take 4096 elements of a row.
+  const int begin = int(blockIdx.y) * 4096;
+  const int thread = threadIdx.x;
+  fg::Vec<float, 4> sum_d_weight_v[4] = {};
   // All rows have these in common.
-  fg::Raw<bf16, 4> weight_row[7];
+  fg::Raw<bf16, 4> weight_row[4];
 #pragma unroll
-  for (int part = 0; part < 7; ++part) {
+  for (int part = 0; part < 4; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
     if (at < n) {
       int rest = at;
@@ -36,39 +37,73 @@ void lerp_backward_bf16_d_end(const bf16* __restrict__ input_ptr,             //
     }
   }
 
+  // The next row is read while the present one is worked on.
+  float input_next;
+  using end_element = fg::Raw<bf16, 4>;
+  FUSEGEN_SHARED(end_element, end_row, [2][4][256]);
+  using d_out_element = fg::Raw<bf16, 4>;
+  FUSEGEN_SHARED(d_out_element, d_out_row, [2][4][256]);
+  int turn = 1;
   int row = int(blockIdx.x);
-  for (; row < m; row += int(gridDim.x)) {
+  {
+    const int next = row;
     const int end = n;
-    fg::Raw<bf16, 4> end_row[7];
-    fg::Raw<bf16, 4> d_out_row[7];
-    const int j0 = row;
-    const float input = fg::load(input_ptr + j0);
+    const int j0 = next;
+    input_next = fg::load(input_ptr + j0);
 #pragma unroll
-    for (int part = 0; part < 7; ++part) {
+    for (int part = 0; part < 4; ++part) {
       const int at = begin + 4 * (256 * part + threadIdx.x);
       if (at < end) {
         int rest = at;
         const int j3 = fg::take(rest, n3);
         const int j2 = fg::take(rest, n2);
         const int j1 = rest;
-        end_row[part] = fg::load_raw<4>(end_ptr + j0 * end_stride0 + j1 * end_stride1 + j2 * end_stride2 + j3);
+        const int end_at = j0 * end_stride0 + j1 * end_stride1 + j2 * end_stride2 + j3;
+        fg::load_async(&end_row[turn ^ 1][part][thread], end_ptr + end_at);
         const int d_out_at = j0 * d_out_stride0 + j1 * d_out_stride1 + j2 * d_out_stride2 + j3;
-        d_out_row[part] = fg::load_raw<4>(d_out_ptr + d_out_at);
+        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + d_out_at);
+      }
+    }
+  }
+  for (; row < m; row += int(gridDim.x)) {
+    const int end = n;
+    const int j0 = row;
+    const float input = input_next;
+    turn ^= 1;
+    fg::await_loads();
+    if (row + int(gridDim.x) < m) {
+      const int next = row + int(gridDim.x);
+      const int end = n;
+      const int j0 = next;
+      input_next = fg::load(input_ptr + j0);
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        const int at = begin + 4 * (256 * part + threadIdx.x);
+        if (at < end) {
+          int rest = at;
+          const int j3 = fg::take(rest, n3);
+          const int j2 = fg::take(rest, n2);
+          const int j1 = rest;
+          const int end_at = j0 * end_stride0 + j1 * end_stride1 + j2 * end_stride2 + j3;
+          fg::load_async(&end_row[turn ^ 1][part][thread], end_ptr + end_at);
+          const int d_out_at = j0 * d_out_stride0 + j1 * d_out_stride1 + j2 * d_out_stride2 + j3;
+          fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + d_out_at);
+        }
       }
     }
 
     float sum_d_input = 0;
 #pragma unroll
-    for (int part = 0; part < 7; ++part) {
+    for (int part = 0; part < 4; ++part) {
       const int at = begin + 4 * (256 * part + threadIdx.x);
       if (at >= end) break;
       int rest = at;
       const int j3 = fg::take(rest, n3);
       const int j2 = fg::take(rest, n2);
       const int j1 = rest;
-      const auto end_v = fg::widen(end_row[part]);
+      const auto end_v = fg::widen(end_row[turn][part][thread]);
       const auto weight_v = fg::widen(weight_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
       fg::Vec<float, 4> d_end_v;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -93,7 +128,7 @@ void lerp_backward_bf16_d_end(const bf16* __restrict__ input_ptr,             //
   // What this group of rows adds to each position.
   const int group = int(blockIdx.x);
 #pragma unroll
-  for (int part = 0; part < 7; ++part) {
+  for (int part = 0; part < 4; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
     if (at >= n) break;
     fg::store_vector<4>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);

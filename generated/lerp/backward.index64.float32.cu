@@ -18,61 +18,35 @@ void lerp_backward_f32_d_input_and_1_more(const float* __restrict__ input_ptr,  
                                           float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
                                           int64_t m, int64_t n, int64_t input_stride0, int64_t end_stride0,
                                           int64_t d_out_stride0, int64_t d_input_stride0, int64_t d_end_stride0) {
-  // 256 threads take 2048 elements of a row.
-  const int64_t begin = int64_t(blockIdx.y) * 2048;
-  fg::Vec<float, 4> sum_d_weight_v[2] = {};
+  // 256 threads take 4096 elements of a row.
+  const int64_t begin = int64_t(blockIdx.y) * 4096;
+  fg::Vec<float, 4> sum_d_weight_v[4] = {};
   // All rows have these in common.
-  fg::Raw<float, 4> weight_row[2];
+  fg::Raw<float, 4> weight_row[4];
 #pragma unroll
-  for (int part = 0; part < 2; ++part) {
+  for (int part = 0; part < 4; ++part) {
     const int64_t at = begin + 4 * (256 * part + threadIdx.x);
     const int64_t j1 = at;
     weight_row[part] = fg::load_raw<4>(weight_ptr + j1);
   }
 
-  // The next row is read while the present one is worked on.
-  fg::Raw<float, 4> input_next[2];
-  fg::Raw<float, 4> end_next[2];
-  fg::Raw<float, 4> d_out_next[2];
   int64_t row = int64_t(blockIdx.x);
-  {
-    const int64_t next = row;
-    const int64_t j0 = next;
+  for (; row < m; row += int64_t(gridDim.x)) {
+    fg::Raw<float, 4> input_row[4];
+    fg::Raw<float, 4> end_row[4];
+    fg::Raw<float, 4> d_out_row[4];
+    const int64_t j0 = row;
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
+    for (int part = 0; part < 4; ++part) {
       const int64_t at = begin + 4 * (256 * part + threadIdx.x);
       const int64_t j1 = at;
-      input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
-      end_next[part] = fg::load_raw<4>(end_ptr + j0 * end_stride0 + j1);
-      d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
-    }
-  }
-  for (; row < m; row += int64_t(gridDim.x)) {
-    const int64_t j0 = row;
-    fg::Raw<float, 4> input_row[2];
-    fg::Raw<float, 4> end_row[2];
-    fg::Raw<float, 4> d_out_row[2];
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      input_row[part] = input_next[part];
-      end_row[part] = end_next[part];
-      d_out_row[part] = d_out_next[part];
-    }
-    if (row + int64_t(gridDim.x) < m) {
-      const int64_t next = row + int64_t(gridDim.x);
-      const int64_t j0 = next;
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        const int64_t at = begin + 4 * (256 * part + threadIdx.x);
-        const int64_t j1 = at;
-        input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
-        end_next[part] = fg::load_raw<4>(end_ptr + j0 * end_stride0 + j1);
-        d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
-      }
+      input_row[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
+      end_row[part] = fg::load_raw<4>(end_ptr + j0 * end_stride0 + j1);
+      d_out_row[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
     }
 
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
+    for (int part = 0; part < 4; ++part) {
       const int64_t at = begin + 4 * (256 * part + threadIdx.x);
       const int64_t j1 = at;
       const auto input_v = fg::widen(input_row[part]);
@@ -100,7 +74,7 @@ void lerp_backward_f32_d_input_and_1_more(const float* __restrict__ input_ptr,  
   // What this group of rows adds to each position.
   const int64_t group = int64_t(blockIdx.x);
 #pragma unroll
-  for (int part = 0; part < 2; ++part) {
+  for (int part = 0; part < 4; ++part) {
     const int64_t at = begin + 4 * (256 * part + threadIdx.x);
     fg::store_vector<4>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
   }

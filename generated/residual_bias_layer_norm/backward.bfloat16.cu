@@ -17,9 +17,9 @@
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 //   sum_d_weight = sum[d0](d_out * (diff_total_2 * rsqrt_value))
-// rows: 2 blocks of 192 threads a row over D1, which stays in registers: read once; sum_d_bias, sum_d_weight added up
-//     over the rows of a group, then over groups by a second kernel
-extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(192, 3)
+// rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_bias, sum_d_weight added up over the
+//     rows of a group, then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(192, 4)
 void residual_bias_layer_norm_backward_bf16_d_input_and_1_more(
     const bf16* __restrict__ input_ptr,             // [D0, D1]
     const bf16* __restrict__ bias_ptr,              // [D1]
@@ -34,17 +34,15 @@ void residual_bias_layer_norm_backward_bf16_d_input_and_1_more(
     float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
     float eps, int64_t D1, int m, int n, int input_stride0, int residual_stride0, int d_out_stride0,
     int d_input_stride0, int d_residual_stride0) {
-  // 2 blocks of 192 threads share a row.
-  fg::Link<2> link;
-  const int begin = int(fg::cluster_rank()) * 1536;
-  fg::Vec<float, 8> sum_d_bias_v[1] = {};
-  fg::Vec<float, 8> sum_d_weight_v[1] = {};
+  const int thread = threadIdx.x;
+  fg::Vec<float, 8> sum_d_bias_v[2] = {};
+  fg::Vec<float, 8> sum_d_weight_v[2] = {};
   // All rows have these in common.
-  fg::Raw<bf16, 8> bias_row[1];
-  fg::Raw<bf16, 8> weight_row[1];
+  fg::Raw<bf16, 8> bias_row[2];
+  fg::Raw<bf16, 8> weight_row[2];
 #pragma unroll
-  for (int part = 0; part < 1; ++part) {
-    const int at = begin + 8 * threadIdx.x;
+  for (int part = 0; part < 2; ++part) {
+    const int at = 8 * (192 * part + threadIdx.x);
     const int j1 = at;
     bias_row[part] = fg::load_raw<8>(bias_ptr + j1);
     weight_row[part] = fg::load_raw<8>(weight_ptr + j1);
@@ -53,50 +51,46 @@ void residual_bias_layer_norm_backward_bf16_d_input_and_1_more(
   // The next row is read while the present one is worked on.
   float total_next;
   float deviation_next;
-  fg::Raw<bf16, 8> input_next[1];
-  fg::Raw<bf16, 8> residual_next[1];
-  fg::Raw<bf16, 8> d_out_next[1];
-  int row = int(blockIdx.x) / 2;
+  using input_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(input_element, input_row, [2][2][192]);
+  using residual_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(residual_element, residual_row, [2][2][192]);
+  using d_out_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(d_out_element, d_out_row, [2][2][192]);
+  int turn = 1;
+  int row = int(blockIdx.x);
   {
     const int next = row;
     const int j0 = next;
     total_next = fg::load(total_ptr + j0);
     deviation_next = fg::load(deviation_ptr + j0);
 #pragma unroll
-    for (int part = 0; part < 1; ++part) {
-      const int at = begin + 8 * threadIdx.x;
+    for (int part = 0; part < 2; ++part) {
+      const int at = 8 * (192 * part + threadIdx.x);
       const int j1 = at;
-      input_next[part] = fg::load_raw<8>(input_ptr + j0 * input_stride0 + j1);
-      residual_next[part] = fg::load_raw<8>(residual_ptr + j0 * residual_stride0 + j1);
-      d_out_next[part] = fg::load_raw<8>(d_out_ptr + j0 * d_out_stride0 + j1);
+      fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+      fg::load_async(&residual_row[turn ^ 1][part][thread], residual_ptr + j0 * residual_stride0 + j1);
+      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
     }
   }
-  link.ready();  // from here on all of them are there
-  for (; row < m; row += int(gridDim.x) / 2) {
+  for (; row < m; row += int(gridDim.x)) {
     const int j0 = row;
     const float total = total_next;
     const float deviation = deviation_next;
-    fg::Raw<bf16, 8> input_row[1];
-    fg::Raw<bf16, 8> residual_row[1];
-    fg::Raw<bf16, 8> d_out_row[1];
-#pragma unroll
-    for (int part = 0; part < 1; ++part) {
-      input_row[part] = input_next[part];
-      residual_row[part] = residual_next[part];
-      d_out_row[part] = d_out_next[part];
-    }
-    if (row + int(gridDim.x) / 2 < m) {
-      const int next = row + int(gridDim.x) / 2;
+    turn ^= 1;
+    fg::await_loads();
+    if (row + int(gridDim.x) < m) {
+      const int next = row + int(gridDim.x);
       const int j0 = next;
       total_next = fg::load(total_ptr + j0);
       deviation_next = fg::load(deviation_ptr + j0);
 #pragma unroll
-      for (int part = 0; part < 1; ++part) {
-        const int at = begin + 8 * threadIdx.x;
+      for (int part = 0; part < 2; ++part) {
+        const int at = 8 * (192 * part + threadIdx.x);
         const int j1 = at;
-        input_next[part] = fg::load_raw<8>(input_ptr + j0 * input_stride0 + j1);
-        residual_next[part] = fg::load_raw<8>(residual_ptr + j0 * residual_stride0 + j1);
-        d_out_next[part] = fg::load_raw<8>(d_out_ptr + j0 * d_out_stride0 + j1);
+        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+        fg::load_async(&residual_row[turn ^ 1][part][thread], residual_ptr + j0 * residual_stride0 + j1);
+        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
       }
     }
     const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
@@ -105,12 +99,12 @@ void residual_bias_layer_norm_backward_bf16_d_input_and_1_more(
     float sum_deviation = 0;
     float sum_total = 0;
 #pragma unroll
-    for (int part = 0; part < 1; ++part) {
-      const auto input_v = fg::widen(input_row[part]);
+    for (int part = 0; part < 2; ++part) {
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
       const auto bias_v = fg::widen(bias_row[part]);
-      const auto residual_v = fg::widen(residual_row[part]);
+      const auto residual_v = fg::widen(residual_row[turn][part][thread]);
       const auto weight_v = fg::widen(weight_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         const float input = input_v[k];
@@ -125,18 +119,18 @@ void residual_bias_layer_norm_backward_bf16_d_input_and_1_more(
         sum_total += prod_d_out_weight;
       }
     }
-    fg::cluster_sum<192, 0>(link, sum_deviation, sum_total);
+    fg::row_sum<192, 1, 0>(sum_deviation, sum_total);
     const float prod = sum_deviation * 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * 1.0f * 2.0f;
 
 #pragma unroll
-    for (int part = 0; part < 1; ++part) {
-      const int at = begin + 8 * threadIdx.x;
+    for (int part = 0; part < 2; ++part) {
+      const int at = 8 * (192 * part + threadIdx.x);
       const int j1 = at;
-      const auto input_v = fg::widen(input_row[part]);
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
       const auto bias_v = fg::widen(bias_row[part]);
-      const auto residual_v = fg::widen(residual_row[part]);
+      const auto residual_v = fg::widen(residual_row[turn][part][thread]);
       const auto weight_v = fg::widen(weight_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
       fg::Vec<float, 8> d_input_v;
       fg::Vec<float, 8> d_residual_v;
 #pragma unroll
@@ -163,10 +157,10 @@ void residual_bias_layer_norm_backward_bf16_d_input_and_1_more(
   }
 
   // What this group of rows adds to each position.
-  const int group = int(blockIdx.x) / 2;
+  const int group = int(blockIdx.x);
 #pragma unroll
-  for (int part = 0; part < 1; ++part) {
-    const int at = begin + 8 * threadIdx.x;
+  for (int part = 0; part < 2; ++part) {
+    const int at = 8 * (192 * part + threadIdx.x);
     fg::store_vector<8>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
     fg::store_vector<8>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
   }
@@ -178,14 +172,14 @@ void residual_bias_layer_norm_backward_bf16_d_input_and_1_more(
 //   d_bias = sum_d_bias
 //   d_weight = sum_d_weight
 // column: 32 neighbouring results a block, summed over GROUPS
-extern "C" __global__ __launch_bounds__(512)
+extern "C" __global__ __launch_bounds__(1024)
 void residual_bias_layer_norm_backward_bf16_d_bias_and_1_more(
     const float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
     const float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
     bf16* __restrict__ d_bias_ptr,                        // [D1]
     bf16* __restrict__ d_weight_ptr,                      // [D1]
     int m, int n, int sum_d_bias_by_group_stride1, int sum_d_weight_by_group_stride1) {
-  // A block owns 32 neighbouring results; its 16 rows of threads share the elements.
+  // A block owns 32 neighbouring results; its 32 rows of threads share the elements.
   const int result = int(blockIdx.x) * 32 + threadIdx.x;
   const bool inside = result < m;
   const int j0 = result;
@@ -194,7 +188,7 @@ void residual_bias_layer_norm_backward_bf16_d_bias_and_1_more(
   float sum_d_weight = 0;
   if (inside) {
 #pragma unroll 4
-    for (int at = threadIdx.y; at < n; at += 16) {
+    for (int at = threadIdx.y; at < n; at += 32) {
       const int j1 = at;
       const float sum_d_bias_by_group = fg::load(sum_d_bias_by_group_ptr + j0 + j1 * sum_d_bias_by_group_stride1);
       const float sum_d_weight_by_group = fg::load(sum_d_weight_by_group_ptr + j0 + j1 * sum_d_weight_by_group_stride1);
@@ -202,8 +196,8 @@ void residual_bias_layer_norm_backward_bf16_d_bias_and_1_more(
       sum_d_weight += sum_d_weight_by_group;
     }
   }
-  sum_d_bias = fg::column_sum<16>(sum_d_bias);
-  sum_d_weight = fg::column_sum<16>(sum_d_weight);
+  sum_d_bias = fg::column_sum<32>(sum_d_bias);
+  sum_d_weight = fg::column_sum<32>(sum_d_weight);
 
   if (inside && threadIdx.y == 0) {
     fg::store(d_bias_ptr + j0, sum_d_bias);

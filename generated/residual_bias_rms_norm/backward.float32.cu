@@ -14,9 +14,9 @@
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 //   sum_d_weight = sum[d0](d_out * (total_2 * rrms))
-// rows: 4 blocks of 192 threads a row over D1, which stays in registers: read once; sum_d_bias, sum_d_weight added up
-//     over the rows of a group, then over groups by a second kernel
-extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(192, 3)
+// rows: 192 threads a row over D1, which stays in registers: read once; sum_d_bias, sum_d_weight added up over the rows
+//     of a group, then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(192, 2)
 void residual_bias_rms_norm_backward_f32_d_input_and_1_more(
     const float* __restrict__ input_ptr,            // [D0, D1]
     const float* __restrict__ bias_ptr,             // [D1]
@@ -30,73 +30,40 @@ void residual_bias_rms_norm_backward_f32_d_input_and_1_more(
     float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
     int64_t D1, int m, int n, int input_stride0, int residual_stride0, int d_out_stride0, int d_input_stride0,
     int d_residual_stride0) {
-  // 4 blocks of 192 threads share a row.
-  fg::Link<4> link;
-  const int begin = int(fg::cluster_rank()) * 768;
-  fg::Vec<float, 4> sum_d_bias_v[1] = {};
-  fg::Vec<float, 4> sum_d_weight_v[1] = {};
+  fg::Vec<float, 4> sum_d_bias_v[4] = {};
+  fg::Vec<float, 4> sum_d_weight_v[4] = {};
   // All rows have these in common.
-  fg::Raw<float, 4> bias_row[1];
-  fg::Raw<float, 4> weight_row[1];
+  fg::Raw<float, 4> bias_row[4];
+  fg::Raw<float, 4> weight_row[4];
 #pragma unroll
-  for (int part = 0; part < 1; ++part) {
-    const int at = begin + 4 * threadIdx.x;
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (192 * part + threadIdx.x);
     const int j1 = at;
     bias_row[part] = fg::load_raw<4>(bias_ptr + j1);
     weight_row[part] = fg::load_raw<4>(weight_ptr + j1);
   }
 
-  // The next row is read while the present one is worked on.
-  float total_next;
-  fg::Raw<float, 4> input_next[1];
-  fg::Raw<float, 4> residual_next[1];
-  fg::Raw<float, 4> d_out_next[1];
-  int row = int(blockIdx.x) / 4;
-  {
-    const int next = row;
-    const int j0 = next;
-    total_next = fg::load(total_ptr + j0);
-#pragma unroll
-    for (int part = 0; part < 1; ++part) {
-      const int at = begin + 4 * threadIdx.x;
-      const int j1 = at;
-      input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
-      residual_next[part] = fg::load_raw<4>(residual_ptr + j0 * residual_stride0 + j1);
-      d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
-    }
-  }
-  link.ready();  // from here on all of them are there
-  for (; row < m; row += int(gridDim.x) / 4) {
+  int row = int(blockIdx.x);
+  for (; row < m; row += int(gridDim.x)) {
+    fg::Raw<float, 4> input_row[4];
+    fg::Raw<float, 4> residual_row[4];
+    fg::Raw<float, 4> d_out_row[4];
     const int j0 = row;
-    const float total = total_next;
-    fg::Raw<float, 4> input_row[1];
-    fg::Raw<float, 4> residual_row[1];
-    fg::Raw<float, 4> d_out_row[1];
+    const float total = fg::load(total_ptr + j0);
 #pragma unroll
-    for (int part = 0; part < 1; ++part) {
-      input_row[part] = input_next[part];
-      residual_row[part] = residual_next[part];
-      d_out_row[part] = d_out_next[part];
-    }
-    if (row + int(gridDim.x) / 4 < m) {
-      const int next = row + int(gridDim.x) / 4;
-      const int j0 = next;
-      total_next = fg::load(total_ptr + j0);
-#pragma unroll
-      for (int part = 0; part < 1; ++part) {
-        const int at = begin + 4 * threadIdx.x;
-        const int j1 = at;
-        input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
-        residual_next[part] = fg::load_raw<4>(residual_ptr + j0 * residual_stride0 + j1);
-        d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
-      }
+    for (int part = 0; part < 4; ++part) {
+      const int at = 4 * (192 * part + threadIdx.x);
+      const int j1 = at;
+      input_row[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
+      residual_row[part] = fg::load_raw<4>(residual_ptr + j0 * residual_stride0 + j1);
+      d_out_row[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
     }
     const float sum = fg::divide_by_count(total, float(D1)) + 1.1920928955078125e-07f;
     const float rrms = rsqrtf(sum);
 
     float sum_total = 0;
 #pragma unroll
-    for (int part = 0; part < 1; ++part) {
+    for (int part = 0; part < 4; ++part) {
       const auto input_v = fg::widen(input_row[part]);
       const auto bias_v = fg::widen(bias_row[part]);
       const auto residual_v = fg::widen(residual_row[part]);
@@ -113,12 +80,12 @@ void residual_bias_rms_norm_backward_f32_d_input_and_1_more(
         sum_total += d_out * weight * total_2;
       }
     }
-    fg::cluster_sum<192, 0>(link, sum_total);
+    fg::row_sum<192, 1, 0>(sum_total);
     const float prod = sum_total * 0.5f * (rrms * rrms * rrms) * 1.0f;
 
 #pragma unroll
-    for (int part = 0; part < 1; ++part) {
-      const int at = begin + 4 * threadIdx.x;
+    for (int part = 0; part < 4; ++part) {
+      const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
       const auto input_v = fg::widen(input_row[part]);
       const auto bias_v = fg::widen(bias_row[part]);
@@ -150,10 +117,10 @@ void residual_bias_rms_norm_backward_f32_d_input_and_1_more(
   }
 
   // What this group of rows adds to each position.
-  const int group = int(blockIdx.x) / 4;
+  const int group = int(blockIdx.x);
 #pragma unroll
-  for (int part = 0; part < 1; ++part) {
-    const int at = begin + 4 * threadIdx.x;
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (192 * part + threadIdx.x);
     fg::store_vector<4>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
     fg::store_vector<4>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
   }
@@ -165,14 +132,14 @@ void residual_bias_rms_norm_backward_f32_d_input_and_1_more(
 //   d_bias = sum_d_bias
 //   d_weight = sum_d_weight
 // column: 32 neighbouring results a block, summed over GROUPS
-extern "C" __global__ __launch_bounds__(256, 4)
+extern "C" __global__ __launch_bounds__(1024)
 void residual_bias_rms_norm_backward_f32_d_bias_and_1_more(
     const float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
     const float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
     float* __restrict__ d_bias_ptr,                       // [D1]
     float* __restrict__ d_weight_ptr,                     // [D1]
     int m, int n, int sum_d_bias_by_group_stride1, int sum_d_weight_by_group_stride1) {
-  // A block owns 32 neighbouring results; its 8 rows of threads share the elements.
+  // A block owns 32 neighbouring results; its 32 rows of threads share the elements.
   const int result = int(blockIdx.x) * 32 + threadIdx.x;
   const bool inside = result < m;
   const int j0 = result;
@@ -181,7 +148,7 @@ void residual_bias_rms_norm_backward_f32_d_bias_and_1_more(
   float sum_d_weight = 0;
   if (inside) {
 #pragma unroll 4
-    for (int at = threadIdx.y; at < n; at += 8) {
+    for (int at = threadIdx.y; at < n; at += 32) {
       const int j1 = at;
       const float sum_d_bias_by_group = fg::load(sum_d_bias_by_group_ptr + j0 + j1 * sum_d_bias_by_group_stride1);
       const float sum_d_weight_by_group = fg::load(sum_d_weight_by_group_ptr + j0 + j1 * sum_d_weight_by_group_stride1);
@@ -189,8 +156,8 @@ void residual_bias_rms_norm_backward_f32_d_bias_and_1_more(
       sum_d_weight += sum_d_weight_by_group;
     }
   }
-  sum_d_bias = fg::column_sum<8>(sum_d_bias);
-  sum_d_weight = fg::column_sum<8>(sum_d_weight);
+  sum_d_bias = fg::column_sum<32>(sum_d_bias);
+  sum_d_weight = fg::column_sum<32>(sum_d_weight);
 
   if (inside && threadIdx.y == 0) {
     fg::store(d_bias_ptr + j0, sum_d_bias);

@@ -22,9 +22,9 @@
 //   prod_d_out = d_out * (prod_4 + weight * rrms * sigmoid_result)
 //   d_input = prod_d_out + input * (sum_total * 2)
 //   sum_d_weight = sum[d0](d_out * (prod_3 + prod_input_rrms * sigmoid_result))
-// rows: 2 blocks of 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight added up over the
-//     rows of a group, then over groups by a second kernel
-extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(192, 6)
+// rows: 192 threads a row over D1, which stays in registers: read once; sum_d_weight added up over the rows of a group,
+//     then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(192, 2)
 void rms_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
                                         const float* __restrict__ weight_ptr,           // [D1]
                                         const float* __restrict__ d_out_ptr,            // [D0, D1]
@@ -33,56 +33,53 @@ void rms_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,    
                                         float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
                                         int64_t D1, int m, int n, int input_stride0, int d_out_stride0,
                                         int d_input_stride0) {
-  // 2 blocks of 192 threads share a row.
-  fg::Link<2> link;
-  const int begin = int(fg::cluster_rank()) * 1536;
-  const int thread = threadIdx.x;
-  fg::Vec<float, 4> sum_d_weight_v[2] = {};
+  fg::Vec<float, 4> sum_d_weight_v[4] = {};
   // All rows have these in common.
-  fg::Raw<float, 4> weight_row[2];
+  fg::Raw<float, 4> weight_row[4];
 #pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    const int at = begin + 4 * (192 * part + threadIdx.x);
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (192 * part + threadIdx.x);
     const int j1 = at;
     weight_row[part] = fg::load_raw<4>(weight_ptr + j1);
   }
 
   // The next row is read while the present one is worked on.
   float total_next;
-  using input_element = fg::Raw<float, 4>;
-  FUSEGEN_SHARED(input_element, input_row, [2][2][192]);
-  using d_out_element = fg::Raw<float, 4>;
-  FUSEGEN_SHARED(d_out_element, d_out_row, [2][2][192]);
-  int turn = 1;
-  int row = int(blockIdx.x) / 2;
+  fg::Raw<float, 4> input_next[4];
+  fg::Raw<float, 4> d_out_next[4];
+  int row = int(blockIdx.x);
   {
     const int next = row;
     const int j0 = next;
     total_next = fg::load(total_ptr + j0);
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      const int at = begin + 4 * (192 * part + threadIdx.x);
+    for (int part = 0; part < 4; ++part) {
+      const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
-      fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
-      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+      input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
+      d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
     }
   }
-  link.ready();  // from here on all of them are there
-  for (; row < m; row += int(gridDim.x) / 2) {
+  for (; row < m; row += int(gridDim.x)) {
     const int j0 = row;
     const float total = total_next;
-    turn ^= 1;
-    fg::await_loads();
-    if (row + int(gridDim.x) / 2 < m) {
-      const int next = row + int(gridDim.x) / 2;
+    fg::Raw<float, 4> input_row[4];
+    fg::Raw<float, 4> d_out_row[4];
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      input_row[part] = input_next[part];
+      d_out_row[part] = d_out_next[part];
+    }
+    if (row + int(gridDim.x) < m) {
+      const int next = row + int(gridDim.x);
       const int j0 = next;
       total_next = fg::load(total_ptr + j0);
 #pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        const int at = begin + 4 * (192 * part + threadIdx.x);
+      for (int part = 0; part < 4; ++part) {
+        const int at = 4 * (192 * part + threadIdx.x);
         const int j1 = at;
-        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
-        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+        input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
+        d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
       }
     }
     const float sum = fg::divide_by_count(total, float(D1)) + 1.1920928955078125e-07f;
@@ -93,10 +90,10 @@ void rms_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,    
 
     float sum_total = 0;
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      const auto input_v = fg::widen(input_row[turn][part][thread]);
+    for (int part = 0; part < 4; ++part) {
+      const auto input_v = fg::widen(input_row[part]);
       const auto weight_v = fg::widen(weight_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[part]);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const float input = input_v[k];
@@ -113,15 +110,15 @@ void rms_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,    
         sum_total += -(d_out * (prod_2 + input * weight * sigmoid_result * prod));
       }
     }
-    fg::cluster_sum<192, 0>(link, sum_total);
+    fg::row_sum<192, 1, 0>(sum_total);
 
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      const int at = begin + 4 * (192 * part + threadIdx.x);
+    for (int part = 0; part < 4; ++part) {
+      const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
-      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto input_v = fg::widen(input_row[part]);
       const auto weight_v = fg::widen(weight_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[part]);
       fg::Vec<float, 4> d_input_v;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -146,10 +143,10 @@ void rms_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,    
   }
 
   // What this group of rows adds to each position.
-  const int group = int(blockIdx.x) / 2;
+  const int group = int(blockIdx.x);
 #pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    const int at = begin + 4 * (192 * part + threadIdx.x);
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (192 * part + threadIdx.x);
     fg::store_vector<4>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
   }
 }
