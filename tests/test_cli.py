@@ -433,3 +433,10 @@ def test_every_op_has_arguments_to_show_it_with(name: str) -> None:
     traced = op.trace(**bind(op, Request()))
     assert traced.operands
     assert traced.outputs
+
+
+@pytest.mark.parametrize("name", ["group_norm", "layer_norm", "cross_entropy"])
+def test_run_checks_ops_whose_wrapper_prepares_their_arguments(fusegen: Any, name: str) -> None:
+    done = fusegen("run", name)
+    assert done.code == 0, done.err
+    assert "all close to the float64 reference" in done.out

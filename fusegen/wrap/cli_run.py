@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fusegen.core.ir import Op
@@ -12,6 +13,7 @@ from fusegen.wrap.cli_case import POSITIVE, Case, choose_device, load_torch
 from fusegen.wrap.cli_examples import example_of
 from fusegen.wrap.cli_ops import Request, bind, resolve
 from fusegen.wrap.inspect import differentiable
+from fusegen.wrap.op import FusedOp
 from fusegen.wrap.reference import reference
 
 if TYPE_CHECKING:
@@ -47,7 +49,11 @@ def _case(name: str, request: Request, device: str | None, seed: int) -> Case:
     """Random arguments. Numbers are normal; where that leaves the op's domain (log, square roots), between 0 and 1."""
     op = resolve(name)
     specs, where = bind(op, request), choose_device(device)
-    if not example_of(op.name).positive:
+    positive = example_of(op.name).positive
+    if op.declaration.prepare is not None:  # the op itself, on what its wrapper would hand it
+        specs = op.declaration.bind((), dict(specs))
+        op = FusedOp(replace(op.declaration, prepare=None))
+    if not positive:
         case = Case.random(op, specs, where, seed, None)
         results = reference(case.trace(), case.tensors, case.scalars())
         floats = [r for r in results if r.is_floating_point() and r.numel()]
