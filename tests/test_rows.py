@@ -220,3 +220,11 @@ def test_second_derivatives() -> None:
     x, w, b = leaves((3, 9), (9,), (9,))
     torch.autograd.gradgradcheck(norm(), (x, w, b))
     torch.autograd.gradgradcheck(softmax(), (x,))
+
+
+def test_text_for_older_gpus_does_without_clusters() -> None:
+    from fusegen.wrap.inspect import passes
+
+    (item,) = passes(softmax(), (fg.TensorSpec(fg.bfloat16, (16, 65536)),), {})
+    assert "FUSEGEN_CLUSTER" in item.text
+    assert "FUSEGEN_CLUSTER" not in item.on(["sm_90", "sm_80"]).text

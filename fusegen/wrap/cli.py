@@ -124,6 +124,8 @@ def emit(
     found = resolve(op)
     arguments = bind(found, Request.parse(shape or (), dtype or (), arg or ()))
     last = passes(found, (), arguments, which)[-1]
+    if arch is not None:
+        last = last.on(arch.split(","))
     if output is None:
         print_code(last.text)
     else:

@@ -95,7 +95,7 @@ def _jobs(
     for which in wanted:
         title = f"{name} {which} {dtype}"
         try:
-            last = passes(op, (), arguments, which)[-1]
+            last = passes(op, (), arguments, which)[-1].on(archs)
             text, entries = last.text, _entries(last)
         except FusegenError as error:
             tally.failures.append(f"{title}:\n{error}")

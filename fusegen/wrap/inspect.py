@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -20,9 +20,11 @@ from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
 from fusegen.derive.gradient import GradientNames
 from fusegen.fuse.kernel import Kernel
+from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer, Launch, Placement
 from fusegen.generate.render import one_file
 from fusegen.generate.wording import explain
+from fusegen.launch.targets import cluster_of
 from fusegen.wrap import doors
 from fusegen.wrap.run import is_dense, result_strides, row_major
 from fusegen.wrap.tensors import TensorInfo
@@ -49,12 +51,14 @@ class Pass:
         tensors: arguments and results by name (a packed one by its own name).
         like: for a result by name, the tensor whose strides it takes: a gradient's operand.
         kept: results that the forward writes for its backward only.
+        chip: what kernels may count on.
     """
 
     op: Op
     tensors: Mapping[str, TensorInfo]
     layout: pipeline.Layout
     kept: tuple[str, ...] = ()
+    chip: Chip = pipeline.HOPPER
 
     @classmethod
     def of(
@@ -85,7 +89,11 @@ class Pass:
 
     @property
     def kernels(self) -> list[pipeline.Planned]:
-        return pipeline.plan(self.op, self.layout)
+        return pipeline.plan(self.op, self.layout, self.chip)
+
+    def on(self, archs: Iterable[str]) -> Pass:
+        """The same for GPUs of these architectures, such as "sm_80": with what all of them have."""
+        return replace(self, chip=Chip(min(map(cluster_of, archs))))
 
     @property
     def text(self) -> str:
