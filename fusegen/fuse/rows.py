@@ -1,7 +1,7 @@
 """Several reductions and what follows from them, in one pass that reads each row of memory once.
 
 The axes of an iteration space fall in two: the *kept* ones number the rows, those *over* which is reduced make up a
-row. A row stays in registers while its reductions follow from each other (softmax, the norms and their backwards),
+row. A row stays in registers or shared memory while its reductions follow from each other (softmax, the norms and their backwards),
 elementwise results are written from there, and sums over the rows (the gradients of a norm's weights) are kept beside
 it, one for each position in a row. Sums whose result nothing in the pass waits for may also be taken by pieces of a
 row, and sums over other axes of the same space share the pass (the gradients of an interpolation between three
@@ -22,7 +22,6 @@ from fusegen.core.ir import (
     Output,
     Reduce,
     Ref,
-    Scalar,
     axis_order,
     expr_axes,
     refs,
@@ -359,6 +358,3 @@ def _needed(each: Sequence[Let], items: Iterable[Reduce | Output], named: Names)
                 wanted.add(ref.name)
                 stack += [named[ref.name].expr] if isinstance(named[ref.name], Let) else []
     return tuple(let for let in each if let.name in wanted)
-
-
-__all__ = ["GROUPS", "PIECES", "Fused", "RowKernel", "Scalar", "Stage", "fuse"]

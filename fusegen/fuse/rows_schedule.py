@@ -1,6 +1,6 @@
 """How many threads, vectors and blocks share a row of a row kernel, and how many rows a block takes.
 
-A row is kept in registers from its one read to its last use. So the sizes follow from the length of a row and from what
+A row is kept on chip from its one read to its last use. So the sizes follow from the length of a row and from what
 a thread can hold, never from the number of rows. The numbers below were measured on an H200 (docs/performance.md).
 """
 
@@ -32,11 +32,11 @@ WARP = 32
 # Threads of a block where rows are short enough for several to lie side by side in it; and where it goes on from row to
 # row, with sums that are then put together by fewer threads.
 SHORT_BLOCK, SHORT_SWEEP = 128, 256
-# Bytes of a row that a thread reads before it uses the first: enough loads in flight, few enough registers. A warp
-# takes more of them if a row then needs no other warp.
-BYTES_AHEAD, BYTES_ALONE = 64, 64
+# Bytes of a row that a thread reads before it uses the first: enough loads in flight, few enough registers.
+BYTES_AHEAD = 64
 # Bytes of a row a thread from which on they are staged in shared memory, and the most that a block can have there.
 STAGED_FROM, MOST_STAGED = 64, 44 * 1024
+# Registers of a multiprocessor.
 REGISTERS = 65536
 # Positions of a row for which a thread keeps sums.
 SUMMED = 16
@@ -92,7 +92,7 @@ def schedule_rows(
     if not streams or any(p.moves[-1] == "s" for p in streams):
         return None
     width = sum(buffers[p.name].dtype.size for p in streams) * vector
-    shape = _shape(kernel, n // vector, m, width, vector, chip)
+    shape = _shape(kernel, n // vector, width, vector, chip)
     if shape is None:
         return None
     found = _schedule(kernel, loops, len(kept), buffers, placements, streams, vector, shape, n)
@@ -125,7 +125,7 @@ def kept_in_registers(kernel: RowKernel, schedule: Schedule) -> list[str]:
     ]  # fmt: skip
 
 
-def _shape(kernel: RowKernel, vectors: int, m: int, width: int, vector: int, chip: Chip) -> _Shape | None:
+def _shape(kernel: RowKernel, vectors: int, width: int, vector: int, chip: Chip) -> _Shape | None:
     """``vectors``: in a row; ``width``: bytes of all streams that one vector stands for."""
     sums = sum(r.expr.dtype.size for r in kernel.columns) * vector
     most = max(1, min(MOST_RAW // width, MOST_SUMS // sums if sums else MOST_RAW))
@@ -133,7 +133,7 @@ def _shape(kernel: RowKernel, vectors: int, m: int, width: int, vector: int, chi
     side = SHORT_SWEEP if sums else SHORT_BLOCK
     if kernel.pieces:
         return _piece(vectors, wanted if vector == 1 else 2, side)
-    alone = max(1, min(most, BYTES_ALONE // width))
+    alone = max(1, min(most, BYTES_AHEAD // width))
     if vectors <= WARP * alone:
         threads = 1 << max(0, math.ceil(math.log2(max(1, -(-vectors // alone)))))
         return _Shape(threads, -(-vectors // threads), 1, max(1, side // threads))
@@ -208,11 +208,8 @@ def _launch(
     pieces = -(-n // per_block) if kernel.pieces else 1
     groups = -(-m // shape.rows)
     if kernel.columns:
-        side_by_side = (
-            max(1, SWEEPING // (shape.threads * shape.rows))
-            if found.staged
-            else max(1, SWEEPING // 2 // (shape.threads * shape.rows))
-        )
+        sweeping = SWEEPING if found.staged else SWEEPING // 2
+        side_by_side = max(1, sweeping // (shape.threads * shape.rows))
         places = MULTIPROCESSORS if shape.cluster == 1 else CLUSTERED // shape.cluster
         blocks = PIECE_BLOCKS // pieces if kernel.pieces else places * side_by_side
         groups = max(1, min(groups, blocks))

@@ -10,14 +10,14 @@ from fusegen.core.ir import Call, Const, Let, Operand, Output, Reduce, Ref, Tens
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Position
 from fusegen.fuse.rows import RowKernel, Stage
-from fusegen.fuse.rows_schedule import kept_in_registers
+from fusegen.fuse.rows_schedule import REGISTERS, kept_in_registers
 from fusegen.fuse.schedule import Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import pointer_name, stem
 from fusegen.generate.view import View
 
-# Registers of a multiprocessor, and what a thread needs beside what it keeps of a row.
-REGISTERS, OVERHEAD = 65536, 48
+# Registers that a thread needs beside what it keeps of a row.
+OVERHEAD = 48
 MOST_THREADS = 2048
 
 
@@ -133,7 +133,7 @@ class Rows(View):
         ``staged``: into shared memory, where the present row and the next have a place each; else into registers.
         """
         plan = self.schedule
-        view: dict[str, Any] = {"declarations": [], "reads": [], "arrivals": [], "present": [], "staged": staged}
+        view: dict[str, Any] = {"declarations": [], "reads": [], "arrivals": [], "present": []}
         view["coordinates"] = self._element_coordinates([o.name for o in operands])
         for operand in operands:
             name, ctype = stem(operand.name), operand.dtype.ctype
@@ -183,7 +183,6 @@ class Rows(View):
                 self._load(operand, view)
         written = [item.name for item in items if isinstance(item, Output)]
         view["coordinates"] = self._element_coordinates([*loaded, *written])
-        view["uses_at"] = False
         view["inner"] += self.lets(lets)
         return view
 
