@@ -1,11 +1,12 @@
 """Several reductions and what follows from them, in one pass that reads each row of memory once.
 
 The axes of an iteration space fall in two: the *kept* ones number the rows, those *over* which is reduced make up a
-row. A row stays in registers or shared memory while its reductions follow from each other (softmax, the norms and their backwards),
-elementwise results are written from there, and sums over the rows (the gradients of a norm's weights) are kept beside
-it, one for each position in a row. Sums whose result nothing in the pass waits for may also be taken by pieces of a
-row, and sums over other axes of the same space share the pass (the gradients of an interpolation between three
-broadcast operands). What is left are small sums of partial results, and those are kernels like any other.
+row. A row stays in registers or shared memory while its reductions follow from each other (softmax, the norms and
+their backwards), elementwise results are written from there, and sums over the rows (the gradients of a norm's
+weights) are kept beside it, one for each position in a row. Sums whose result nothing in the pass waits for may also
+be taken by pieces of a row, and sums over other axes of the same space share the pass (the gradients of an
+interpolation between three broadcast operands). What is left are small sums of partial results, and those are kernels
+like any other.
 """
 
 from __future__ import annotations
