@@ -31,7 +31,7 @@ WORKERS_VARIABLE = "FUSEGEN_EMULATOR_WORKERS"
 # -fno-strict-aliasing: kernels read vectors through pointers to scalars, which nvcc allows.
 # Hidden visibility keeps the helpers and shared variables of two loaded kernels apart.
 FLAGS = (
-    "-std=c++17", "-O2", "-shared", "-fPIC", "-pthread", "-DFUSEGEN_EMULATOR",
+    "-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-DFUSEGEN_EMULATOR",
     "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing",
     "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wno-unknown-pragmas", "-Wno-psabi",
 )  # fmt: skip
