@@ -65,7 +65,7 @@ class Compiled:
             return [made.text, made.entry, made.finish or "", "barriers" if made.barriers else "", *made.headers]
 
         found = remember("render", (op_to_json(self.op), which, repr(plan)), texts)
-        return Rendered(found[0], found[1], found[2] or None, bool(found[3]), tuple(found[4:]))
+        return Rendered(found[0], found[1], found[2] or None, bool(found[3]), tuple(found[4:]), plan.dynamic)
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip
 
 def build(op: Op, layout: Layout, target: Target) -> Program:
     """The loaded program of ``op`` for one layout on one target."""
-    whole = plan_whole(op, layout, Chip(target.cluster))
+    whole = plan_whole(op, layout, target.chip)
     steps, workspaces = [], list(whole.workspaces)
     for item in whole.kernels:
         made, needed = make_steps(item.kernel, item.schedule, item.launch, item.rendered, target)

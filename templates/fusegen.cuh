@@ -120,158 +120,11 @@ template <typename T, typename V> FG_DEVICE void store(T* pointer, V value) {
   *pointer = Compute<T>::narrow(compute_t<T>(value));
 }
 
-// -- vectors: up to 16 bytes in one access --------------------------------------------------------------------------
+}  // namespace fg
 
-template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
-  T lane[N];
-  FG_DEVICE T& operator[](int k) { return lane[k]; }
-  FG_DEVICE const T& operator[](int k) const { return lane[k]; }
-};
+#include "fusegen_vector.cuh"
 
-template <typename T, int N> struct Widen {
-  static FG_DEVICE Vec<compute_t<T>, N> all(const Vec<T, N>& raw) {
-    Vec<compute_t<T>, N> values;
-#pragma unroll
-    for (int k = 0; k < N; ++k) values[k] = Compute<T>::widen(raw[k]);
-    return values;
-  }
-};
-// Two halves come in one register, and are taken apart there.
-template <typename T, int N> struct WidenPairs {
-  static FG_DEVICE Vec<float, N> all(const Vec<T, N>& raw) {
-    Vec<float, N> values;
-#pragma unroll
-    for (int k = 0; k + 1 < N; k += 2) {
-      unpack<T>(uint32_t(raw[k].bits) | uint32_t(raw[k + 1].bits) << 16, values[k], values[k + 1]);
-    }
-    if (N % 2) values[N - 1] = to_float(raw[N - 1]);
-    return values;
-  }
-};
-template <int N> struct Widen<half, N> : WidenPairs<half, N> {};
-template <int N> struct Widen<bf16, N> : WidenPairs<bf16, N> {};
-
-// N elements from `pointer`, whose address suits an access of that width.
-template <int N, typename T> FG_DEVICE Vec<compute_t<T>, N> load_vector(const T* pointer) {
-  const Vec<T, N> raw = *reinterpret_cast<const Vec<T, N>*>(pointer);  // a copy: one access, not N
-  return Widen<T, N>::all(raw);
-}
-
-// The same as it lies in memory, to be widened where it is used. Words, not halves: a register holds two of those, and
-// moves them together.
-template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Raw {
-  static constexpr int words = (sizeof(T) * N + 3) / 4;
-  uint32_t word[words];
-};
-template <int N, typename T> FG_DEVICE Raw<T, N> load_raw(const T* pointer) {
-  if (sizeof(T) * N % 4 == 0) return *reinterpret_cast<const Raw<T, N>*>(pointer);
-  Raw<T, N> raw;
-  memcpy(raw.word, pointer, sizeof(T) * N);
-  return raw;
-}
-// The same into shared memory, where it arrives while the thread does something else; each thread awaits its own.
-template <int N, typename T> FG_DEVICE void load_async(Raw<T, N>* shared, const T* pointer) {
-#if defined(FUSEGEN_EMULATOR) || __CUDA_ARCH__ < 800
-  *shared = load_raw<N>(pointer);
-#else
-  const uint32_t address = uint32_t(__cvta_generic_to_shared(shared));
-  if (sizeof(T) * N == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(pointer) : "memory");
-  } else {
-    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(pointer), "n"(sizeof(T) * N) : "memory");
-  }
-#endif
-}
-FG_DEVICE void await_loads() {
-#if !defined(FUSEGEN_EMULATOR) && __CUDA_ARCH__ >= 800
-  asm volatile("cp.async.wait_all;" ::: "memory");
-#endif
-}
-// What was read from shared memory is read again from here on: registers are for something else meanwhile.
-FG_DEVICE void read_again() { asm volatile("" ::: "memory"); }
-template <typename T, int N> struct WidenRaw {
-  static FG_DEVICE Vec<compute_t<T>, N> all(const Raw<T, N>& raw) {
-    Vec<T, N> values;
-    memcpy(&values, raw.word, sizeof(T) * N);
-    return Widen<T, N>::all(values);
-  }
-};
-template <typename T, int N> struct WidenRawPairs {
-  static FG_DEVICE Vec<float, N> all(const Raw<T, N>& raw) {
-    Vec<float, N> values;
-#pragma unroll
-    for (int k = 0; k + 1 < N; k += 2) unpack<T>(raw.word[k / 2], values[k], values[k + 1]);
-    return values;
-  }
-};
-template <int N> struct WidenRaw<half, N> : WidenRawPairs<half, N> {};
-template <int N> struct WidenRaw<bf16, N> : WidenRawPairs<bf16, N> {};
-template <typename T, int N> FG_DEVICE Vec<compute_t<T>, N> widen(const Raw<T, N>& raw) { return WidenRaw<T, N>::all(raw); }
-
-// Elements i .. i + N - 1 of n; the last vector may overhang, and reads as zero there.
-template <int N, typename T, typename I> FG_DEVICE Vec<compute_t<T>, N> load(const T* pointer, I i, I n) {
-  if (i + N <= n) return load_vector<N>(pointer + i);
-  Vec<compute_t<T>, N> values;
-#pragma unroll
-  for (int k = 0; k < N; ++k) values[k] = i + k < n ? Compute<T>::widen(pointer[i + k]) : compute_t<T>(0);
-  return values;
-}
-
-// The same without a promise about the address.
-template <int N, typename T, typename I> FG_DEVICE Vec<compute_t<T>, N> load_unaligned(const T* pointer, I i, I n) {
-  Vec<compute_t<T>, N> values;
-#pragma unroll
-  for (int k = 0; k < N; ++k) values[k] = i + k < n ? Compute<T>::widen(pointer[i + k]) : compute_t<T>(0);
-  return values;
-}
-
-template <typename T, int N> struct Narrow {
-  static FG_DEVICE Vec<T, N> all(const Vec<compute_t<T>, N>& values) {
-    Vec<T, N> raw;
-#pragma unroll
-    for (int k = 0; k < N; ++k) raw[k] = Compute<T>::narrow(values[k]);
-    return raw;
-  }
-};
-// Two halves are rounded and packed by one instruction.
-template <typename T, int N> struct NarrowPairs {
-  static FG_DEVICE Vec<T, N> all(const Vec<float, N>& values) {
-    union {
-      Vec<uint32_t, (N + 1) / 2> words;
-      Vec<T, N> raw;
-    };
-#pragma unroll
-    for (int k = 0; k < N / 2; ++k) words[k] = pack<T>(values[2 * k], values[2 * k + 1]);
-    if (N % 2) raw[N - 1] = from_float<T>(values[N - 1]);
-    return raw;
-  }
-};
-template <int N> struct Narrow<half, N> : NarrowPairs<half, N> {};
-template <int N> struct Narrow<bf16, N> : NarrowPairs<bf16, N> {};
-
-template <int N, typename T, typename I>
-FG_DEVICE void store(T* pointer, I i, I n, const Vec<compute_t<T>, N>& values) {
-  const Vec<T, N> raw = Narrow<T, N>::all(values);
-  if (i + N <= n) {
-    *reinterpret_cast<Vec<T, N>*>(pointer + i) = raw;
-  } else {
-#pragma unroll
-    for (int k = 0; k < N; ++k) {
-      if (i + k < n) pointer[i + k] = raw[k];
-    }
-  }
-}
-template <int N, typename T, typename I>
-FG_DEVICE void store_unaligned(T* pointer, I i, I n, const Vec<compute_t<T>, N>& values) {
-  const Vec<T, N> raw = Narrow<T, N>::all(values);
-#pragma unroll
-  for (int k = 0; k < N; ++k) {
-    if (i + k < n) pointer[i + k] = raw[k];
-  }
-}
-template <int N, typename T> FG_DEVICE void store_vector(T* pointer, const Vec<compute_t<T>, N>& values) {
-  *reinterpret_cast<Vec<T, N>*>(pointer) = Narrow<T, N>::all(values);
-}
+namespace fg {
 
 // -- index arithmetic: division by a number known at launch ---------------------------------------------------------
 
@@ -319,9 +172,9 @@ template <int Threads, typename T> FG_DEVICE T block_sum(T value) {
   return value;
 }
 
-// Sum over the rows (threadIdx.y) of a block of 32 columns, in row 0.
-template <int Rows, typename T> FG_DEVICE T column_sum(T value) {
-  FUSEGEN_SHARED(T, sums, [Rows][33]);
+// Sum over the rows (threadIdx.y) of a block of Across columns, in row 0.
+template <int Rows, int Across = 32, typename T> FG_DEVICE T column_sum(T value) {
+  FUSEGEN_SHARED(T, sums, [Rows][Across + 1]);
   __syncthreads();  // an earlier sum may still be reading sums
   sums[threadIdx.y][threadIdx.x] = value;
   __syncthreads();
@@ -334,10 +187,21 @@ template <int Rows, typename T> FG_DEVICE T column_sum(T value) {
 }
 
 // The same for a vector of results a thread.
-template <int Rows, typename T, int N> FG_DEVICE Vec<T, N> column_sum(Vec<T, N> values) {
+template <int Rows, int Across = 32, typename T, int N> FG_DEVICE Vec<T, N> column_sum(Vec<T, N> values) {
 #pragma unroll
-  for (int k = 0; k < N; ++k) values[k] = column_sum<Rows>(values[k]);
+  for (int k = 0; k < N; ++k) values[k] = column_sum<Rows, Across>(values[k]);
   return values;
+}
+
+// -- shared memory beyond what a kernel can declare: as much as its launch asks for ------------------------------------
+
+template <typename T> FG_DEVICE T& dynamic_shared(int offset) {
+#ifdef FUSEGEN_EMULATOR
+  return *reinterpret_cast<T*>(fusegen_dynamic_shared() + offset);
+#else
+  extern __shared__ uint4 fusegen_memory[];
+  return *reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(fusegen_memory) + offset);
+#endif
 }
 
 // -- clusters: up to 16 neighbouring blocks that can store into each other's shared memory, from sm_90 on -----------

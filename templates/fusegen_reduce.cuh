@@ -232,9 +232,9 @@ template <int Threads, typename S> FG_DEVICE S block_merge(S state) {
   return state;
 }
 
-// State over the rows (threadIdx.y) of a block of 32 columns, in row 0.
-template <int Rows, typename S> FG_DEVICE S column_merge(S state) {
-  FUSEGEN_SHARED(Stored<S>, states, [Rows][33]);
+// State over the rows (threadIdx.y) of a block of Across columns, in row 0.
+template <int Rows, int Across = 32, typename S> FG_DEVICE S column_merge(S state) {
+  FUSEGEN_SHARED(Stored<S>, states, [Rows][Across + 1]);
   __syncthreads();  // an earlier reduction may still be reading states
   states[threadIdx.y][threadIdx.x].put(state);
   __syncthreads();
@@ -250,9 +250,9 @@ template <int Rows, typename S> FG_DEVICE S column_merge(S state) {
 }
 
 // The same for several results a thread.
-template <int Rows, typename S, int N> FG_DEVICE void column_merge(S (&states)[N]) {
+template <int Rows, int Across = 32, typename S, int N> FG_DEVICE void column_merge(S (&states)[N]) {
 #pragma unroll
-  for (int k = 0; k < N; ++k) states[k] = column_merge<Rows>(states[k]);
+  for (int k = 0; k < N; ++k) states[k] = column_merge<Rows, Across>(states[k]);
 }
 
 // -- rows: Threads (threadIdx.x) share each of Rows rows (threadIdx.y), and all of them get the result ---------------

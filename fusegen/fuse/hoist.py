@@ -76,7 +76,7 @@ class Hoist:
         return rebuild(node, tuple(self.one(child) for child in node.args))
 
     def _rebuilt(self, product: _Product, node: Call) -> Expr | None:
-        above = [f for f in product.above if not self._along(f)]
+        above = [f for f in product.above if not self._along(f) and not _is_one(f)]
         below = [f for f in product.below if not self._along(f)]
         constants = [f for f in above if isinstance(f, Const)]
         worthwhile = len(above) > 1 or (below and (len(above) > len(constants) or constants or self.rounded))
@@ -94,6 +94,10 @@ class Hoist:
         for divisor in (f for f in product.below if self._along(f)):
             result = call("div", result, self.one(divisor), dtype=node.dtype)
         return call("neg", result, dtype=node.dtype) if product.negative else result
+
+
+def _is_one(node: Expr) -> bool:
+    return isinstance(node, Const) and float(node.value) == 1
 
 
 def _chain(factors: list[Expr]) -> Expr:

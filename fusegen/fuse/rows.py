@@ -27,13 +27,17 @@ from fusegen.core.ir import (
     expr_axes,
     refs,
     substitute,
+    walk,
 )
 from fusegen.core.lets import introduce_lets
+from fusegen.declare.table import lookup
 from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.kernel import Kernel, Names, kernel_name, read_by
 
 GROUPS, PIECES = "groups", "pieces"
 """The axes of partial results: which group of rows, or which piece of a row, they are of."""
+DIVISION = 8
+"""What a division costs on a GPU, in units of `Function.cost`: there it is no instruction."""
 
 
 @dataclass(frozen=True)
@@ -109,6 +113,8 @@ def fuse(
         axes: those that each named thing varies along.
     """
     split = _waited_for(reduces, outputs, axes) or _side_by_side(reduces, outputs, axes)
+    if split is None and not reduces:
+        split = _along_rows(op, outputs)
     if split is None:
         return None
     mine = {r.name for r in (*split.rows, *split.columns)}
@@ -220,6 +226,19 @@ def _side_by_side(
     return None
 
 
+def _along_rows(op: Op, outputs: Sequence[Output]) -> _Split | None:
+    """Elementwise results of one space in rows: axes that every operand has all or none of make up a row."""
+    space = _axes_of(outputs[0])
+    if any(_axes_of(o) != space for o in outputs):
+        return None
+    order = sorted(space, key=axis_order)
+    operands = [frozenset(a for a in o.shape if a) for o in op.operands]
+    cut = len(order) - 1
+    while cut > 0 and all((order[cut] in own) == (order[cut - 1] in own) for own in operands):
+        cut -= 1
+    return _Split(space, frozenset(order[cut:]), (), (), pieces=True) if cut > 0 else None
+
+
 def _build(
     op: Op, split: _Split, given: tuple[Reduce, ...], pointwise: list[Output], ends: list[Output],
     reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]],
@@ -240,6 +259,17 @@ def _build(
     operands = [Operand(r.name, r.expr.dtype, kept) for r in stored]
     operands += [Operand(p.name, p.dtype, p.shape) for p in partials]
     return Fused(kernel, given, tuple(rest), rest_outputs, tuple(operands))
+
+
+def row_cost(kernel: RowKernel) -> int:
+    """What a row kernel computes once a row that a kernel without rows computes at every element (`Function.cost`)."""
+    axes = {o.name: frozenset(a for a in o.shape if a) for o in kernel.operands}
+    axes.update({scalar.name: frozenset() for scalar in kernel.scalars})
+    for let in (*kernel.before, *kernel.body):
+        axes[let.name] = expr_axes(let.expr, axes)
+    nodes = walk([item.expr for item in (*kernel.before, *kernel.body, *kernel.pointwise)])
+    once = {n for n in nodes if isinstance(n, Call) and not expr_axes(n, axes) & set(kernel.over)}
+    return sum(DIVISION if node.function == "div" else lookup(node.function).cost for node in once)
 
 
 def in_order(axes: Iterable[str]) -> tuple[str, ...]:

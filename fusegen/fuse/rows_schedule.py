@@ -11,18 +11,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
-from fusegen.fuse.rows import GROUPS, PIECES, RowKernel
+from fusegen.fuse.rows import GROUPS, PIECES, RowKernel, row_cost
 from fusegen.fuse.schedule import (
+    VECTOR_BYTES,
     Access,
     Buffer,
     Launch,
     Loop,
     Placement,
     Schedule,
+    buffer_names,
     faster,
     index_type,
     lanes,
     merged,
+    moves,
     needed_sizes,
     ordered,
     positions,
@@ -34,8 +37,17 @@ WARP = 32
 SHORT_BLOCK, SHORT_SWEEP = 128, 256
 # Bytes of a row that a thread reads before it uses the first: enough loads in flight, few enough registers.
 BYTES_AHEAD = 64
-# Bytes of a row a thread from which on they are staged in shared memory, and the most that a block can have there.
-STAGED_FROM, MOST_STAGED = 64, 44 * 1024
+# Bytes of a row a thread from which on they are staged in shared memory; what a kernel has there without asking at its
+# launch, and what it needs besides.
+STAGED_FROM, STATIC, EXCHANGED = 64, 44 * 1024, 4 * 1024
+# Below so many bytes a vector, rows are rather read in vectors that reach beyond their ends.
+NARROW = 8
+# Rows of more bytes pass by in chunks where nothing needs them again; threads of their blocks, and bytes for a block.
+STREAMED_FROM, WIDE_STREAM, MOST_STREAMED = 16 * 1024, 512, 256 * 1024
+# Elementwise kernels go by rows where that saves so much arithmetic at every element (`Function.cost`).
+ROW_COST = 16
+# Blocks of a grid in y.
+MOST_PIECES = 65535
 # Registers of a multiprocessor.
 REGISTERS = 65536
 # Positions of a row for which a thread keeps sums.
@@ -45,6 +57,8 @@ MOST_RAW, MOST_SUMS = 256, 256
 # Threads to which a block grows before more blocks share a row, and after.
 WIDE, WIDE_SHARED = 256, 256
 WIDEST = 1024
+# The same where sums go from row to row with rows in shared memory, one block on each multiprocessor.
+WIDE_SWEEP = 512
 # Threads that go from row to row on each multiprocessor, and how many of those a large GPU has: in all, and in clusters
 # of 16, which lie within a part of the chip. Fixed numbers, so that the order of additions does not depend on the
 # machine.
@@ -59,9 +73,11 @@ class Chip:
 
     Args:
         cluster: most blocks that can share a row (distributed shared memory); 1 before compute capability 9.0.
+        shared: bytes of shared memory that a block can have.
     """
 
     cluster: int = 16
+    shared: int = 227 * 1024
 
 
 @dataclass(frozen=True)
@@ -91,12 +107,69 @@ def schedule_rows(
     streams = _streams(kernel, placements, len(kept), buffers)
     if not streams or any(p.moves[-1] == "s" for p in streams):
         return None
-    width = sum(buffers[p.name].dtype.size for p in streams) * vector
-    shape = _shape(kernel, n // vector, width, vector, chip)
-    if shape is None:
+    shifted = False
+    if vector * min(buffers[p.name].dtype.size for p in streams) < NARROW:
+        wider, aligned = _shifted(kernel, loops, len(kept), buffers, streams)
+        if wider > vector:
+            shape = _shape(kernel, n // wider, _width(streams, buffers) * wider, wider, chip, least=2 * wider)
+            shifted = shape is not None and (shape.rows == 1 or not kernel.columns)
+    if shifted:
+        vector, placements = wider, aligned
+        streams = _streams(kernel, placements, len(kept), buffers)
+    else:
+        shape = _shape(kernel, n // vector, _width(streams, buffers) * vector, vector, chip)
+    if passes_by(kernel) and n * _width(streams, buffers) > STREAMED_FROM:
+        shape = _streaming(n, _width(streams, buffers), vector, chip)
+    elementwise = not (kernel.reduces or kernel.columns)
+    if shape is None or (elementwise and row_cost(kernel) < ROW_COST):
         return None
-    found = _schedule(kernel, loops, len(kept), buffers, placements, streams, vector, shape, n)
+    if kernel.pieces and -(-n // (shape.threads * shape.repeat * vector)) > MOST_PIECES:
+        return None
+    found = _schedule(kernel, loops, len(kept), buffers, placements, streams, vector, shape, n, shifted, chip)
     return found, _launch(kernel, sizes, loops, buffers, shape, found, m, n, (*kept_order, *over_order))
+
+
+def _width(streams: list[Placement], buffers: Mapping[str, Buffer]) -> int:
+    return sum(buffers[p.name].dtype.size for p in streams)
+
+
+def _shifted(
+    kernel: RowKernel, loops: list[Loop], kept: int, buffers: Mapping[str, Buffer], streams: list[Placement]
+) -> tuple[int, tuple[Placement, ...]]:
+    """Vector width and placements where rows begin anywhere, but all streams at the same place between two vectors.
+
+    Vectors then begin at a row's first aligned address, and single elements are left at its ends. Sums over rows need
+    the same distance to that address for all rows of a block: see `_launch`.
+    """
+    if len(loops) - kept != 1 or (kernel.columns and kept > 1):
+        return 1, ()
+    first = min(streams, key=lambda p: buffers[p.name].dtype.size)
+    size = buffers[first.name].dtype.size
+    vector = VECTOR_BYTES // size
+    if loops[-1].size < 2 * vector or (kept and not any(loop.strides[first.name] for loop in loops[:kept])):
+        return 1, ()
+
+    def begins(name: str) -> tuple[int, ...]:
+        buffer = buffers[name]
+        where = buffer.alignment // size if buffer.dtype.size == size or not buffer.alignment else -1
+        return (where, *(loop.strides[name] % vector for loop in loops[:kept]))
+
+    visited = {*(o.name for o in kernel.tensors), *(o.name for o in kernel.pointwise)}
+    placements = []
+    for name in buffer_names(kernel):
+        own = [loop.strides[name] for loop in loops]
+        alike = name in visited and own[-1] == 1 and (any(own[:-1]) or not kept) and begins(name) == begins(first.name)
+        access = Access.ROW if alike else Access.STRIDED if any(own) else Access.SINGLE
+        placements.append(Placement(name, access, moves(own)))
+    return (vector if all(buffers[p.name].dtype.size <= VECTOR_BYTES // 2 for p in streams) else 1), tuple(placements)
+
+
+def _common(kernel: RowKernel, loops: list[Loop], kept: int) -> list[str]:
+    """Operands that all rows have in common, a number for each position."""
+    return [
+        o.name for o in kernel.tensors
+        if loops[-1].strides[o.name] == 1 and not any(loop.strides[o.name] for loop in loops[:kept])
+    ]  # fmt: skip
 
 
 def _breadth(buffer: Buffer) -> int:
@@ -125,27 +198,47 @@ def kept_in_registers(kernel: RowKernel, schedule: Schedule) -> list[str]:
     ]  # fmt: skip
 
 
-def _shape(kernel: RowKernel, vectors: int, width: int, vector: int, chip: Chip) -> _Shape | None:
-    """``vectors``: in a row; ``width``: bytes of all streams that one vector stands for."""
+def kept_for_all(kernel: RowKernel, schedule: Schedule) -> list[str]:
+    """The operands that all rows have in common: a block that goes on from row to row reads them once."""
+    kept, fast = schedule.loops, schedule.loops + schedule.inner - 1
+    names = {o.name for o in kernel.tensors}
+    return [
+        p.name for p in schedule.placements
+        if schedule.sweep and p.name in names
+        and any(move != "0" for move in p.moves[kept:]) and not any(move != "0" for move in p.moves[:kept])
+        and (p.access is Access.ROW or schedule.vector == 1 or (schedule.shifted and p.moves[fast] == "1"))
+    ]  # fmt: skip
+
+
+def _shape(
+    kernel: RowKernel, vectors: int, width: int, vector: int, chip: Chip, least: int = 1
+) -> _Shape | None:  # fmt: skip
+    """``vectors``: in a row; ``width``: bytes of all streams for one of them; ``least``: threads of a row."""
+    staged = vector > 1
     sums = sum(r.expr.dtype.size for r in kernel.columns) * vector
     most = max(1, min(MOST_RAW // width, MOST_SUMS // sums if sums else MOST_RAW))
     wanted = max(1, min(most, SUMMED // vector if sums else BYTES_AHEAD // width))
     side = SHORT_SWEEP if sums else SHORT_BLOCK
     if kernel.pieces:
-        return _piece(vectors, wanted if vector == 1 else 2, side)
+        return _piece(vectors, wanted if vector == 1 else 2, side, least)
     alone = max(1, min(most, BYTES_AHEAD // width))
     if vectors <= WARP * alone:
-        threads = 1 << max(0, math.ceil(math.log2(max(1, -(-vectors // alone)))))
+        threads = max(least, 1 << max(0, math.ceil(math.log2(max(1, -(-vectors // alone))))))
         return _Shape(threads, -(-vectors // threads), 1, max(1, side // threads))
     cluster = 1
     while cluster <= chip.cluster:
         per_block = -(-vectors // cluster)
         limit = WIDE if cluster == 1 else WIDE_SHARED
-        for repeat in range(wanted, (wanted if sums and vector > 1 else min(most, 2 * wanted)) + 1):
+        for repeat in range(wanted, (wanted + (least > 1) if sums and vector > 1 else min(most, 2 * wanted)) + 1):
             threads = _whole_warps(per_block, repeat)
             if threads <= limit:
                 return _Shape(threads, repeat, cluster, max(1, side // threads) if cluster == 1 else 1)
         cluster *= 2
+    for cluster in (max(1, chip.cluster // 2), chip.cluster) if sums and staged else ():
+        for repeat in range(1, most + 1):
+            threads = _whole_warps(-(-vectors // cluster), repeat)
+            if threads <= WIDE_SWEEP and threads * repeat * width <= chip.shared - EXCHANGED:
+                return _Shape(threads, repeat, cluster, 1)
     per_block = -(-vectors // chip.cluster)
     for limit in (WIDE_SHARED, 2 * WIDE_SHARED, WIDEST):
         for repeat in range(1, most + 1):
@@ -155,10 +248,23 @@ def _shape(kernel: RowKernel, vectors: int, width: int, vector: int, chip: Chip)
     return None
 
 
-def _piece(vectors: int, wanted: int, side: int) -> _Shape:
+def passes_by(kernel: RowKernel) -> bool:
+    """Whether nothing needs a row's elements again once its sums are known."""
+    return len(kernel.stages) == 1 and not (kernel.pieces or kernel.pointwise or kernel.columns)
+
+
+def _streaming(n: int, width: int, vector: int, chip: Chip) -> _Shape:
+    """A block a row, or for very long ones a few."""
+    cluster = 1
+    while cluster < chip.cluster and n * width // cluster > MOST_STREAMED:
+        cluster *= 2
+    return _Shape(WIDE_STREAM, max(1, BYTES_AHEAD // (width * vector)), cluster, 1)
+
+
+def _piece(vectors: int, wanted: int, side: int, least: int) -> _Shape:
     """A block's share of a row where nothing waits for the whole: the one that leaves the fewest threads idle."""
     if vectors <= WARP * wanted:
-        threads = 1 << max(0, math.ceil(math.log2(max(1, -(-vectors // wanted)))))
+        threads = max(least, 1 << max(0, math.ceil(math.log2(max(1, -(-vectors // wanted))))))
         return _Shape(threads, -(-vectors // threads), 1, max(1, side // threads))
 
     def idle(shape: _Shape) -> tuple[int, int]:
@@ -182,21 +288,33 @@ def _whole_warps(vectors: int, repeat: int) -> int:
 
 def _schedule(
     kernel: RowKernel, loops: list[Loop], kept: int, buffers: Mapping[str, Buffer], placements: tuple[Placement, ...],
-    streams: list[Placement], vector: int, shape: _Shape, n: int,
+    streams: list[Placement], vector: int, shape: _Shape, n: int, shifted: bool,
+    chip: Chip,
 ) -> Schedule:  # fmt: skip
     reach = shape.threads * shape.repeat * shape.cluster * vector
-    exact = shape.rows == 1 and (n % (shape.threads * shape.repeat * vector) == 0 if kernel.pieces else n == reach)
+    streamed = passes_by(kernel) and n // vector * vector > reach
+    even = n % (reach // shape.cluster) == 0 if kernel.pieces else n % reach == 0 if streamed else n == reach
+    exact = not shifted and shape.rows == 1 and even
     raw = sum(buffers[p.name].dtype.size for p in streams) * vector * shape.repeat
     sums = sum(r.expr.dtype.size for r in kernel.columns) * vector * shape.repeat
-    buffered = 2 if kernel.columns else 1
+    # What all rows have in common, a block that goes on from row to row reads once.
+    sweep = bool(kernel.columns)
     whole = all(p.access is Access.ROW and 4 <= vector * buffers[p.name].dtype.size <= 16 for p in streams)
-    block = raw * buffered * shape.threads * shape.rows
-    staged = whole and raw >= STAGED_FROM and block <= MOST_STAGED and not (kernel.pieces and not kernel.columns)
-    prefetch = staged or (2 * raw + sums) // 4 + 64 <= REGISTERS // (2 * shape.threads * shape.rows)
+    places = shape.repeat * shape.threads * shape.rows
+    row, common = raw // shape.repeat * places, 0
+    if sweep:
+        common = vector * places * sum(buffers[name].dtype.size for name in _common(kernel, loops, kept))
+    most = chip.shared - EXCHANGED - common
+    staged = (
+        whole and raw >= STAGED_FROM and row <= most and not (kernel.pieces and not kernel.columns) and not streamed
+    )
+    held = 2 * row if sweep and 2 * row <= most else row
+    prefetch = held > row if staged else (2 * raw + sums) // 4 + 64 <= REGISTERS // (2 * shape.threads * shape.rows)
     return Schedule(
         "rows", kept, len(loops) - kept, vector, shape.threads, index_type(loops, buffers), False, placements,
-        exact=exact, repeat=shape.repeat, rows=shape.rows, cluster=shape.cluster, sweep=bool(kernel.columns),
-        prefetch=bool(kernel.columns) and prefetch, staged=staged,
+        exact=exact, repeat=shape.repeat, rows=shape.rows, cluster=shape.cluster, sweep=sweep,
+        prefetch=sweep and prefetch, staged=staged, shifted=shifted, streamed=streamed,
+        dynamic=held + common if staged and held > STATIC else 0,
     )  # fmt: skip
 
 
@@ -207,11 +325,13 @@ def _launch(
     per_block = shape.threads * shape.repeat * found.vector
     pieces = -(-n // per_block) if kernel.pieces else 1
     groups = -(-m // shape.rows)
-    if kernel.columns:
+    if found.sweep:
         sweeping = SWEEPING if found.staged else SWEEPING // 2
         side_by_side = max(1, sweeping // (shape.threads * shape.rows))
         places = MULTIPROCESSORS if shape.cluster == 1 else CLUSTERED // shape.cluster
         blocks = PIECE_BLOCKS // pieces if kernel.pieces else places * side_by_side
+        if found.shifted:  # a block's rows begin at the same place between two vectors
+            blocks = max(1, blocks // found.vector) * found.vector
         groups = max(1, min(groups, blocks))
     return Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},

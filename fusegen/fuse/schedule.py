@@ -22,8 +22,10 @@ TILE = 32
 # Reductions are cut into pieces of at least this many elements a thread, and into at most this many pieces: fixed
 # numbers, so that the order of additions, and with it the last bit, does not depend on the machine.
 REDUCE_ELEMENTS = 16
-MOST_SPLITS = 256
+MOST_SPLITS = 1056
 WANTED_BLOCKS = 1056
+# Threads of a block that at least have neighbouring results, where results are few.
+LEAST_ACROSS = 8
 # Blocks that share a sum over everything: enough for eight on each multiprocessor of the largest GPUs.
 WHOLE_BLOCKS = 1056
 # Columns of at most this many elements are not divided over blocks, if there are so many.
@@ -87,15 +89,21 @@ class Schedule:
     split: bool = False
     exact: bool = False
     wide_finish: bool = False
+    # Of template column: threads that have neighbouring results.
+    across: int = TILE
     # Of template rows: vectors that a thread keeps of each operand, rows side by side in a block, blocks that share a
-    # row, whether a block goes on from row to row, whether it then reads the next one ahead, and whether rows are
-    # staged in shared memory rather than in registers.
+    # row, whether a block goes on from row to row, whether it then reads the next one ahead, whether rows are staged in
+    # shared memory rather than in registers, whether rows begin where no vector does, whether they pass by in chunks,
+    # and the bytes of shared memory that a launch has to ask for.
     repeat: int = 1
     rows: int = 1
     cluster: int = 1
     sweep: bool = False
     prefetch: bool = False
     staged: bool = False
+    shifted: bool = False
+    streamed: bool = False
+    dynamic: int = 0
 
     @property
     def kept(self) -> int:
@@ -319,25 +327,29 @@ def _reduction(
     fast = len(kept) - 1 if along_kept else len(loops) - 1
     vector, placements = lanes(kernel, loops, fast, buffers)
     threads = THREADS if along_kept else min(THREADS, max(TILE, -(-n // (vector * TILE)) * TILE))
-    while along_kept and vector > 1 and TILE * vector > m:  # no lane of a warp without results
+    across = TILE
+    while along_kept and across > LEAST_ACROSS and across * vector > m:  # few lanes without results
+        across //= 2
+    while along_kept and vector > 1 and across * vector > m:
         vector, placements = lanes(kernel, loops, fast, buffers, vector // 2)
     # Few elements for each of many results: rather more threads a result than a second kernel.
     if along_kept and n <= SHORT_COLUMN and m >= SHORT_COLUMN_RESULTS:
-        while vector > 1 and m // (TILE * vector) < WANTED_BLOCKS // 8:
+        while vector > 1 and m // (across * vector) < WANTED_BLOCKS // 8:
             vector, placements = lanes(kernel, loops, fast, buffers, vector // 2)
         threads = min(4 * THREADS, max(THREADS, 1 << (n // 8 * TILE).bit_length()))
-    blocks = -(-m // (TILE * vector)) if along_kept else m
-    at_once = threads // TILE if along_kept else threads * vector
+    blocks = -(-m // (across * vector)) if along_kept else m
+    at_once = threads // across if along_kept else threads * vector
     splits = max(1, min(MOST_SPLITS, WANTED_BLOCKS // max(blocks, 1), n // (at_once * REDUCE_ELEMENTS)))
     chunk = -(-n // (splits * vector)) * vector
     splits = max(1, -(-n // chunk)) if chunk else 1
     launch = Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
-        axis_sizes, (blocks, splits, 1), splits, chunk, (TILE, threads // TILE, 1) if along_kept else (threads, 1, 1),
+        axis_sizes, (blocks, splits, 1), splits, chunk,
+        (across, threads // across, 1) if along_kept else (threads, 1, 1),
     )  # fmt: skip
     found = Schedule(
         "column" if along_kept else "row", len(kept), len(over), vector, threads, index_type(loops, buffers), False,
-        placements, splits > 1, wide_finish=splits > WIDE_FINISH,
+        placements, splits > 1, wide_finish=splits > WIDE_FINISH, across=across,
     )  # fmt: skip
     return found, launch
 

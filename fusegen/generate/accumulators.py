@@ -66,7 +66,7 @@ class Accumulator:
         """Whether its elements are better seen all before the first is taken."""
         return bool(BY_KIND[self.reduce.kind].partner)
 
-    def combine(self, over: str, count: int) -> str:
+    def combine(self, over: str, count: str) -> str:
         """The states of all threads that share the result; ``over`` is block or column."""
         how = f"fg::{over}_{'sum' if self.is_sum else 'merge'}<{count}>({self.variable})"
         return f"{how};" if self.lanes > 1 and not self.is_sum else f"{self.variable} = {how};"

@@ -7,7 +7,7 @@ expressions printed by cexpr.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import Any
@@ -30,6 +30,7 @@ class Rendered:
     Attributes:
         finish: the entry of the second stage, if any.
         headers: device functions of users' own rows of the function table, with which ``text`` starts.
+        shared: bytes of shared memory that launches of ``entry`` ask for, beside what the text declares.
     """
 
     text: str
@@ -37,6 +38,7 @@ class Rendered:
     finish: str | None
     barriers: bool
     headers: tuple[str, ...] = ()
+    shared: int = 0
 
     @property
     def body(self) -> str:
@@ -64,15 +66,15 @@ def template_text(name: str) -> str:
 
 def headers() -> dict[str, str]:
     """What generated code includes when NVRTC compiles it."""
-    return {name: template_text(name) for name in ("fusegen.cuh", "fusegen_math.cuh", "fusegen_reduce.cuh")}
+    names = ("fusegen.cuh", "fusegen_math.cuh", "fusegen_reduce.cuh", "fusegen_vector.cuh")
+    return {name: template_text(name) for name in names}
 
 
 def render(kernel: Kernel, schedule: Schedule) -> Rendered:
     """CUDA text of ``kernel`` as ``schedule`` says."""
     if isinstance(kernel, RowKernel) and schedule.template == "rows":
-        return _rendered(
-            kernel, _environment().get_template("rows.cu.j2").render(Rows(kernel, schedule).rows()), None, True
-        )
+        body = _environment().get_template("rows.cu.j2").render(Rows(kernel, schedule).rows())
+        return replace(_rendered(kernel, body, None, True), shared=schedule.dynamic)
     view = Walk(kernel, schedule)
     fill = {
         "elementwise": view.elementwise,

@@ -10,11 +10,11 @@ from fusegen.core.ir import Call, Const, Let, Operand, Output, Reduce, Ref, Tens
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Position
 from fusegen.fuse.rows import RowKernel, Stage
-from fusegen.fuse.rows_schedule import REGISTERS, kept_in_registers
+from fusegen.fuse.rows_schedule import REGISTERS
 from fusegen.fuse.schedule import Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import pointer_name, stem
-from fusegen.generate.view import View
+from fusegen.generate.row_reads import RowReads
 
 # Registers that a thread needs beside what it keeps of a row.
 OVERHEAD = 48
@@ -22,7 +22,7 @@ MOST_THREADS = 2048
 
 
 @dataclass
-class Rows(View):
+class Rows(RowReads):
     """Fills rows.cu.j2."""
 
     kernel: RowKernel
@@ -30,18 +30,6 @@ class Rows(View):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        plan = self.schedule
-        self.kept_loops = range(plan.loops)
-        self.over_loops = range(plan.loops, plan.loops + plan.inner)
-        self.fast = plan.loops + plan.inner - 1
-        ahead = set(kept_in_registers(self.kernel, plan))
-        self.ahead = [o for o in self.kernel.tensors if o.name in ahead]
-        self.shared = [
-            o for o in self.kernel.tensors
-            if plan.sweep and o.name not in ahead and self.moving([o.name], self.over_loops)
-            and not self.moving([o.name], self.kept_loops)
-            and (plan.placement(o.name).access is Access.ROW or plan.vector == 1)
-        ]  # fmt: skip
         self.sites = 0
 
     def rows(self) -> dict[str, Any]:
@@ -60,11 +48,11 @@ class Rows(View):
             "bounds": self._bounds(),
             "cluster": plan.cluster, "pieces": kernel.pieces, "rows": plan.rows, "sweep": plan.sweep,
             "prefetch": plan.prefetch,
-            "staged": plan.staged,
+            "staged": plan.staged, "streamed": plan.streamed,
             "repeat": plan.repeat, "exact": plan.exact, "per_block": plan.threads * plan.repeat * plan.vector,
             "first": self._first("blockIdx.x"), "stride": self._first("gridDim.x"),
             "singles": [line for o in singles for line in self.read(o, "")],
-            "columns": [self._column(r).declare(plan.repeat) for r in kernel.columns],
+            "columns": [line for r in kernel.columns for line in self._column(r).declare(plan.repeat)],
             "load_coordinates": self._row_coordinates([*by_row, *self.ahead] if plan.prefetch else every, loaded),
             "body_coordinates": self._row_coordinates(every, "row") if plan.prefetch else [],
             "row_reads": self._row_reads(by_row),
@@ -72,8 +60,12 @@ class Rows(View):
             "arrivals": [
                 f"const {o.dtype.compute.ctype} {self.local(o.name)} = {stem(o.name)}_next;" for o in by_row
             ] if plan.prefetch else [],
+            "head": self._head(),
+            "ends": self._ends(self.ahead, plan.prefetch),
+            "shared_ends": self._ends(self.shared),
             "raw": self._raw(self.ahead, plan.prefetch, plan.staged) if self.ahead else None,
-            "shared": self._raw(self.shared, False, False) if self.shared else None,
+            "shared": self._raw(self.shared, False, plan.dynamic > 0) if self.shared else None,
+            "shifted": plan.shifted,
             "before": self.lets(kernel.before),
             "stages": stages,
             "last": self._last(),
@@ -81,6 +73,9 @@ class Rows(View):
             "finish_condition": self._writer(),
             "row_end": self._row_end(),
             "column_combine": self._column_combine(),
+            "edge_ends": [
+                f"{self._partial(r)}[group * n + edge] = {r.name}_edge;" for r in kernel.columns
+            ] if plan.shifted else [],
             "column_ends": [line for r in kernel.columns for line in self._column(r).store(self._partial(r))],
             "group": self._group("blockIdx.x"),
         }  # fmt: skip
@@ -105,73 +100,22 @@ class Rows(View):
         """Threads of a block, and how many blocks the registers of a multiprocessor should hold."""
         plan = self.schedule
         threads = plan.threads * plan.rows
-        raw = (
-            0
-            if plan.staged
-            else sum(o.dtype.size for o in self.ahead) * (2 if plan.prefetch else 1)
-            + sum(o.dtype.size for o in self.shared)
-        )
+        raw = 0
+        if not (plan.dynamic or (plan.staged and self.kernel.columns)):
+            raw += sum(o.dtype.size for o in self.shared)
+        if not plan.staged:
+            raw += sum(o.dtype.size for o in self.ahead) * (2 if plan.prefetch else 1)
         raw *= plan.vector * plan.repeat
         sums = sum(r.expr.dtype.size for r in self.kernel.columns) * plan.vector * plan.repeat
         wanted = (raw + sums) // 4 + OVERHEAD
         return f"{threads}, {max(1, min(MOST_THREADS // threads, REGISTERS // (threads * wanted)))}"
 
-    def _group(self, block: str) -> str:
-        plan = self.schedule
-        return f"{plan.index}({block})" + (f" / {plan.cluster}" if plan.cluster > 1 else "")
-
-    def _first(self, block: str) -> str:
-        """The first row of a group: blocks that share a row make a group, and so does a block with several rows."""
-        rows = self.schedule.rows
-        return f"{rows} * {self._group(block)}" if rows > 1 else self._group(block)
-
     # -- one walk over the row ------------------------------------------------------------------------------------
-
-    def _raw(self, operands: Sequence[Operand], turns: bool, staged: bool) -> dict[str, Any]:
-        """Reading a row ahead: the present one, or where blocks take ``turns`` the next.
-
-        ``staged``: into shared memory, where the present row and the next have a place each; else into registers.
-        """
-        plan = self.schedule
-        view: dict[str, Any] = {"declarations": [], "reads": [], "arrivals": [], "present": []}
-        view["coordinates"] = self._element_coordinates([o.name for o in operands])
-        for operand in operands:
-            name, ctype = stem(operand.name), operand.dtype.ctype
-            element = f"fg::Raw<{ctype}, {plan.vector}>" if plan.vector > 1 else ctype
-            offset = self.offset(operand.name, range(self.fast + 1))
-            if staged:
-                threads = plan.threads * plan.rows
-                extent = f"[2][{plan.repeat}][{threads}]" if turns else f"[{plan.repeat}][{threads}]"
-                view["declarations"] += [
-                    f"using {name}_element = {element};",
-                    f"FUSEGEN_SHARED({name}_element, {name}_row, {extent});",
-                ]
-                place = f"{name}_row{'[turn ^ 1]' if turns else ''}[part][thread]"
-                view["reads"] += self.access(f"fg::load_async(&{place}, {{}});", operand.name, offset)
-                continue
-            view["declarations"].append(f"{element} {name}_{'next' if turns else 'row'}[{plan.repeat}];")
-            if turns:
-                view["present"].append(f"{element} {name}_row[{plan.repeat}];")
-                view["arrivals"].append(f"{name}_row[part] = {name}_next[part];")
-            load = f"fg::load_raw<{plan.vector}>({{}})" if plan.vector > 1 else "*({})"
-            target = f"{name}_{'next' if turns else 'row'}[part]"
-            view["reads"] += self.access(f"{target} = {load};", operand.name, offset)
-        return view
-
-    def _held(self, operand: Operand) -> str:
-        """Where a thread finds what it has read of an operand."""
-        plan, name = self.schedule, stem(operand.name)
-        if not plan.staged or operand in self.shared:
-            return f"{name}_row[part]"
-        return f"{name}_row{'[turn]' if plan.prefetch else ''}[part][thread]"
-
-    def _element_coordinates(self, names: Sequence[str]) -> list[str]:
-        return self.coordinates(self.over_loops.start, self.fast, "at", self.moving(names, self.over_loops))
 
     def _walk(self, lets: Sequence[Let], items: Sequence[Reduce | Output]) -> dict[str, Any]:
         """What the lets and items read at an element, and the lets."""
         needed = self.needed((*lets, *items))
-        view: dict[str, Any] = {"reads": [], "declarations": [], "inner": [], "writes": []}
+        view: dict[str, Any] = {"reads": [], "declarations": [], "inner": [], "writes": [], "edge": []}
         loaded = []
         for operand in self.kernel.operands:
             if operand.name not in needed or not self.moving([operand.name], self.over_loops):
@@ -183,12 +127,20 @@ class Rows(View):
                 self._load(operand, view)
         written = [item.name for item in items if isinstance(item, Output)]
         view["coordinates"] = self._element_coordinates([*loaded, *written])
-        view["inner"] += self.lets(lets)
+        if self.schedule.shifted and (loaded or written):
+            view["edge"].insert(0, f"const {self.schedule.index} j{self.fast} = edge;")
+        self._each(view, self.lets(lets))
         return view
+
+    def _each(self, view: dict[str, Any], lines: Sequence[str]) -> None:
+        """What is done with every element: those of vectors, and those at the ends of rows that begin anywhere."""
+        view["inner"] += lines
+        view["edge"] += lines
 
     def _take(self, operand: Operand, view: dict[str, Any]) -> None:
         """An element of what was read ahead."""
         name = stem(operand.name)
+        view["edge"].append(f"const {operand.dtype.compute.ctype} {self.local(operand.name)} = fg::load(&{name}_edge);")
         if self.schedule.vector > 1:
             view["reads"].append(f"const auto {name}_v = fg::widen({self._held(operand)});")
             view["inner"].append(self.lane(operand))
@@ -200,10 +152,18 @@ class Rows(View):
         """An element from memory; short operands come from a cache after the first row."""
         name, offset = operand.name, self.offset(operand.name, range(self.fast + 1))
         access = self.schedule.placement(name).access
+        view["edge"] += self.read(operand, offset)
         if self.schedule.vector == 1:
             view["inner"] += self.read(operand, offset)
         elif access is Access.ROW:
             view["reads"] += self.read_vector(operand, offset)
+            view["inner"].append(self.lane(operand))
+        elif (
+            self.schedule.shifted
+            and self.schedule.placement(name).moves[self.fast] == "1"
+            and not isinstance(operand, Position)
+        ):
+            view["reads"].append(f"const auto {stem(name)}_v = fg::widen({self._across(name)});")
             view["inner"].append(self.lane(operand))
         elif self.moving([name], [self.fast]):
             view["inner"] += self.read(operand, self.lane_offset(name, offset, self.fast))
@@ -223,21 +183,30 @@ class Rows(View):
         else:
             view = self._walk(stage.lets, [r for r in stage.reduces if r.name not in picks])
         texts = {a.name: self.printer.text(a.reduce.expr) for a in accumulators}
+        held = {a.name: f"{a.name}_chunk" if self.schedule.streamed else a.variable for a in coupled}
         view["inner"] += [
-            f"{a.variable}.see({texts[a.name]});" if a in coupled else a.add(texts[a.name]) for a in accumulators
+            f"{held[a.name]}.see({texts[a.name]});" if a in coupled else a.add(texts[a.name]) for a in accumulators
+        ]
+        once = [] if self.schedule.streamed else coupled
+        view["edge"] += [
+            f"{a.variable}.see({texts[a.name]});" if a in once else a.add(texts[a.name]) for a in accumulators
         ]
         again = None
         if coupled:
             take = "take_fast" if self.printer.half else "take"
             again = self._walk(stage.lets, [a.reduce for a in coupled])
-            again["inner"] += [f"{a.variable}.{take}({texts[a.name]});" for a in coupled]
+            self._each(again, [f"{held[a.name]}.{take}({texts[a.name]});" for a in coupled])
         return {
             "accumulators": [a.declare() for a in accumulators],
+            "chunks": [f"{a.state_type} {held[a.name]};" for a in coupled],
+            "merges": [
+                line for a in coupled for line in (f"{held[a.name]}.finish();", f"{a.variable}.merge({held[a.name]});")
+            ],
             "walk": view,
-            "settle": [f"{a.variable}.settle();" for a in coupled]
+            "settle": [f"{held[a.name]}.settle();" for a in coupled]
             + (["fg::read_again();"] if coupled and self.schedule.staged else []),
             "again": again,
-            "combine": [f"{a.variable}.finish();" for a in coupled]
+            "combine": [f"{a.variable}.finish();" for a in coupled if not self.schedule.streamed]
             + self._combine(accumulators)
             + [Accumulator(of).partner(name) for name, of in partners.items()]
             + [line for pick in picks.values() for line in pick],
@@ -312,11 +281,14 @@ class Rows(View):
         for output in self.kernel.pointwise:
             self._write(output, view)
         for reduce in self.kernel.columns:
-            view["inner"].append(self._column(reduce).add(self.printer.text(reduce.expr)))
+            text = self.printer.text(reduce.expr)
+            view["inner"].append(self._column(reduce).add(text))
+            view["edge"].append(f"{reduce.name}_edge += {text};")
 
     def _write(self, output: Output, view: dict[str, Any]) -> None:
         name, vector = output.name, self.schedule.vector
         offset = self.offset(name, range(self.fast + 1))
+        view["edge"] += self.store(output, offset)
         if vector > 1 and self.schedule.placement(name).access is Access.ROW:
             view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {name}_v;")
             view["inner"].append(f"{name}_v[k] = {self.printer.text(output.expr)};")
@@ -357,7 +329,7 @@ class Rows(View):
         return ["__syncthreads();"] if plan.threads > 32 and self.sites < 2 else []
 
     def _column(self, reduce: Reduce) -> _Column:
-        return _Column(reduce, self.schedule.vector)
+        return _Column(reduce, self.schedule.vector, self.schedule.shifted)
 
     def _column_combine(self) -> list[str]:
         plan = self.schedule
@@ -372,15 +344,17 @@ class _Column:
 
     reduce: Reduce
     vector: int
+    shifted: bool
 
     @property
     def variable(self) -> str:
         return f"{self.reduce.name}_v" if self.vector > 1 else f"{self.reduce.name}_sums"
 
-    def declare(self, repeat: int) -> str:
+    def declare(self, repeat: int) -> list[str]:
         ctype = self.reduce.expr.dtype.ctype
         element = f"fg::Vec<{ctype}, {self.vector}>" if self.vector > 1 else ctype
-        return f"{element} {self.variable}[{repeat}] = {{}};"
+        edge = [f"{ctype} {self.reduce.name}_edge = 0;"] if self.shifted else []
+        return [f"{element} {self.variable}[{repeat}] = {{}};", *edge]
 
     def add(self, value: str) -> str:
         return f"{self.variable}[part]{'[k]' if self.vector > 1 else ''} += {value};"
@@ -388,6 +362,8 @@ class _Column:
     def store(self, target: str) -> list[str]:
         """The sums to the place of this group of rows in ``target``."""
         group = "group * n + at"
+        if self.shifted:
+            return [f"for (int k = 0; k < {self.vector}; ++k) {target}[{group} + k] = {self.variable}[part][k];"]
         if self.vector > 1:
             return [f"fg::store_vector<{self.vector}>({target} + {group}, {self.variable}[part]);"]
         return [f"{target}[{group}] = {self.variable}[part];"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusegen.core.ir import Operand, Output
-from fusegen.fuse.schedule import Access
+from fusegen.fuse.schedule import TILE, Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.params import parameters
 from fusegen.generate.view import View
@@ -47,7 +47,8 @@ class Sums(View):
             **self.common(),
             **view,
             "split": schedule.split,
-            "rows": schedule.threads // 32,
+            "rows": schedule.threads // schedule.across,
+            "across": schedule.across,
             "kept_coordinates": self.coordinates(0, schedule.loops - 1, "result", self.moving(names, kept)),
             "accumulators": [a.declare() for a in self._accumulators()],
             "combine": self._combine(),
@@ -95,7 +96,9 @@ class Sums(View):
         template, threads = self.schedule.template, self.schedule.threads
         if template == "serial":
             return []
-        over, count = ("column", threads // 32) if template == "column" else ("block", threads)
+        across = self.schedule.across
+        lanes = "" if across == TILE else f", {across}"
+        over, count = ("column", f"{threads // across}{lanes}") if template == "column" else ("block", str(threads))
         return [a.combine(over, count) for a in self._accumulators()]
 
     def _end(self, already: set[str]) -> list[str]:
@@ -140,6 +143,6 @@ class Sums(View):
             "kept_coordinates": self.coordinates(0, self.schedule.kept - 1, "result", self.moving(late, kept)),
             "accumulators": [a.declare() for a in whole],
             "merges": [a.merge(f"{self.schedule.index}(piece) * m + result") for a in whole],
-            "combine": [a.combine("block", FINISH_THREADS) for a in whole],
+            "combine": [a.combine("block", str(FINISH_THREADS)) for a in whole],
             "finish": self._epilogue(set()),
         }

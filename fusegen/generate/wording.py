@@ -86,7 +86,7 @@ def explain(kernel: Kernel, schedule: Schedule) -> str:
         return f"serial: a thread a result, which sums over {over}"
     if schedule.template == "row":
         return f"row: a block sums over {over}, along the fast axis{pieces}"
-    return f"column: {32 * schedule.vector} neighbouring results a block, summed over {over}{pieces}"
+    return f"column: {schedule.across * schedule.vector} neighbouring results a block, summed over {over}{pieces}"
 
 
 def _explain_rows(kernel: RowKernel, schedule: Schedule) -> str:
@@ -99,5 +99,7 @@ def _explain_rows(kernel: RowKernel, schedule: Schedule) -> str:
         who = f"{schedule.cluster} blocks of {schedule.threads} threads"
     else:
         who = f"{schedule.threads} threads" if schedule.threads > 1 else "a thread"
+    if schedule.streamed:
+        return f"rows: {who} a row over {over}, which passes by in chunks: read once{along}"
     where = "shared memory" if schedule.staged else "registers"
     return f"rows: {who} a row over {over}, which stays in {where}: read once{along}"

@@ -15,6 +15,7 @@ from fusegen.core.errors import DeviceError
 _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 _NON_PORTABLE_CLUSTER = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 _PORTABLE_CLUSTER_BLOCKS = 8
+_MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
 
 @functools.cache
@@ -90,9 +91,10 @@ class Function:
     Args:
         cluster: blocks in a cluster of the kernel. It is compiled in, so launches do not mention it, but more than
             every GPU with clusters promises must be allowed.
+        shared: bytes of shared memory that each launch asks for.
     """
 
-    def __init__(self, cubin: bytes, entry: str, cluster: int = 1) -> None:
+    def __init__(self, cubin: bytes, entry: str, cluster: int = 1, shared: int = 0) -> None:
         cuda = library()
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
         _check(cuda, cuda.cuModuleLoadData(ctypes.byref(self._module), cubin), f"load {entry}")
@@ -101,11 +103,15 @@ class Function:
         if cluster > _PORTABLE_CLUSTER_BLOCKS:
             code = cuda.cuFuncSetAttribute(self._function, _NON_PORTABLE_CLUSTER, 1)
             _check(cuda, code, f"allow {entry} clusters of {cluster} blocks")
+        if shared:
+            code = cuda.cuFuncSetAttribute(self._function, _MOST_DYNAMIC_SHARED, shared)
+            _check(cuda, code, f"give {entry} {shared} bytes of shared memory")
+        self._shared = shared
         self._launch = cuda.cuLaunchKernel
         self._entry = entry
 
     def launch(self, grid: tuple[int, int, int], block: tuple[int, int, int], params: int, stream: int) -> None:
         """Enqueue on ``stream``; ``params`` is the address of the table of argument addresses."""
-        code = self._launch(self._function, *grid, *block, 0, stream, params, None)
+        code = self._launch(self._function, *grid, *block, self._shared, stream, params, None)
         if code:
             _check(library(), code, f"launch {self._entry}")

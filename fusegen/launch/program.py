@@ -16,6 +16,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.ir import Scalar
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Kernel
+from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Launch, Schedule
 from fusegen.generate.params import Param, parameters
 from fusegen.generate.render import Rendered
@@ -31,10 +32,10 @@ class Loaded(Protocol):
 
 
 class Target(Protocol):
-    """Where kernels run: the CPU emulator or a GPU. ``cluster``: most blocks that can share memory, 1 for none."""
+    """Where kernels run: the CPU emulator or a GPU."""
 
     @property
-    def cluster(self) -> int: ...
+    def chip(self) -> Chip: ...
 
     def run(self, work: Callable[[], None]) -> None: ...
 

@@ -9,6 +9,7 @@ from importlib import resources
 from pathlib import Path
 
 from fusegen.core.errors import DeviceError
+from fusegen.fuse.rows_schedule import Chip
 from fusegen.generate.render import Rendered, headers, template_text
 from fusegen.launch import driver, emulator
 from fusegen.launch.cache import default_cache
@@ -22,6 +23,7 @@ HEADERS = (
     "fusegen.cuh",
     "fusegen_math.cuh",
     "fusegen_reduce.cuh",
+    "fusegen_vector.cuh",
     "fusegen_emulator.h",
     "fusegen_emulator_shared.h",
     "fusegen_emulator_fibers.h",
@@ -33,18 +35,18 @@ HEADERS = (
 class _OnCpu:
     """An emulated kernel. There is one stream: the calling thread."""
 
-    def __init__(self, kernel: EmulatedKernel, mode: emulator.Mode) -> None:
-        self.kernel, self.mode = kernel, mode
+    def __init__(self, kernel: EmulatedKernel, shared: int, mode: emulator.Mode) -> None:
+        self.kernel, self.shared, self.mode = kernel, shared, mode
 
     def launch(self, grid: Grid, block: Grid, params: int, stream: int) -> None:
-        self.kernel.launch(grid, block, params, 0, self.mode)
+        self.kernel.launch(grid, block, params, self.shared, self.mode)
 
 
 class CpuTarget:
     """Compiles with the machine's C++ compiler, runs over its cores."""
 
     name = "cpu"
-    cluster = 16
+    chip = Chip()
 
     def __init__(self) -> None:
         self.mode = emulator.mode_from_environment()
@@ -85,7 +87,7 @@ class CpuTarget:
                 expected="a writable cache folder, or a writable temporary folder",
                 fix="set FUSEGEN_CACHE_DIR to a folder of your own",
             )  # fmt: skip
-        return _OnCpu(EmulatedKernel(path, entry, rendered.barriers), self.mode)
+        return _OnCpu(EmulatedKernel(path, entry, rendered.barriers), rendered.shared, self.mode)
 
 
 class GpuTarget:
@@ -94,7 +96,7 @@ class GpuTarget:
     def __init__(self, device: int) -> None:
         self.device = device
         self.arch = driver.architecture(device)
-        self.cluster = cluster_of(self.arch)
+        self.chip = chip_of(self.arch)
         self.context = driver.Context(device)
         self.name = f"cuda:{device}"
         self._loaded: dict[tuple[str, str], driver.Function] = {}
@@ -112,7 +114,7 @@ class GpuTarget:
     def _load(self, rendered: Rendered, entry: str, declared: str) -> driver.Function:
         cubin = cached_cubin(rendered.text, arch=self.arch, headers=headers(), declared=declared, cache=default_cache())
         with self.context:
-            return driver.Function(cubin, entry, emulator.cluster_blocks(rendered.text, entry))
+            return driver.Function(cubin, entry, emulator.cluster_blocks(rendered.text, entry), rendered.shared)
 
     def run(self, work: Callable[[], None]) -> None:
         """Call ``work`` with the device's context current."""
@@ -123,11 +125,16 @@ class GpuTarget:
                 work()
 
 
-def cluster_of(arch: str) -> int:
-    """Most blocks that can share a row on an architecture: 16 on Hopper and data-centre Blackwell (more than the 8 that
-    are portable, allowed when a kernel is loaded), none before."""
+# Kilobytes of shared memory that a block can have, where they are not 99 (Ampere's and later chips for graphics).
+_SHARED = {70: 96, 72: 96, 75: 64, 80: 163, 87: 163, 90: 227, 100: 227, 103: 227, 110: 227}
+
+
+def chip_of(arch: str) -> Chip:
+    """What row kernels may count on. Clusters have 16 blocks on Hopper and data-centre Blackwell (more than the 8 that
+    are portable, allowed when a kernel is loaded), one before. Source: CUDA programming guide, compute capabilities."""
     number = int("".join(c for c in arch if c.isdigit()) or 0)
-    return 1 if number < 90 else 16 if number < 110 else 8
+    cluster = 1 if number < 90 else 16 if number < 110 else 8
+    return Chip(cluster, 1024 * _SHARED.get(number, 99 if number > 75 else 48))
 
 
 @functools.cache

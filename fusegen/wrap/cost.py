@@ -20,7 +20,7 @@ from fusegen.generate.wording import explain
 from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import Resources, cached_cubin, resources
 from fusegen.launch.program import Grid, Program, Step
-from fusegen.launch.targets import cluster_of
+from fusegen.launch.targets import chip_of
 from fusegen.wrap.gpus import Gpu
 from fusegen.wrap.inspect import Pass
 
@@ -91,9 +91,9 @@ def tensor_bytes(item: Pass, thing: Tensorlike) -> int:
 
 def pass_cost(item: Pass, gpu: Gpu) -> PassCost:
     """The kernels of a pass, compiled for ``gpu`` where NVRTC is installed."""
-    recorder = _Recorder(cluster_of(gpu.arch))
+    recorder = _Recorder(chip_of(gpu.arch))
     program = pipeline.build(item.op, item.layout, recorder)
-    reasons = _reasons(pipeline.plan(item.op, item.layout, Chip(recorder.cluster)))
+    reasons = _reasons(pipeline.plan(item.op, item.layout, recorder.chip))
     compiler = _Compiler(gpu.arch)
     traffic = _Traffic.of(item, program)
     costs = []
@@ -134,7 +134,7 @@ class _Loaded:
 class _Recorder:
     """A target that compiles and runs nothing, and notes what was asked of it."""
 
-    cluster: int
+    chip: Chip
     loaded: dict[int, _Loaded] = field(default_factory=dict)
 
     def run(self, work: Callable[[], None]) -> None:

@@ -24,7 +24,7 @@ from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer, Launch, Placement
 from fusegen.generate.render import one_file
 from fusegen.generate.wording import explain
-from fusegen.launch.targets import cluster_of
+from fusegen.launch.targets import chip_of
 from fusegen.wrap import doors
 from fusegen.wrap.run import is_dense, result_strides, row_major
 from fusegen.wrap.tensors import TensorInfo
@@ -93,7 +93,8 @@ class Pass:
 
     def on(self, archs: Iterable[str]) -> Pass:
         """The same for GPUs of these architectures, such as "sm_80": with what all of them have."""
-        return replace(self, chip=Chip(min(map(cluster_of, archs))))
+        chips = [chip_of(arch) for arch in archs]
+        return replace(self, chip=Chip(min(c.cluster for c in chips), min(c.shared for c in chips)))
 
     @property
     def text(self) -> str:

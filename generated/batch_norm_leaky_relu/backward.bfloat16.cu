@@ -7,18 +7,20 @@
 //   rsqrt_value = rsqrt(deviation / value + eps)
 //   power = rsqrt_value^3
 //   ratio_value = 1 / value
-//   prod = 0.5 * negative_slope * weight * power * 1 * ratio_value
 //   prod_weight = weight * rsqrt_value
-//   prod_2 = negative_slope * weight * rsqrt_value
+//   prod = negative_slope * weight * rsqrt_value
 //   diff_input = input - total / value
 //   y = diff_input * rsqrt_value
 //   above_result = y * weight + bias > 0
-//   minus = -(diff_input * (0.5 * weight * power * 1 * ratio_value))
-//   sum_deviation = sum[d0, d2, d3](d_out * where(above_result, minus, -(diff_input * prod)))
-//   sum_total = sum[d0, d2, d3](d_out * where(above_result, -(prod_weight / value), -(prod_2 / value)))
+//   prod_diff_input = diff_input * (0.5 * negative_slope * weight * power * ratio_value)
+//   minus = -prod_diff_input
+//   minus_2 = -(diff_input * (0.5 * weight * power * ratio_value))
+//   chosen = where(above_result, minus_2, minus)
+//   sum_deviation = sum[d0, d2, d3](d_out * chosen)
+//   sum_total = sum[d0, d2, d3](d_out * where(above_result, -(prod_weight / value), -(prod / value)))
 //   sum_d_weight = sum[d0, d2, d3](d_out * where(above_result, y, diff_input * (negative_slope * rsqrt_value)))
 //   sum_d_bias = sum[d0, d2, d3](d_out * where(above_result, 1, negative_slope))
-//   prod_d_out = d_out * where(above_result, prod_weight, prod_2)
+//   prod_d_out = d_out * where(above_result, prod_weight, prod)
 //   d_input = prod_d_out + diff_input * (sum_deviation * 2) + sum_total
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
@@ -69,9 +71,8 @@ void batch_norm_leaky_relu_backward_bf16(const bf16* __restrict__ input_ptr,    
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float power = rsqrt_value * rsqrt_value * rsqrt_value;
   const float ratio_value = 1.0f / value;
-  const float prod = 0.5f * negative_slope * weight * power * 1.0f * ratio_value;
   const float prod_weight = weight * rsqrt_value;
-  const float prod_2 = negative_slope * weight * rsqrt_value;
+  const float prod = negative_slope * weight * rsqrt_value;
 
   float sum_deviation = 0;
   float sum_total = 0;
@@ -90,9 +91,12 @@ void batch_norm_leaky_relu_backward_bf16(const bf16* __restrict__ input_ptr,    
       const float diff_input = input - total / value;
       const float y = diff_input * rsqrt_value;
       const bool above_result = y * weight + bias > 0.0f;
-      const float minus = -(diff_input * (0.5f * weight * power * 1.0f * ratio_value));
-      sum_deviation += d_out * (above_result ? minus : -(diff_input * prod));
-      sum_total += d_out * (above_result ? -(prod_weight / value) : -(prod_2 / value));
+      const float prod_diff_input = diff_input * (0.5f * negative_slope * weight * power * ratio_value);
+      const float minus = -prod_diff_input;
+      const float minus_2 = -(diff_input * (0.5f * weight * power * ratio_value));
+      const float chosen = above_result ? minus_2 : minus;
+      sum_deviation += d_out * chosen;
+      sum_total += d_out * (above_result ? -(prod_weight / value) : -(prod / value));
       sum_d_weight += d_out * (above_result ? y : diff_input * (negative_slope * rsqrt_value));
       sum_d_bias += d_out * (above_result ? 1.0f : negative_slope);
     }
@@ -116,7 +120,7 @@ void batch_norm_leaky_relu_backward_bf16(const bf16* __restrict__ input_ptr,    
       const float diff_input = input - total / value;
       const float y = diff_input * rsqrt_value;
       const bool above_result = y * weight + bias > 0.0f;
-      const float prod_d_out = d_out * (above_result ? prod_weight : prod_2);
+      const float prod_d_out = d_out * (above_result ? prod_weight : prod);
       d_input_v[k] = prod_d_out + diff_input * (sum_deviation * 2.0f) + sum_total;
     }
     fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);

@@ -6,16 +6,16 @@
 //   value = float32(D0 * D2 * D3)
 //   rsqrt_value = rsqrt(deviation / value + eps)
 //   ratio_value = 1 / value
-//   prod = 0.5 * weight * rsqrt_value^3 * 1 * ratio_value
+//   prod = 0.5 * weight * rsqrt_value^3 * ratio_value
 //   prod_weight = weight * rsqrt_value
 //   diff_input = input - total / value
 //   y = diff_input * rsqrt_value
 //   sum_bias = y * weight + bias
 //   below_result = sum_bias <= 0
 //   above_result = sum_bias >= 6
-//   chosen_above_result = where(above_result, 0, -(d_out * (prod_weight * 1 * ratio_value)))
+//   chosen = where(above_result, 0, -(d_out * (prod_weight * ratio_value)))
 //   sum_deviation = sum[d0, d2, d3](where(below_result, 0, where(above_result, 0, -(d_out * diff_input * prod))))
-//   sum_total = sum[d0, d2, d3](where(below_result, 0, chosen_above_result))
+//   sum_total = sum[d0, d2, d3](where(below_result, 0, chosen))
 //   sum_d_weight = sum[d0, d2, d3](where(below_result, 0, where(above_result, 0, d_out * y)))
 //   sum_d_bias = sum[d0, d2, d3](where(below_result, 0, where(above_result, 0, d_out)))
 //   chosen_2 = where(below_result, 0, where(above_result, 0, d_out * prod_weight))
@@ -67,7 +67,7 @@ void batch_norm_relu6_backward_bf16(const bf16* __restrict__ input_ptr,       //
   const float value = float(D0 * D2 * D3);
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float ratio_value = 1.0f / value;
-  const float prod = 0.5f * weight * (rsqrt_value * rsqrt_value * rsqrt_value) * 1.0f * ratio_value;
+  const float prod = 0.5f * weight * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
   const float prod_weight = weight * rsqrt_value;
 
   float sum_deviation = 0;
@@ -89,9 +89,9 @@ void batch_norm_relu6_backward_bf16(const bf16* __restrict__ input_ptr,       //
       const float sum_bias = y * weight + bias;
       const bool below_result = sum_bias <= 0.0f;
       const bool above_result = sum_bias >= 6.0f;
-      const float chosen_above_result = above_result ? 0.0f : -(d_out * (prod_weight * 1.0f * ratio_value));
+      const float chosen = above_result ? 0.0f : -(d_out * (prod_weight * ratio_value));
       sum_deviation += below_result ? 0.0f : (above_result ? 0.0f : -(d_out * diff_input * prod));
-      sum_total += below_result ? 0.0f : chosen_above_result;
+      sum_total += below_result ? 0.0f : chosen;
       sum_d_weight += below_result ? 0.0f : (above_result ? 0.0f : d_out * y);
       sum_d_bias += below_result ? 0.0f : (above_result ? 0.0f : d_out);
     }

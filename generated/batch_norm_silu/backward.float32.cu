@@ -8,25 +8,26 @@
 //   prod_weight = 0.5 * weight
 //   power = rsqrt_value^3
 //   ratio_value = 1 / value
-//   prod = prod_weight * power * 1 * ratio_value
+//   prod = prod_weight * power * ratio_value
 //   prod_weight_rsqrt_value = weight * rsqrt_value
-//   prod_3 = prod_weight_rsqrt_value * 1 * ratio_value
+//   prod_2 = prod_weight_rsqrt_value * ratio_value
 //   diff_input = input - total / value
 //   result_ = diff_input * (rsqrt_value * weight) + bias
 //   sigmoid_result = sigmoid(result_)
 //   diff = 1 - sigmoid_result
-//   prod_2 = diff_input * result_ * sigmoid_result * diff * prod
+//   ratio_value_2 = diff_input * sigmoid_result * prod
+//   sum_ratio_value_2 = diff_input * result_ * sigmoid_result * diff * prod + ratio_value_2
 //   prod_diff = result_ * sigmoid_result * diff
 //   prod_result = diff * result_
 //   prod_4 = prod_result * diff_input * rsqrt_value * sigmoid_result
 //   y = diff_input * rsqrt_value
-//   sum_deviation = sum[d0, d2, d3](-(d_out * (prod_2 + diff_input * sigmoid_result * prod)))
-//   sum_total = sum[d0, d2, d3](-(d_out * (prod_diff * prod_3 + sigmoid_result * prod_3)))
+//   sum_deviation = sum[d0, d2, d3](-(d_out * sum_ratio_value_2))
+//   sum_total = sum[d0, d2, d3](-(d_out * (prod_diff * prod_2 + sigmoid_result * prod_2)))
 //   sum_d_weight = sum[d0, d2, d3](d_out * (prod_4 + y * sigmoid_result))
 //   sum_d_bias = sum[d0, d2, d3](d_out * (prod_result * sigmoid_result + sigmoid_result))
 //   prod_2_2 = prod_diff * prod_weight_rsqrt_value
-//   prod_3_2 = sigmoid_result * prod_weight_rsqrt_value
-//   sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (sum_deviation * 2)
+//   prod_3 = sigmoid_result * prod_weight_rsqrt_value
+//   sum = d_out * (prod_2_2 + prod_3) + diff_input * (sum_deviation * 2)
 //   d_input = sum + sum_total
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
@@ -77,9 +78,9 @@ void batch_norm_silu_backward_f32(const float* __restrict__ input_ptr,      // [
   const float prod_weight = 0.5f * weight;
   const float power = rsqrt_value * rsqrt_value * rsqrt_value;
   const float ratio_value = 1.0f / value;
-  const float prod = prod_weight * power * 1.0f * ratio_value;
+  const float prod = prod_weight * power * ratio_value;
   const float prod_weight_rsqrt_value = weight * rsqrt_value;
-  const float prod_3 = prod_weight_rsqrt_value * 1.0f * ratio_value;
+  const float prod_2 = prod_weight_rsqrt_value * ratio_value;
 
   float sum_deviation = 0;
   float sum_total = 0;
@@ -99,13 +100,14 @@ void batch_norm_silu_backward_f32(const float* __restrict__ input_ptr,      // [
       const float result_ = diff_input * (rsqrt_value * weight) + bias;
       const float sigmoid_result = fg::sigmoid(result_);
       const float diff = 1.0f - sigmoid_result;
-      const float prod_2 = diff_input * result_ * sigmoid_result * diff * prod;
+      const float ratio_value_2 = diff_input * sigmoid_result * prod;
+      const float sum_ratio_value_2 = diff_input * result_ * sigmoid_result * diff * prod + ratio_value_2;
       const float prod_diff = result_ * sigmoid_result * diff;
       const float prod_result = diff * result_;
       const float prod_4 = prod_result * diff_input * rsqrt_value * sigmoid_result;
       const float y = diff_input * rsqrt_value;
-      sum_deviation += -(d_out * (prod_2 + diff_input * sigmoid_result * prod));
-      sum_total += -(d_out * (prod_diff * prod_3 + sigmoid_result * prod_3));
+      sum_deviation += -(d_out * sum_ratio_value_2);
+      sum_total += -(d_out * (prod_diff * prod_2 + sigmoid_result * prod_2));
       sum_d_weight += d_out * (prod_4 + y * sigmoid_result);
       sum_d_bias += d_out * (prod_result * sigmoid_result + sigmoid_result);
     }
@@ -132,8 +134,8 @@ void batch_norm_silu_backward_f32(const float* __restrict__ input_ptr,      // [
       const float diff = 1.0f - sigmoid_result;
       const float prod_diff = result_ * sigmoid_result * diff;
       const float prod_2_2 = prod_diff * prod_weight_rsqrt_value;
-      const float prod_3_2 = sigmoid_result * prod_weight_rsqrt_value;
-      const float sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (sum_deviation * 2.0f);
+      const float prod_3 = sigmoid_result * prod_weight_rsqrt_value;
+      const float sum = d_out * (prod_2_2 + prod_3) + diff_input * (sum_deviation * 2.0f);
       d_input_v[k] = sum + sum_total;
     }
     fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);

@@ -12,17 +12,18 @@
 //   chosen_total_3 = where(same_total_3, total_3, sqrt_value_2)
 //   barrier_value_2 = barrier(where(chosen_total_3 < eps, eps - chosen_total_3, 0))
 //   sum_2 = chosen_total_3 + barrier_value_2
-//   prod = sum * sum_2
-//   prod_d_out = d_out * (1 / prod)
-//   ratio_total = total / prod
+//   ratio_sum_2 = d_out / sum / sum_2
+//   prod_d_out_total = d_out * total
 //   chosen_same_total_2 = where(same_total_2, 1, where(same_total_2, 0, 0.5) / sqrt_value)
-//   prod_2 = d_out * (ratio_total / sum) * chosen_same_total_2 * (2 * x1)
+//   ratio_sum = prod_d_out_total * chosen_same_total_2 * 2 / sum / sum_2 / sum
 //   chosen_same_total_3 = where(same_total_3, 1, where(same_total_3, 0, 0.5) / sqrt_value_2)
-//   prod_3 = d_out * (ratio_total / sum_2) * chosen_same_total_3 * (2 * x2)
-//   d_x1 = prod_d_out * x2 - prod_2
-//   d_x2 = prod_d_out * x1 - prod_3
-// elementwise: 4 elements a thread; d_out, total, total_2, total_3 broadcast
-extern "C" __global__ __launch_bounds__(256)
+//   ratio_sum_2_2 = prod_d_out_total * chosen_same_total_3 * 2 / sum / sum_2 / sum_2
+//   prod_2 = x1 * ratio_sum
+//   prod_3 = x2 * ratio_sum_2_2
+//   d_x1 = x2 * ratio_sum_2 - prod_2
+//   d_x2 = x1 * ratio_sum_2 - prod_3
+// rows: D1 in pieces, each read once
+extern "C" __global__ __launch_bounds__(256, 3)
 void cosine_similarity_backward_f32(const float* __restrict__ x1_ptr,       // [D0, D1]
                                     const float* __restrict__ x2_ptr,       // [D0, D1]
                                     const float* __restrict__ d_out_ptr,    // [D0]
@@ -31,47 +32,60 @@ void cosine_similarity_backward_f32(const float* __restrict__ x1_ptr,       // [
                                     const float* __restrict__ total_3_ptr,  // [D0]
                                     float* __restrict__ d_x1_ptr,           // [D0, D1]
                                     float* __restrict__ d_x2_ptr,           // [D0, D1]
-                                    float eps, int n, fg::Divisor n1) {
-  // Locate: each thread owns 4 consecutive elements.
-  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (at >= n) return;
-  int rest = at;
-  fg::take(rest, n1);
-  const int j0 = rest;
-
-  const auto x1_v = fg::load_vector<4>(x1_ptr + at);
-  const auto x2_v = fg::load_vector<4>(x2_ptr + at);
+                                    float eps, int m, int n, int x1_stride0, int x2_stride0, int d_x1_stride0,
+                                    int d_x2_stride0) {
+  // 256 threads take 3072 elements of a row.
+  const int begin = int(blockIdx.y) * 3072;
+  const int row = int(blockIdx.x);
+  fg::Raw<float, 4> x1_row[3];
+  fg::Raw<float, 4> x2_row[3];
+  const int j0 = row;
   const float d_out = fg::load(d_out_ptr + j0);
   const float total = fg::load(total_ptr + j0);
   const float total_2 = fg::load(total_2_ptr + j0);
   const float total_3 = fg::load(total_3_ptr + j0);
-  fg::Vec<float, 4> d_x1_v;
-  fg::Vec<float, 4> d_x2_v;
+#pragma unroll
+  for (int part = 0; part < 3; ++part) {
+    const int at = begin + 4 * (256 * part + threadIdx.x);
+    const int j1 = at;
+    x1_row[part] = fg::load_raw<4>(x1_ptr + j0 * x1_stride0 + j1);
+    x2_row[part] = fg::load_raw<4>(x2_ptr + j0 * x2_stride0 + j1);
+  }
+  const bool same_total_2 = total_2 == 0.0f;
+  const float sqrt_value = sqrtf(same_total_2 ? 1.0f : total_2);
+  const float chosen_total_2 = same_total_2 ? total_2 : sqrt_value;
+  const float barrier_value = (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
+  const float sum = chosen_total_2 + barrier_value;
+  const bool same_total_3 = total_3 == 0.0f;
+  const float sqrt_value_2 = sqrtf(same_total_3 ? 1.0f : total_3);
+  const float chosen_total_3 = same_total_3 ? total_3 : sqrt_value_2;
+  const float barrier_value_2 = (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
+  const float sum_2 = chosen_total_3 + barrier_value_2;
+  const float ratio_sum_2 = d_out / sum / sum_2;
+  const float prod_d_out_total = d_out * total;
+  const float chosen_same_total_2 = same_total_2 ? 1.0f : (same_total_2 ? 0.0f : 0.5f) / sqrt_value;
+  const float ratio_sum = prod_d_out_total * chosen_same_total_2 * 2.0f / sum / sum_2 / sum;
+  const float chosen_same_total_3 = same_total_3 ? 1.0f : (same_total_3 ? 0.0f : 0.5f) / sqrt_value_2;
+  const float ratio_sum_2_2 = prod_d_out_total * chosen_same_total_3 * 2.0f / sum / sum_2 / sum_2;
 
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    const float x1 = x1_v[k];
-    const float x2 = x2_v[k];
-    const bool same_total_2 = total_2 == 0.0f;
-    const float sqrt_value = sqrtf(same_total_2 ? 1.0f : total_2);
-    const float chosen_total_2 = same_total_2 ? total_2 : sqrt_value;
-    const float barrier_value = (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
-    const float sum = chosen_total_2 + barrier_value;
-    const bool same_total_3 = total_3 == 0.0f;
-    const float sqrt_value_2 = sqrtf(same_total_3 ? 1.0f : total_3);
-    const float chosen_total_3 = same_total_3 ? total_3 : sqrt_value_2;
-    const float barrier_value_2 = (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
-    const float sum_2 = chosen_total_3 + barrier_value_2;
-    const float prod = sum * sum_2;
-    const float prod_d_out = d_out * (1.0f / prod);
-    const float ratio_total = total / prod;
-    const float chosen_same_total_2 = same_total_2 ? 1.0f : (same_total_2 ? 0.0f : 0.5f) / sqrt_value;
-    const float prod_2 = d_out * (ratio_total / sum) * chosen_same_total_2 * (2.0f * x1);
-    const float chosen_same_total_3 = same_total_3 ? 1.0f : (same_total_3 ? 0.0f : 0.5f) / sqrt_value_2;
-    const float prod_3 = d_out * (ratio_total / sum_2) * chosen_same_total_3 * (2.0f * x2);
-    d_x1_v[k] = prod_d_out * x2 - prod_2;
-    d_x2_v[k] = prod_d_out * x1 - prod_3;
+  for (int part = 0; part < 3; ++part) {
+    const int at = begin + 4 * (256 * part + threadIdx.x);
+    const int j1 = at;
+    const auto x1_v = fg::widen(x1_row[part]);
+    const auto x2_v = fg::widen(x2_row[part]);
+    fg::Vec<float, 4> d_x1_v;
+    fg::Vec<float, 4> d_x2_v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float x1 = x1_v[k];
+      const float x2 = x2_v[k];
+      const float prod_2 = x1 * ratio_sum;
+      const float prod_3 = x2 * ratio_sum_2_2;
+      d_x1_v[k] = x2 * ratio_sum_2 - prod_2;
+      d_x2_v[k] = x1 * ratio_sum_2 - prod_3;
+    }
+    fg::store_vector<4>(d_x1_ptr + j0 * d_x1_stride0 + j1, d_x1_v);
+    fg::store_vector<4>(d_x2_ptr + j0 * d_x2_stride0 + j1, d_x2_v);
   }
-  fg::store_vector<4>(d_x1_ptr + at, d_x1_v);
-  fg::store_vector<4>(d_x2_ptr + at, d_x2_v);
 }

@@ -6,12 +6,11 @@
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D1)
 //   prod_d_out = d_out * (1 / float32(total_2))
 //   top_2 = barrier(top)
-//   prod = prod_d_out * (1 / sum_exp) * exp(input - top_2)
+//   prod = exp(input - top_2) * (prod_d_out / sum_exp)
 //   chosen_divisor = where(divisor, where(index(d1) == target, -prod_d_out, -0), 0)
 //   d_input = chosen_divisor + where(divisor, prod, 0)
-// elementwise: 8 elements a thread; target, top, sum_exp broadcast; @index_d1 gathered element by element; d_out,
-//     total_2 the same for all
-extern "C" __global__ __launch_bounds__(256)
+// rows: D1 in pieces, each read once
+extern "C" __global__ __launch_bounds__(192, 6)
 void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,       // [D0, D1]
                                  const int64_t* __restrict__ target_ptr,   // [D0]
                                  const bf16* __restrict__ d_out_ptr,       // []
@@ -19,32 +18,42 @@ void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,       // [D
                                  const float* __restrict__ sum_exp_ptr,    // [D0]
                                  const int64_t* __restrict__ total_2_ptr,  // []
                                  bf16* __restrict__ d_input_ptr,           // [D0, D1]
-                                 int64_t ignore_index, int64_t D1, int n, fg::Divisor n1) {
-  // Locate: each thread owns 8 consecutive elements.
-  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (at >= n) return;
-  int rest = at;
-  const int j1 = fg::take(rest, n1);
-  const int j0 = rest;
-
-  const auto input_v = fg::load_vector<8>(input_ptr + at);
-  const int64_t target = fg::load(target_ptr + j0);
+                                 int64_t ignore_index, int64_t D1, int m, int n, int input_stride0,
+                                 int d_input_stride0) {
+  // 192 threads take 3072 elements of a row.
+  const int begin = int(blockIdx.y) * 3072;
   const float d_out = fg::load(d_out_ptr);
+  const int64_t total_2 = fg::load(total_2_ptr);
+  const int row = int(blockIdx.x);
+  fg::Raw<bf16, 8> input_row[2];
+  const int j0 = row;
+  const int64_t target = fg::load(target_ptr + j0);
   const float top = fg::load(top_ptr + j0);
   const float sum_exp = fg::load(sum_exp_ptr + j0);
-  const int64_t total_2 = fg::load(total_2_ptr);
-  fg::Vec<float, 8> d_input_v;
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 8 * (192 * part + threadIdx.x);
+    const int j1 = at;
+    input_row[part] = fg::load_raw<8>(input_ptr + j0 * input_stride0 + j1);
+  }
+  const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D1);
+  const float prod_d_out = d_out * (1.0f / float(total_2));
+  const float top_2 = top;
 
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const float input = input_v[k];
-    const int64_t index_d1 = j1 + k;
-    const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D1);
-    const float prod_d_out = d_out * (1.0f / float(total_2));
-    const float top_2 = top;
-    const float prod = prod_d_out * (1.0f / sum_exp) * fg::fast_exp(input - top_2);
-    const float chosen_divisor = divisor ? (index_d1 == target ? -prod_d_out : -0.0f) : 0.0f;
-    d_input_v[k] = chosen_divisor + (divisor ? prod : 0.0f);
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 8 * (192 * part + threadIdx.x);
+    const int j1 = at;
+    const auto input_v = fg::widen(input_row[part]);
+    fg::Vec<float, 8> d_input_v;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float input = input_v[k];
+      const int64_t index_d1 = j1 + k;
+      const float prod = fg::fast_exp(input - top_2) * (prod_d_out / sum_exp);
+      const float chosen_divisor = divisor ? (index_d1 == target ? -prod_d_out : -0.0f) : 0.0f;
+      d_input_v[k] = chosen_divisor + (divisor ? prod : 0.0f);
+    }
+    fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
   }
-  fg::store_vector<8>(d_input_ptr + at, d_input_v);
 }

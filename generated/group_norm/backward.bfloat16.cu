@@ -10,7 +10,7 @@
 //   diff_input = input - total / value
 //   sum_deviation = sum[d2, d3, d4](prod_d_out_weight * diff_input)
 //   sum_total = sum[d2, d3, d4](prod_d_out_weight)
-//   prod = sum_deviation * 0.5 * rsqrt_value^3 * 1 * 2
+//   prod = sum_deviation * 0.5 * rsqrt_value^3 * 2
 //   prod_weight = weight * rsqrt_value
 //   sum = d_out * prod_weight + -(diff_input * (prod * ratio_value))
 //   d_input = sum + sum_total * (-(rsqrt_value * ratio_value))
@@ -80,7 +80,7 @@ void group_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
     }
   }
   fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);
-  const float prod = sum_deviation * 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * 1.0f * 2.0f;
+  const float prod = sum_deviation * 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * 2.0f;
 
 #pragma unroll
   for (int part = 0; part < 2; ++part) {

@@ -7,8 +7,7 @@
 //   rsqrt_value = rsqrt(deviation / value + eps)
 //   power = rsqrt_value^3
 //   ratio_value = 1 / value
-//   prod = 0.3989422804014327 * 0.5 * power * 1 * ratio_value
-//   prod_2 = 0.25 * power * 1 * ratio_value
+//   prod = 0.3989422804014327 * 0.5 * power * ratio_value
 //   prod_rsqrt_value = 0.7978845608028654 * 0.5 * rsqrt_value
 //   prod_rsqrt_value_2 = 0.5 * rsqrt_value
 //   diff_input = input - total / value
@@ -18,17 +17,17 @@
 //   prod_result_2 = -0.7071067811865476 * result_
 //   exp_value = exp(-prod_result_2^2)
 //   erfc_value = erfc(prod_result_2)
-//   prod_3 = prod_weight_diff_input * result_ * exp_value * prod
+//   ratio_value_2 = prod_weight_diff_input * erfc_value * (0.25 * power * ratio_value)
+//   sum_ratio_value_2 = prod_weight_diff_input * result_ * exp_value * prod + ratio_value_2
 //   prod_exp_value = weight * result_ * exp_value
 //   prod_weight_erfc_value = weight * erfc_value
-//   prod_4 = prod_weight_erfc_value * (prod_rsqrt_value_2 * 1 * ratio_value)
-//   sum = prod_exp_value * (prod_rsqrt_value * 1 * ratio_value) + prod_4
-//   sum_deviation = sum[d2, d3, d4](-(d_out * (prod_3 + prod_weight_diff_input * erfc_value * prod_2)))
-//   sum_total = sum[d2, d3, d4](-(d_out * sum))
+//   prod_2 = prod_weight_erfc_value * (prod_rsqrt_value_2 * ratio_value)
+//   sum_deviation = sum[d2, d3, d4](-(d_out * sum_ratio_value_2))
+//   sum_total = sum[d2, d3, d4](-(d_out * (prod_exp_value * (prod_rsqrt_value * ratio_value) + prod_2)))
 //   prod_2_2 = prod_exp_value * prod_rsqrt_value
-//   prod_3_2 = prod_weight_erfc_value * prod_rsqrt_value_2
-//   sum_2 = d_out * (prod_2_2 + prod_3_2) + diff_input * (sum_deviation * 2)
-//   d_input = sum_2 + sum_total
+//   prod_3 = prod_weight_erfc_value * prod_rsqrt_value_2
+//   sum = d_out * (prod_2_2 + prod_3) + diff_input * (sum_deviation * 2)
+//   d_input = sum + sum_total
 // rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once
 extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 4)
 void group_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,      // [D0, D1, D2, D3, D4]
@@ -74,8 +73,7 @@ void group_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float power = rsqrt_value * rsqrt_value * rsqrt_value;
   const float ratio_value = 1.0f / value;
-  const float prod = 0.3989422804014327f * 0.5f * power * 1.0f * ratio_value;
-  const float prod_2 = 0.25f * power * 1.0f * ratio_value;
+  const float prod = 0.3989422804014327f * 0.5f * power * ratio_value;
   const float prod_rsqrt_value = 0.7978845608028654f * 0.5f * rsqrt_value;
   const float prod_rsqrt_value_2 = 0.5f * rsqrt_value;
 
@@ -103,13 +101,13 @@ void group_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
       const float prod_result_2 = -0.7071067811865476f * result_;
       const float exp_value = expf(-(prod_result_2 * prod_result_2));
       const float erfc_value = erfcf(prod_result_2);
-      const float prod_3 = prod_weight_diff_input * result_ * exp_value * prod;
+      const float ratio_value_2 = prod_weight_diff_input * erfc_value * (0.25f * power * ratio_value);
+      const float sum_ratio_value_2 = prod_weight_diff_input * result_ * exp_value * prod + ratio_value_2;
       const float prod_exp_value = weight * result_ * exp_value;
       const float prod_weight_erfc_value = weight * erfc_value;
-      const float prod_4 = prod_weight_erfc_value * (prod_rsqrt_value_2 * 1.0f * ratio_value);
-      const float sum = prod_exp_value * (prod_rsqrt_value * 1.0f * ratio_value) + prod_4;
-      sum_deviation += -(d_out * (prod_3 + prod_weight_diff_input * erfc_value * prod_2));
-      sum_total += -(d_out * sum);
+      const float prod_2 = prod_weight_erfc_value * (prod_rsqrt_value_2 * ratio_value);
+      sum_deviation += -(d_out * sum_ratio_value_2);
+      sum_total += -(d_out * (prod_exp_value * (prod_rsqrt_value * ratio_value) + prod_2));
     }
   }
   fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);
@@ -139,9 +137,9 @@ void group_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
       const float prod_exp_value = weight * result_ * exp_value;
       const float prod_weight_erfc_value = weight * erfc_value;
       const float prod_2_2 = prod_exp_value * prod_rsqrt_value;
-      const float prod_3_2 = prod_weight_erfc_value * prod_rsqrt_value_2;
-      const float sum_2 = d_out * (prod_2_2 + prod_3_2) + diff_input * (sum_deviation * 2.0f);
-      d_input_v[k] = sum_2 + sum_total;
+      const float prod_3 = prod_weight_erfc_value * prod_rsqrt_value_2;
+      const float sum = d_out * (prod_2_2 + prod_3) + diff_input * (sum_deviation * 2.0f);
+      d_input_v[k] = sum + sum_total;
     }
     const int d_input_at = j0 * d_input_stride0 + j1 * d_input_stride1 + j2 * d_input_stride2 + j3;
     fg::store_vector<4>(d_input_ptr + d_input_at, d_input_v);

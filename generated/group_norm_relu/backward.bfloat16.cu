@@ -6,15 +6,14 @@
 //   value = float32(D2 * D3 * D4)
 //   rsqrt_value = rsqrt(deviation / value + eps)
 //   ratio_value = 1 / value
-//   prod = 0.5 * rsqrt_value^3 * 1 * ratio_value
+//   prod = 0.5 * rsqrt_value^3 * ratio_value
 //   diff_input = input - total / value
 //   y = diff_input * rsqrt_value
 //   result_ = y * weight + bias
 //   below_result = result_ <= 0
 //   prod_d_out_weight = d_out * weight
-//   minus = -(prod_d_out_weight * (rsqrt_value * 1 * ratio_value))
 //   sum_deviation = sum[d2, d3, d4](where(below_result, 0, -(prod_d_out_weight * diff_input * prod)))
-//   sum_total = sum[d2, d3, d4](where(below_result, 0, minus))
+//   sum_total = sum[d2, d3, d4](where(below_result, 0, -(prod_d_out_weight * (rsqrt_value * ratio_value))))
 //   prod_weight = weight * rsqrt_value
 //   chosen = where(below_result, 0, d_out * prod_weight)
 //   d_input = chosen + diff_input * (sum_deviation * 2) + sum_total
@@ -62,7 +61,7 @@ void group_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
   const float value = float(D2 * D3 * D4);
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float ratio_value = 1.0f / value;
-  const float prod = 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * 1.0f * ratio_value;
+  const float prod = 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
 
   float sum_deviation = 0;
   float sum_total = 0;
@@ -86,9 +85,8 @@ void group_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
       const float result_ = y * weight + bias;
       const bool below_result = result_ <= 0.0f;
       const float prod_d_out_weight = d_out * weight;
-      const float minus = -(prod_d_out_weight * (rsqrt_value * 1.0f * ratio_value));
       sum_deviation += below_result ? 0.0f : -(prod_d_out_weight * diff_input * prod);
-      sum_total += below_result ? 0.0f : minus;
+      sum_total += below_result ? 0.0f : -(prod_d_out_weight * (rsqrt_value * ratio_value));
     }
   }
   fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);

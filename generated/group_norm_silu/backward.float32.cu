@@ -7,18 +7,19 @@
 //   rsqrt_value = rsqrt(deviation / value + eps)
 //   power = rsqrt_value^3
 //   ratio_value = 1 / value
-//   prod = 0.5 * power * 1 * ratio_value
-//   prod_3 = rsqrt_value * 1 * ratio_value
+//   prod = 0.5 * power * ratio_value
+//   prod_rsqrt_value = rsqrt_value * ratio_value
 //   diff_input = input - total / value
 //   prod_weight_diff_input = weight * diff_input
 //   y = diff_input * rsqrt_value
 //   result_ = y * weight + bias
 //   sigmoid_result = sigmoid(result_)
 //   diff = 1 - sigmoid_result
+//   ratio_value_2 = prod_weight_diff_input * sigmoid_result * prod
 //   prod_2 = prod_weight_diff_input * result_ * sigmoid_result * diff * prod
-//   prod_4 = weight * result_ * sigmoid_result * diff * prod_3
-//   sum_deviation = sum[d2, d3, d4](-(d_out * (prod_2 + prod_weight_diff_input * sigmoid_result * prod)))
-//   sum_total = sum[d2, d3, d4](-(d_out * (prod_4 + weight * sigmoid_result * prod_3)))
+//   prod_3 = weight * result_ * sigmoid_result * diff * prod_rsqrt_value
+//   sum_deviation = sum[d2, d3, d4](-(d_out * (prod_2 + ratio_value_2)))
+//   sum_total = sum[d2, d3, d4](-(d_out * (prod_3 + weight * sigmoid_result * prod_rsqrt_value)))
 //   prod_2_2 = weight * diff * result_ * rsqrt_value * sigmoid_result
 //   prod_3_2 = weight * rsqrt_value * sigmoid_result
 //   sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (sum_deviation * 2)
@@ -68,8 +69,8 @@ void group_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,  
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float power = rsqrt_value * rsqrt_value * rsqrt_value;
   const float ratio_value = 1.0f / value;
-  const float prod = 0.5f * power * 1.0f * ratio_value;
-  const float prod_3 = rsqrt_value * 1.0f * ratio_value;
+  const float prod = 0.5f * power * ratio_value;
+  const float prod_rsqrt_value = rsqrt_value * ratio_value;
 
   float sum_deviation = 0;
   float sum_total = 0;
@@ -94,10 +95,11 @@ void group_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,  
       const float result_ = y * weight + bias;
       const float sigmoid_result = fg::sigmoid(result_);
       const float diff = 1.0f - sigmoid_result;
+      const float ratio_value_2 = prod_weight_diff_input * sigmoid_result * prod;
       const float prod_2 = prod_weight_diff_input * result_ * sigmoid_result * diff * prod;
-      const float prod_4 = weight * result_ * sigmoid_result * diff * prod_3;
-      sum_deviation += -(d_out * (prod_2 + prod_weight_diff_input * sigmoid_result * prod));
-      sum_total += -(d_out * (prod_4 + weight * sigmoid_result * prod_3));
+      const float prod_3 = weight * result_ * sigmoid_result * diff * prod_rsqrt_value;
+      sum_deviation += -(d_out * (prod_2 + ratio_value_2));
+      sum_total += -(d_out * (prod_3 + weight * sigmoid_result * prod_rsqrt_value));
     }
   }
   fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);

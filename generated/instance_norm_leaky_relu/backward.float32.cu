@@ -7,16 +7,18 @@
 //   rsqrt_value = rsqrt(deviation / value + eps)
 //   power = rsqrt_value^3
 //   ratio_value = 1 / value
-//   prod = 0.5 * negative_slope * weight * power * 1 * ratio_value
 //   prod_weight = weight * rsqrt_value
-//   prod_2 = negative_slope * weight * rsqrt_value
+//   prod = negative_slope * weight * rsqrt_value
 //   diff_input = input - total / value
 //   y = diff_input * rsqrt_value
 //   above_result = y * weight + bias > 0
-//   minus = -(diff_input * (0.5 * weight * power * 1 * ratio_value))
-//   sum_deviation = sum[d2, d3](d_out * where(above_result, minus, -(diff_input * prod)))
-//   sum_total = sum[d2, d3](d_out * where(above_result, -(prod_weight / value), -(prod_2 / value)))
-//   prod_d_out = d_out * where(above_result, prod_weight, prod_2)
+//   prod_diff_input = diff_input * (0.5 * negative_slope * weight * power * ratio_value)
+//   minus = -prod_diff_input
+//   minus_2 = -(diff_input * (0.5 * weight * power * ratio_value))
+//   chosen = where(above_result, minus_2, minus)
+//   sum_deviation = sum[d2, d3](d_out * chosen)
+//   sum_total = sum[d2, d3](d_out * where(above_result, -(prod_weight / value), -(prod / value)))
+//   prod_d_out = d_out * where(above_result, prod_weight, prod)
 //   d_input = prod_d_out + diff_input * (sum_deviation * 2) + sum_total
 // rows: 224 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
@@ -59,9 +61,8 @@ void instance_norm_leaky_relu_backward_f32_d_input(const float* __restrict__ inp
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float power = rsqrt_value * rsqrt_value * rsqrt_value;
   const float ratio_value = 1.0f / value;
-  const float prod = 0.5f * negative_slope * weight * power * 1.0f * ratio_value;
   const float prod_weight = weight * rsqrt_value;
-  const float prod_2 = negative_slope * weight * rsqrt_value;
+  const float prod = negative_slope * weight * rsqrt_value;
 
   float sum_deviation = 0;
   float sum_total = 0;
@@ -78,9 +79,12 @@ void instance_norm_leaky_relu_backward_f32_d_input(const float* __restrict__ inp
       const float diff_input = input - total / value;
       const float y = diff_input * rsqrt_value;
       const bool above_result = y * weight + bias > 0.0f;
-      const float minus = -(diff_input * (0.5f * weight * power * 1.0f * ratio_value));
-      sum_deviation += d_out * (above_result ? minus : -(diff_input * prod));
-      sum_total += d_out * (above_result ? -(prod_weight / value) : -(prod_2 / value));
+      const float prod_diff_input = diff_input * (0.5f * negative_slope * weight * power * ratio_value);
+      const float minus = -prod_diff_input;
+      const float minus_2 = -(diff_input * (0.5f * weight * power * ratio_value));
+      const float chosen = above_result ? minus_2 : minus;
+      sum_deviation += d_out * chosen;
+      sum_total += d_out * (above_result ? -(prod_weight / value) : -(prod / value));
     }
   }
   fg::row_sum<224, 1, 0>(sum_deviation, sum_total);
@@ -100,7 +104,7 @@ void instance_norm_leaky_relu_backward_f32_d_input(const float* __restrict__ inp
       const float diff_input = input - total / value;
       const float y = diff_input * rsqrt_value;
       const bool above_result = y * weight + bias > 0.0f;
-      const float prod_d_out = d_out * (above_result ? prod_weight : prod_2);
+      const float prod_d_out = d_out * (above_result ? prod_weight : prod);
       d_input_v[k] = prod_d_out + diff_input * (sum_deviation * 2.0f) + sum_total;
     }
     fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);

@@ -6,13 +6,13 @@
 //   value = float32(D2 * D3)
 //   rsqrt_value = rsqrt(deviation / value + eps)
 //   ratio_value = 1 / value
-//   prod = 0.5 * weight * rsqrt_value^3 * 1 * ratio_value
+//   prod = 0.5 * weight * rsqrt_value^3 * ratio_value
 //   prod_weight = weight * rsqrt_value
 //   diff_input = input - total / value
 //   y = diff_input * rsqrt_value
 //   below_result = y * weight + bias <= 0
 //   sum_deviation = sum[d2, d3](where(below_result, 0, -(d_out * diff_input * prod)))
-//   sum_total = sum[d2, d3](where(below_result, 0, -(d_out * (prod_weight * 1 * ratio_value))))
+//   sum_total = sum[d2, d3](where(below_result, 0, -(d_out * (prod_weight * ratio_value))))
 //   chosen = where(below_result, 0, d_out * prod_weight)
 //   d_input = chosen + diff_input * (sum_deviation * 2) + sum_total
 // rows: 224 threads a row over D2, D3, which stays in shared memory: read once
@@ -55,7 +55,7 @@ void instance_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr
   const float value = float(D2 * D3);
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float ratio_value = 1.0f / value;
-  const float prod = 0.5f * weight * (rsqrt_value * rsqrt_value * rsqrt_value) * 1.0f * ratio_value;
+  const float prod = 0.5f * weight * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
   const float prod_weight = weight * rsqrt_value;
 
   float sum_deviation = 0;
@@ -74,7 +74,7 @@ void instance_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr
       const float y = diff_input * rsqrt_value;
       const bool below_result = y * weight + bias <= 0.0f;
       sum_deviation += below_result ? 0.0f : -(d_out * diff_input * prod);
-      sum_total += below_result ? 0.0f : -(d_out * (prod_weight * 1.0f * ratio_value));
+      sum_total += below_result ? 0.0f : -(d_out * (prod_weight * ratio_value));
     }
   }
   fg::row_sum<224, 1, 0>(sum_deviation, sum_total);

@@ -6,8 +6,7 @@
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
 //   power_rsqrt_value = rsqrt_value^3
 //   ratio = 1 / float32(D1)
-//   prod = 0.3989422804014327 * 0.5 * power_rsqrt_value * 1 * ratio
-//   prod_2 = 0.25 * power_rsqrt_value * 1 * ratio
+//   prod = 0.3989422804014327 * 0.5 * power_rsqrt_value * ratio
 //   prod_rsqrt_value = 0.7978845608028654 * 0.5 * rsqrt_value
 //   prod_rsqrt_value_2 = 0.5 * rsqrt_value
 //   diff_input = input - total / float32(D1)
@@ -15,21 +14,22 @@
 //   result_ = diff_input * rsqrt_value * weight + bias
 //   prod_result_2 = -0.7071067811865476 * result_
 //   exp_value = exp(-prod_result_2^2)
+//   ratio_2 = prod_weight_diff_input * result_ * exp_value * prod
 //   erfc_value = erfc(prod_result_2)
-//   prod_3 = prod_weight_diff_input * result_ * exp_value * prod
+//   prod_erfc_value = prod_weight_diff_input * erfc_value
+//   sum_ratio_2 = ratio_2 + prod_erfc_value * (0.25 * power_rsqrt_value * ratio)
 //   prod_exp_value = weight * result_ * exp_value
 //   prod_weight_erfc_value = weight * erfc_value
-//   prod_4 = prod_weight_erfc_value * (prod_rsqrt_value_2 * 1 * ratio)
-//   prod_d_out = d_out * (prod_exp_value * (prod_rsqrt_value * 1 * ratio) + prod_4)
-//   sum_deviation = sum[d1](-(d_out * (prod_3 + prod_weight_diff_input * erfc_value * prod_2)))
-//   sum_total = sum[d1](-prod_d_out)
-//   prod_4_2 = diff_input * result_ * exp_value * (0.3989422804014327 * rsqrt_value)
+//   ratio_2_2 = prod_weight_erfc_value * (prod_rsqrt_value_2 * ratio)
+//   sum_deviation = sum[d1](-(d_out * sum_ratio_2))
+//   sum_total = sum[d1](-(d_out * (prod_exp_value * (prod_rsqrt_value * ratio) + ratio_2_2)))
+//   prod_4 = diff_input * result_ * exp_value * (0.3989422804014327 * rsqrt_value)
 //   prod_result_3 = 0.3989422804014327 * result_
-//   prod_3_2 = prod_exp_value * prod_rsqrt_value
+//   prod_3 = prod_exp_value * prod_rsqrt_value
 //   prod_rsqrt_value_3 = prod_weight_erfc_value * prod_rsqrt_value_2
-//   prod_d_out_2 = d_out * (prod_3_2 + prod_rsqrt_value_3)
-//   d_input = prod_d_out_2 + diff_input * (sum_deviation * 2) + sum_total
-//   sum_d_weight = sum[d0](d_out * (prod_4_2 + diff_input * erfc_value * prod_rsqrt_value_2))
+//   prod_d_out = d_out * (prod_3 + prod_rsqrt_value_3)
+//   d_input = prod_d_out + diff_input * (sum_deviation * 2) + sum_total
+//   sum_d_weight = sum[d0](d_out * (prod_4 + diff_input * erfc_value * prod_rsqrt_value_2))
 //   sum_d_bias = sum[d0](d_out * (prod_result_3 * exp_value + 0.5 * erfc_value))
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added up over the
 //     rows of a group, then over groups by a second kernel
@@ -103,8 +103,7 @@ void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
     const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
     const float power_rsqrt_value = rsqrt_value * rsqrt_value * rsqrt_value;
     const float ratio = fg::divide_by_count(1.0f, float(D1));
-    const float prod = 0.3989422804014327f * 0.5f * power_rsqrt_value * 1.0f * ratio;
-    const float prod_2 = 0.25f * power_rsqrt_value * 1.0f * ratio;
+    const float prod = 0.3989422804014327f * 0.5f * power_rsqrt_value * ratio;
     const float prod_rsqrt_value = 0.7978845608028654f * 0.5f * rsqrt_value;
     const float prod_rsqrt_value_2 = 0.5f * rsqrt_value;
 
@@ -127,14 +126,15 @@ void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         const float result_ = diff_input * rsqrt_value * weight + bias;
         const float prod_result_2 = -0.7071067811865476f * result_;
         const float exp_value = fg::fast_exp(-(prod_result_2 * prod_result_2));
+        const float ratio_2 = prod_weight_diff_input * result_ * exp_value * prod;
         const float erfc_value = erfcf(prod_result_2);
-        const float prod_3 = prod_weight_diff_input * result_ * exp_value * prod;
+        const float prod_erfc_value = prod_weight_diff_input * erfc_value;
+        const float sum_ratio_2 = ratio_2 + prod_erfc_value * (0.25f * power_rsqrt_value * ratio);
         const float prod_exp_value = weight * result_ * exp_value;
         const float prod_weight_erfc_value = weight * erfc_value;
-        const float prod_4 = prod_weight_erfc_value * (prod_rsqrt_value_2 * 1.0f * ratio);
-        const float prod_d_out = d_out * (prod_exp_value * (prod_rsqrt_value * 1.0f * ratio) + prod_4);
-        sum_deviation += -(d_out * (prod_3 + prod_weight_diff_input * erfc_value * prod_2));
-        sum_total += -prod_d_out;
+        const float ratio_2_2 = prod_weight_erfc_value * (prod_rsqrt_value_2 * ratio);
+        sum_deviation += -(d_out * sum_ratio_2);
+        sum_total += -(d_out * (prod_exp_value * (prod_rsqrt_value * ratio) + ratio_2_2));
       }
     }
     fg::row_sum<192, 1, 0>(sum_deviation, sum_total);
@@ -161,13 +161,13 @@ void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         const float erfc_value = erfcf(prod_result_2);
         const float prod_exp_value = weight * result_ * exp_value;
         const float prod_weight_erfc_value = weight * erfc_value;
-        const float prod_4_2 = diff_input * result_ * exp_value * (0.3989422804014327f * rsqrt_value);
+        const float prod_4 = diff_input * result_ * exp_value * (0.3989422804014327f * rsqrt_value);
         const float prod_result_3 = 0.3989422804014327f * result_;
-        const float prod_3_2 = prod_exp_value * prod_rsqrt_value;
+        const float prod_3 = prod_exp_value * prod_rsqrt_value;
         const float prod_rsqrt_value_3 = prod_weight_erfc_value * prod_rsqrt_value_2;
-        const float prod_d_out_2 = d_out * (prod_3_2 + prod_rsqrt_value_3);
-        d_input_v[k] = prod_d_out_2 + diff_input * (sum_deviation * 2.0f) + sum_total;
-        sum_d_weight_v[part][k] += d_out * (prod_4_2 + diff_input * erfc_value * prod_rsqrt_value_2);
+        const float prod_d_out = d_out * (prod_3 + prod_rsqrt_value_3);
+        d_input_v[k] = prod_d_out + diff_input * (sum_deviation * 2.0f) + sum_total;
+        sum_d_weight_v[part][k] += d_out * (prod_4 + diff_input * erfc_value * prod_rsqrt_value_2);
         sum_d_bias_v[part][k] += d_out * (prod_result_3 * exp_value + 0.5f * erfc_value);
       }
       fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);

@@ -6,8 +6,7 @@
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
 //   power_rsqrt_value = rsqrt_value^3
 //   ratio = 1 / float32(D1)
-//   prod = 0.3989422804014327 * 0.5 * power_rsqrt_value * 1 * ratio
-//   prod_2 = 0.25 * power_rsqrt_value * 1 * ratio
+//   prod = 0.3989422804014327 * 0.5 * power_rsqrt_value * ratio
 //   prod_rsqrt_value = 0.7978845608028654 * 0.5 * rsqrt_value
 //   prod_rsqrt_value_2 = 0.5 * rsqrt_value
 //   diff_input = input - total / float32(D1)
@@ -15,25 +14,26 @@
 //   result_ = diff_input * rsqrt_value * weight + bias
 //   prod_result_2 = -0.7071067811865476 * result_
 //   exp_value = exp(-prod_result_2^2)
+//   ratio_2 = prod_weight_diff_input * result_ * exp_value * prod
 //   erfc_value = erfc(prod_result_2)
-//   prod_3 = prod_weight_diff_input * result_ * exp_value * prod
+//   prod_erfc_value = prod_weight_diff_input * erfc_value
+//   sum_ratio_2 = ratio_2 + prod_erfc_value * (0.25 * power_rsqrt_value * ratio)
 //   prod_exp_value = weight * result_ * exp_value
 //   prod_weight_erfc_value = weight * erfc_value
-//   prod_4 = prod_weight_erfc_value * (prod_rsqrt_value_2 * 1 * ratio)
-//   prod_d_out = d_out * (prod_exp_value * (prod_rsqrt_value * 1 * ratio) + prod_4)
-//   sum_deviation = sum[d1](-(d_out * (prod_3 + prod_weight_diff_input * erfc_value * prod_2)))
-//   sum_total = sum[d1](-prod_d_out)
-//   prod_4_2 = diff_input * result_ * exp_value * (0.3989422804014327 * rsqrt_value)
+//   ratio_2_2 = prod_weight_erfc_value * (prod_rsqrt_value_2 * ratio)
+//   sum_deviation = sum[d1](-(d_out * sum_ratio_2))
+//   sum_total = sum[d1](-(d_out * (prod_exp_value * (prod_rsqrt_value * ratio) + ratio_2_2)))
+//   prod_4 = diff_input * result_ * exp_value * (0.3989422804014327 * rsqrt_value)
 //   prod_result_3 = 0.3989422804014327 * result_
-//   prod_3_2 = prod_exp_value * prod_rsqrt_value
+//   prod_3 = prod_exp_value * prod_rsqrt_value
 //   prod_rsqrt_value_3 = prod_weight_erfc_value * prod_rsqrt_value_2
-//   prod_d_out_2 = d_out * (prod_3_2 + prod_rsqrt_value_3)
-//   d_input = prod_d_out_2 + diff_input * (sum_deviation * 2) + sum_total
-//   sum_d_weight = sum[d0](d_out * (prod_4_2 + diff_input * erfc_value * prod_rsqrt_value_2))
+//   prod_d_out = d_out * (prod_3 + prod_rsqrt_value_3)
+//   d_input = prod_d_out + diff_input * (sum_deviation * 2) + sum_total
+//   sum_d_weight = sum[d0](d_out * (prod_4 + diff_input * erfc_value * prod_rsqrt_value_2))
 //   sum_d_bias = sum[d0](d_out * (prod_result_3 * exp_value + 0.5 * erfc_value))
-// rows: 192 threads a row over D1, which stays in registers: read once; sum_d_weight, sum_d_bias added up over the rows
-//     of a group, then over groups by a second kernel
-extern "C" __global__ __launch_bounds__(192, 1)
+// rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added up over the
+//     rows of a group, then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(192, 4)
 void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
                                           const float* __restrict__ weight_ptr,           // [D1]
                                           const float* __restrict__ bias_ptr,             // [D1]
@@ -45,24 +45,30 @@ void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
                                           float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
                                           float eps, int64_t D1, int m, int n, int input_stride0, int d_out_stride0,
                                           int d_input_stride0) {
+  const int thread = threadIdx.x;
   fg::Vec<float, 4> sum_d_weight_v[4] = {};
   fg::Vec<float, 4> sum_d_bias_v[4] = {};
   // All rows have these in common.
-  fg::Raw<float, 4> weight_row[4];
-  fg::Raw<float, 4> bias_row[4];
+  using weight_rows = fg::Raw<float, 4>[4][192];
+  weight_rows& weight_row = fg::dynamic_shared<weight_rows>(0);
+  using bias_rows = fg::Raw<float, 4>[4][192];
+  bias_rows& bias_row = fg::dynamic_shared<bias_rows>(sizeof(weight_rows));
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 4 * (192 * part + threadIdx.x);
     const int j1 = at;
-    weight_row[part] = fg::load_raw<4>(weight_ptr + j1);
-    bias_row[part] = fg::load_raw<4>(bias_ptr + j1);
+    fg::load_async(&weight_row[part][thread], weight_ptr + j1);
+    fg::load_async(&bias_row[part][thread], bias_ptr + j1);
   }
 
   // The next row is read while the present one is worked on.
   float total_next;
   float deviation_next;
-  fg::Raw<float, 4> input_next[4];
-  fg::Raw<float, 4> d_out_next[4];
+  using input_rows = fg::Raw<float, 4>[2][4][192];
+  input_rows& input_row = fg::dynamic_shared<input_rows>(sizeof(weight_rows) + sizeof(bias_rows));
+  using d_out_rows = fg::Raw<float, 4>[2][4][192];
+  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>(sizeof(weight_rows) + sizeof(bias_rows) + sizeof(input_rows));
+  int turn = 1;
   int row = int(blockIdx.x);
   {
     const int next = row;
@@ -73,21 +79,16 @@ void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
     for (int part = 0; part < 4; ++part) {
       const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
-      input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
-      d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
+      fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
     }
   }
   for (; row < m; row += int(gridDim.x)) {
     const int j0 = row;
     const float total = total_next;
     const float deviation = deviation_next;
-    fg::Raw<float, 4> input_row[4];
-    fg::Raw<float, 4> d_out_row[4];
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      input_row[part] = input_next[part];
-      d_out_row[part] = d_out_next[part];
-    }
+    turn ^= 1;
+    fg::await_loads();
     if (row + int(gridDim.x) < m) {
       const int next = row + int(gridDim.x);
       const int j0 = next;
@@ -97,15 +98,14 @@ void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
       for (int part = 0; part < 4; ++part) {
         const int at = 4 * (192 * part + threadIdx.x);
         const int j1 = at;
-        input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
-        d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
+        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
       }
     }
     const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
     const float power_rsqrt_value = rsqrt_value * rsqrt_value * rsqrt_value;
     const float ratio = fg::divide_by_count(1.0f, float(D1));
-    const float prod = 0.3989422804014327f * 0.5f * power_rsqrt_value * 1.0f * ratio;
-    const float prod_2 = 0.25f * power_rsqrt_value * 1.0f * ratio;
+    const float prod = 0.3989422804014327f * 0.5f * power_rsqrt_value * ratio;
     const float prod_rsqrt_value = 0.7978845608028654f * 0.5f * rsqrt_value;
     const float prod_rsqrt_value_2 = 0.5f * rsqrt_value;
 
@@ -113,10 +113,10 @@ void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
     float sum_total = 0;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
-      const auto input_v = fg::widen(input_row[part]);
-      const auto weight_v = fg::widen(weight_row[part]);
-      const auto bias_v = fg::widen(bias_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part][thread]);
+      const auto bias_v = fg::widen(bias_row[part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const float input = input_v[k];
@@ -128,14 +128,15 @@ void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
         const float result_ = diff_input * rsqrt_value * weight + bias;
         const float prod_result_2 = -0.7071067811865476f * result_;
         const float exp_value = expf(-(prod_result_2 * prod_result_2));
+        const float ratio_2 = prod_weight_diff_input * result_ * exp_value * prod;
         const float erfc_value = erfcf(prod_result_2);
-        const float prod_3 = prod_weight_diff_input * result_ * exp_value * prod;
+        const float prod_erfc_value = prod_weight_diff_input * erfc_value;
+        const float sum_ratio_2 = ratio_2 + prod_erfc_value * (0.25f * power_rsqrt_value * ratio);
         const float prod_exp_value = weight * result_ * exp_value;
         const float prod_weight_erfc_value = weight * erfc_value;
-        const float prod_4 = prod_weight_erfc_value * (prod_rsqrt_value_2 * 1.0f * ratio);
-        const float prod_d_out = d_out * (prod_exp_value * (prod_rsqrt_value * 1.0f * ratio) + prod_4);
-        sum_deviation += -(d_out * (prod_3 + prod_weight_diff_input * erfc_value * prod_2));
-        sum_total += -prod_d_out;
+        const float ratio_2_2 = prod_weight_erfc_value * (prod_rsqrt_value_2 * ratio);
+        sum_deviation += -(d_out * sum_ratio_2);
+        sum_total += -(d_out * (prod_exp_value * (prod_rsqrt_value * ratio) + ratio_2_2));
       }
     }
     fg::row_sum<192, 1, 0>(sum_deviation, sum_total);
@@ -144,10 +145,10 @@ void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
     for (int part = 0; part < 4; ++part) {
       const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
-      const auto input_v = fg::widen(input_row[part]);
-      const auto weight_v = fg::widen(weight_row[part]);
-      const auto bias_v = fg::widen(bias_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part][thread]);
+      const auto bias_v = fg::widen(bias_row[part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
       fg::Vec<float, 4> d_input_v;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -162,13 +163,13 @@ void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
         const float erfc_value = erfcf(prod_result_2);
         const float prod_exp_value = weight * result_ * exp_value;
         const float prod_weight_erfc_value = weight * erfc_value;
-        const float prod_4_2 = diff_input * result_ * exp_value * (0.3989422804014327f * rsqrt_value);
+        const float prod_4 = diff_input * result_ * exp_value * (0.3989422804014327f * rsqrt_value);
         const float prod_result_3 = 0.3989422804014327f * result_;
-        const float prod_3_2 = prod_exp_value * prod_rsqrt_value;
+        const float prod_3 = prod_exp_value * prod_rsqrt_value;
         const float prod_rsqrt_value_3 = prod_weight_erfc_value * prod_rsqrt_value_2;
-        const float prod_d_out_2 = d_out * (prod_3_2 + prod_rsqrt_value_3);
-        d_input_v[k] = prod_d_out_2 + diff_input * (sum_deviation * 2.0f) + sum_total;
-        sum_d_weight_v[part][k] += d_out * (prod_4_2 + diff_input * erfc_value * prod_rsqrt_value_2);
+        const float prod_d_out = d_out * (prod_3 + prod_rsqrt_value_3);
+        d_input_v[k] = prod_d_out + diff_input * (sum_deviation * 2.0f) + sum_total;
+        sum_d_weight_v[part][k] += d_out * (prod_4 + diff_input * erfc_value * prod_rsqrt_value_2);
         sum_d_bias_v[part][k] += d_out * (prod_result_3 * exp_value + 0.5f * erfc_value);
       }
       fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);

@@ -5,13 +5,13 @@
 // layer_norm_relu, backward                                   declared in ops/fused_norms.py
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
 //   ratio = 1 / float32(D1)
-//   prod = 0.5 * rsqrt_value^3 * 1 * ratio
+//   prod = 0.5 * rsqrt_value^3 * ratio
 //   diff_input = input - total / float32(D1)
 //   prod_rsqrt_value = diff_input * rsqrt_value
 //   result_ = prod_rsqrt_value * weight + bias
 //   below_result = result_ <= 0
 //   prod_d_out_weight = d_out * weight
-//   minus = -(prod_d_out_weight * (rsqrt_value * 1 * ratio))
+//   minus = -(prod_d_out_weight * (rsqrt_value * ratio))
 //   sum_deviation = sum[d1](where(below_result, 0, -(prod_d_out_weight * diff_input * prod)))
 //   sum_total = sum[d1](where(below_result, 0, minus))
 //   prod_weight_rsqrt_value = weight * rsqrt_value
@@ -90,7 +90,7 @@ void layer_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
     }
     const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
     const float ratio = fg::divide_by_count(1.0f, float(D1));
-    const float prod = 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * 1.0f * ratio;
+    const float prod = 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio;
 
     float sum_deviation = 0;
     float sum_total = 0;
@@ -111,7 +111,7 @@ void layer_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         const float result_ = prod_rsqrt_value * weight + bias;
         const bool below_result = result_ <= 0.0f;
         const float prod_d_out_weight = d_out * weight;
-        const float minus = -(prod_d_out_weight * (rsqrt_value * 1.0f * ratio));
+        const float minus = -(prod_d_out_weight * (rsqrt_value * ratio));
         sum_deviation += below_result ? 0.0f : -(prod_d_out_weight * diff_input * prod);
         sum_total += below_result ? 0.0f : minus;
       }

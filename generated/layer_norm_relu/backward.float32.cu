@@ -5,13 +5,13 @@
 // layer_norm_relu, backward                                   declared in ops/fused_norms.py
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
 //   ratio = 1 / float32(D1)
-//   prod = 0.5 * rsqrt_value^3 * 1 * ratio
+//   prod = 0.5 * rsqrt_value^3 * ratio
 //   diff_input = input - total / float32(D1)
 //   prod_rsqrt_value = diff_input * rsqrt_value
 //   result_ = prod_rsqrt_value * weight + bias
 //   below_result = result_ <= 0
 //   prod_d_out_weight = d_out * weight
-//   minus = -(prod_d_out_weight * (rsqrt_value * 1 * ratio))
+//   minus = -(prod_d_out_weight * (rsqrt_value * ratio))
 //   sum_deviation = sum[d1](where(below_result, 0, -(prod_d_out_weight * diff_input * prod)))
 //   sum_total = sum[d1](where(below_result, 0, minus))
 //   prod_weight_rsqrt_value = weight * rsqrt_value
@@ -19,9 +19,9 @@
 //   d_input = chosen + diff_input * (sum_deviation * 2) + sum_total
 //   sum_d_weight = sum[d0](where(below_result, 0, d_out * prod_rsqrt_value))
 //   sum_d_bias = sum[d0](where(below_result, 0, d_out))
-// rows: 192 threads a row over D1, which stays in registers: read once; sum_d_weight, sum_d_bias added up over the rows
-//     of a group, then over groups by a second kernel
-extern "C" __global__ __launch_bounds__(192, 1)
+// rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added up over the
+//     rows of a group, then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(192, 4)
 void layer_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
                                           const float* __restrict__ weight_ptr,           // [D1]
                                           const float* __restrict__ bias_ptr,             // [D1]
@@ -33,24 +33,30 @@ void layer_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr,  
                                           float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
                                           float eps, int64_t D1, int m, int n, int input_stride0, int d_out_stride0,
                                           int d_input_stride0) {
+  const int thread = threadIdx.x;
   fg::Vec<float, 4> sum_d_weight_v[4] = {};
   fg::Vec<float, 4> sum_d_bias_v[4] = {};
   // All rows have these in common.
-  fg::Raw<float, 4> weight_row[4];
-  fg::Raw<float, 4> bias_row[4];
+  using weight_rows = fg::Raw<float, 4>[4][192];
+  weight_rows& weight_row = fg::dynamic_shared<weight_rows>(0);
+  using bias_rows = fg::Raw<float, 4>[4][192];
+  bias_rows& bias_row = fg::dynamic_shared<bias_rows>(sizeof(weight_rows));
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 4 * (192 * part + threadIdx.x);
     const int j1 = at;
-    weight_row[part] = fg::load_raw<4>(weight_ptr + j1);
-    bias_row[part] = fg::load_raw<4>(bias_ptr + j1);
+    fg::load_async(&weight_row[part][thread], weight_ptr + j1);
+    fg::load_async(&bias_row[part][thread], bias_ptr + j1);
   }
 
   // The next row is read while the present one is worked on.
   float total_next;
   float deviation_next;
-  fg::Raw<float, 4> input_next[4];
-  fg::Raw<float, 4> d_out_next[4];
+  using input_rows = fg::Raw<float, 4>[2][4][192];
+  input_rows& input_row = fg::dynamic_shared<input_rows>(sizeof(weight_rows) + sizeof(bias_rows));
+  using d_out_rows = fg::Raw<float, 4>[2][4][192];
+  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>(sizeof(weight_rows) + sizeof(bias_rows) + sizeof(input_rows));
+  int turn = 1;
   int row = int(blockIdx.x);
   {
     const int next = row;
@@ -61,21 +67,16 @@ void layer_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr,  
     for (int part = 0; part < 4; ++part) {
       const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
-      input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
-      d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
+      fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
     }
   }
   for (; row < m; row += int(gridDim.x)) {
     const int j0 = row;
     const float total = total_next;
     const float deviation = deviation_next;
-    fg::Raw<float, 4> input_row[4];
-    fg::Raw<float, 4> d_out_row[4];
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      input_row[part] = input_next[part];
-      d_out_row[part] = d_out_next[part];
-    }
+    turn ^= 1;
+    fg::await_loads();
     if (row + int(gridDim.x) < m) {
       const int next = row + int(gridDim.x);
       const int j0 = next;
@@ -85,22 +86,22 @@ void layer_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr,  
       for (int part = 0; part < 4; ++part) {
         const int at = 4 * (192 * part + threadIdx.x);
         const int j1 = at;
-        input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
-        d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
+        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
       }
     }
     const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
     const float ratio = fg::divide_by_count(1.0f, float(D1));
-    const float prod = 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * 1.0f * ratio;
+    const float prod = 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio;
 
     float sum_deviation = 0;
     float sum_total = 0;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
-      const auto input_v = fg::widen(input_row[part]);
-      const auto weight_v = fg::widen(weight_row[part]);
-      const auto bias_v = fg::widen(bias_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part][thread]);
+      const auto bias_v = fg::widen(bias_row[part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const float input = input_v[k];
@@ -112,7 +113,7 @@ void layer_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr,  
         const float result_ = prod_rsqrt_value * weight + bias;
         const bool below_result = result_ <= 0.0f;
         const float prod_d_out_weight = d_out * weight;
-        const float minus = -(prod_d_out_weight * (rsqrt_value * 1.0f * ratio));
+        const float minus = -(prod_d_out_weight * (rsqrt_value * ratio));
         sum_deviation += below_result ? 0.0f : -(prod_d_out_weight * diff_input * prod);
         sum_total += below_result ? 0.0f : minus;
       }
@@ -123,10 +124,10 @@ void layer_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr,  
     for (int part = 0; part < 4; ++part) {
       const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
-      const auto input_v = fg::widen(input_row[part]);
-      const auto weight_v = fg::widen(weight_row[part]);
-      const auto bias_v = fg::widen(bias_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part][thread]);
+      const auto bias_v = fg::widen(bias_row[part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
       fg::Vec<float, 4> d_input_v;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {

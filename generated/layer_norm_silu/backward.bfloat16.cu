@@ -6,23 +6,24 @@
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
 //   power_rsqrt_value = rsqrt_value^3
 //   ratio = 1 / float32(D1)
-//   prod = 0.5 * power_rsqrt_value * 1 * ratio
-//   prod_3 = rsqrt_value * 1 * ratio
+//   prod = 0.5 * power_rsqrt_value * ratio
+//   prod_rsqrt_value_2 = rsqrt_value * ratio
 //   diff_input = input - total / float32(D1)
 //   prod_weight_diff_input = weight * diff_input
 //   prod_rsqrt_value = diff_input * rsqrt_value
 //   result_ = prod_rsqrt_value * weight + bias
 //   sigmoid_result = sigmoid(result_)
 //   diff = 1 - sigmoid_result
-//   prod_2 = prod_weight_diff_input * result_ * sigmoid_result * diff * prod
-//   prod_4 = weight * result_ * sigmoid_result * diff * prod_3
-//   sum_deviation = sum[d1](-(d_out * (prod_2 + prod_weight_diff_input * sigmoid_result * prod)))
-//   sum_total = sum[d1](-(d_out * (prod_4 + weight * sigmoid_result * prod_3)))
+//   ratio_2 = prod_weight_diff_input * result_ * sigmoid_result * diff * prod
+//   prod_2 = weight * result_ * sigmoid_result * diff * prod_rsqrt_value_2
+//   sum = prod_2 + weight * sigmoid_result * prod_rsqrt_value_2
+//   sum_deviation = sum[d1](-(d_out * (ratio_2 + prod_weight_diff_input * sigmoid_result * prod)))
+//   sum_total = sum[d1](-(d_out * sum))
 //   prod_result = diff * result_
 //   prod_5 = prod_result * diff_input * rsqrt_value * sigmoid_result
-//   prod_3_2 = weight * diff * result_ * rsqrt_value * sigmoid_result
-//   prod_4_2 = weight * rsqrt_value * sigmoid_result
-//   sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_input * (sum_deviation * 2)
+//   prod_3 = weight * diff * result_ * rsqrt_value * sigmoid_result
+//   prod_4 = weight * rsqrt_value * sigmoid_result
+//   sum_2 = d_out * (prod_3 + prod_4) + diff_input * (sum_deviation * 2)
 //   d_input = sum_2 + sum_total
 //   sum_d_weight = sum[d0](d_out * (prod_5 + prod_rsqrt_value * sigmoid_result))
 //   sum_d_bias = sum[d0](d_out * (prod_result * sigmoid_result + sigmoid_result))
@@ -98,8 +99,8 @@ void layer_norm_silu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
     const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
     const float power_rsqrt_value = rsqrt_value * rsqrt_value * rsqrt_value;
     const float ratio = fg::divide_by_count(1.0f, float(D1));
-    const float prod = 0.5f * power_rsqrt_value * 1.0f * ratio;
-    const float prod_3 = rsqrt_value * 1.0f * ratio;
+    const float prod = 0.5f * power_rsqrt_value * ratio;
+    const float prod_rsqrt_value_2 = rsqrt_value * ratio;
 
     float sum_deviation = 0;
     float sum_total = 0;
@@ -121,10 +122,11 @@ void layer_norm_silu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         const float result_ = prod_rsqrt_value * weight + bias;
         const float sigmoid_result = fg::fast_sigmoid(result_);
         const float diff = 1.0f - sigmoid_result;
-        const float prod_2 = prod_weight_diff_input * result_ * sigmoid_result * diff * prod;
-        const float prod_4 = weight * result_ * sigmoid_result * diff * prod_3;
-        sum_deviation += -(d_out * (prod_2 + prod_weight_diff_input * sigmoid_result * prod));
-        sum_total += -(d_out * (prod_4 + weight * sigmoid_result * prod_3));
+        const float ratio_2 = prod_weight_diff_input * result_ * sigmoid_result * diff * prod;
+        const float prod_2 = weight * result_ * sigmoid_result * diff * prod_rsqrt_value_2;
+        const float sum = prod_2 + weight * sigmoid_result * prod_rsqrt_value_2;
+        sum_deviation += -(d_out * (ratio_2 + prod_weight_diff_input * sigmoid_result * prod));
+        sum_total += -(d_out * sum);
       }
     }
     fg::row_sum<192, 1, 0>(sum_deviation, sum_total);
@@ -151,9 +153,9 @@ void layer_norm_silu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         const float diff = 1.0f - sigmoid_result;
         const float prod_result = diff * result_;
         const float prod_5 = prod_result * diff_input * rsqrt_value * sigmoid_result;
-        const float prod_3_2 = weight * diff * result_ * rsqrt_value * sigmoid_result;
-        const float prod_4_2 = weight * rsqrt_value * sigmoid_result;
-        const float sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_input * (sum_deviation * 2.0f);
+        const float prod_3 = weight * diff * result_ * rsqrt_value * sigmoid_result;
+        const float prod_4 = weight * rsqrt_value * sigmoid_result;
+        const float sum_2 = d_out * (prod_3 + prod_4) + diff_input * (sum_deviation * 2.0f);
         d_input_v[k] = sum_2 + sum_total;
         sum_d_weight_v[part][k] += d_out * (prod_5 + prod_rsqrt_value * sigmoid_result);
         sum_d_bias_v[part][k] += d_out * (prod_result * sigmoid_result + sigmoid_result);

@@ -138,29 +138,37 @@ void lerp_backward_bf16_d_end(const bf16* __restrict__ input_ptr,             //
 // lerp, backward                                              declared in ops/blends.py
 //   sum_d_input = sum[pieces](sum_d_input_by_piece)
 //   d_input = sum_d_input
-// column: 32 neighbouring results a block, summed over PIECES
+// column: 16 neighbouring results a block, summed over PIECES
 extern "C" __global__ __launch_bounds__(256, 4)
 void lerp_backward_bf16_d_input(const float* __restrict__ sum_d_input_by_piece_ptr,  // [PIECES, D0]
                                 bf16* __restrict__ d_input_ptr,                      // [D0, 1, 1, 1]
                                 int m, int n, int sum_d_input_by_piece_stride1) {
-  // A block owns 32 neighbouring results; its 8 rows of threads share the elements.
-  const int result = int(blockIdx.x) * 32 + threadIdx.x;
+  // A block owns 16 neighbouring results; its 32 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 16 + 2 * threadIdx.x;
   const bool inside = result < m;
   const int j0 = result;
 
-  float sum_d_input = 0;
+  fg::Vec<float, 2> sum_d_input_v = {};
   if (inside) {
 #pragma unroll 4
-    for (int at = threadIdx.y; at < n; at += 8) {
+    for (int at = threadIdx.y; at < n; at += 32) {
       const int j1 = at;
-      const float sum_d_input_by_piece = fg::load(sum_d_input_by_piece_ptr + j0 + j1 * sum_d_input_by_piece_stride1);
-      sum_d_input += sum_d_input_by_piece;
+      const int sum_d_input_by_piece_at = j0 + j1 * sum_d_input_by_piece_stride1;
+      const auto sum_d_input_by_piece_v = fg::load_vector<2>(sum_d_input_by_piece_ptr + sum_d_input_by_piece_at);
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float sum_d_input_by_piece = sum_d_input_by_piece_v[k];
+        sum_d_input_v[k] += sum_d_input_by_piece;
+      }
     }
   }
-  sum_d_input = fg::column_sum<8>(sum_d_input);
+  sum_d_input_v = fg::column_sum<32, 8>(sum_d_input_v);
 
   if (inside && threadIdx.y == 0) {
-    fg::store(d_input_ptr + j0, sum_d_input);
+    for (int k = 0; k < 2; ++k) {
+      const float sum_d_input = sum_d_input_v[k];
+      fg::store(d_input_ptr + j0 + k, sum_d_input);
+    }
   }
 }
 

@@ -8,7 +8,7 @@
 //   sum_d_weight = sum[d0, d2](d_out * d)
 // rows: D1, D2, D3 in pieces, each read once; sum_d_weight added up over the rows of a group, then over groups by a
 //     second kernel
-extern "C" __global__ __launch_bounds__(256, 2)
+extern "C" __global__ __launch_bounds__(256, 4)
 void lerp_backward_f32_d_end(const float* __restrict__ input_ptr,            // [D0, 1, 1, 1]
                              const float* __restrict__ end_ptr,              // [D0, D1, D2, D3]
                              const float* __restrict__ weight_ptr,           // [D1, 1, D3]
@@ -21,9 +21,11 @@ void lerp_backward_f32_d_end(const float* __restrict__ input_ptr,            // 
                              int d_out_stride2, int d_end_stride0, int d_end_stride1, int d_end_stride2) {
   // 256 threads take 4096 elements of a row.
   const int begin = int(blockIdx.y) * 4096;
+  const int thread = threadIdx.x;
   fg::Vec<float, 4> sum_d_weight_v[4] = {};
   // All rows have these in common.
-  fg::Raw<float, 4> weight_row[4];
+  using weight_rows = fg::Raw<float, 4>[4][256];
+  weight_rows& weight_row = fg::dynamic_shared<weight_rows>(0);
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
@@ -32,17 +34,23 @@ void lerp_backward_f32_d_end(const float* __restrict__ input_ptr,            // 
       const int j3 = fg::take(rest, n3);
       fg::take(rest, n2);
       const int j1 = rest;
-      weight_row[part] = fg::load_raw<4>(weight_ptr + j1 * weight_stride1 + j3);
+      fg::load_async(&weight_row[part][thread], weight_ptr + j1 * weight_stride1 + j3);
     }
   }
 
+  // The next row is read while the present one is worked on.
+  float input_next;
+  using end_rows = fg::Raw<float, 4>[2][4][256];
+  end_rows& end_row = fg::dynamic_shared<end_rows>(sizeof(weight_rows));
+  using d_out_rows = fg::Raw<float, 4>[2][4][256];
+  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>(sizeof(weight_rows) + sizeof(end_rows));
+  int turn = 1;
   int row = int(blockIdx.x);
-  for (; row < m; row += int(gridDim.x)) {
+  {
+    const int next = row;
     const int end = n;
-    fg::Raw<float, 4> end_row[4];
-    fg::Raw<float, 4> d_out_row[4];
-    const int j0 = row;
-    const float input = fg::load(input_ptr + j0);
+    const int j0 = next;
+    input_next = fg::load(input_ptr + j0);
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const int at = begin + 4 * (256 * part + threadIdx.x);
@@ -51,9 +59,37 @@ void lerp_backward_f32_d_end(const float* __restrict__ input_ptr,            // 
         const int j3 = fg::take(rest, n3);
         const int j2 = fg::take(rest, n2);
         const int j1 = rest;
-        end_row[part] = fg::load_raw<4>(end_ptr + j0 * end_stride0 + j1 * end_stride1 + j2 * end_stride2 + j3);
+        const int end_at = j0 * end_stride0 + j1 * end_stride1 + j2 * end_stride2 + j3;
+        fg::load_async(&end_row[turn ^ 1][part][thread], end_ptr + end_at);
         const int d_out_at = j0 * d_out_stride0 + j1 * d_out_stride1 + j2 * d_out_stride2 + j3;
-        d_out_row[part] = fg::load_raw<4>(d_out_ptr + d_out_at);
+        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + d_out_at);
+      }
+    }
+  }
+  for (; row < m; row += int(gridDim.x)) {
+    const int end = n;
+    const int j0 = row;
+    const float input = input_next;
+    turn ^= 1;
+    fg::await_loads();
+    if (row + int(gridDim.x) < m) {
+      const int next = row + int(gridDim.x);
+      const int end = n;
+      const int j0 = next;
+      input_next = fg::load(input_ptr + j0);
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        const int at = begin + 4 * (256 * part + threadIdx.x);
+        if (at < end) {
+          int rest = at;
+          const int j3 = fg::take(rest, n3);
+          const int j2 = fg::take(rest, n2);
+          const int j1 = rest;
+          const int end_at = j0 * end_stride0 + j1 * end_stride1 + j2 * end_stride2 + j3;
+          fg::load_async(&end_row[turn ^ 1][part][thread], end_ptr + end_at);
+          const int d_out_at = j0 * d_out_stride0 + j1 * d_out_stride1 + j2 * d_out_stride2 + j3;
+          fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + d_out_at);
+        }
       }
     }
 
@@ -66,9 +102,9 @@ void lerp_backward_f32_d_end(const float* __restrict__ input_ptr,            // 
       const int j3 = fg::take(rest, n3);
       const int j2 = fg::take(rest, n2);
       const int j1 = rest;
-      const auto end_v = fg::widen(end_row[part]);
-      const auto weight_v = fg::widen(weight_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto end_v = fg::widen(end_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
       fg::Vec<float, 4> d_end_v;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
@@ -103,29 +139,37 @@ void lerp_backward_f32_d_end(const float* __restrict__ input_ptr,            // 
 // lerp, backward                                              declared in ops/blends.py
 //   sum_d_input = sum[pieces](sum_d_input_by_piece)
 //   d_input = sum_d_input
-// column: 32 neighbouring results a block, summed over PIECES
+// column: 16 neighbouring results a block, summed over PIECES
 extern "C" __global__ __launch_bounds__(256, 4)
 void lerp_backward_f32_d_input(const float* __restrict__ sum_d_input_by_piece_ptr,  // [PIECES, D0]
                                float* __restrict__ d_input_ptr,                     // [D0, 1, 1, 1]
                                int m, int n, int sum_d_input_by_piece_stride1) {
-  // A block owns 32 neighbouring results; its 8 rows of threads share the elements.
-  const int result = int(blockIdx.x) * 32 + threadIdx.x;
+  // A block owns 16 neighbouring results; its 32 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 16 + 2 * threadIdx.x;
   const bool inside = result < m;
   const int j0 = result;
 
-  float sum_d_input = 0;
+  fg::Vec<float, 2> sum_d_input_v = {};
   if (inside) {
 #pragma unroll 4
-    for (int at = threadIdx.y; at < n; at += 8) {
+    for (int at = threadIdx.y; at < n; at += 32) {
       const int j1 = at;
-      const float sum_d_input_by_piece = fg::load(sum_d_input_by_piece_ptr + j0 + j1 * sum_d_input_by_piece_stride1);
-      sum_d_input += sum_d_input_by_piece;
+      const int sum_d_input_by_piece_at = j0 + j1 * sum_d_input_by_piece_stride1;
+      const auto sum_d_input_by_piece_v = fg::load_vector<2>(sum_d_input_by_piece_ptr + sum_d_input_by_piece_at);
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float sum_d_input_by_piece = sum_d_input_by_piece_v[k];
+        sum_d_input_v[k] += sum_d_input_by_piece;
+      }
     }
   }
-  sum_d_input = fg::column_sum<8>(sum_d_input);
+  sum_d_input_v = fg::column_sum<32, 8>(sum_d_input_v);
 
   if (inside && threadIdx.y == 0) {
-    fg::store(d_input_ptr + j0, sum_d_input);
+    for (int k = 0; k < 2; ++k) {
+      const float sum_d_input = sum_d_input_v[k];
+      fg::store(d_input_ptr + j0 + k, sum_d_input);
+    }
   }
 }
 

@@ -19,26 +19,26 @@ void lerp_backward_bf16(const bf16* __restrict__ input_ptr,        // [D0, D1, D
                         float* __restrict__ sum_d_weight_partial,  // [splits, m]
                         int m, int n, int chunk, int input_stride1, int end_stride1, int d_out_stride1,
                         int d_input_stride1, int d_end_stride1) {
-  // A block owns 64 neighbouring results; its 8 rows of threads share the elements of one piece.
-  const int result = int(blockIdx.x) * 64 + 2 * threadIdx.x;
+  // A block owns 64 neighbouring results; its 32 rows of threads share the elements of one piece.
+  const int result = int(blockIdx.x) * 64 + 8 * threadIdx.x;
   const bool inside = result < m;
   const int j0 = result;
   const int begin = int(blockIdx.y) * chunk;
   const int end = fg::at_most(begin + chunk, n);
 
-  fg::Vec<float, 2> sum_d_weight_v = {};
+  fg::Vec<float, 8> sum_d_weight_v = {};
   if (inside) {
-    const auto weight_v = fg::load_vector<2>(weight_ptr + j0);
+    const auto weight_v = fg::load_vector<8>(weight_ptr + j0);
 #pragma unroll 4
-    for (int at = begin + threadIdx.y; at < end; at += 8) {
+    for (int at = begin + threadIdx.y; at < end; at += 32) {
       const int j1 = at;
-      const auto input_v = fg::load_vector<2>(input_ptr + j0 + j1 * input_stride1);
-      const auto end_v = fg::load_vector<2>(end_ptr + j0 + j1 * end_stride1);
-      const auto d_out_v = fg::load_vector<2>(d_out_ptr + j0 + j1 * d_out_stride1);
-      fg::Vec<float, 2> d_input_v;
-      fg::Vec<float, 2> d_end_v;
+      const auto input_v = fg::load_vector<8>(input_ptr + j0 + j1 * input_stride1);
+      const auto end_v = fg::load_vector<8>(end_ptr + j0 + j1 * end_stride1);
+      const auto d_out_v = fg::load_vector<8>(d_out_ptr + j0 + j1 * d_out_stride1);
+      fg::Vec<float, 8> d_input_v;
+      fg::Vec<float, 8> d_end_v;
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
+      for (int k = 0; k < 8; ++k) {
         const float weight = weight_v[k];
         const float input = input_v[k];
         const float end_ = end_v[k];
@@ -48,14 +48,14 @@ void lerp_backward_bf16(const bf16* __restrict__ input_ptr,        // [D0, D1, D
         d_end_v[k] = d_out * weight;
         sum_d_weight_v[k] += d_out * d;
       }
-      fg::store_vector<2>(d_input_ptr + j0 + j1 * d_input_stride1, d_input_v);
-      fg::store_vector<2>(d_end_ptr + j0 + j1 * d_end_stride1, d_end_v);
+      fg::store_vector<8>(d_input_ptr + j0 + j1 * d_input_stride1, d_input_v);
+      fg::store_vector<8>(d_end_ptr + j0 + j1 * d_end_stride1, d_end_v);
     }
   }
-  sum_d_weight_v = fg::column_sum<8>(sum_d_weight_v);
+  sum_d_weight_v = fg::column_sum<32, 8>(sum_d_weight_v);
 
   if (inside && threadIdx.y == 0) {
-    fg::store_vector<2>(sum_d_weight_partial + int(blockIdx.y) * m + result, sum_d_weight_v);
+    fg::store_vector<8>(sum_d_weight_partial + int(blockIdx.y) * m + result, sum_d_weight_v);
   }
 }
 

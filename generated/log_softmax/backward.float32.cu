@@ -3,8 +3,8 @@
 
 // log_softmax, backward                                       declared in ops/softmaxes.py
 //   sum_sum_exp = sum[d1](d_out)
-//   exp_value = exp(input - barrier(top))
-//   d_input = d_out + -(exp_value * (sum_sum_exp * 1 / sum_exp))
+//   prod = exp(input - barrier(top)) * (sum_sum_exp / sum_exp)
+//   d_input = d_out + -prod
 // rows: 256 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(256, 5)
 void log_softmax_backward_f32(const float* __restrict__ input_ptr,    // [D0, D1]
@@ -54,8 +54,8 @@ void log_softmax_backward_f32(const float* __restrict__ input_ptr,    // [D0, D1
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float exp_value = expf(input - top);
-      d_input_v[k] = d_out + -(exp_value * (sum_sum_exp * 1.0f / sum_exp));
+      const float prod = expf(input - top) * (sum_sum_exp / sum_exp);
+      d_input_v[k] = d_out + -prod;
     }
     fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
   }

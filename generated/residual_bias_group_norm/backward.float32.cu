@@ -6,12 +6,12 @@
 //   value = float32(D2 * D3 * D4)
 //   rsqrt_value = rsqrt(deviation / value + eps)
 //   ratio_value = 1 / value
-//   prod = 0.5 * rsqrt_value^3 * 1 * ratio_value
+//   prod = 0.5 * rsqrt_value^3 * ratio_value
 //   prod_d_out_weight = d_out * weight
 //   total_2 = input + bias + residual
 //   diff_total_2 = total_2 - total / value
 //   sum_deviation = sum[d2, d3, d4](-(prod_d_out_weight * diff_total_2 * prod))
-//   sum_total = sum[d2, d3, d4](-(prod_d_out_weight * (rsqrt_value * 1 * ratio_value)))
+//   sum_total = sum[d2, d3, d4](-(prod_d_out_weight * (rsqrt_value * ratio_value)))
 //   prod_weight = weight * rsqrt_value
 //   sum = d_out * prod_weight + diff_total_2 * (sum_deviation * 2)
 //   d_input = sum + sum_total
@@ -68,7 +68,7 @@ void residual_bias_group_norm_backward_f32_d_input_and_3_more(
   const float value = float(D2 * D3 * D4);
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float ratio_value = 1.0f / value;
-  const float prod = 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * 1.0f * ratio_value;
+  const float prod = 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
 
   float sum_deviation = 0;
   float sum_total = 0;
@@ -93,7 +93,7 @@ void residual_bias_group_norm_backward_f32_d_input_and_3_more(
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - total / value;
       sum_deviation += -(prod_d_out_weight * diff_total_2 * prod);
-      sum_total += -(prod_d_out_weight * (rsqrt_value * 1.0f * ratio_value));
+      sum_total += -(prod_d_out_weight * (rsqrt_value * ratio_value));
     }
   }
   fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);

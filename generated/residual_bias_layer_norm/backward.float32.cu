@@ -10,16 +10,16 @@
 //   diff_total_2 = total_2 - total / float32(D1)
 //   sum_deviation = sum[d1](prod_d_out_weight * diff_total_2)
 //   sum_total = sum[d1](prod_d_out_weight)
-//   prod = sum_deviation * 0.5 * rsqrt_value^3 * 1 * 2
+//   prod = sum_deviation * 0.5 * rsqrt_value^3 * 2 * ratio
 //   prod_weight_rsqrt_value = weight * rsqrt_value
-//   sum = d_out * prod_weight_rsqrt_value + -(diff_total_2 * (prod * ratio))
+//   sum = d_out * prod_weight_rsqrt_value + -(diff_total_2 * prod)
 //   d_input = sum + sum_total * (-(rsqrt_value * ratio))
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 //   sum_d_weight = sum[d0](d_out * (diff_total_2 * rsqrt_value))
-// rows: 192 threads a row over D1, which stays in registers: read once; sum_d_bias, sum_d_weight added up over the rows
-//     of a group, then over groups by a second kernel
-extern "C" __global__ __launch_bounds__(192, 2)
+// rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_bias, sum_d_weight added up over the
+//     rows of a group, then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(192, 4)
 void residual_bias_layer_norm_backward_f32_d_input_and_1_more(
     const float* __restrict__ input_ptr,            // [D0, D1]
     const float* __restrict__ bias_ptr,             // [D1]
@@ -34,34 +34,66 @@ void residual_bias_layer_norm_backward_f32_d_input_and_1_more(
     float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
     float eps, int64_t D1, int m, int n, int input_stride0, int residual_stride0, int d_out_stride0,
     int d_input_stride0, int d_residual_stride0) {
+  const int thread = threadIdx.x;
   fg::Vec<float, 4> sum_d_bias_v[4] = {};
   fg::Vec<float, 4> sum_d_weight_v[4] = {};
   // All rows have these in common.
-  fg::Raw<float, 4> bias_row[4];
-  fg::Raw<float, 4> weight_row[4];
+  using bias_rows = fg::Raw<float, 4>[4][192];
+  bias_rows& bias_row = fg::dynamic_shared<bias_rows>(0);
+  using weight_rows = fg::Raw<float, 4>[4][192];
+  weight_rows& weight_row = fg::dynamic_shared<weight_rows>(sizeof(bias_rows));
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 4 * (192 * part + threadIdx.x);
     const int j1 = at;
-    bias_row[part] = fg::load_raw<4>(bias_ptr + j1);
-    weight_row[part] = fg::load_raw<4>(weight_ptr + j1);
+    fg::load_async(&bias_row[part][thread], bias_ptr + j1);
+    fg::load_async(&weight_row[part][thread], weight_ptr + j1);
   }
 
+  // The next row is read while the present one is worked on.
+  float total_next;
+  float deviation_next;
+  using input_rows = fg::Raw<float, 4>[2][4][192];
+  input_rows& input_row = fg::dynamic_shared<input_rows>(sizeof(bias_rows) + sizeof(weight_rows));
+  using residual_rows = fg::Raw<float, 4>[2][4][192];
+  residual_rows& residual_row = fg::dynamic_shared<residual_rows>(sizeof(bias_rows) + sizeof(weight_rows) + sizeof(input_rows));
+  using d_out_rows = fg::Raw<float, 4>[2][4][192];
+  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>(sizeof(bias_rows) + sizeof(weight_rows) + sizeof(input_rows) + sizeof(residual_rows));
+  int turn = 1;
   int row = int(blockIdx.x);
-  for (; row < m; row += int(gridDim.x)) {
-    fg::Raw<float, 4> input_row[4];
-    fg::Raw<float, 4> residual_row[4];
-    fg::Raw<float, 4> d_out_row[4];
-    const int j0 = row;
-    const float total = fg::load(total_ptr + j0);
-    const float deviation = fg::load(deviation_ptr + j0);
+  {
+    const int next = row;
+    const int j0 = next;
+    total_next = fg::load(total_ptr + j0);
+    deviation_next = fg::load(deviation_ptr + j0);
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
-      input_row[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
-      residual_row[part] = fg::load_raw<4>(residual_ptr + j0 * residual_stride0 + j1);
-      d_out_row[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
+      fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+      fg::load_async(&residual_row[turn ^ 1][part][thread], residual_ptr + j0 * residual_stride0 + j1);
+      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+    }
+  }
+  for (; row < m; row += int(gridDim.x)) {
+    const int j0 = row;
+    const float total = total_next;
+    const float deviation = deviation_next;
+    turn ^= 1;
+    fg::await_loads();
+    if (row + int(gridDim.x) < m) {
+      const int next = row + int(gridDim.x);
+      const int j0 = next;
+      total_next = fg::load(total_ptr + j0);
+      deviation_next = fg::load(deviation_ptr + j0);
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        const int at = 4 * (192 * part + threadIdx.x);
+        const int j1 = at;
+        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+        fg::load_async(&residual_row[turn ^ 1][part][thread], residual_ptr + j0 * residual_stride0 + j1);
+        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+      }
     }
     const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
     const float ratio = fg::divide_by_count(1.0f, float(D1));
@@ -70,11 +102,11 @@ void residual_bias_layer_norm_backward_f32_d_input_and_1_more(
     float sum_total = 0;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
-      const auto input_v = fg::widen(input_row[part]);
-      const auto bias_v = fg::widen(bias_row[part]);
-      const auto residual_v = fg::widen(residual_row[part]);
-      const auto weight_v = fg::widen(weight_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto bias_v = fg::widen(bias_row[part][thread]);
+      const auto residual_v = fg::widen(residual_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const float input = input_v[k];
@@ -90,17 +122,17 @@ void residual_bias_layer_norm_backward_f32_d_input_and_1_more(
       }
     }
     fg::row_sum<192, 1, 0>(sum_deviation, sum_total);
-    const float prod = sum_deviation * 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * 1.0f * 2.0f;
+    const float prod = sum_deviation * 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * 2.0f * ratio;
 
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
-      const auto input_v = fg::widen(input_row[part]);
-      const auto bias_v = fg::widen(bias_row[part]);
-      const auto residual_v = fg::widen(residual_row[part]);
-      const auto weight_v = fg::widen(weight_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto bias_v = fg::widen(bias_row[part][thread]);
+      const auto residual_v = fg::widen(residual_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
       fg::Vec<float, 4> d_input_v;
       fg::Vec<float, 4> d_residual_v;
 #pragma unroll
@@ -113,7 +145,7 @@ void residual_bias_layer_norm_backward_f32_d_input_and_1_more(
         const float total_2 = input + bias + residual;
         const float diff_total_2 = total_2 - fg::divide_by_count(total, float(D1));
         const float prod_weight_rsqrt_value = weight * rsqrt_value;
-        const float sum = d_out * prod_weight_rsqrt_value + -(diff_total_2 * (prod * ratio));
+        const float sum = d_out * prod_weight_rsqrt_value + -(diff_total_2 * prod);
         const float d_input = sum + sum_total * -(rsqrt_value * ratio);
         d_input_v[k] = d_input;
         d_residual_v[k] = d_input;

@@ -7,7 +7,7 @@
 //   rrms = rsqrt(sum)
 //   total_2 = input + bias + residual
 //   sum_total = sum[d1](d_out * weight * total_2)
-//   prod = sum_total * 0.5 * rrms^3 * 1
+//   prod = sum_total * 0.5 * rrms^3
 //   sum_2 = 2 * bias + 2 * input + 2 * residual
 //   minus = -(sum_2 * (prod * (1 / float32(D1))))
 //   d_input = d_out * (weight * rrms) + minus
@@ -108,7 +108,7 @@ void residual_bias_rms_norm_backward_bf16_d_input_and_1_more(
       }
     }
     fg::row_sum<192, 1, 0>(sum_total);
-    const float prod = sum_total * 0.5f * (rrms * rrms * rrms) * 1.0f;
+    const float prod = sum_total * 0.5f * (rrms * rrms * rrms);
 
 #pragma unroll
     for (int part = 0; part < 2; ++part) {

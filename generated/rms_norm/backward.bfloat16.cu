@@ -6,7 +6,7 @@
 //   sum = total / float32(D1) + 1.1920928955078125e-07
 //   rrms = rsqrt(sum)
 //   sum_total = sum[d1](d_out * input * weight)
-//   prod = sum_total * 0.5 * rrms^3 * 1 * 2
+//   prod = sum_total * 0.5 * rrms^3 * 2
 //   minus = -(input * (prod * (1 / float32(D1))))
 //   d_input = d_out * (weight * rrms) + minus
 //   sum_d_weight = sum[d0](d_out * (input * rrms))
@@ -87,7 +87,7 @@ void rms_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,         
       }
     }
     fg::row_sum<192, 1, 0>(sum_total);
-    const float prod = sum_total * 0.5f * (rrms * rrms * rrms) * 1.0f * 2.0f;
+    const float prod = sum_total * 0.5f * (rrms * rrms * rrms) * 2.0f;
 
 #pragma unroll
     for (int part = 0; part < 2; ++part) {

@@ -7,8 +7,8 @@
 //   rrms = rsqrt(sum)
 //   power_rrms = rrms^2
 //   ratio = 1 / float32(D1)
-//   prod_2 = 0.19947114020071635 * rrms^4 * 1 * ratio
-//   prod_3 = 0.25 * rrms^3 * 1 * ratio
+//   prod_2 = 0.19947114020071635 * rrms^4 * ratio
+//   prod_3 = 0.25 * rrms^3 * ratio
 //   prod_power_rrms = 0.3989422804014327 * power_rrms
 //   prod_rrms = 0.5 * rrms
 //   power_input = input^2
@@ -16,10 +16,10 @@
 //   prod = power_input * power_weight
 //   minus = -(prod * (0.5000000000000001 * power_rrms))
 //   exp_value = exp(minus)
+//   ratio_2 = prod * exp_value * prod_2
 //   prod_input_weight = input * weight
 //   erfc_value = erfc(prod_input_weight * (-0.7071067811865476 * rrms))
-//   sum_2 = prod * exp_value * prod_2 + prod_input_weight * erfc_value * prod_3
-//   sum_total = sum[d1](-(d_out * sum_2))
+//   sum_total = sum[d1](-(d_out * (ratio_2 + prod_input_weight * erfc_value * prod_3)))
 //   prod_3_2 = weight * power_input * exp_value * prod_power_rrms
 //   prod_4 = input * power_weight * exp_value * prod_power_rrms
 //   prod_d_out = d_out * (prod_4 + weight * erfc_value * prod_rrms)
@@ -88,8 +88,8 @@ void rms_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,    
     const float rrms = rsqrtf(sum);
     const float power_rrms = rrms * rrms;
     const float ratio = fg::divide_by_count(1.0f, float(D1));
-    const float prod_2 = 0.19947114020071635f * fg::powi<4>(rrms) * 1.0f * ratio;
-    const float prod_3 = 0.25f * (rrms * rrms * rrms) * 1.0f * ratio;
+    const float prod_2 = 0.19947114020071635f * fg::powi<4>(rrms) * ratio;
+    const float prod_3 = 0.25f * (rrms * rrms * rrms) * ratio;
     const float prod_power_rrms = 0.3989422804014327f * power_rrms;
     const float prod_rrms = 0.5f * rrms;
 
@@ -109,10 +109,10 @@ void rms_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,    
         const float prod = power_input * power_weight;
         const float minus = -(prod * (0.5000000000000001f * power_rrms));
         const float exp_value = fg::fast_exp(minus);
+        const float ratio_2 = prod * exp_value * prod_2;
         const float prod_input_weight = input * weight;
         const float erfc_value = erfcf(prod_input_weight * (-0.7071067811865476f * rrms));
-        const float sum_2 = prod * exp_value * prod_2 + prod_input_weight * erfc_value * prod_3;
-        sum_total += -(d_out * sum_2);
+        sum_total += -(d_out * (ratio_2 + prod_input_weight * erfc_value * prod_3));
       }
     }
     fg::row_sum<192, 1, 0>(sum_total);

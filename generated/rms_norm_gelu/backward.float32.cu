@@ -7,8 +7,8 @@
 //   rrms = rsqrt(sum)
 //   power_rrms = rrms^2
 //   ratio = 1 / float32(D1)
-//   prod_2 = 0.19947114020071635 * rrms^4 * 1 * ratio
-//   prod_3 = 0.25 * rrms^3 * 1 * ratio
+//   prod_2 = 0.19947114020071635 * rrms^4 * ratio
+//   prod_3 = 0.25 * rrms^3 * ratio
 //   prod_power_rrms = 0.3989422804014327 * power_rrms
 //   prod_rrms = 0.5 * rrms
 //   power_input = input^2
@@ -16,18 +16,18 @@
 //   prod = power_input * power_weight
 //   minus = -(prod * (0.5000000000000001 * power_rrms))
 //   exp_value = exp(minus)
+//   ratio_2 = prod * exp_value * prod_2
 //   prod_input_weight = input * weight
 //   erfc_value = erfc(prod_input_weight * (-0.7071067811865476 * rrms))
-//   sum_2 = prod * exp_value * prod_2 + prod_input_weight * erfc_value * prod_3
-//   sum_total = sum[d1](-(d_out * sum_2))
+//   sum_total = sum[d1](-(d_out * (ratio_2 + prod_input_weight * erfc_value * prod_3)))
 //   prod_3_2 = weight * power_input * exp_value * prod_power_rrms
 //   prod_4 = input * power_weight * exp_value * prod_power_rrms
 //   prod_d_out = d_out * (prod_4 + weight * erfc_value * prod_rrms)
 //   d_input = prod_d_out + input * (sum_total * 2)
 //   sum_d_weight = sum[d0](d_out * (prod_3_2 + input * erfc_value * prod_rrms))
-// rows: 192 threads a row over D1, which stays in registers: read once; sum_d_weight added up over the rows of a group,
-//     then over groups by a second kernel
-extern "C" __global__ __launch_bounds__(192, 2)
+// rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight added up over the rows of a
+//     group, then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(192, 5)
 void rms_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
                                         const float* __restrict__ weight_ptr,           // [D1]
                                         const float* __restrict__ d_out_ptr,            // [D0, D1]
@@ -36,20 +36,25 @@ void rms_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,    
                                         float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
                                         int64_t D1, int m, int n, int input_stride0, int d_out_stride0,
                                         int d_input_stride0) {
+  const int thread = threadIdx.x;
   fg::Vec<float, 4> sum_d_weight_v[4] = {};
   // All rows have these in common.
-  fg::Raw<float, 4> weight_row[4];
+  using weight_rows = fg::Raw<float, 4>[4][192];
+  weight_rows& weight_row = fg::dynamic_shared<weight_rows>(0);
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 4 * (192 * part + threadIdx.x);
     const int j1 = at;
-    weight_row[part] = fg::load_raw<4>(weight_ptr + j1);
+    fg::load_async(&weight_row[part][thread], weight_ptr + j1);
   }
 
   // The next row is read while the present one is worked on.
   float total_next;
-  fg::Raw<float, 4> input_next[4];
-  fg::Raw<float, 4> d_out_next[4];
+  using input_rows = fg::Raw<float, 4>[2][4][192];
+  input_rows& input_row = fg::dynamic_shared<input_rows>(sizeof(weight_rows));
+  using d_out_rows = fg::Raw<float, 4>[2][4][192];
+  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>(sizeof(weight_rows) + sizeof(input_rows));
+  int turn = 1;
   int row = int(blockIdx.x);
   {
     const int next = row;
@@ -59,20 +64,15 @@ void rms_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,    
     for (int part = 0; part < 4; ++part) {
       const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
-      input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
-      d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
+      fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
     }
   }
   for (; row < m; row += int(gridDim.x)) {
     const int j0 = row;
     const float total = total_next;
-    fg::Raw<float, 4> input_row[4];
-    fg::Raw<float, 4> d_out_row[4];
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      input_row[part] = input_next[part];
-      d_out_row[part] = d_out_next[part];
-    }
+    turn ^= 1;
+    fg::await_loads();
     if (row + int(gridDim.x) < m) {
       const int next = row + int(gridDim.x);
       const int j0 = next;
@@ -81,25 +81,25 @@ void rms_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,    
       for (int part = 0; part < 4; ++part) {
         const int at = 4 * (192 * part + threadIdx.x);
         const int j1 = at;
-        input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
-        d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
+        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
       }
     }
     const float sum = fg::divide_by_count(total, float(D1)) + 1.1920928955078125e-07f;
     const float rrms = rsqrtf(sum);
     const float power_rrms = rrms * rrms;
     const float ratio = fg::divide_by_count(1.0f, float(D1));
-    const float prod_2 = 0.19947114020071635f * fg::powi<4>(rrms) * 1.0f * ratio;
-    const float prod_3 = 0.25f * (rrms * rrms * rrms) * 1.0f * ratio;
+    const float prod_2 = 0.19947114020071635f * fg::powi<4>(rrms) * ratio;
+    const float prod_3 = 0.25f * (rrms * rrms * rrms) * ratio;
     const float prod_power_rrms = 0.3989422804014327f * power_rrms;
     const float prod_rrms = 0.5f * rrms;
 
     float sum_total = 0;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
-      const auto input_v = fg::widen(input_row[part]);
-      const auto weight_v = fg::widen(weight_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const float input = input_v[k];
@@ -110,10 +110,10 @@ void rms_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,    
         const float prod = power_input * power_weight;
         const float minus = -(prod * (0.5000000000000001f * power_rrms));
         const float exp_value = expf(minus);
+        const float ratio_2 = prod * exp_value * prod_2;
         const float prod_input_weight = input * weight;
         const float erfc_value = erfcf(prod_input_weight * (-0.7071067811865476f * rrms));
-        const float sum_2 = prod * exp_value * prod_2 + prod_input_weight * erfc_value * prod_3;
-        sum_total += -(d_out * sum_2);
+        sum_total += -(d_out * (ratio_2 + prod_input_weight * erfc_value * prod_3));
       }
     }
     fg::row_sum<192, 1, 0>(sum_total);
@@ -122,9 +122,9 @@ void rms_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,    
     for (int part = 0; part < 4; ++part) {
       const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
-      const auto input_v = fg::widen(input_row[part]);
-      const auto weight_v = fg::widen(weight_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
       fg::Vec<float, 4> d_input_v;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {

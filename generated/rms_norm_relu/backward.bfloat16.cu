@@ -5,7 +5,7 @@
 // rms_norm_relu, backward                                     declared in ops/fused_norms.py
 //   sum = total / float32(D1) + 1.1920928955078125e-07
 //   rrms = rsqrt(sum)
-//   prod = 0.5 * rrms^3 * 1 * (1 / float32(D1))
+//   prod = 0.5 * rrms^3 * (1 / float32(D1))
 //   prod_input_rrms = input * rrms
 //   result_ = prod_input_rrms * weight
 //   below_result = result_ <= 0
@@ -74,7 +74,7 @@ void rms_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,    
     }
     const float sum = fg::divide_by_count(total, float(D1)) + 1.1920928955078125e-07f;
     const float rrms = rsqrtf(sum);
-    const float prod = 0.5f * (rrms * rrms * rrms) * 1.0f * fg::divide_by_count(1.0f, float(D1));
+    const float prod = 0.5f * (rrms * rrms * rrms) * fg::divide_by_count(1.0f, float(D1));
 
     float sum_total = 0;
 #pragma unroll

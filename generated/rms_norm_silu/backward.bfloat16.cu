@@ -6,7 +6,7 @@
 //   sum = total / float32(D1) + 1.1920928955078125e-07
 //   rrms = rsqrt(sum)
 //   ratio = 1 / float32(D1)
-//   prod = 0.5 * rrms^3 * 1 * ratio
+//   prod = 0.5 * rrms^3 * ratio
 //   power_rrms = rrms^2
 //   power_input = input^2
 //   power_weight = weight^2
@@ -15,8 +15,8 @@
 //   sigmoid_result = sigmoid(result_)
 //   diff = 1 - sigmoid_result
 //   prod_diff = power_input * power_weight * sigmoid_result * diff
-//   prod_2 = prod_diff * (0.5 * rrms^4 * 1 * ratio)
-//   sum_total = sum[d1](-(d_out * (prod_2 + input * weight * sigmoid_result * prod)))
+//   ratio_2 = prod_diff * (0.5 * rrms^4 * ratio)
+//   sum_total = sum[d1](-(d_out * (ratio_2 + input * weight * sigmoid_result * prod)))
 //   prod_3 = power_input * weight * diff * power_rrms * sigmoid_result
 //   prod_4 = input * power_weight * diff * power_rrms * sigmoid_result
 //   prod_d_out = d_out * (prod_4 + weight * rrms * sigmoid_result)
@@ -84,7 +84,7 @@ void rms_norm_silu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,    
     const float sum = fg::divide_by_count(total, float(D1)) + 1.1920928955078125e-07f;
     const float rrms = rsqrtf(sum);
     const float ratio = fg::divide_by_count(1.0f, float(D1));
-    const float prod = 0.5f * (rrms * rrms * rrms) * 1.0f * ratio;
+    const float prod = 0.5f * (rrms * rrms * rrms) * ratio;
     const float power_rrms = rrms * rrms;
 
     float sum_total = 0;
@@ -105,8 +105,8 @@ void rms_norm_silu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,    
         const float sigmoid_result = fg::fast_sigmoid(result_);
         const float diff = 1.0f - sigmoid_result;
         const float prod_diff = power_input * power_weight * sigmoid_result * diff;
-        const float prod_2 = prod_diff * (0.5f * fg::powi<4>(rrms) * 1.0f * ratio);
-        sum_total += -(d_out * (prod_2 + input * weight * sigmoid_result * prod));
+        const float ratio_2 = prod_diff * (0.5f * fg::powi<4>(rrms) * ratio);
+        sum_total += -(d_out * (ratio_2 + input * weight * sigmoid_result * prod));
       }
     }
     fg::row_sum<192, 1, 0>(sum_total);

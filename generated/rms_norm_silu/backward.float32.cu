@@ -6,7 +6,7 @@
 //   sum = total / float32(D1) + 1.1920928955078125e-07
 //   rrms = rsqrt(sum)
 //   ratio = 1 / float32(D1)
-//   prod = 0.5 * rrms^3 * 1 * ratio
+//   prod = 0.5 * rrms^3 * ratio
 //   power_rrms = rrms^2
 //   power_input = input^2
 //   power_weight = weight^2
@@ -15,16 +15,16 @@
 //   sigmoid_result = sigmoid(result_)
 //   diff = 1 - sigmoid_result
 //   prod_diff = power_input * power_weight * sigmoid_result * diff
-//   prod_2 = prod_diff * (0.5 * rrms^4 * 1 * ratio)
-//   sum_total = sum[d1](-(d_out * (prod_2 + input * weight * sigmoid_result * prod)))
+//   ratio_2 = prod_diff * (0.5 * rrms^4 * ratio)
+//   sum_total = sum[d1](-(d_out * (ratio_2 + input * weight * sigmoid_result * prod)))
 //   prod_3 = power_input * weight * diff * power_rrms * sigmoid_result
 //   prod_4 = input * power_weight * diff * power_rrms * sigmoid_result
 //   prod_d_out = d_out * (prod_4 + weight * rrms * sigmoid_result)
 //   d_input = prod_d_out + input * (sum_total * 2)
 //   sum_d_weight = sum[d0](d_out * (prod_3 + prod_input_rrms * sigmoid_result))
-// rows: 192 threads a row over D1, which stays in registers: read once; sum_d_weight added up over the rows of a group,
-//     then over groups by a second kernel
-extern "C" __global__ __launch_bounds__(192, 2)
+// rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight added up over the rows of a
+//     group, then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(192, 5)
 void rms_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
                                         const float* __restrict__ weight_ptr,           // [D1]
                                         const float* __restrict__ d_out_ptr,            // [D0, D1]
@@ -33,20 +33,25 @@ void rms_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,    
                                         float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
                                         int64_t D1, int m, int n, int input_stride0, int d_out_stride0,
                                         int d_input_stride0) {
+  const int thread = threadIdx.x;
   fg::Vec<float, 4> sum_d_weight_v[4] = {};
   // All rows have these in common.
-  fg::Raw<float, 4> weight_row[4];
+  using weight_rows = fg::Raw<float, 4>[4][192];
+  weight_rows& weight_row = fg::dynamic_shared<weight_rows>(0);
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 4 * (192 * part + threadIdx.x);
     const int j1 = at;
-    weight_row[part] = fg::load_raw<4>(weight_ptr + j1);
+    fg::load_async(&weight_row[part][thread], weight_ptr + j1);
   }
 
   // The next row is read while the present one is worked on.
   float total_next;
-  fg::Raw<float, 4> input_next[4];
-  fg::Raw<float, 4> d_out_next[4];
+  using input_rows = fg::Raw<float, 4>[2][4][192];
+  input_rows& input_row = fg::dynamic_shared<input_rows>(sizeof(weight_rows));
+  using d_out_rows = fg::Raw<float, 4>[2][4][192];
+  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>(sizeof(weight_rows) + sizeof(input_rows));
+  int turn = 1;
   int row = int(blockIdx.x);
   {
     const int next = row;
@@ -56,20 +61,15 @@ void rms_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,    
     for (int part = 0; part < 4; ++part) {
       const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
-      input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
-      d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
+      fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
     }
   }
   for (; row < m; row += int(gridDim.x)) {
     const int j0 = row;
     const float total = total_next;
-    fg::Raw<float, 4> input_row[4];
-    fg::Raw<float, 4> d_out_row[4];
-#pragma unroll
-    for (int part = 0; part < 4; ++part) {
-      input_row[part] = input_next[part];
-      d_out_row[part] = d_out_next[part];
-    }
+    turn ^= 1;
+    fg::await_loads();
     if (row + int(gridDim.x) < m) {
       const int next = row + int(gridDim.x);
       const int j0 = next;
@@ -78,22 +78,22 @@ void rms_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,    
       for (int part = 0; part < 4; ++part) {
         const int at = 4 * (192 * part + threadIdx.x);
         const int j1 = at;
-        input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
-        d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
+        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
       }
     }
     const float sum = fg::divide_by_count(total, float(D1)) + 1.1920928955078125e-07f;
     const float rrms = rsqrtf(sum);
     const float ratio = fg::divide_by_count(1.0f, float(D1));
-    const float prod = 0.5f * (rrms * rrms * rrms) * 1.0f * ratio;
+    const float prod = 0.5f * (rrms * rrms * rrms) * ratio;
     const float power_rrms = rrms * rrms;
 
     float sum_total = 0;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
-      const auto input_v = fg::widen(input_row[part]);
-      const auto weight_v = fg::widen(weight_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const float input = input_v[k];
@@ -106,8 +106,8 @@ void rms_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,    
         const float sigmoid_result = fg::sigmoid(result_);
         const float diff = 1.0f - sigmoid_result;
         const float prod_diff = power_input * power_weight * sigmoid_result * diff;
-        const float prod_2 = prod_diff * (0.5f * fg::powi<4>(rrms) * 1.0f * ratio);
-        sum_total += -(d_out * (prod_2 + input * weight * sigmoid_result * prod));
+        const float ratio_2 = prod_diff * (0.5f * fg::powi<4>(rrms) * ratio);
+        sum_total += -(d_out * (ratio_2 + input * weight * sigmoid_result * prod));
       }
     }
     fg::row_sum<192, 1, 0>(sum_total);
@@ -116,9 +116,9 @@ void rms_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,    
     for (int part = 0; part < 4; ++part) {
       const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
-      const auto input_v = fg::widen(input_row[part]);
-      const auto weight_v = fg::widen(weight_row[part]);
-      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
       fg::Vec<float, 4> d_input_v;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {

@@ -11,22 +11,23 @@
 //   far = where(same_total_2, total_2, sqrt_value_2)
 //   diff_far = margin + near - far
 //   below_diff_far = diff_far < 0
-//   prod_d_out = d_out * (1 / float32(D0))
-//   chosen_same_total_2 = where(same_total_2, -1, -(where(same_total_2, 0, 0.5) / sqrt_value_2))
-//   prod = prod_d_out * chosen_same_total_2
-//   prod_anchor = 2 * anchor
 //   prod_eps = 2 * eps
+//   chosen_same_total_2 = where(same_total_2, -1, -(where(same_total_2, 0, 0.5) / sqrt_value_2))
+//   ratio = 1 / float32(D0)
+//   prod = d_out * chosen_same_total_2 * ratio
+//   prod_d_out = d_out * where(same_total, 1, where(same_total, 0, 0.5) / sqrt_value)
+//   prod_2 = prod_d_out * ratio
+//   prod_anchor = 2 * anchor
 //   sum = prod_anchor + prod_eps
 //   prod_negative = 2 * negative
-//   prod_2 = prod_d_out * where(same_total, 1, where(same_total, 0, 0.5) / sqrt_value)
 //   prod_positive = 2 * positive
-//   chosen = where(below_diff_far, 0, prod_2 * (sum - prod_positive))
-//   prod_3 = prod_2 * (prod_positive - prod_anchor - prod_eps)
-//   d_anchor = where(below_diff_far, 0, prod * (sum - prod_negative)) + chosen
+//   chosen = where(below_diff_far, 0, (sum - prod_positive) * prod_2)
+//   prod_3 = (prod_positive - prod_anchor - prod_eps) * prod_2
+//   d_anchor = where(below_diff_far, 0, (sum - prod_negative) * prod) + chosen
 //   d_positive = where(below_diff_far, 0, prod_3)
-//   d_negative = where(below_diff_far, 0, prod * (prod_negative - prod_anchor - prod_eps))
-// elementwise: 4 elements a thread; total, total_2 broadcast; d_out the same for all
-extern "C" __global__ __launch_bounds__(256)
+//   d_negative = where(below_diff_far, 0, (prod_negative - prod_anchor - prod_eps) * prod)
+// rows: D1 in pieces, each read once
+extern "C" __global__ __launch_bounds__(256, 3)
 void triplet_margin_loss_backward_f32(const float* __restrict__ anchor_ptr,    // [D0, D1]
                                       const float* __restrict__ positive_ptr,  // [D0, D1]
                                       const float* __restrict__ negative_ptr,  // [D0, D1]
@@ -36,53 +37,69 @@ void triplet_margin_loss_backward_f32(const float* __restrict__ anchor_ptr,    /
                                       float* __restrict__ d_anchor_ptr,        // [D0, D1]
                                       float* __restrict__ d_positive_ptr,      // [D0, D1]
                                       float* __restrict__ d_negative_ptr,      // [D0, D1]
-                                      float margin, float eps, int64_t D0, int n, fg::Divisor n1) {
-  // Locate: each thread owns 4 consecutive elements.
-  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (at >= n) return;
-  int rest = at;
-  fg::take(rest, n1);
-  const int j0 = rest;
-
-  const auto anchor_v = fg::load_vector<4>(anchor_ptr + at);
-  const auto positive_v = fg::load_vector<4>(positive_ptr + at);
-  const auto negative_v = fg::load_vector<4>(negative_ptr + at);
+                                      float margin, float eps, int64_t D0, int m, int n, int anchor_stride0,
+                                      int positive_stride0, int negative_stride0, int d_anchor_stride0,
+                                      int d_positive_stride0, int d_negative_stride0) {
+  // 256 threads take 3072 elements of a row.
+  const int begin = int(blockIdx.y) * 3072;
   const float d_out = fg::load(d_out_ptr);
+  const int row = int(blockIdx.x);
+  fg::Raw<float, 4> anchor_row[3];
+  fg::Raw<float, 4> positive_row[3];
+  fg::Raw<float, 4> negative_row[3];
+  const int j0 = row;
   const float total = fg::load(total_ptr + j0);
   const float total_2 = fg::load(total_2_ptr + j0);
-  fg::Vec<float, 4> d_anchor_v;
-  fg::Vec<float, 4> d_positive_v;
-  fg::Vec<float, 4> d_negative_v;
+#pragma unroll
+  for (int part = 0; part < 3; ++part) {
+    const int at = begin + 4 * (256 * part + threadIdx.x);
+    const int j1 = at;
+    anchor_row[part] = fg::load_raw<4>(anchor_ptr + j0 * anchor_stride0 + j1);
+    positive_row[part] = fg::load_raw<4>(positive_ptr + j0 * positive_stride0 + j1);
+    negative_row[part] = fg::load_raw<4>(negative_ptr + j0 * negative_stride0 + j1);
+  }
+  const bool same_total = total == 0.0f;
+  const float sqrt_value = sqrtf(same_total ? 1.0f : total);
+  const float near = same_total ? total : sqrt_value;
+  const bool same_total_2 = total_2 == 0.0f;
+  const float sqrt_value_2 = sqrtf(same_total_2 ? 1.0f : total_2);
+  const float far = same_total_2 ? total_2 : sqrt_value_2;
+  const float diff_far = margin + near - far;
+  const bool below_diff_far = diff_far < 0.0f;
+  const float prod_eps = 2.0f * eps;
+  const float chosen_same_total_2 = same_total_2 ? -1.0f : -((same_total_2 ? 0.0f : 0.5f) / sqrt_value_2);
+  const float ratio = fg::divide_by_count(1.0f, float(D0));
+  const float prod = d_out * chosen_same_total_2 * ratio;
+  const float prod_d_out = d_out * (same_total ? 1.0f : (same_total ? 0.0f : 0.5f) / sqrt_value);
+  const float prod_2 = prod_d_out * ratio;
 
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    const float anchor = anchor_v[k];
-    const float positive = positive_v[k];
-    const float negative = negative_v[k];
-    const bool same_total = total == 0.0f;
-    const float sqrt_value = sqrtf(same_total ? 1.0f : total);
-    const float near = same_total ? total : sqrt_value;
-    const bool same_total_2 = total_2 == 0.0f;
-    const float sqrt_value_2 = sqrtf(same_total_2 ? 1.0f : total_2);
-    const float far = same_total_2 ? total_2 : sqrt_value_2;
-    const float diff_far = margin + near - far;
-    const bool below_diff_far = diff_far < 0.0f;
-    const float prod_d_out = d_out * fg::divide_by_count(1.0f, float(D0));
-    const float chosen_same_total_2 = same_total_2 ? -1.0f : -((same_total_2 ? 0.0f : 0.5f) / sqrt_value_2);
-    const float prod = prod_d_out * chosen_same_total_2;
-    const float prod_anchor = 2.0f * anchor;
-    const float prod_eps = 2.0f * eps;
-    const float sum = prod_anchor + prod_eps;
-    const float prod_negative = 2.0f * negative;
-    const float prod_2 = prod_d_out * (same_total ? 1.0f : (same_total ? 0.0f : 0.5f) / sqrt_value);
-    const float prod_positive = 2.0f * positive;
-    const float chosen = below_diff_far ? 0.0f : prod_2 * (sum - prod_positive);
-    const float prod_3 = prod_2 * (prod_positive - prod_anchor - prod_eps);
-    d_anchor_v[k] = (below_diff_far ? 0.0f : prod * (sum - prod_negative)) + chosen;
-    d_positive_v[k] = below_diff_far ? 0.0f : prod_3;
-    d_negative_v[k] = below_diff_far ? 0.0f : prod * (prod_negative - prod_anchor - prod_eps);
+  for (int part = 0; part < 3; ++part) {
+    const int at = begin + 4 * (256 * part + threadIdx.x);
+    const int j1 = at;
+    const auto anchor_v = fg::widen(anchor_row[part]);
+    const auto positive_v = fg::widen(positive_row[part]);
+    const auto negative_v = fg::widen(negative_row[part]);
+    fg::Vec<float, 4> d_anchor_v;
+    fg::Vec<float, 4> d_positive_v;
+    fg::Vec<float, 4> d_negative_v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float anchor = anchor_v[k];
+      const float positive = positive_v[k];
+      const float negative = negative_v[k];
+      const float prod_anchor = 2.0f * anchor;
+      const float sum = prod_anchor + prod_eps;
+      const float prod_negative = 2.0f * negative;
+      const float prod_positive = 2.0f * positive;
+      const float chosen = below_diff_far ? 0.0f : (sum - prod_positive) * prod_2;
+      const float prod_3 = (prod_positive - prod_anchor - prod_eps) * prod_2;
+      d_anchor_v[k] = (below_diff_far ? 0.0f : (sum - prod_negative) * prod) + chosen;
+      d_positive_v[k] = below_diff_far ? 0.0f : prod_3;
+      d_negative_v[k] = below_diff_far ? 0.0f : (prod_negative - prod_anchor - prod_eps) * prod;
+    }
+    fg::store_vector<4>(d_anchor_ptr + j0 * d_anchor_stride0 + j1, d_anchor_v);
+    fg::store_vector<4>(d_positive_ptr + j0 * d_positive_stride0 + j1, d_positive_v);
+    fg::store_vector<4>(d_negative_ptr + j0 * d_negative_stride0 + j1, d_negative_v);
   }
-  fg::store_vector<4>(d_anchor_ptr + at, d_anchor_v);
-  fg::store_vector<4>(d_positive_ptr + at, d_positive_v);
-  fg::store_vector<4>(d_negative_ptr + at, d_negative_v);
 }

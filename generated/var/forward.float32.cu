@@ -2,47 +2,57 @@
 #include "fusegen.cuh"
 
 // var, forward                                                declared in ops/reductions.py
-//   deviation = squared_deviation[d0, d1](input)
 //   maximum_value = maximum(float32(D0 * D1) - 1, 0)
+//   deviation = squared_deviation[d0, d1](input)
 //   out = deviation / maximum_value
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
-extern "C" __global__ __launch_bounds__(256, 4)
-void var_forward_f32(const float* __restrict__ input_ptr,                 // [D0, D1]
-                     fg::Moments<float>* __restrict__ deviation_partial,  // [splits, m]
-                     int64_t D0, int64_t D1, int n) {
-  fg::Moments<float> deviation_state;
+// rows: 16 blocks of 512 threads a row over D0, D1, which passes by in chunks: read once
+extern "C" __global__ FUSEGEN_CLUSTER(16) __launch_bounds__(512, 2)
+void var_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
+                     float* __restrict__ out_ptr,          // []
+                     int64_t D0, int64_t D1, int m, int n) {
+  // 16 blocks of 512 threads share a row.
+  fg::Link<16> link;
+  const int row = int(blockIdx.x) / 16;
 
-  // The blocks take turns; each thread owns 4 consecutive elements at a time.
-  const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  const int stride = 4 * int(gridDim.x) * 256;
-  for (int at = first; at < n; at += stride) {
-    const auto input_v = fg::load_vector<4>(input_ptr + at);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float input = input_v[k];
-      deviation_state.add(input);
-    }
-  }
-  deviation_state = fg::block_merge<256>(deviation_state);
-
-  if (threadIdx.x == 0) {
-    deviation_partial[blockIdx.x] = deviation_state;
-  }
-}
-
-// The pieces of each result, added in a fixed order by a block.
-extern "C" __global__ __launch_bounds__(128)
-void var_forward_f32_finish(const fg::Moments<float>* __restrict__ deviation_partial,  // [splits, m]
-                            float* __restrict__ out_ptr,                               // []
-                            int64_t D0, int64_t D1, int m, int splits) {
-  const int result = blockIdx.x;
-  fg::Moments<float> deviation_state;
-  for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    deviation_state.merge(deviation_partial[int(piece) * m + result]);
-  }
-  deviation_state = fg::block_merge<128>(deviation_state);
-  if (threadIdx.x > 0) return;
-  const float deviation = deviation_state.result();
+  link.ready();  // from here on all of them are there
   const float maximum_value = fg::maximum(float(D0 * D1) - 1.0f, 0.0f);
-  fg::store(out_ptr, deviation / maximum_value);
+
+  fg::Moments<float> deviation_state;
+  for (int begin = 8192 * fg::cluster_rank(); begin < n; begin += 131072) {
+    fg::Raw<float, 4> input_row[4];
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const int at = begin + 4 * (512 * part + threadIdx.x);
+      const int j0 = at;
+      input_row[part] = fg::load_raw<4>(input_ptr + j0);
+    }
+    fg::Moments<float> deviation_chunk;
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const auto input_v = fg::widen(input_row[part]);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float input = input_v[k];
+        deviation_chunk.see(input);
+      }
+    }
+    deviation_chunk.settle();
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const auto input_v = fg::widen(input_row[part]);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float input = input_v[k];
+        deviation_chunk.take(input);
+      }
+    }
+    deviation_chunk.finish();
+    deviation_state.merge(deviation_chunk);
+  }
+  fg::cluster_merge<512, 0>(link, deviation_state);
+  const float deviation = deviation_state.result();
+
+  if (threadIdx.x == 0 && fg::cluster_rank() == 0) {
+    fg::store(out_ptr, deviation / maximum_value);
+  }
 }

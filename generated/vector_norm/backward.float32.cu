@@ -4,32 +4,41 @@
 // vector_norm, backward                                       declared in ops/distances.py
 //   same_total = total == 0
 //   ratio = where(same_total, 0, 0.5) / sqrt(where(same_total, 1, total))
-//   d_x = d_out * where(same_total, 1, ratio) * (2 * x)
-// elementwise: 4 elements a thread; d_out, total broadcast
-extern "C" __global__ __launch_bounds__(256)
+//   d_x = x * (d_out * where(same_total, 1, ratio) * 2)
+// rows: D1 in pieces, each read once
+extern "C" __global__ __launch_bounds__(256, 4)
 void vector_norm_backward_f32(const float* __restrict__ x_ptr,      // [D0, D1]
                               const float* __restrict__ d_out_ptr,  // [D0]
                               const float* __restrict__ total_ptr,  // [D0]
                               float* __restrict__ d_x_ptr,          // [D0, D1]
-                              int n, fg::Divisor n1) {
-  // Locate: each thread owns 4 consecutive elements.
-  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (at >= n) return;
-  int rest = at;
-  fg::take(rest, n1);
-  const int j0 = rest;
-
-  const auto x_v = fg::load_vector<4>(x_ptr + at);
+                              int m, int n, int x_stride0, int d_x_stride0) {
+  // 256 threads take 3072 elements of a row.
+  const int begin = int(blockIdx.y) * 3072;
+  const int row = int(blockIdx.x);
+  fg::Raw<float, 4> x_row[3];
+  const int j0 = row;
   const float d_out = fg::load(d_out_ptr + j0);
   const float total = fg::load(total_ptr + j0);
-  fg::Vec<float, 4> d_x_v;
+#pragma unroll
+  for (int part = 0; part < 3; ++part) {
+    const int at = begin + 4 * (256 * part + threadIdx.x);
+    const int j1 = at;
+    x_row[part] = fg::load_raw<4>(x_ptr + j0 * x_stride0 + j1);
+  }
+  const bool same_total = total == 0.0f;
+  const float ratio = (same_total ? 0.0f : 0.5f) / sqrtf(same_total ? 1.0f : total);
 
 #pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    const float x = x_v[k];
-    const bool same_total = total == 0.0f;
-    const float ratio = (same_total ? 0.0f : 0.5f) / sqrtf(same_total ? 1.0f : total);
-    d_x_v[k] = d_out * (same_total ? 1.0f : ratio) * (2.0f * x);
+  for (int part = 0; part < 3; ++part) {
+    const int at = begin + 4 * (256 * part + threadIdx.x);
+    const int j1 = at;
+    const auto x_v = fg::widen(x_row[part]);
+    fg::Vec<float, 4> d_x_v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float x = x_v[k];
+      d_x_v[k] = x * (d_out * (same_total ? 1.0f : ratio) * 2.0f);
+    }
+    fg::store_vector<4>(d_x_ptr + j0 * d_x_stride0 + j1, d_x_v);
   }
-  fg::store_vector<4>(d_x_ptr + at, d_x_v);
 }

@@ -1,0 +1,206 @@
+// Vectors: up to 16 bytes in one access, and what half types look like in between. Part of fusegen.cuh.
+#pragma once
+
+namespace fg {
+
+// -- vectors: up to 16 bytes in one access --------------------------------------------------------------------------
+
+template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
+  T lane[N];
+  FG_DEVICE T& operator[](int k) { return lane[k]; }
+  FG_DEVICE const T& operator[](int k) const { return lane[k]; }
+};
+
+template <typename T, int N> struct Widen {
+  static FG_DEVICE Vec<compute_t<T>, N> all(const Vec<T, N>& raw) {
+    Vec<compute_t<T>, N> values;
+#pragma unroll
+    for (int k = 0; k < N; ++k) values[k] = Compute<T>::widen(raw[k]);
+    return values;
+  }
+};
+// Two halves come in one register, and are taken apart there.
+template <typename T, int N> struct WidenPairs {
+  static FG_DEVICE Vec<float, N> all(const Vec<T, N>& raw) {
+    Vec<float, N> values;
+#pragma unroll
+    for (int k = 0; k + 1 < N; k += 2) {
+      unpack<T>(uint32_t(raw[k].bits) | uint32_t(raw[k + 1].bits) << 16, values[k], values[k + 1]);
+    }
+    if (N % 2) values[N - 1] = to_float(raw[N - 1]);
+    return values;
+  }
+};
+template <int N> struct Widen<half, N> : WidenPairs<half, N> {};
+template <int N> struct Widen<bf16, N> : WidenPairs<bf16, N> {};
+
+// N elements from `pointer`, whose address suits an access of that width.
+template <int N, typename T> FG_DEVICE Vec<compute_t<T>, N> load_vector(const T* pointer) {
+  const Vec<T, N> raw = *reinterpret_cast<const Vec<T, N>*>(pointer);  // a copy: one access, not N
+  return Widen<T, N>::all(raw);
+}
+
+// The same as it lies in memory, to be widened where it is used. Words, not halves: a register holds two of those, and
+// moves them together.
+template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Raw {
+  static constexpr int words = (sizeof(T) * N + 3) / 4;
+  uint32_t word[words];
+};
+template <int N, typename T> FG_DEVICE Raw<T, N> load_raw(const T* pointer) {
+  if (sizeof(T) * N % 4 == 0) return *reinterpret_cast<const Raw<T, N>*>(pointer);
+  Raw<T, N> raw;
+  memcpy(raw.word, pointer, sizeof(T) * N);
+  return raw;
+}
+// The same into shared memory, where it arrives while the thread does something else; each thread awaits its own.
+template <int N, typename T> FG_DEVICE void load_async(Raw<T, N>* shared, const T* pointer) {
+#if defined(FUSEGEN_EMULATOR) || __CUDA_ARCH__ < 800
+  *shared = load_raw<N>(pointer);
+#else
+  const uint32_t address = uint32_t(__cvta_generic_to_shared(shared));
+  if (sizeof(T) * N == 16) {
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(pointer) : "memory");
+  } else {
+    asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(pointer), "n"(sizeof(T) * N) : "memory");
+  }
+#endif
+}
+FG_DEVICE void await_loads() {
+#if !defined(FUSEGEN_EMULATOR) && __CUDA_ARCH__ >= 800
+  asm volatile("cp.async.wait_all;" ::: "memory");
+#endif
+}
+// What was read from shared memory is read again from here on: registers are for something else meanwhile.
+FG_DEVICE void read_again() { asm volatile("" ::: "memory"); }
+template <typename T, int N> struct WidenRaw {
+  static FG_DEVICE Vec<compute_t<T>, N> all(const Raw<T, N>& raw) {
+    Vec<T, N> values;
+    memcpy(&values, raw.word, sizeof(T) * N);
+    return Widen<T, N>::all(values);
+  }
+};
+template <typename T, int N> struct WidenRawPairs {
+  static FG_DEVICE Vec<float, N> all(const Raw<T, N>& raw) {
+    Vec<float, N> values;
+#pragma unroll
+    for (int k = 0; k + 1 < N; k += 2) unpack<T>(raw.word[k / 2], values[k], values[k + 1]);
+    return values;
+  }
+};
+template <int N> struct WidenRaw<half, N> : WidenRawPairs<half, N> {};
+template <int N> struct WidenRaw<bf16, N> : WidenRawPairs<bf16, N> {};
+template <typename T, int N> FG_DEVICE Vec<compute_t<T>, N> widen(const Raw<T, N>& raw) { return WidenRaw<T, N>::all(raw); }
+
+// Elements i .. i + N - 1 of n; the last vector may overhang, and reads as zero there.
+template <int N, typename T, typename I> FG_DEVICE Vec<compute_t<T>, N> load(const T* pointer, I i, I n) {
+  if (i + N <= n) return load_vector<N>(pointer + i);
+  Vec<compute_t<T>, N> values;
+#pragma unroll
+  for (int k = 0; k < N; ++k) values[k] = i + k < n ? Compute<T>::widen(pointer[i + k]) : compute_t<T>(0);
+  return values;
+}
+
+// The same without a promise about the address.
+template <int N, typename T, typename I> FG_DEVICE Vec<compute_t<T>, N> load_unaligned(const T* pointer, I i, I n) {
+  Vec<compute_t<T>, N> values;
+#pragma unroll
+  for (int k = 0; k < N; ++k) values[k] = i + k < n ? Compute<T>::widen(pointer[i + k]) : compute_t<T>(0);
+  return values;
+}
+
+template <typename T, int N> struct Narrow {
+  static FG_DEVICE Vec<T, N> all(const Vec<compute_t<T>, N>& values) {
+    Vec<T, N> raw;
+#pragma unroll
+    for (int k = 0; k < N; ++k) raw[k] = Compute<T>::narrow(values[k]);
+    return raw;
+  }
+};
+// Two halves are rounded and packed by one instruction.
+template <typename T, int N> struct NarrowPairs {
+  static FG_DEVICE Vec<T, N> all(const Vec<float, N>& values) {
+    union {
+      Vec<uint32_t, (N + 1) / 2> words;
+      Vec<T, N> raw;
+    };
+#pragma unroll
+    for (int k = 0; k < N / 2; ++k) words[k] = pack<T>(values[2 * k], values[2 * k + 1]);
+    if (N % 2) raw[N - 1] = from_float<T>(values[N - 1]);
+    return raw;
+  }
+};
+template <int N> struct Narrow<half, N> : NarrowPairs<half, N> {};
+template <int N> struct Narrow<bf16, N> : NarrowPairs<bf16, N> {};
+
+template <int N, typename T, typename I>
+FG_DEVICE void store(T* pointer, I i, I n, const Vec<compute_t<T>, N>& values) {
+  const Vec<T, N> raw = Narrow<T, N>::all(values);
+  if (i + N <= n) {
+    *reinterpret_cast<Vec<T, N>*>(pointer + i) = raw;
+  } else {
+#pragma unroll
+    for (int k = 0; k < N; ++k) {
+      if (i + k < n) pointer[i + k] = raw[k];
+    }
+  }
+}
+template <int N, typename T, typename I>
+FG_DEVICE void store_unaligned(T* pointer, I i, I n, const Vec<compute_t<T>, N>& values) {
+  const Vec<T, N> raw = Narrow<T, N>::all(values);
+#pragma unroll
+  for (int k = 0; k < N; ++k) {
+    if (i + k < n) pointer[i + k] = raw[k];
+  }
+}
+template <int N, typename T> FG_DEVICE void store_vector(T* pointer, const Vec<compute_t<T>, N>& values) {
+  *reinterpret_cast<Vec<T, N>*>(pointer) = Narrow<T, N>::all(values);
+}
+
+// -- rows that begin anywhere: single elements before the first aligned vector and after the last --------------------
+
+// Elements from `row` to the first address aligned for vectors of N.
+template <int N, typename T> FG_DEVICE int to_aligned(const T* row) {
+  return int((N - reinterpret_cast<uint64_t>(row) / sizeof(T) % N) % N);
+}
+// Where the last of the vectors ends that begin `head` elements into a row of n.
+template <int N, typename I> FG_DEVICE I last_vector_end(int head, I n) { return n <= head ? n : n - (n - head) % N; }
+// The element at one of the row's ends that is thread i's, or -1: fewer than 2 N are outside of vectors.
+template <typename I> FG_DEVICE I end_element(int i, int head, I end, I n) {
+  const I at = i < head ? I(i) : i - head + end;
+  return at < n ? at : I(-1);
+}
+// Elements i .. i + N - 1 of a row, whose address may suit no vector: out of the two aligned vectors around them, where the
+// row has those. The threads of a warp have the same distance to an aligned address.
+FG_DEVICE uint32_t word_across(uint32_t low, uint32_t high, uint32_t bits) {
+  return uint32_t((uint64_t(high) << 32 | low) >> bits);
+}
+template <int N, typename T, typename I> FG_DEVICE Raw<T, N> load_raw_across(const T* row, I i, I n) {
+  const int distance = int(reinterpret_cast<uint64_t>(row + i) % alignof(Raw<T, N>)), before = distance / int(sizeof(T));
+  if (distance == 0) return load_raw<N>(row + i);
+  Raw<T, N> found;
+  if (sizeof(T) * N == 16 && before <= i && i - before + 2 * N <= n) {
+    const Raw<T, N>* around = reinterpret_cast<const Raw<T, N>*>(row + i - before);
+    const Raw<T, N> low = around[0], high = around[1];
+    const uint32_t words[8] = {low.word[0],  low.word[1],  low.word[2],  low.word[3],
+                               high.word[0], high.word[1], high.word[2], high.word[3]};
+    const uint32_t bits = uint32_t(distance) % 4 * 8;
+    switch (distance / 4) {
+#define FG_FROM(first)                                                                                          \
+  for (int i = 0; i < 4; ++i) found.word[i] = word_across(words[first + i], words[(first + i + 1) % 8], bits); \
+  break
+      case 0: FG_FROM(0);
+      case 1: FG_FROM(1);
+      case 2: FG_FROM(2);
+      default: FG_FROM(3);
+#undef FG_FROM
+    }
+    return found;
+  }
+  Vec<T, N> values;
+#pragma unroll
+  for (int k = 0; k < N; ++k) values[k] = row[i + k];
+  memcpy(found.word, &values, sizeof values);
+  return found;
+}
+
+}  // namespace fg
