@@ -66,10 +66,15 @@ __all__ = [
 __all__ += language.__all__
 
 
-def __getattr__(name: str) -> Any:
-    """``fusegen.ops`` is imported when it is first used: it is declared with fusegen itself."""
-    if name == "ops":
-        import importlib
+# Imported when they are first used: the library is declared with fusegen itself, and modules need torch.
+_LATER = {"nn": "fusegen.nn", "ops": "fusegen.ops", "patch": "fusegen.nn"}
 
-        return importlib.import_module("fusegen.ops")
-    raise AttributeError(f"module 'fusegen' has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    """``fusegen.ops``, ``fusegen.nn`` and ``fusegen.patch``."""
+    if name not in _LATER:
+        raise AttributeError(f"module 'fusegen' has no attribute {name!r}")
+    import importlib
+
+    module = importlib.import_module(_LATER[name])
+    return module.patch if name == "patch" else module
