@@ -258,10 +258,18 @@ def _linear(inputs: int, outputs: int, seed: int) -> nn.Linear:
 # -- their classes ---------------------------------------------------------------------------------------------------
 
 
-@functools.cache
-def adopted(base: Any, name: str) -> type[nn.Module]:
-    """The subclass of ``base``, under its name, that computes ``COMPUTES[name]``."""
+_ADOPTED: dict[tuple[type[nn.Module], str], type[nn.Module]] = {}
 
+
+def adopted(base: type[nn.Module], name: str) -> type[nn.Module]:
+    """The subclass of ``base``, under its name, that computes ``COMPUTES[name]``; the same one every time."""
+    made = _ADOPTED.get((base, name))
+    if made is None:
+        made = _ADOPTED.setdefault((base, name), _subclass(base, name))
+    return made
+
+
+def _subclass(base: type[nn.Module], name: str) -> type[nn.Module]:
     def reduce_ex(self: Any, protocol: Any) -> Any:
         """Pickled and copied as its class and what it computes: the subclass has no name of its own to import."""
         parts: Any = base.__reduce_ex__(self, max(int(protocol), 2))
