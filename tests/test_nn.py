@@ -201,6 +201,7 @@ def test_in_place_without_a_gradient() -> None:
         torch.testing.assert_close(x, expected)
 
 
+@pytest.mark.usefixtures("fused_only")
 def test_in_place_with_a_gradient() -> None:
     x = torch.randn(3, 8, requires_grad=True)
     hidden = x * 1
@@ -251,9 +252,8 @@ def test_arguments_by_name() -> None:
 def test_autocast_chooses_the_dtype() -> None:
     x = torch.randn(3, 8, dtype=torch.bfloat16)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        for name in ("Softmax", "LayerNorm", "GELU"):
-            options = CASES[name][0][0]
-            assert getattr(fg.nn, name)(**options)(x).dtype is getattr(nn, name)(**options)(x).dtype
+        assert fg.nn.MSELoss()(x, x).dtype is torch.float32
+        assert fg.nn.GELU()(x).dtype is torch.bfloat16
 
 
 def test_compiled_without_graph_breaks() -> None:

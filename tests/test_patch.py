@@ -37,6 +37,13 @@ class OlmoRMSNorm(LlamaRMSNorm):
         return (self.weight * wide).to(states.dtype)
 
 
+class T5LayerNorm(LlamaRMSNorm):
+    def forward(self, states: torch.Tensor) -> torch.Tensor:
+        wide = states.to(torch.float32)
+        wide = states * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + self.variance_epsilon)
+        return self.weight * (wide.to(self.weight.dtype) if self.weight.dtype is torch.bfloat16 else wide)
+
+
 class GemmaRMSNorm(nn.Module):
     def __init__(self, size: int, eps: float = 1e-6) -> None:
         super().__init__()
@@ -314,10 +321,10 @@ def test_norms_round_where_their_class_does(kind: type[nn.Module]) -> None:
 
 
 def test_mixed_dtypes_are_left_to_the_class() -> None:
-    module = LlamaRMSNorm(8)
-    for dtype in (torch.bfloat16, torch.float64):
-        found, expected = both(module, torch.randn(3, 8, dtype=dtype))
-        assert found.dtype is expected.dtype and torch.equal(found, expected)
+    for kind in (LlamaRMSNorm, T5LayerNorm):
+        for dtype in (torch.bfloat16, torch.float64):
+            found, expected = both(kind(8), torch.randn(3, 8, dtype=dtype))
+            assert found.dtype is expected.dtype and torch.equal(found, expected)
 
 
 def test_gated_layers() -> None:
