@@ -26,14 +26,16 @@ def _tell(name: str, reason: str) -> None:
     _LOG.info("%s ran torch's own forward: %s", name, reason)
 
 
-def taken_over(tensor: Any) -> bool:
+def taken_over(input: Any) -> bool:
     """Whether torch is tracing or compiling the call, or autocast would choose the dtypes: then torch's forward runs.
 
     torch.compile fuses these functions itself, into what surrounds them.
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return True
-    kind = tensor.device.type if isinstance(tensor, torch.Tensor) else ""
+    if not isinstance(input, torch.Tensor):  # torch.fx
+        return True
+    kind = input.device.type
     return kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind)
 
 
