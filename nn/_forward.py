@@ -22,7 +22,8 @@ _LOG = logging.getLogger("fusegen.nn")
 
 
 @functools.lru_cache(maxsize=1024)
-def _tell(name: str, reason: str) -> None:
+def tell(name: str, reason: str) -> None:
+    """Log, once, why torch's forward ran."""
     _LOG.info("%s ran torch's own forward: %s", name, reason)
 
 
@@ -55,7 +56,7 @@ def fused(compute: Compute, own: Compute) -> Compute:
             try:
                 return compute(self, *inputs)
             except REFUSALS as refusal:
-                _tell(type(self).__name__, str(refusal))
+                tell(type(self).__name__, str(refusal))
                 return own(self, *inputs)
         return own(self, *inputs)
 

@@ -181,7 +181,8 @@ def _shell(module: nn.Module, parameters: Any = None, children: Any = None, **at
     return shell
 
 
-def _random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
+    """Normal numbers on the CPU, always the same; torch's own random state is left alone."""
     generator = torch.Generator().manual_seed(0)
     return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(dtype)
 
@@ -205,7 +206,7 @@ def _recognized_norm(module: nn.Module) -> str:
 
 def _agrees(module: nn.Module, attribute: str, meaning: Compute, size: int, weighted: bool, dtype: torch.dtype) -> bool:
     """Equal roundings in bfloat16, but for a few ties that another order of sums decides; close in float32."""
-    x, w = _random(2048 // size + 2, size, dtype=dtype), _random(size, dtype=dtype)
+    x, w = random(2048 // size + 2, size, dtype=dtype), random(size, dtype=dtype)
     eps = 0.25  # large, so that it matters
     shell = _shell(module, {"weight": nn.Parameter(w)} if weighted else None, **{attribute: eps})
     found, expected = type(module).forward(shell, x), meaning(x, w, eps)
@@ -239,7 +240,7 @@ def _recognized_mlp(module: nn.Module, act: str, into: tuple[str, ...], suffix: 
     tiny = {part: _linear(4, 12 // len(into), number) for number, part in enumerate(into)}
     down = _linear(12 // len(into) if len(into) == 2 else 6, 4, 7)
     shell = _shell(module, children=dict(module.named_children()) | tiny | {"down_proj": down})
-    x = _random(5, 4, dtype=torch.float64)
+    x = random(5, 4, dtype=torch.float64)
     parts = [tiny[part](x) for part in into]
     gate, value = parts if len(parts) == 2 else parts[0].chunk(2, dim=-1)
     expected = down(_ACTIVATIONS[name][2](gate) * value)
@@ -251,7 +252,7 @@ def _recognized_mlp(module: nn.Module, act: str, into: tuple[str, ...], suffix: 
 
 def _linear(inputs: int, outputs: int, seed: int) -> nn.Linear:
     made = nn.Linear(inputs, outputs, bias=False, dtype=torch.float64, device="meta")
-    made.weight = nn.Parameter(_random(outputs + seed, inputs, dtype=torch.float64)[seed:])
+    made.weight = nn.Parameter(random(outputs + seed, inputs, dtype=torch.float64)[seed:])
     return made
 
 

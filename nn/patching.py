@@ -22,6 +22,7 @@ import fusegen as fg
 from .cells import CELLS
 from .drop_ins import DROP_INS
 from .known import Unlike, adopted, recognize
+from .losses import fused_loss
 
 Choice = str | type | Callable[[str, nn.Module], bool]
 Choices = Choice | Iterable[Choice] | None
@@ -53,6 +54,7 @@ class Patched:
     model: nn.Module
     found: list[Found] = field(default_factory=list)
     _classes: list[tuple[str, nn.Module, type[nn.Module], type[nn.Module]]] = field(default_factory=list)
+    _losses: list[tuple[nn.Module, dict[str, Any], Any]] = field(default_factory=list)
 
     @property
     def swapped(self) -> dict[str, str]:
@@ -70,12 +72,17 @@ class Patched:
         Raises:
             DeclarationError: a module's class was changed since, as FSDP2 does; all others are restored.
         """
+        for module, attributes, loss in self._losses:
+            if module.__dict__.get("_loss_function") is loss:
+                del module.__dict__["_loss_function"]
+                module.__dict__.update(attributes)
         changed = []
         for name, module, before, after in self._classes:
             if type(module) is after:
                 module.__class__ = before
             elif type(module) is not before:
                 changed.append(f"{name}: {type(module).__name__}")
+        self._losses.clear()
         self._classes.clear()
         if changed:
             raise fg.DeclarationError(
@@ -112,7 +119,7 @@ def patch(model: nn.Module, *, only: Choices = None, skip: Choices = None) -> Pa
 
     Swapped are modules of exactly those classes of torch.nn that ``fusegen.nn`` has, and modules of other libraries
     that are recognized by what they compute: RMS norms, activations and gated MLPs as in Hugging Face's Llama, Gemma
-    and GPT-2. Loss and activation *functions* called in a forward are out of reach. A second call swaps nothing more.
+    and GPT-2. The loss function of transformers' language models is swapped too; other functions called in a forward are out of reach. A second call swaps nothing more.
     Patch before torch.compile, DDP and FSDP wrap the model.
 
     Args:
@@ -134,6 +141,7 @@ def patch(model: nn.Module, *, only: Choices = None, skip: Choices = None) -> Pa
         found = _swap(name, module, patched, _chosen(only, name, module, True), _chosen(skip, name, module, False))
         if found is not None:
             patched.found.append(found)
+        _swap_loss(name, module, patched, only, skip)
     return patched
 
 
@@ -169,6 +177,23 @@ def _swap(name: str, module: nn.Module, patched: Patched, only: bool, skip: bool
     module.__class__ = after
     patched._classes.append((name, module, before, after))
     return Found(name, kind, computes)
+
+
+def _swap_loss(name: str, module: nn.Module, patched: Patched, only: Choices, skip: Choices) -> None:
+    """The same for the loss function that a model of transformers holds, as ``_loss_function``."""
+    path = f"{name}.loss_function".lstrip(".")
+    if not _chosen(only, path, module, True) or _chosen(skip, path, module, False):
+        return
+    try:
+        loss = fused_loss(module)
+    except Unlike as unlike:
+        patched.found.append(Found(path, "loss_function", why=str(unlike)))
+        return
+    if loss is not None:
+        before = {key: value for key, value in module.__dict__.items() if key == "_loss_function"}
+        module.__dict__["_loss_function"] = loss
+        patched._losses.append((module, before, loss))
+        patched.found.append(Found(path, loss.__name__, "cross_entropy of float32 logits"))
 
 
 def _becomes(module: nn.Module) -> tuple[type[nn.Module] | None, str]:

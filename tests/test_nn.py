@@ -128,7 +128,7 @@ def fused_only(monkeypatch: pytest.MonkeyPatch) -> None:
         assert not ask(tensor)
         return False
 
-    monkeypatch.setattr(_forward, "_tell", refused)
+    monkeypatch.setattr(_forward, "tell", refused)
     monkeypatch.setattr(_forward, "taken_over", asked)
 
 

@@ -339,6 +339,47 @@ def test_gated_layers() -> None:
     assert calls == ["hook"]
 
 
+def ForCausalLMLoss(
+    logits: Any, labels: Any, vocab_size: int, num_items_in_batch: Any = None, ignore_index: int = -100,
+    shift_labels: Any = None, **others: Any,
+) -> torch.Tensor:  # fmt: skip
+    if shift_labels is None:
+        shift_labels = F.pad(labels, (0, 1), value=ignore_index)[..., 1:].contiguous()
+    logits, words = logits.float().view(-1, vocab_size), shift_labels.view(-1)
+    reduction = "mean" if num_items_in_batch is None else "sum"
+    loss = F.cross_entropy(logits, words, ignore_index=ignore_index, reduction=reduction)
+    loss = loss if num_items_in_batch is None else loss / num_items_in_batch
+    return loss * others.get("scale", 1)
+
+
+class LlamaForCausalLM(nn.Module):
+    @property
+    def loss_function(self) -> Callable[..., torch.Tensor]:
+        return self.__dict__.get("_loss_function", ForCausalLMLoss)
+
+
+def test_the_loss_function_of_a_language_model() -> None:
+    model = LlamaForCausalLM()
+    logits = torch.randn(2, 5, 7, dtype=torch.bfloat16, requires_grad=True)
+    words = torch.tensor([[1, 2, -100, 6, 3], [0, 5, 4, -100, 2]])
+    calls: list[dict[str, Any]] = [{}, {"num_items_in_batch": 3}, {"shift_labels": words}, {"scale": 2}]
+    with fg.patch(model) as patched:
+        assert patched.swapped == {"loss_function": "cross_entropy of float32 logits"}
+        assert fg.patch(model).swapped == {}
+        loss: Any = model.loss_function
+        for options in calls:
+            loss.own = ForCausalLMLoss if "scale" in options else None  # nothing else may need it
+            found = model.loss_function(logits=logits, labels=words, vocab_size=7, **options)
+            expected = ForCausalLMLoss(logits, words, 7, **options)
+            assert found.dtype is torch.float32
+            torch.testing.assert_close(found, expected)
+            gradients = [torch.autograd.grad(loss, logits)[0] for loss in (found, expected)]
+            torch.testing.assert_close(*gradients, rtol=1e-2, atol=1e-4)
+        loaded = pickle.loads(pickle.dumps(model))
+        assert loaded.loss_function.own is ForCausalLMLoss
+    assert model.loss_function is ForCausalLMLoss and model.__dict__.keys() == LlamaForCausalLM().__dict__.keys()
+
+
 # -- torch.compile and DDP -------------------------------------------------------------------------------------------
 
 
