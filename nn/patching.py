@@ -118,9 +118,9 @@ def patch(model: nn.Module, *, only: Choices = None, skip: Choices = None) -> Pa
     """Compute by fusegen what it can of ``model``, in place; ``print`` the result to see what that is, and why.
 
     Swapped are modules of exactly those classes of torch.nn that ``fusegen.nn`` has; modules of other libraries that
-    are recognized by what they compute: RMS norms, activations and gated MLPs as in Hugging Face's Llama, Gemma and GPT-2;
-    and the loss function of transformers' language models. Other functions that a forward calls are out of reach. A
-    second call swaps nothing more.
+    are recognized by what they compute: RMS norms, activations and gated MLPs as in Hugging Face's Llama, Gemma and
+    GPT-2; and the loss function of transformers' language models. Other functions that a forward calls are out of
+    reach. A second call swaps nothing more.
 
     Args:
         model: any module; its class may be swapped itself.
