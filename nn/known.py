@@ -187,7 +187,6 @@ def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
     return torch.randn(shape, generator=generator, dtype=torch.float64, device="cpu").to(dtype)
 
 
-@torch.no_grad()
 def _recognized_norm(module: nn.Module) -> str:
     weight = getattr(module, "weight", None)
     if weight is not None and weight.ndim != 1:
@@ -217,9 +216,8 @@ def _agrees(module: nn.Module, attribute: str, meaning: Compute, size: int, weig
     return float((found != expected).float().mean()) < 0.02
 
 
-@torch.no_grad()
 def _recognized_activation(module: nn.Module) -> str:
-    far = torch.tensor([1e-4, 20.0, 50.0, 1e3, 1e5], dtype=torch.float64)
+    far = torch.tensor([1e-4, 20.0, 50.0, 1e3, 1e5], dtype=torch.float64, device="cpu")
     x = torch.cat([torch.linspace(-8, 8, 65, dtype=torch.float64, device="cpu"), far, -far])
     kind = type(module)
     found = getattr(kind, "fusegen_base", kind).forward(module, x.clone())
@@ -229,7 +227,6 @@ def _recognized_activation(module: nn.Module) -> str:
     raise Unlike("it differs from every activation known here")
 
 
-@torch.no_grad()
 def _recognized_mlp(module: nn.Module, act: str, into: tuple[str, ...], suffix: str) -> str:
     activation = getattr(module, act)
     if "forward" in activation.__dict__:

@@ -63,7 +63,6 @@ def _causal(
     return loss / (count.to(loss.device) if isinstance(count, torch.Tensor) else count)
 
 
-@torch.no_grad()
 def fused_loss(module: Any) -> CausalLoss | None:
     """What may take the place of a model's ``loss_function``; None where it has none that is known.
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any
 
+import torch
 from rich.console import Console
 from rich.table import Table
 from torch import nn
@@ -137,11 +138,13 @@ def patch(model: nn.Module, *, only: Choices = None, skip: Choices = None) -> Pa
             fix="pass the model; ops themselves are in fg.ops",
         )  # fmt: skip
     patched = Patched(model)
-    for name, module in model.named_modules():
-        found = _swap(name, module, patched, _chosen(only, name, module, True), _chosen(skip, name, module, False))
-        if found is not None:
-            patched.found.append(found)
-        _swap_loss(name, module, patched, only, skip)
+    # What is tried out is tried out plainly, wherever the call stands.
+    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+        for name, module in model.named_modules():
+            found = _swap(name, module, patched, _chosen(only, name, module, True), _chosen(skip, name, module, False))
+            if found is not None:
+                patched.found.append(found)
+            _swap_loss(name, module, patched, only, skip)
     return patched
 
 

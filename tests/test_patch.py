@@ -294,10 +294,11 @@ def test_a_class_that_somebody_else_changed() -> None:
     assert type(model[1]) is nn.GELU
 
 
-def test_trying_modules_out_draws_no_random_numbers() -> None:
+def test_trying_modules_out_depends_on_nothing_and_changes_nothing() -> None:
     model = Transformer()
     state = torch.get_rng_state()
-    fg.patch(model)
+    with torch.device("meta"), torch.autocast("cpu", dtype=torch.bfloat16):
+        assert fg.patch(model).swapped == SWAPPED
     assert torch.equal(torch.get_rng_state(), state)
 
 
