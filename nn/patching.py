@@ -77,18 +77,19 @@ class Patched:
             if module.__dict__.get("_loss_function") is loss:
                 del module.__dict__["_loss_function"]
                 module.__dict__.update(attributes)
-        changed = []
+        self._losses.clear()
+        kept = []
         for name, module, before, after in self._classes:
             if type(module) is after:
                 module.__class__ = before
             elif type(module) is not before:
-                changed.append(f"{name}: {type(module).__name__}")
-        self._losses.clear()
-        self._classes.clear()
-        if changed:
+                kept.append((name, module, before, after))
+        self._classes = kept
+        if kept:
             raise fg.DeclarationError(
-                "fg.patch(model).restore()", given=", ".join(changed), expected="the classes that fg.patch set",
-                fix="undo what changed them first; or restore before it is done",
+                "fg.patch(model).restore()",
+                given=", ".join(f"{name}: {type(module).__name__}" for name, module, *_ in kept),
+                expected="the classes that fg.patch set", fix="undo what changed them, then restore again",
             )  # fmt: skip
         return self.model
 

@@ -288,10 +288,14 @@ def test_what_is_left_and_why(what: str) -> None:
 def test_a_class_that_somebody_else_changed() -> None:
     model = nn.Sequential(nn.ReLU(), nn.GELU())
     patched = fg.patch(model)
-    model[0].__class__ = type("ShardedReLU", (type(model[0]),), {})
+    swapped = type(model[0])
+    model[0].__class__ = type("ShardedReLU", (swapped,), {})
     with pytest.raises(fg.DeclarationError, match="0: ShardedReLU"):
         patched.restore()
     assert type(model[1]) is nn.GELU
+    model[0].__class__ = swapped
+    patched.restore()
+    assert type(model[0]) is nn.ReLU
 
 
 def test_trying_modules_out_depends_on_nothing_and_changes_nothing() -> None:
