@@ -119,7 +119,7 @@ def test_clusters(small_blocks: None, length: int) -> None:
 
 
 def test_a_sweep_in_clusters_over_more_rows_than_places(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_schedule, "CLUSTERED", 16)
+    monkeypatch.setattr(rows_schedule, "CLUSTERED", {16: 16})
     monkeypatch.setattr(rows_schedule, "SWEEPING", 32)
     agree(norm(), torch_norm, *leaves((9, 2048), (2048,), (2048,), dtype=torch.float32))
 

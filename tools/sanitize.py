@@ -1,16 +1,24 @@
 """One launch of every kernel shape and way of access on the GPU, checked against torch: what compute-sanitizer watches.
 
 Run through tools/gpu_check.sh, which starts it under memcheck, racecheck, initcheck and synccheck.
+
+    python tools/sanitize.py [MOST]
+
+MOST: blocks of the largest clusters. Under synccheck any kernel with clusters of more than the portable 8 blocks ends
+in an illegal access, without an error of the tool's own, whatever the kernel does; the other tools take 16.
 """
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import torch
 
 import fusegen as fg
+from fusegen.launch import targets
 
 
 @fg.op
@@ -52,6 +60,9 @@ def torch_cell(gates: Any, c0: Any) -> Any:
 # Rows that a thread, a warp, a block, and clusters of 2 to 16 blocks share; more rows than blocks that sweep over them.
 ROWS = ((5, 7), (300, 100), (900, 256), (2000, 1024), (33, 4097), (700, 8192), (40, 20000), (20, 50257), (9, 262144))
 
+# Rows that pass by in chunks: even, odd, and shared by blocks.
+PASSING = ((7, 32768), (9, 20003), (3, 600000))
+
 
 def check_rows(dtype: torch.dtype) -> int:
     """Norms and softmax over rows of every size, and sums over several sets of axes in one pass."""
@@ -65,7 +76,16 @@ def check_rows(dtype: torch.dtype) -> int:
     x, y, w = (_tensor(shape, dtype, "dense") for shape in ((16, 1, 1, 1), (16, 3, 40, 52), (3, 1, 52)))
     check(blend, torch.lerp, x, y, w)
     check(lambda x: fg.ops.softmax(x, 1), lambda x: torch.softmax(x, 1), _tensor((7, 21, 500), dtype, "dense"))
-    return 2 * len(ROWS) + 2
+    for m, n in PASSING:
+        x, targets = _tensor((m, n), dtype, "dense"), torch.randint(0, n, (m,), device="cuda")
+        check(lambda x: fg.ops.logsumexp(x, -1), lambda x: torch.logsumexp(x, -1), x)
+        check(
+            lambda x, t=targets: fg.ops.cross_entropy(x, t),
+            lambda x, t=targets: torch.nn.functional.cross_entropy(x, t), x,
+        )  # fmt: skip
+    for m in (3, 24, 64, 1000):
+        check(lambda x: fg.ops.sum(x, 0), lambda x: x.sum(0), _tensor((3000, m), dtype, "dense"))
+    return 2 * len(ROWS) + 2 + 2 * len(PASSING) + 4
 
 
 def _tensor(shape: tuple[int, ...], dtype: torch.dtype, layout: str) -> torch.Tensor:
@@ -95,9 +115,22 @@ def check(ours: Callable[..., Any], theirs: Callable[..., Any], *inputs: torch.T
             assert error < tolerance * max(1, inputs[0].numel() ** 0.5 / 16), (ours, error)
 
 
+def smaller_clusters(most: int) -> None:
+    """Let no cluster have more blocks."""
+    real = targets.chip_of
+
+    def chip_of(arch: str) -> Any:
+        chip = real(arch)
+        return replace(chip, cluster=min(chip.cluster, most))
+
+    targets.chip_of = chip_of
+
+
 def main() -> None:
     """Every shape, layout and dtype once."""
     torch.manual_seed(0)
+    if sys.argv[1:]:
+        smaller_clusters(int(sys.argv[1]))
     count = 0
     for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
         for layout in ("dense", "turned", "sliced", "unaligned"):

@@ -59,10 +59,10 @@ WIDE, WIDE_SHARED = 256, 256
 WIDEST = 1024
 # The same where sums go from row to row with rows in shared memory, one block on each multiprocessor.
 WIDE_SWEEP = 512
-# Threads that go from row to row on each multiprocessor, and how many of those a large GPU has: in all, and in clusters
-# of 16, which lie within a part of the chip. Fixed numbers, so that the order of additions does not depend on the
-# machine.
-SWEEPING, MULTIPROCESSORS, CLUSTERED = 768, 132, 112
+# Threads that go from row to row on each multiprocessor, and how many of those a large GPU has: in all, and for clusters
+# of more than two blocks by their size, because a cluster lies within a part of the chip. Fixed numbers, so that the
+# order of additions does not depend on the machine.
+SWEEPING, MULTIPROCESSORS, CLUSTERED = 768, 132, {4: 120, 8: 120, 16: 112}
 # Blocks that take pieces of rows.
 PIECE_BLOCKS = 264
 
@@ -229,7 +229,8 @@ def _shape(
     while cluster <= chip.cluster:
         per_block = -(-vectors // cluster)
         limit = WIDE if cluster == 1 else WIDE_SHARED
-        for repeat in range(wanted, (wanted + (least > 1) if sums and vector > 1 else min(most, 2 * wanted)) + 1):
+        repeats = wanted + (cluster == 1) if sums and vector > 1 else min(most, 2 * wanted)
+        for repeat in range(wanted, repeats + 1):
             threads = _whole_warps(per_block, repeat)
             if threads <= limit:
                 return _Shape(threads, repeat, cluster, max(1, side // threads) if cluster == 1 else 1)
@@ -328,7 +329,7 @@ def _launch(
     if found.sweep:
         sweeping = SWEEPING if found.staged else SWEEPING // 2
         side_by_side = max(1, sweeping // (shape.threads * shape.rows))
-        places = MULTIPROCESSORS if shape.cluster == 1 else CLUSTERED // shape.cluster
+        places = CLUSTERED.get(shape.cluster, MULTIPROCESSORS) // shape.cluster
         blocks = PIECE_BLOCKS // pieces if kernel.pieces else places * side_by_side
         if found.shifted:  # a block's rows begin at the same place between two vectors
             blocks = max(1, blocks // found.vector) * found.vector
