@@ -15,7 +15,9 @@ from math import prod
 from fusegen.core.check import check_op
 from fusegen.core.ir import Op
 from fusegen.core.serialize import op_from_json, op_to_json
+from fusegen.derive.gradient import gradient
 from fusegen.derive.lower import lower
+from fusegen.derive.tangent import tangent
 from fusegen.derive.training import Training, kept_as_op, kept_from_op, train
 from fusegen.fuse.group import group, group_by_rows
 from fusegen.fuse.kernel import Kernel
@@ -115,6 +117,15 @@ def backward_op(training: Training, given: Sequence[int]) -> Op:
     kept = op_to_json(kept_as_op(training.forward, training.kept))
     parts = (op_to_json(training.forward), kept, *training.wanted, "given", *map(str, given))
     (text,) = remember("backward", parts, lambda: [op_to_json(training.backward(given))])
+    return op_from_json(text)
+
+
+def tangent_op(op: Op, wanted: tuple[str, ...]) -> Op:
+    """The tangents of ``op``, given those of ``wanted``; the derivation is remembered between processes."""
+    if not is_memorable(op):
+        return tangent(op, gradient(op, wanted))
+    parts = (op_to_json(op), *wanted)
+    (text,) = remember("tangent", parts, lambda: [op_to_json(tangent(op, gradient(op, wanted)))])
     return op_from_json(text)
 
 

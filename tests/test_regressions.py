@@ -101,13 +101,6 @@ def test_library_ops_are_pickled_by_name() -> None:
     assert copy.deepcopy(fg.ops.mish) is fg.ops.mish
 
 
-def test_forward_mode_is_refused_not_ignored() -> None:
-    with torch.autograd.forward_ad.dual_level():
-        x = torch.autograd.forward_ad.make_dual(torch.rand(3), torch.ones(3))
-        with pytest.raises(fg.DerivativeError):
-            fg.ops.silu(x)
-
-
 @pytest.mark.parametrize(
     "name", ["bitand", "xor", "and_eq", "n", "at", "k", "x_ptr", "j0", "half", "float", "expf", "β"]
 )

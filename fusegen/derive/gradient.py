@@ -199,14 +199,14 @@ class GradientNames:
     arguments: Mapping[str, str]
 
     @classmethod
-    def of(cls, op: Op) -> GradientNames:
+    def of(cls, op: Op, prefix: str = "d_") -> GradientNames:
         results, arguments = _own_names(op.outputs), _own_names(op.operands)
         taken = {*results, *arguments, *(scalar.name for scalar in op.scalars)}
 
         def named(names: Iterable[str]) -> dict[str, str]:
             found = {}
             for name in names:
-                found[name] = safe_name(f"d_{name}", taken)
+                found[name] = safe_name(f"{prefix}{name}", taken)
                 taken.add(found[name])
             return found
 
@@ -223,13 +223,16 @@ def _own_names(things: Iterable[Operand | Output]) -> list[str]:
     return list(dict.fromkeys(name for t in things for name in ([t.part.base, t.name] if t.part else [t.name])))
 
 
-def gradient(op: Op, wanted: Sequence[str], given: Sequence[int] | None = None) -> Op:
+def gradient(
+    op: Op, wanted: Sequence[str], given: Sequence[int] | None = None, names: GradientNames | None = None
+) -> Op:
     """The backward of ``op``: reads its operands and the cotangents of its outputs, writes the wanted gradients.
 
     Args:
         wanted: names of arguments (a packed argument by its own name) whose gradients to compute.
         given: positions of the outputs that have a cotangent; None means all float ones. An output without one costs
             nothing.
+        names: what to call cotangents and gradients; None: ``d_`` and their own names.
 
     Returns:
         An Op labelled ``"backward"`` with outputs ``d_<argument>`` of the argument's dtype and shape.
@@ -241,7 +244,7 @@ def gradient(op: Op, wanted: Sequence[str], given: Sequence[int] | None = None) 
     reduces, outputs = op.expand()
     positions = [i for i, o in enumerate(outputs) if o.dtype.is_float and (given is None or i in given)]
     targets = [operand for operand in op.operands if (operand.part.base if operand.part else operand.name) in wanted]
-    names = GradientNames.of(op)
+    names = names or GradientNames.of(op)
     cotangents = [names.cotangent(outputs[i]) for i in positions]
     taken = _names(op, reduces) | {c.name for c in cotangents} | {names.arguments[t.name] for t in targets}
     state = _Reverse(op.axes_of(), taken)

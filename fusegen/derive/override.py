@@ -12,6 +12,7 @@ from fusegen.declare.op import Declaration
 from fusegen.declare.reductions import reduce
 from fusegen.declare.trace import TensorSpec, trace
 from fusegen.declare.value import Value, broadcast, cast, lift
+from fusegen.derive.batch import batch
 from fusegen.derive.gradient import GradientNames
 
 
@@ -72,6 +73,34 @@ class Overridden:
                 value = lift(0.0 if grad is None else grad)
                 result.append(cast(_sum_to(value, argument), argument.dtype))
         return tuple(result)
+
+
+@dataclass(frozen=True)
+class Batched:
+    """An overridden gradient of many calls in one: that of one call, for each.
+
+    Args:
+        wide: arguments that have a value for each call. Every result has one, so that a cotangent belongs to one call.
+    """
+
+    single: Overridden
+    wide: frozenset[str]
+    kept: tuple[tuple[Expr, Operand], ...] = ()
+
+    @property
+    def wanted(self) -> tuple[str, ...]:
+        return self.single.wanted
+
+    @property
+    def forward(self) -> Op:
+        return batch(self.single.forward, self.wide | set(GradientNames.of(self.single.forward).results))
+
+    def backward(self, given: Sequence[int]) -> Op:
+        """The user's gradient for each call, added up for arguments that are the same for all."""
+        names = GradientNames.of(self.single.forward)
+        per_call = {*self.wide, *names.results.values(), *(names.arguments[n] for n in self.wide)}
+        common = {names.arguments[n] for n in self.wanted if n not in self.wide}
+        return batch(self.single.backward(given), frozenset(per_call), frozenset(common))
 
 
 def _sum_to(value: Value, like: Value) -> Value:

@@ -51,7 +51,8 @@ def train(op: Op, wanted: tuple[str, ...]) -> Training:
         if reduce.name in op_reduces:
             shape = tuple(sorted(axes[reduce.name], key=axis_order))
             kept.append((reduce.ref, Operand(reduce.name, reduce.expr.dtype, shape)))
-            extra.append(Output(reduce.name, reduce.ref, reduce.expr.dtype, shape))
+            if reduce.name not in {o.name for o in op.outputs}:  # a forward that keeps is differentiated under vmap
+                extra.append(Output(reduce.name, reduce.ref, reduce.expr.dtype, shape))
     choice = _best_cut(op, _reading_kept(backward, kept), axes)
     if choice is not None:
         expr, operand, is_output = choice

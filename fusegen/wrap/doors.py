@@ -44,8 +44,6 @@ def enter(op: str, values: dict[str, Any]) -> tuple[tensors.Framework, dict[str,
             op, given=given, expected="tensors of one framework, at least one",
             fix="convert them yourself, for example with torch.from_dlpack (no copy)" if found else "pass tensors",
         )  # fmt: skip
-    if names == {"torch"}:
-        check_no_tangent(op, list(values.values()))
     return next(iter(found.values())), values, lambda result: result
 
 
@@ -78,13 +76,19 @@ def _through_dlpack(
 
 
 def check_no_gradient(op: str, values: Sequence[Any]) -> None:
-    """``out=`` has no place in autograd's graph."""
+    """``out=`` has no place in autograd's graph, nor under torch.func's transforms."""
     import torch
+    from torch.autograd import forward_ad
 
-    if torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in values):
+    given = [value for value in values if isinstance(value, torch.Tensor)]
+    recorded = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in given)
+    dual = forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in given)
+    transformed = any(torch._C._functorch.is_functorch_wrapped_tensor(tensor) for tensor in given)
+    if recorded or dual or transformed:
+        what = "an argument that requires a gradient" if recorded else "a tensor of torch.func or of forward mode"
         raise DerivativeError(
-            f"{op}, out=", given="an argument that requires a gradient", expected="no gradients (as torch's out=)",
-            fix="call under torch.no_grad(), or without out=",
+            f"{op}, out=", given=what, expected="no derivatives (as torch's out=)",
+            fix="call under torch.no_grad(), or without out=" if recorded else "call without out=",
         )  # fmt: skip
 
 
@@ -103,19 +107,6 @@ def mark_written(outs: Sequence[Any], framework: tensors.Framework) -> None:
         import torch
 
         torch.autograd.graph.increment_version([out for out in outs if not out.is_inference()])
-
-
-def check_no_tangent(op: str, values: Sequence[Any]) -> None:
-    """Forward-mode derivatives would be lost without a word."""
-    from torch.autograd import forward_ad
-
-    if forward_ad._current_level >= 0 and any(
-        forward_ad.unpack_dual(v).tangent is not None for v in values if isinstance(v, sys.modules["torch"].Tensor)
-    ):
-        raise DerivativeError(
-            op, given="a dual tensor of torch.autograd.forward_ad", expected="reverse mode: ops have no jvp",
-            fix="use torch.autograd.grad, or unpack_dual(x).primal",
-        )  # fmt: skip
 
 
 def check_overlap(op: str, values: Mapping[str, Any], outs: Sequence[Any], framework: tensors.Framework) -> None:

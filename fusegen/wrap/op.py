@@ -62,8 +62,7 @@ class FusedOp:
         scalars: dict[str, Any] = {}
         for name, value in values.items():
             if framework.owns(value):
-                info = framework.info(name, value)
-                specs[name] = TensorSpec(info.dtype, info.shape)
+                specs[name] = TensorSpec(framework.dtype(name, value), tuple(value.shape))
             elif self.declaration.is_runtime_number(name, value):
                 specs[name] = self.declaration.scalar_spec(name, value)
                 scalars[name] = value
@@ -133,8 +132,7 @@ class FusedOp:
         framework = doors.framework_of(value)
         if framework is None:
             return value
-        info = framework.info(name, value)
-        return TensorSpec(info.dtype, info.shape)
+        return TensorSpec(framework.dtype(name, value), tuple(value.shape))
 
     def backward(self, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
         """The Op that computes the gradients of ``wanted`` (by default of every float tensor argument)."""

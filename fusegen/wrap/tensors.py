@@ -31,6 +31,7 @@ class Framework(Protocol):
     name: str
 
     def owns(self, value: Any) -> bool: ...
+    def dtype(self, name: str, value: Any) -> DType: ...
     def info(self, name: str, value: Any) -> TensorInfo: ...
     def pointer(self, value: Any) -> int: ...
     def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: str) -> Any: ...
@@ -65,7 +66,8 @@ class Torch:
     def owns(self, value: Any) -> bool:
         return isinstance(value, self.torch.Tensor)
 
-    def info(self, name: str, value: Any) -> TensorInfo:
+    def dtype(self, name: str, value: Any) -> DType:
+        """The dtype; an error for what no kernel could read. The tensor may be one without memory, as under vmap."""
         dtype = self.dtypes.get(value.dtype)
         if dtype is None:
             raise wrong_dtype(name, f"a tensor of {value.dtype}")
@@ -80,6 +82,10 @@ class Torch:
             raise wrong_dtype(name, "a tensor with a lazy negation (the imaginary part of a conjugate)")
         if value.is_nested:
             raise wrong_dtype(name, "a nested tensor")
+        return dtype
+
+    def info(self, name: str, value: Any) -> TensorInfo:
+        dtype = self.dtype(name, value)
         address = self._address(name, value)
         return TensorInfo(tuple(value.shape), value.stride(), dtype, address % 16, _device_text(value.device))
 
@@ -130,10 +136,14 @@ class NumPy:
     def owns(self, value: Any) -> bool:
         return isinstance(value, self.numpy.ndarray)
 
-    def info(self, name: str, value: Any) -> TensorInfo:
+    def dtype(self, name: str, value: Any) -> DType:
         dtype = dtypes.BY_NAME.get(value.dtype.name)
         if dtype is None or not value.dtype.isnative:
             raise wrong_dtype(name, f"an array of {value.dtype}")
+        return dtype
+
+    def info(self, name: str, value: Any) -> TensorInfo:
+        dtype = self.dtype(name, value)
         if any(stride % value.itemsize for stride in value.strides):
             raise wrong_dtype(name, f"an array with strides {value.strides}, no multiples of {value.itemsize} bytes")
         strides = tuple(stride // value.itemsize for stride in value.strides)
@@ -175,10 +185,14 @@ class CuPy:
     def owns(self, value: Any) -> bool:
         return isinstance(value, self.cupy.ndarray)
 
-    def info(self, name: str, value: Any) -> TensorInfo:
+    def dtype(self, name: str, value: Any) -> DType:
         dtype = dtypes.BY_NAME.get(value.dtype.name)
         if dtype is None:
             raise wrong_dtype(name, f"an array of {value.dtype}")
+        return dtype
+
+    def info(self, name: str, value: Any) -> TensorInfo:
+        dtype = self.dtype(name, value)
         strides = tuple(stride // value.itemsize for stride in value.strides)
         return TensorInfo(value.shape, strides, dtype, value.data.ptr % 16, f"cuda:{value.device.id}")
 

@@ -5,16 +5,23 @@ The backward is an Op like any other and runs through the same node, so that its
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import prod
 from typing import Any
 
 import torch
+from torch._C import _functorch
+from torch._functorch.utils import unwrap_dead_wrappers
+from torch.autograd import forward_ad
 
 from fusegen import pipeline
 from fusegen.core.ir import Call, Expr, Op, refs
+from fusegen.derive.batch import batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames
+from fusegen.derive.override import Batched
+from fusegen.derive.tangent import tangent, tangent_names
 from fusegen.derive.training import Training
 from fusegen.wrap import tensors
 from fusegen.wrap.run import Runner
@@ -22,42 +29,67 @@ from fusegen.wrap.run import Runner
 
 @dataclass
 class Differentiable:
-    """An Op with everything autograd needs, for one set of hints (see ``Runner``)."""
+    """An Op with everything autograd needs, for one set of hints (see ``Runner``).
+
+    Args:
+        override: for an op and names of arguments, what stands in for their derived gradient (derive/override).
+    """
 
     runner: Runner
-    override: Any = None
+    override: Callable[[Op, tuple[str, ...]], Any] | None = None
     trained: dict[tuple[str, ...], _Trained] = field(default_factory=dict)
 
     def __call__(self, values: Mapping[str, Any], scalars: Mapping[str, Any]) -> list[Any]:
-        """Results of the op; recorded by autograd where it is on and an argument requires a gradient."""
+        """Results of the op; recorded by autograd and seen by torch.func where these are on."""
         names = self.runner.arguments
         given = [values[name] for name in names]
-        if not torch.is_grad_enabled() or not any(t.requires_grad for t in given):
+        transformed = torch._C._are_functorch_transforms_active()
+        if transformed:
+            wanted = tuple(n for n, t in zip(names, given, strict=True) if _requires_grad_somewhere(t))
+        elif torch.is_grad_enabled():
+            wanted = tuple(n for n, t in zip(names, given, strict=True) if t.requires_grad)
+        else:
+            wanted = ()
+        if not (transformed or wanted or forward_ad._current_level >= 0):
             return self.runner(values, scalars, tensors.torch())
-        wanted = tuple(n for n, t in zip(names, given, strict=True) if t.requires_grad)
         trained = self.trained.get(wanted)
         if trained is None:
             trained = self.trained[wanted] = self._train(wanted)
-        results = _Node.apply(trained, scalars, *given)  # type: ignore[no-untyped-call]
+        results = (_Node.apply if transformed else _apply)(trained, scalars, *given)  # type: ignore[no-untyped-call]
         return list(results[: trained.public])
 
     def _train(self, wanted: tuple[str, ...]) -> _Trained:
-        if self.override is not None:
-            training = self.override(self.runner.op, wanted)
+        op = self.runner.op
+        if not wanted:
+            training: Any = Training(op, len(op.outputs), (), ())
+        elif self.override is not None:
+            training = self.override(op, wanted)
         else:
-            training = pipeline.train_op(self.runner.op, wanted)
+            training = pipeline.train_op(op, wanted)
         runner = Runner(training.forward, self.runner.sizes, self.runner.like)
-        return _Trained(training, runner, _packed_count(self.runner.op))
+        return _Trained(training, runner, len(_result_names(op)), self.override)
+
+
+def _requires_grad_somewhere(tensor: Any) -> bool:
+    """Whether a gradient may be asked for at some level of torch.func's transforms."""
+    while not tensor.requires_grad:
+        if not _functorch.is_functorch_wrapped_tensor(tensor):
+            return False
+        tensor = _functorch.get_unwrapped(tensor)
+    return bool(tensor.is_floating_point())
 
 
 @dataclass
 class _Trained:
     """An op together with the forward that keeps what its backward will read."""
 
-    training: Training
+    training: Any
     forward: Runner
     public: int
+    override: Callable[[Op, tuple[str, ...]], Any] | None = None
     backwards: dict[Any, Differentiable] = field(default_factory=dict)
+    tangents: dict[Any, Differentiable] = field(default_factory=dict)
+    batches: dict[Any, Differentiable] = field(default_factory=dict)
 
     @cached_property
     def names(self) -> list[str]:
@@ -72,6 +104,8 @@ class _Trained:
     @cached_property
     def saved(self) -> tuple[list[str], list[int]]:
         """Arguments and results (by position) that the backward reads."""
+        if not self.training.wanted:
+            return [], []
         op = self.training.forward
         names = _result_names(op)
         floats = [i for i, o in enumerate(op.outputs) if o.dtype.is_float]
@@ -81,23 +115,71 @@ class _Trained:
         arguments = [n for n in dict.fromkeys(reads) if n in own and n not in kept]
         return arguments, [names.index(n) for n in dict.fromkeys(reads) if n in kept]
 
-    def backward(self, given: tuple[int, ...], layout: Any, sizes: Mapping[str, int]) -> Differentiable:
-        """The backward for the results (by position) that have a cotangent."""
-        key = (given, layout, tuple(sizes.items()))
+    def backward(
+        self, given: tuple[int, ...], wanted: frozenset[str], layout: Any, sizes: Mapping[str, int]
+    ) -> Differentiable:
+        """The backward for the results (by position) that have a cotangent, and the gradients that are needed."""
+        key = (given, wanted, layout, tuple(sizes.items()))
         if key not in self.backwards:
-            if len(self.backwards) > 1024:
-                self.backwards.clear()
             names = _result_names(self.training.forward)
             chosen = {names[i] for i in given}
             positions = [i for i, o in enumerate(self.training.forward.outputs) if _base(o) in chosen]
             op = pipeline.backward_op(self.training, positions)
             like = {self.gradients.arguments[name]: (shape, strides) for name, shape, strides in layout}
-            reached = {self.gradients.arguments[name] for name in _reached(self.training.forward, positions)}
-            lean = _lean(op, reached)
+            reached = _reached(self.training.forward, positions) & wanted
+            lean = _lean(op, {self.gradients.arguments[name] for name in reached})
             if not lean.operands:  # a gradient of zeros reads nothing; a cotangent still says on which device
                 lean = replace(lean, operands=(self.gradients.cotangent(self.training.forward.outputs[positions[0]]),))
-            self.backwards[key] = Differentiable(Runner(lean, sizes, like))
+            _bounded(self.backwards)[key] = Differentiable(Runner(lean, sizes, like))
         return self.backwards[key]
+
+    @cached_property
+    def tangent_names(self) -> GradientNames:
+        """What the forward-mode derivative calls the tangents of the forward's results and arguments."""
+        return tangent_names(self.training.forward)
+
+    def tangent(self, given: tuple[str, ...], sizes: Mapping[str, int]) -> Differentiable:
+        """The tangents of all float results, given those of these arguments."""
+        key = (given, tuple(sizes.items()))
+        if key not in self.tangents:
+            op = self.training.forward
+            if self.override is None:
+                found = pipeline.tangent_op(op, given)
+            else:
+                found = tangent(op, self.override(op, given).backward(range(len(op.outputs))))
+            read = _read_operands(found)
+            if not read:  # as above
+                read = [o for o in found.operands if _base(o) in self.tangent_names.arguments.values()][:1]
+            _bounded(self.tangents)[key] = Differentiable(Runner(replace(found, operands=tuple(read)), sizes))
+        return self.tangents[key]
+
+    def batched(self, wide: frozenset[str], count: int) -> Differentiable:
+        """``count`` calls in one, of which the arguments ``wide`` have a value each."""
+        key = (wide, count if self.forward.like else None)
+        if key not in self.batches:
+            op, override = self.forward.op, self.override
+            if override is not None:
+                single = override
+
+                def override(_: Op, wanted: tuple[str, ...]) -> Any:
+                    return Batched(single(op, wanted), wide)
+
+                made = Batched(single(op, ()), wide).forward
+            else:
+                made = batch(op, wide)
+            like = {
+                name: ((count, *shape), (prod(shape), *strides)) if is_wide(made)[name] else (shape, strides)
+                for name, (shape, strides) in self.forward.like.items()
+            }
+            runner = Runner(made, shifted_sizes(self.forward.sizes), like)
+            _bounded(self.batches)[key] = Differentiable(runner, override)
+        return self.batches[key]
+
+
+def _bounded(cache: dict[Any, Differentiable]) -> dict[Any, Differentiable]:
+    if len(cache) > 1024:
+        cache.clear()
+    return cache
 
 
 def _base(thing: Any) -> str:
@@ -106,10 +188,6 @@ def _base(thing: Any) -> str:
 
 def _result_names(op: Op) -> list[str]:
     return list(dict.fromkeys(_base(o) for o in op.outputs))
-
-
-def _packed_count(op: Op) -> int:
-    return len(_result_names(op))
 
 
 def _read_operands(op: Op) -> list[Any]:
@@ -156,35 +234,73 @@ def _axis_sizes(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
 
 
 class _Node(torch.autograd.Function):
-    """forward(trained, scalars, *arguments) -> results, those kept for the backward last."""
+    """forward(trained, scalars, *arguments) -> results, those kept for the backward last.
+
+    Each level of torch.func's transforms calls this once, with what tensors are at that level.
+    """
 
     @staticmethod
-    def forward(ctx: Any, trained: _Trained, scalars: Mapping[str, Any], *arguments: Any) -> tuple[Any, ...]:
+    def forward(trained: _Trained, scalars: Mapping[str, Any], *arguments: Any) -> tuple[Any, ...]:
+        runner = trained.forward
+        return tuple(runner(dict(zip(runner.arguments, arguments, strict=True)), scalars, tensors.torch()))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        trained, scalars, *arguments = inputs
         runner = trained.forward
         values = dict(zip(runner.arguments, arguments, strict=True))
-        results = runner(values, scalars, tensors.torch())
         names, positions = trained.saved
         ctx.trained, ctx.scalars, ctx.saved_names = trained, scalars, names
-        ctx.save_for_backward(*[values[n] for n in names], *[results[i] for i in positions])
+        ctx.save_for_backward(*[values[n] for n in names], *[output[i] for i in positions])
+        if forward_ad._current_level >= 0:
+            ctx.save_for_forward(*arguments)  # what jvp gets as saved_tensors
         ctx.kept_names = [trained.names[i] for i in positions]
         ctx.layout = tuple((n, tuple(values[n].shape), values[n].stride()) for n in trained.training.wanted)
         ctx.sizes = {**runner.sizes, **_axis_sizes(runner.op, {n: v.shape for n, v in values.items()})}
-        ctx.mark_non_differentiable(*[r for r in results if not r.is_floating_point()])
+        ctx.mark_non_differentiable(*[r for r in output if not r.is_floating_point()])
         ctx.set_materialize_grads(False)
-        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         trained: _Trained = ctx.trained
-        names = trained.names
-        given = tuple(i for i, c in enumerate(cotangents) if c is not None)
         arguments = trained.forward.arguments
+        given = tuple(i for i, c in enumerate(cotangents) if c is not None)
+        needed = frozenset(n for n, needs in zip(arguments, ctx.needs_input_grad[2:], strict=True) if needs)
         if not given:
             return (None, None, *[None] * len(arguments))
-        backward = trained.backward(given, ctx.layout, ctx.sizes)
+        backward = trained.backward(given, needed, ctx.layout, ctx.sizes)
         if not backward.runner.op.outputs:
             return (None, None, *[None] * len(arguments))
-        values = dict(zip((*ctx.saved_names, *ctx.kept_names), ctx.saved_tensors, strict=True))
-        values.update({trained.gradients.results[names[i]]: cotangents[i] for i in given})
+        # What torch.func.vjp saved belongs to a level that may be over by now.
+        saved = unwrap_dead_wrappers(ctx.saved_tensors)
+        values = dict(zip((*ctx.saved_names, *ctx.kept_names), saved, strict=True))
+        values.update({trained.gradients.results[trained.names[i]]: cotangents[i] for i in given})
         found = dict(zip(_result_names(backward.runner.op), backward(values, ctx.scalars), strict=True))
         return (None, None, *[found.get(trained.gradients.arguments[name]) for name in arguments])
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+        trained: _Trained = ctx.trained
+        names = trained.forward.arguments
+        along = {n: t for n, t in zip(names, tangents[2:], strict=True) if t is not None}
+        op = trained.training.forward
+        if not any(output.dtype.is_float for output in op.outputs):
+            return (None,) * len(trained.names)
+        tangent = trained.tangent(tuple(along), ctx.sizes)
+        values = dict(zip(names, ctx.saved_tensors, strict=True))
+        values.update({trained.tangent_names.arguments[name]: t for name, t in along.items()})
+        found = dict(zip(_result_names(tangent.runner.op), tangent(values, ctx.scalars), strict=True))
+        return tuple(found.get(trained.tangent_names.results[name]) for name in trained.names)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: tuple[Any, ...], trained: _Trained, scalars: Any, *arguments: Any) -> tuple[Any, Any]:
+        names, dims = trained.forward.arguments, in_dims[2:]
+        wide = frozenset(n for n, d in zip(names, dims, strict=True) if d is not None)
+        values = {n: a if d is None else a.movedim(d, 0) for n, a, d in zip(names, arguments, dims, strict=True)}
+        calls = trained.batched(wide, info.batch_size)
+        has_calls = is_wide(calls.runner.op).values()
+        return tuple(calls(values, scalars)), tuple(0 if wide else None for wide in has_calls)
+
+
+# What torch.autograd.Function.apply does outside of torch.func's transforms, less ten microseconds of inspect.
+_apply = super(torch.autograd.Function, _Node).apply

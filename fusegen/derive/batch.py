@@ -1,0 +1,88 @@
+"""One more axis: the Op that computes many calls at once (vmap).
+
+The absence of an axis is broadcast, so an operand that is the same for all calls stays as it is, and so does a result
+that depends on no other operand. Nothing else changes: reductions remove the axes they removed before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
+from typing import TypeVar
+
+from fusegen.core.ir import Expr, Index, Op, Operand, Output, Reduce, Size, Statement, expr_axes, transform
+from fusegen.core.lets import safe_name
+
+T = TypeVar("T", bound=Operand | Output)
+NEW = "d0"
+
+
+def shifted(axis: str) -> str:
+    """The name of ``axis`` behind one more leading axis: d0 becomes d1."""
+    return f"d{int(axis.removeprefix('d')) + 1}"
+
+
+def shifted_sizes(sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes of axes, under the names that ``batch`` gives them."""
+    return {shifted(axis): size for axis, size in sizes.items()}
+
+
+@lru_cache(maxsize=1024)
+def batch(op: Op, wide: frozenset[str], summed: frozenset[str] = frozenset()) -> Op:
+    """Many calls of ``op`` in one.
+
+    Args:
+        wide: operands that have a value for each call, along a new leading dimension (a packed one by its own name);
+            and outputs that have one whatever they depend on.
+        summed: outputs that are added up over the calls: gradients of arguments that are the same for all.
+
+    Returns:
+        The Op in which these operands, and the outputs that depend on them, have the new dimension.
+    """
+    operands = tuple(_widened(o, wide) for o in op.operands)
+    op = replace(op, operands=operands, statements=tuple(map(_statement, op.statements)))
+    axes = op.axes_of()
+    outputs = [replace(o, expr=_expr(o.expr)) for o in op.outputs]
+    varying = {_base(o) for o in outputs if NEW in expr_axes(o.expr, axes)}
+    taken = {*axes, *(o.name for o in outputs)}
+    sums = []
+    for i, output in enumerate(outputs):
+        if _base(output) in summed & varying:
+            total = Reduce(safe_name(f"sum_{output.name}", taken), "sum", output.expr, (NEW,))
+            taken.add(total.name)
+            sums.append(total)
+            output = replace(output, expr=total.ref)
+        outputs[i] = _widened(output, (wide | varying) - summed)
+    return replace(op, statements=(*op.statements, *sums), outputs=tuple(outputs))
+
+
+def is_wide(op: Op) -> dict[str, bool]:
+    """Whether each result of an op that ``batch`` made has the new dimension (a packed one by its own name)."""
+    return {_base(o): o.shape[:1] == (NEW,) for o in op.outputs}
+
+
+def _base(thing: Operand | Output) -> str:
+    return thing.part.base if thing.part else thing.name
+
+
+def _widened(thing: T, wide: frozenset[str]) -> T:
+    shape = tuple(shifted(axis) if axis else None for axis in thing.shape)
+    if _base(thing) not in wide:
+        return replace(thing, shape=shape)
+    part = replace(thing.part, dim=thing.part.dim + 1) if thing.part else None
+    return replace(thing, shape=(NEW, *shape), part=part)
+
+
+def _statement(statement: Statement) -> Statement:
+    expr = _expr(statement.expr)
+    if isinstance(statement, Reduce):
+        return replace(statement, expr=expr, over=tuple(sorted(map(shifted, statement.over))))
+    return replace(statement, expr=expr)
+
+
+def _expr(root: Expr) -> Expr:
+    def rule(node: Expr) -> Expr:
+        return type(node)(shifted(node.axis)) if isinstance(node, (Size, Index)) else node
+
+    return transform([root], rule)[root]
