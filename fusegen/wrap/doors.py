@@ -75,6 +75,21 @@ def _through_dlpack(
     return framework, entered, importlib.import_module(home).from_dlpack
 
 
+def torch_function(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """What a tensor subclass, or a mode, makes of the call through ``__torch_function__``; NotImplemented: nothing."""
+    if "torch" not in sys.modules:
+        return NotImplemented
+    from torch import Tensor
+    from torch.overrides import handle_torch_function, has_torch_function
+
+    outs = kwargs.get("out")
+    given = (*args, *kwargs.values(), *(outs if isinstance(outs, (tuple, list)) else ()))
+    relevant = tuple(value for value in given if isinstance(value, Tensor))
+    if not relevant or not has_torch_function(relevant):
+        return NotImplemented
+    return handle_torch_function(op, relevant, *args, **kwargs)
+
+
 def check_no_gradient(op: str, values: Sequence[Any]) -> None:
     """``out=`` has no place in autograd's graph, nor under torch.func's transforms."""
     import torch

@@ -48,6 +48,9 @@ class FusedOp:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if is_symbolic(args, kwargs):
             return self.declaration.inline(args, kwargs)
+        taken = doors.torch_function(self, args, kwargs)
+        if taken is not NotImplemented:
+            return taken
         out = None if "out" in self.declaration.signature.parameters else kwargs.pop("out", None)
         values = self.declaration.bind(args, kwargs)
         framework, values, back = doors.enter(self.name, values)

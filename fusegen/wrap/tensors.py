@@ -82,6 +82,12 @@ class Torch:
             raise wrong_dtype(name, "a tensor with a lazy negation (the imaginary part of a conjugate)")
         if value.is_nested:
             raise wrong_dtype(name, "a nested tensor")
+        if self.torch._C._dispatch_keys(value).has("Python"):
+            raise DeviceError(
+                f"argument {name}", given=f"a {type(value).__name__}, whose class defines __torch_dispatch__",
+                expected="a plain tensor: reading its memory would bypass what the class does",
+                fix="unwrap it yourself, or define __torch_function__ for this op",
+            )  # fmt: skip
         return dtype
 
     def info(self, name: str, value: Any) -> TensorInfo:

@@ -17,6 +17,7 @@ from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import forward_ad
 
 from fusegen import pipeline
+from fusegen.core.errors import DeviceError
 from fusegen.core.ir import Call, Expr, Op, refs
 from fusegen.derive.batch import batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames
@@ -24,6 +25,7 @@ from fusegen.derive.override import Batched
 from fusegen.derive.tangent import tangent, tangent_names
 from fusegen.derive.training import Training
 from fusegen.wrap import tensors
+from fusegen.wrap.legacy_vmap import is_legacy_batched, legacy_vmap
 from fusegen.wrap.run import Runner
 
 
@@ -51,12 +53,20 @@ class Differentiable:
         else:
             wanted = ()
         if not (transformed or wanted or forward_ad._current_level >= 0):
-            return self.runner(values, scalars, tensors.torch())
-        trained = self.trained.get(wanted)
-        if trained is None:
-            trained = self.trained[wanted] = self._train(wanted)
+            try:
+                return self.runner(values, scalars, tensors.torch())
+            except DeviceError:
+                if not any(map(is_legacy_batched, given)):
+                    raise
+        trained = self.trained_for(wanted)
         results = (_Node.apply if transformed else _apply)(trained, scalars, *given)  # type: ignore[no-untyped-call]
         return list(results[: trained.public])
+
+    def trained_for(self, wanted: tuple[str, ...]) -> _Trained:
+        """The op, ready for gradients of ``wanted``."""
+        if wanted not in self.trained:
+            self.trained[wanted] = self._train(wanted)
+        return self.trained[wanted]
 
     def _train(self, wanted: tuple[str, ...]) -> _Trained:
         op = self.runner.op
@@ -167,8 +177,9 @@ class _Trained:
                 made = Batched(single(op, ()), wide).forward
             else:
                 made = batch(op, wide)
+            results = is_wide(made)
             like = {
-                name: ((count, *shape), (prod(shape), *strides)) if is_wide(made)[name] else (shape, strides)
+                name: ((count, *shape), (prod(shape), *strides)) if results.get(name) else (shape, strides)
                 for name, (shape, strides) in self.forward.like.items()
             }
             runner = Runner(made, shifted_sizes(self.forward.sizes), like)
@@ -241,8 +252,13 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def forward(trained: _Trained, scalars: Mapping[str, Any], *arguments: Any) -> tuple[Any, ...]:
-        runner = trained.forward
-        return tuple(runner(dict(zip(runner.arguments, arguments, strict=True)), scalars, tensors.torch()))
+        values = dict(zip(trained.forward.arguments, arguments, strict=True))
+        try:
+            return tuple(trained.forward(values, scalars, tensors.torch()))
+        except DeviceError:
+            if not any(map(is_legacy_batched, arguments)):
+                raise
+            return tuple(legacy_vmap(trained.batched, values, scalars))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
