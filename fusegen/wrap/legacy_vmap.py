@@ -1,7 +1,7 @@
 """The vmap that torch had before torch.func, and still uses: torch.autograd.grad(is_grads_batched=True),
 torch.autograd.functional with vectorize=True, gradcheck(check_batched_grad=True).
 
-It asks no autograd.Function what to do: an op meets its tensors, which have no memory, where it would launch.
+It asks no autograd.Function what to do, and autograd records what happens below it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,12 @@ from typing import Any
 import torch
 
 from fusegen.derive.batch import is_wide
-from fusegen.wrap import tensors
+
+
+def legacy_level() -> int:
+    """How many of these are nested here; 0 for none."""
+    torch._C._vmapmode_increment_nesting()
+    return torch._C._vmapmode_decrement_nesting()
 
 
 def is_legacy_batched(tensor: Any) -> bool:
@@ -28,8 +33,7 @@ def legacy_vmap(
     Args:
         batched: from names of arguments and the number of calls the op that makes these in one (wrap/torch_op).
     """
-    torch._C._vmapmode_increment_nesting()
-    return _at_level(batched, values, scalars, torch._C._vmapmode_decrement_nesting())
+    return _at_level(batched, values, scalars, legacy_level())
 
 
 def _at_level(
@@ -43,6 +47,6 @@ def _at_level(
     if level > 1 and any(map(is_legacy_batched, inner.values())):
         results = _at_level(calls.trained_for(()).batched, inner, scalars, level - 1)
     else:
-        results = calls.runner(inner, scalars, tensors.torch())
+        results = calls(inner, scalars)
     marks = is_wide(calls.runner.op).values()
     return [torch._add_batch_dim(t, 0, level) if mark else t for t, mark in zip(results, marks, strict=True)]

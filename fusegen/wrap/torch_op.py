@@ -17,7 +17,6 @@ from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import forward_ad
 
 from fusegen import pipeline
-from fusegen.core.errors import DeviceError
 from fusegen.core.ir import Call, Expr, Op, refs
 from fusegen.derive.batch import batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames
@@ -25,7 +24,7 @@ from fusegen.derive.override import Batched
 from fusegen.derive.tangent import tangent, tangent_names
 from fusegen.derive.training import Training
 from fusegen.wrap import tensors
-from fusegen.wrap.legacy_vmap import is_legacy_batched, legacy_vmap
+from fusegen.wrap.legacy_vmap import is_legacy_batched, legacy_level, legacy_vmap
 from fusegen.wrap.run import Runner
 
 
@@ -52,12 +51,10 @@ class Differentiable:
             wanted = tuple(n for n, t in zip(names, given, strict=True) if t.requires_grad)
         else:
             wanted = ()
+        if not transformed and legacy_level() and any(map(is_legacy_batched, given)):
+            return legacy_vmap(self.trained_for(()).batched, dict(zip(names, given, strict=True)), scalars)
         if not (transformed or wanted or forward_ad._current_level >= 0):
-            try:
-                return self.runner(values, scalars, tensors.torch())
-            except DeviceError:
-                if not any(map(is_legacy_batched, given)):
-                    raise
+            return self.runner(values, scalars, tensors.torch())
         trained = self.trained_for(wanted)
         results = (_Node.apply if transformed else _apply)(trained, scalars, *given)  # type: ignore[no-untyped-call]
         return list(results[: trained.public])
@@ -253,12 +250,7 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def forward(trained: _Trained, scalars: Mapping[str, Any], *arguments: Any) -> tuple[Any, ...]:
         values = dict(zip(trained.forward.arguments, arguments, strict=True))
-        try:
-            return tuple(trained.forward(values, scalars, tensors.torch()))
-        except DeviceError:
-            if not any(map(is_legacy_batched, arguments)):
-                raise
-            return tuple(legacy_vmap(trained.batched, values, scalars))
+        return tuple(trained.forward(values, scalars, tensors.torch()))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
