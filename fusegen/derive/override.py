@@ -83,7 +83,7 @@ class Batched:
         wide: arguments that have a value for each call. Every result has one, so that a cotangent belongs to one call.
     """
 
-    single: Overridden
+    single: Overridden | Batched
     wide: frozenset[str]
     kept: tuple[tuple[Expr, Operand], ...] = ()
 

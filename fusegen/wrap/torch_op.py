@@ -5,11 +5,11 @@ The backward is an Op like any other and runs through the same node, so that its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch._C import _functorch
@@ -26,6 +26,8 @@ from fusegen.derive.training import Training
 from fusegen.wrap import tensors
 from fusegen.wrap.legacy_vmap import is_legacy_batched, legacy_level, legacy_vmap
 from fusegen.wrap.run import Runner
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -74,7 +76,7 @@ class Differentiable:
         else:
             training = pipeline.train_op(op, wanted)
         runner = Runner(training.forward, self.runner.sizes, self.runner.like)
-        return _Trained(training, runner, len(_result_names(op)), self.override)
+        return _Trained(training, runner, len(result_names(op)), self.override)
 
 
 def _requires_grad_somewhere(tensor: Any) -> bool:
@@ -94,14 +96,13 @@ class _Trained:
     forward: Runner
     public: int
     override: Callable[[Op, tuple[str, ...]], Any] | None = None
-    backwards: dict[Any, Differentiable] = field(default_factory=dict)
-    tangents: dict[Any, Differentiable] = field(default_factory=dict)
-    batches: dict[Any, Differentiable] = field(default_factory=dict)
+    calls: dict[Any, Differentiable] = field(default_factory=dict)
+    ops: dict[Any, Op] = field(default_factory=dict)
 
     @cached_property
     def names(self) -> list[str]:
         """Names of the forward's results, in order."""
-        return _result_names(self.training.forward)
+        return result_names(self.training.forward)
 
     @cached_property
     def gradients(self) -> GradientNames:
@@ -111,34 +112,19 @@ class _Trained:
     @cached_property
     def saved(self) -> tuple[list[str], list[int]]:
         """Arguments and results (by position) that the backward reads."""
-        if not self.training.wanted:
-            return [], []
-        op = self.training.forward
-        names = _result_names(op)
-        floats = [i for i, o in enumerate(op.outputs) if o.dtype.is_float]
-        reads = [o.part.base if o.part else o.name for o in _read_operands(pipeline.backward_op(self.training, floats))]
-        own = set(self.forward.arguments)
-        kept = {operand.name for _, operand in self.training.kept}
-        arguments = [n for n in dict.fromkeys(reads) if n in own and n not in kept]
-        return arguments, [names.index(n) for n in dict.fromkeys(reads) if n in kept]
+        return saved_by(self.training, self.forward.arguments) if self.training.wanted else ([], [])
 
     def backward(
         self, given: tuple[int, ...], wanted: frozenset[str], layout: Any, sizes: Mapping[str, int]
     ) -> Differentiable:
         """The backward for the results (by position) that have a cotangent, and the gradients that are needed."""
-        key = (given, wanted, layout, tuple(sizes.items()))
-        if key not in self.backwards:
-            names = _result_names(self.training.forward)
-            chosen = {names[i] for i in given}
-            positions = [i for i, o in enumerate(self.training.forward.outputs) if _base(o) in chosen]
-            op = pipeline.backward_op(self.training, positions)
-            like = {self.gradients.arguments[name]: (shape, strides) for name, shape, strides in layout}
-            reached = _reached(self.training.forward, positions) & wanted
-            lean = _lean(op, {self.gradients.arguments[name] for name in reached})
-            if not lean.operands:  # a gradient of zeros reads nothing; a cotangent still says on which device
-                lean = replace(lean, operands=(self.gradients.cotangent(self.training.forward.outputs[positions[0]]),))
-            _bounded(self.backwards)[key] = Differentiable(Runner(lean, sizes, like))
-        return self.backwards[key]
+        like = {self.gradients.arguments[name]: (shape, strides) for name, shape, strides in layout}
+
+        def make() -> Differentiable:
+            lean = _remembered(self.ops, (given, wanted), lambda: lean_backward(self.training, given, wanted))
+            return Differentiable(Runner(lean, sizes, like))
+
+        return _remembered(self.calls, ("backward", given, wanted, layout, tuple(sizes.items())), make)
 
     @cached_property
     def tangent_names(self) -> GradientNames:
@@ -147,54 +133,85 @@ class _Trained:
 
     def tangent(self, given: tuple[str, ...], sizes: Mapping[str, int]) -> Differentiable:
         """The tangents of all float results, given those of these arguments."""
-        key = (given, tuple(sizes.items()))
-        if key not in self.tangents:
-            op = self.training.forward
-            if self.override is None:
-                found = pipeline.tangent_op(op, given)
-            else:
-                found = tangent(op, self.override(op, given).backward(range(len(op.outputs))))
-            read = _read_operands(found)
-            if not read:  # as above
-                read = [o for o in found.operands if _base(o) in self.tangent_names.arguments.values()][:1]
-            _bounded(self.tangents)[key] = Differentiable(Runner(replace(found, operands=tuple(read)), sizes))
-        return self.tangents[key]
+
+        def make() -> Differentiable:
+            return Differentiable(Runner(_remembered(self.ops, given, lambda: self._tangent_op(given)), sizes))
+
+        return _remembered(self.calls, ("tangent", given, tuple(sizes.items())), make)
+
+    def _tangent_op(self, given: tuple[str, ...]) -> Op:
+        op = self.training.forward
+        if self.override is None:
+            found = pipeline.tangent_op(op, given)
+        else:
+            found = tangent(op, self.override(op, given).backward(range(len(op.outputs))))
+        own = [o for o in found.operands if _base(o) in self.tangent_names.arguments.values()]
+        return replace(found, operands=tuple(_read_operands(found) or own[:1]))  # one, to say on which device
 
     def batched(self, wide: frozenset[str], count: int) -> Differentiable:
         """``count`` calls in one, of which the arguments ``wide`` have a value each."""
-        key = (wide, count if self.forward.like else None)
-        if key not in self.batches:
-            op, override = self.forward.op, self.override
-            if override is not None:
-                single = override
 
-                def override(_: Op, wanted: tuple[str, ...]) -> Any:
-                    return Batched(single(op, wanted), wide)
-
-                made = Batched(single(op, ()), wide).forward
-            else:
-                made = batch(op, wide)
+        def make() -> Differentiable:
+            op, single = self.forward.op, self.override
+            override = None if single is None else lambda _, wanted: Batched(single(op, wanted), wide)
+            made = batch(op, wide) if override is None else override(op, ()).forward
             results = is_wide(made)
             like = {
                 name: ((count, *shape), (prod(shape), *strides)) if results.get(name) else (shape, strides)
                 for name, (shape, strides) in self.forward.like.items()
             }
-            runner = Runner(made, shifted_sizes(self.forward.sizes), like)
-            _bounded(self.batches)[key] = Differentiable(runner, override)
-        return self.batches[key]
+            return Differentiable(Runner(made, shifted_sizes(self.forward.sizes), like), override)
+
+        return _remembered(self.calls, ("batched", wide, count if self.forward.like else None), make)
 
 
-def _bounded(cache: dict[Any, Differentiable]) -> dict[Any, Differentiable]:
-    if len(cache) > 1024:
-        cache.clear()
-    return cache
+def _remembered(cache: dict[Any, T], key: Any, make: Callable[[], T]) -> T:
+    found = cache.get(key)
+    if found is None:
+        found = make()
+        if len(cache) > 1024:
+            cache.clear()
+        cache[key] = found
+    return found
+
+
+def saved_by(training: Training, arguments: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Arguments, and results of the forward by position, that the backward reads."""
+    op = training.forward
+    names = result_names(op)
+    floats = [i for i, o in enumerate(op.outputs) if o.dtype.is_float]
+    reads = [o.part.base if o.part else o.name for o in _read_operands(pipeline.backward_op(training, floats))]
+    kept = {operand.name for _, operand in training.kept}
+    own = set(arguments) - kept
+    saved = [n for n in dict.fromkeys(reads) if n in own]
+    return saved, [names.index(n) for n in dict.fromkeys(reads) if n in kept]
+
+
+def lean_backward(training: Training, given: Sequence[int], wanted: Iterable[str] | None = None) -> Op:
+    """The backward for the results (by position) that have a cotangent, with what it need not read or write left out.
+
+    ``wanted``: arguments whose gradients are needed; None: all that it was trained for.
+    """
+    names = result_names(training.forward)
+    chosen = {names[i] for i in given}
+    positions = [i for i, o in enumerate(training.forward.outputs) if _base(o) in chosen]
+    op = pipeline.backward_op(training, positions)
+    gradients = GradientNames.of(training.forward)
+    reached = _reached(training.forward, positions)
+    if wanted is not None:
+        reached &= set(wanted)
+    lean = _lean(op, {gradients.arguments[name] for name in reached})
+    if not lean.operands:  # a gradient of zeros reads nothing; a cotangent still says on which device
+        lean = replace(lean, operands=(gradients.cotangent(training.forward.outputs[positions[0]]),))
+    return lean
 
 
 def _base(thing: Any) -> str:
     return str(thing.part.base if thing.part else thing.name)
 
 
-def _result_names(op: Op) -> list[str]:
+def result_names(op: Op) -> list[str]:
+    """Names of an op's results, a packed one once."""
     return list(dict.fromkeys(_base(o) for o in op.outputs))
 
 
@@ -229,7 +246,7 @@ def _reached(op: Op, positions: Sequence[int]) -> set[str]:
     return found
 
 
-def _axis_sizes(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+def axis_sizes(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Sizes of the op's axes, from its arguments' shapes."""
     sizes: dict[str, int] = {}
     for operand in op.operands:
@@ -264,7 +281,7 @@ class _Node(torch.autograd.Function):
             ctx.save_for_forward(*arguments)  # what jvp gets as saved_tensors
         ctx.kept_names = [trained.names[i] for i in positions]
         ctx.layout = tuple((n, tuple(values[n].shape), values[n].stride()) for n in trained.training.wanted)
-        ctx.sizes = {**runner.sizes, **_axis_sizes(runner.op, {n: v.shape for n, v in values.items()})}
+        ctx.sizes = {**runner.sizes, **axis_sizes(runner.op, {n: v.shape for n, v in values.items()})}
         ctx.mark_non_differentiable(*[r for r in output if not r.is_floating_point()])
         ctx.set_materialize_grads(False)
 
@@ -283,7 +300,7 @@ class _Node(torch.autograd.Function):
         saved = unwrap_dead_wrappers(ctx.saved_tensors)
         values = dict(zip((*ctx.saved_names, *ctx.kept_names), saved, strict=True))
         values.update({trained.gradients.results[trained.names[i]]: cotangents[i] for i in given})
-        found = dict(zip(_result_names(backward.runner.op), backward(values, ctx.scalars), strict=True))
+        found = dict(zip(result_names(backward.runner.op), backward(values, ctx.scalars), strict=True))
         return (None, None, *[found.get(trained.gradients.arguments[name]) for name in arguments])
 
     @staticmethod
@@ -297,7 +314,7 @@ class _Node(torch.autograd.Function):
         tangent = trained.tangent(tuple(along), ctx.sizes)
         values = dict(zip(names, ctx.saved_tensors, strict=True))
         values.update({trained.tangent_names.arguments[name]: t for name, t in along.items()})
-        found = dict(zip(_result_names(tangent.runner.op), tangent(values, ctx.scalars), strict=True))
+        found = dict(zip(result_names(tangent.runner.op), tangent(values, ctx.scalars), strict=True))
         return tuple(found.get(trained.tangent_names.results[name]) for name in trained.names)
 
     @staticmethod
