@@ -13,7 +13,6 @@ from typing import Any, TypeVar
 
 import torch
 from torch._C import _functorch
-from torch._functorch.utils import unwrap_dead_wrappers
 from torch.autograd import forward_ad
 
 from fusegen import pipeline
@@ -45,7 +44,9 @@ class Differentiable:
     def __call__(self, values: Mapping[str, Any], scalars: Mapping[str, Any]) -> list[Any]:
         """Results of the op; recorded by autograd and seen by torch.func where these are on."""
         names = self.runner.arguments
-        given = [values[name] for name in names]
+        # A tensor may have outlived its level of torch.func's transforms: vjp's backward reads such.
+        given = [_functorch.unwrap_if_dead(values[name]) for name in names]
+        values = dict(zip(names, given, strict=True))
         transformed = torch._C._are_functorch_transforms_active()
         if transformed:
             wanted = tuple(n for n, t in zip(names, given, strict=True) if _requires_grad_somewhere(t))
@@ -54,7 +55,7 @@ class Differentiable:
         else:
             wanted = ()
         if not transformed and legacy_level() and any(map(is_legacy_batched, given)):
-            return legacy_vmap(self.trained_for(()).batched, dict(zip(names, given, strict=True)), scalars)
+            return legacy_vmap(self.trained_for(()).batched, values, scalars)
         if not (transformed or wanted or forward_ad._current_level >= 0):
             return self.runner(values, scalars, tensors.torch())
         trained = self.trained_for(wanted)
@@ -222,7 +223,14 @@ def _read_operands(op: Op) -> list[Any]:
 
 def _lean(op: Op, names: set[str]) -> Op:
     """Only the outputs called ``names``, and only operands that are read: sizes are handed over as numbers."""
-    op = replace(op, outputs=tuple(o for o in op.outputs if _base(o) in names))
+    outputs = tuple(o for o in op.outputs if _base(o) in names)
+    needed = {ref.name for output in outputs for ref in refs(output.expr)}
+    statements = []
+    for statement in reversed(op.statements):
+        if statement.name in needed:
+            needed |= {ref.name for ref in refs(statement.expr)}
+            statements.append(statement)
+    op = replace(op, outputs=outputs, statements=tuple(reversed(statements)))
     return replace(op, operands=tuple(_read_operands(op)))
 
 
@@ -296,9 +304,7 @@ class _Node(torch.autograd.Function):
         backward = trained.backward(given, needed, ctx.layout, ctx.sizes)
         if not backward.runner.op.outputs:
             return (None, None, *[None] * len(arguments))
-        # What torch.func.vjp saved belongs to a level that may be over by now.
-        saved = unwrap_dead_wrappers(ctx.saved_tensors)
-        values = dict(zip((*ctx.saved_names, *ctx.kept_names), saved, strict=True))
+        values = dict(zip((*ctx.saved_names, *ctx.kept_names), ctx.saved_tensors, strict=True))
         values.update({trained.gradients.results[trained.names[i]]: cotangents[i] for i in given})
         found = dict(zip(result_names(backward.runner.op), backward(values, ctx.scalars), strict=True))
         return (None, None, *[found.get(trained.gradients.arguments[name]) for name in arguments])
