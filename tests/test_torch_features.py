@@ -268,6 +268,24 @@ def test_subclasses_are_handled_as_torch_does() -> None:
         lerp(x.as_subclass(Opaque), x, 0.5)
 
 
+class Dispatching(torch.Tensor):
+    seen: list[str] = []  # noqa: RUF012
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+def test_no_kernel_reads_memory_behind_a_dispatching_subclass() -> None:
+    x = torch.Tensor._make_subclass(Dispatching, torch.randn(4, 3))
+    try:
+        lerp(x, torch.randn(4, 3), 0.5)
+        assert any("lerp" in name for name in Dispatching.seen)
+    except fg.DeviceError as error:
+        assert "__torch_dispatch__" in str(error)
+
+
 def test_function_modes_see_ops() -> None:
     seen = []
 

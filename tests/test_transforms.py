@@ -225,6 +225,9 @@ def test_tangents_read_as_a_person_would_write_them() -> None:
         "  out  t_out = t_x * (1 - w) + t_w * (y - x) + t_y * w : float64[D0, D1]"
     )
     assert not found.statements, "no sum: broadcasting is the absence of an axis in this direction too"
+    op = lerp.trace(draw(3), draw(2, 3), draw(3))
+    sizes = {o.name for o in tangent(op, gradient(op, ("x",))).operands}
+    assert sizes == {"t_x", "w", "y"}, "an axis of the result that nothing read has takes its size from an argument"
     alone = tangent(op, gradient(op, ("w",)))
     assert {ref.name for ref in refs(alone.outputs[0].expr)} == {"t_w", "x", "y"}
 
@@ -288,25 +291,31 @@ def test_tangents_in_half_precision_keep_dtype_and_memory_format() -> None:
     torch.testing.assert_close(along.double(), exact, rtol=1e-2, atol=1e-2)
 
 
+def test_per_sample_gradients_keep_the_memory_format() -> None:
+    x = torch.randn(6, 2, 3, 4, 5).transpose(2, 4)  # each of six is dense, dimensions 2, 1, 4, 3 slow to fast
+    gradients = vmap(grad(lambda x: fg.ops.silu(x).sum()))(x)
+    assert gradients.stride() == x.stride()
+
+
 # -- a gradient of one's own -----------------------------------------------------------------------------------------
 
 
 @fg.op
-def scaled(x, y, *, scale=2.0):  # type: ignore[no-untyped-def]
-    return scale * x * y, x + y
+def scaled(x, y, z, *, scale=2.0):  # type: ignore[no-untyped-def]
+    return scale * x * y, 5 * z
 
 
 @scaled.gradient
-def _(d_product, d_sum, x, y, scale):  # type: ignore[no-untyped-def]
-    return scale * d_product * y + d_sum, 3 * scale * d_product * x + d_sum  # three times too much by y
+def _(d_product, d_five, x, y, z, scale):  # type: ignore[no-untyped-def]
+    return scale * d_product * y, 3 * scale * d_product * x, 5 * d_five  # by y three times too much
 
 
 class Scaled(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(x: Any, y: Any) -> Any:
-        return 2 * x * y, x + y
+    def forward(x: Any, y: Any, z: Any) -> Any:
+        return 2 * x * y, 5 * z
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
@@ -314,29 +323,34 @@ class Scaled(torch.autograd.Function):
         ctx.save_for_forward(*inputs)
 
     @staticmethod
-    def backward(ctx: Any, d_product: Any, d_sum: Any) -> Any:
-        x, y = ctx.saved_tensors
-        return 2 * d_product * y + d_sum, (6 * d_product * x + d_sum).sum_to_size(y.shape)
+    def backward(ctx: Any, d_product: Any, d_five: Any) -> Any:
+        x, y, _ = ctx.saved_tensors
+        return 2 * d_product * y, (6 * d_product * x).sum_to_size(y.shape), 5 * d_five
 
     @staticmethod
-    def jvp(ctx: Any, t_x: Any, t_y: Any) -> Any:
-        x, y = ctx.saved_tensors
-        return 2 * t_x * y + 6 * x * t_y, t_x + t_y
+    def jvp(ctx: Any, t_x: Any, t_y: Any, t_z: Any) -> Any:
+        x, y, _ = ctx.saved_tensors
+        return 2 * t_x * y + 6 * x * t_y, 5 * t_z
 
 
+def total(results: Any) -> torch.Tensor:
+    return torch.stack([result.sin().sum() for result in results]).sum()
+
+
+ALL, CALLS = (0, 1, 2), (0, None, None)
 OVERRIDDEN: dict[str, Callable[[Function], Function]] = {
-    "jvp": lambda f: lambda x, y: jvp(f, (x[0], y), (x[0].cos(), y.cos())),
-    "vmap": lambda f: vmap(f, (0, None)),
-    "grad of vmap": lambda f: grad(lambda x, y: sum(t.sin().sum() for t in vmap(f, (0, None))(x, y)), BOTH),
-    "of one result": lambda f: grad(lambda x, y: vmap(f, (0, None))(x, y)[1].sin().sum(), BOTH),
-    "vmap of grad": lambda f: vmap(grad(lambda x, y: sum(t.sin().sum() for t in f(x, y)), BOTH), (0, None)),
-    "grad of nested vmap": lambda f: grad(lambda x, y: vmap(vmap(f, (0, None)), (0, None))(x, y)[0].sin().sum(), BOTH),
+    "jvp": lambda f: lambda x, *rest: jvp(f, (x[0], *rest), (x[0].cos(), *(t.cos() for t in rest))),
+    "vmap": lambda f: vmap(f, CALLS),
+    "grad of vmap": lambda f: grad(lambda *given: total(vmap(f, CALLS)(*given)), ALL),
+    "of one result": lambda f: grad(lambda *given: total(vmap(f, CALLS)(*given)[1:]), ALL),
+    "vmap of grad": lambda f: vmap(grad(lambda *given: total(f(*given)), ALL), CALLS),
+    "grad of nested vmap": lambda f: grad(lambda x, y, z: total(vmap(vmap(f, (0, None, 0)), CALLS)(x, y, z)), ALL),
 }
 
 
 @pytest.mark.parametrize("name", OVERRIDDEN)
 def test_transforms_use_the_declared_gradient(name: str) -> None:
-    arguments = draw(3, 2, 4), draw(4)
+    arguments = draw(3, 2, 4), draw(4), draw(2, 4)
     ours, theirs = (OVERRIDDEN[name](f)(*arguments) for f in (scaled, Scaled.apply))
     same(ours, theirs)
 
