@@ -8,9 +8,10 @@ Each stage is a function from one printable thing to the next; ``stages`` shows 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
+from typing import Any
 
 from fusegen.core.check import check_op
 from fusegen.core.ir import Op
@@ -120,8 +121,13 @@ def backward_op(training: Training, given: Sequence[int]) -> Op:
     return op_from_json(text)
 
 
-def tangent_op(op: Op, wanted: tuple[str, ...]) -> Op:
-    """The tangents of ``op``, given those of ``wanted``; the derivation is remembered between processes."""
+def tangent_op(op: Op, wanted: tuple[str, ...], override: Callable[[Op, tuple[str, ...]], Any] | None = None) -> Op:
+    """The tangents of ``op``, given those of ``wanted``; the derivation is remembered between processes.
+
+    ``override``: for an op and names of arguments, what stands in for their derived gradient (derive/override).
+    """
+    if override is not None:
+        return tangent(op, override(op, wanted).backward(range(len(op.outputs))))
     if not is_memorable(op):
         return tangent(op, gradient(op, wanted))
     parts = (op_to_json(op), *wanted)

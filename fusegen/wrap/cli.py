@@ -31,7 +31,7 @@ OpNames = Annotated[list[str] | None, typer.Argument(metavar="[OP ...]", help="a
 Shapes = Annotated[list[str] | None, typer.Option("--shape", metavar="NAME=16,3,244", help="size of each dimension")]
 Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="[NAME=]bf16", help="of one tensor, or of all")]
 Arguments = Annotated[list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="a number or option")]
-Which = Annotated[str, typer.Option("--which", metavar="PASS", help="forward, backward or double-backward")]
+Which = Annotated[str, typer.Option("--which", metavar="PASS", help="forward, backward, double-backward or tangent")]
 Arch = Annotated[str | None, typer.Option("--arch", metavar="sm_80,sm_90", help="GPU architectures to compile for")]
 
 

@@ -19,6 +19,7 @@ from fusegen.core.text import expr_text, op_text, reduce_text, shape_text
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
 from fusegen.derive.gradient import GradientNames
+from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer, Launch, Placement
@@ -29,7 +30,7 @@ from fusegen.wrap import doors
 from fusegen.wrap.run import is_dense, result_strides, row_major
 from fusegen.wrap.tensors import TensorInfo
 
-PASSES = ("forward", "backward", "double-backward")
+PASSES = ("forward", "backward", "double-backward", "tangent")
 
 
 class Inspected(Protocol):
@@ -125,9 +126,10 @@ def _strides(shape: tuple[int, ...], like: TensorInfo | None, arguments: Sequenc
 
 
 def passes(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], which: str = "forward") -> list[Pass]:
-    """The passes up to ``which``: the forward, the backward, the backward of the backward.
+    """The passes up to ``which``: the forward, the backward, the backward of the backward; or the forward and its
+    tangent, the pass of forward mode.
 
-    The gradients of those tensors are asked for that require one; of all float tensors where none does.
+    The derivatives by those tensors are asked for that require one; by all float tensors where none does.
 
     Raises:
         DerivativeError: there is nothing to differentiate, or no such pass.
@@ -140,6 +142,8 @@ def passes(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], whic
     infos = {name: info for name, value in values.items() if (info := _info(name, value)) is not None}
     asked = tuple(name for name, value in values.items() if getattr(value, "requires_grad", False))
     found = [Pass.of(op.trace(*args, **kwargs), infos, {}, {})]
+    if which == "tangent":
+        return [*found, tangent_of(found[0], op._override if op.declaration.gradient is not None else None, asked)]
     for depth in range(PASSES.index(which)):
         override = op._override if op.declaration.gradient is not None and depth == 0 else None
         found.append(backward_of(found[-1], override, asked if depth == 0 else ()))
@@ -162,20 +166,12 @@ def differentiable(op: Op) -> tuple[str, ...]:
 
 def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ()) -> Pass:
     """The backward that autograd would run after ``forward``, for every float result."""
-    op = forward.op
-    asked = tuple(wanted) or differentiable(op)
-    if not asked or not differentiable(op):
-        raise DerivativeError(
-            f"{op.name}, backward", given="no float argument, or no float result",
-            expected="a float on both ends: nothing else has a gradient", fix='ask for which="forward" only',
-        )  # fmt: skip
+    op, asked = forward.op, _asked(forward.op, wanted)
     training = override(op, asked) if override is not None else pipeline.train_op(op, asked)
     arguments = {name: forward.tensors[name] for name in map(_base, op.operands)}
     with_kept = Pass.of(training.forward, arguments, forward.layout.sizes, {})
     positions = [i for i, output in enumerate(op.outputs) if output.dtype.is_float]
-    backward = training.backward(positions)
-    read = {ref.name for item in (*backward.statements, *backward.outputs) for ref in refs(item.expr)}
-    backward = replace(backward, operands=tuple(o for o in backward.operands if o.name in read))
+    backward = _reading(training.backward(positions))
     given = {name: info for name, info in with_kept.tensors.items() if name in map(_base, backward.operands)}
     names = GradientNames.of(training.forward)
     given |= {names.results[_base(op.outputs[i])]: forward.tensors[_base(op.outputs[i])] for i in positions}
@@ -184,11 +180,37 @@ def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ())
     return replace(Pass.of(backward, given, forward.layout.sizes, like), kept=kept)
 
 
+def tangent_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ()) -> Pass:
+    """The pass of forward mode: tangents of every float result."""
+    op, asked = forward.op, _asked(forward.op, wanted)
+    names = tangent_names(op)
+    tangent = _reading(pipeline.tangent_op(op, asked, override))
+    given = {**forward.tensors, **{names.arguments[name]: forward.tensors[name] for name in asked}}
+    given = {name: given[name] for name in map(_base, tangent.operands)}
+    return Pass.of(tangent, given, forward.layout.sizes, {})
+
+
+def _asked(op: Op, wanted: Sequence[str]) -> tuple[str, ...]:
+    asked = tuple(wanted) or differentiable(op)
+    if not asked or not differentiable(op):
+        raise DerivativeError(
+            f"{op.name}, derivative", given="no float argument, or no float result",
+            expected="a float on both ends: nothing else has a derivative", fix='ask for which="forward" only',
+        )  # fmt: skip
+    return asked
+
+
+def _reading(op: Op) -> Op:
+    """``op`` without operands that it takes only sizes from."""
+    read = {ref.name for item in (*op.statements, *op.outputs) for ref in refs(item.expr)}
+    return replace(op, operands=tuple(o for o in op.operands if o.name in read))
+
+
 # -- text ------------------------------------------------------------------------------------------------------------
 
 
 def emit(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], which: str) -> str:
-    """The CUDA text of one pass: "forward", "backward" or "double-backward"."""
+    """The CUDA text of one pass: "forward", "backward", "double-backward" or "tangent"."""
     return passes(op, args, kwargs, which)[-1].text
 
 

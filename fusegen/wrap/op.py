@@ -149,6 +149,12 @@ class FusedOp:
             else gradient(op, tuple(wanted or floats))
         )
 
+    def tangent(self, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
+        """The Op that computes the results' tangents, given those of ``wanted`` (by default of every float tensor)."""
+        from fusegen.derive.tangent import tangent
+
+        return tangent(self.trace(*args, **kwargs), self.backward(*args, wanted=wanted, **kwargs))
+
     # -- overriding the gradient ----------------------------------------------------------------------------------
 
     def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -174,7 +180,7 @@ class FusedOp:
         return show(self, args, kwargs)
 
     def emit(self, *args: Any, which: str = "forward", **kwargs: Any) -> str:
-        """The CUDA text of one pass ("forward" or "backward") for these arguments."""
+        """The CUDA text of one pass ("forward", "backward", "double-backward", "tangent") for these arguments."""
         from fusegen.wrap.inspect import emit
 
         return emit(self, args, kwargs, which)

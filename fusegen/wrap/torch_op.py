@@ -20,7 +20,7 @@ from fusegen.core.ir import Call, Expr, Op, refs
 from fusegen.derive.batch import batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames
 from fusegen.derive.override import Batched
-from fusegen.derive.tangent import tangent, tangent_names
+from fusegen.derive.tangent import tangent_names
 from fusegen.derive.training import Training
 from fusegen.wrap import tensors
 from fusegen.wrap.legacy_vmap import is_legacy_batched, legacy_level, legacy_vmap
@@ -141,11 +141,7 @@ class _Trained:
         return _remembered(self.calls, ("tangent", given, tuple(sizes.items())), make)
 
     def _tangent_op(self, given: tuple[str, ...]) -> Op:
-        op = self.training.forward
-        if self.override is None:
-            found = pipeline.tangent_op(op, given)
-        else:
-            found = tangent(op, self.override(op, given).backward(range(len(op.outputs))))
+        found = pipeline.tangent_op(self.training.forward, given, self.override)
         own = [o for o in found.operands if _base(o) in self.tangent_names.arguments.values()]
         return replace(found, operands=tuple(_read_operands(found) or own[:1]))  # one, to say on which device
 
