@@ -39,7 +39,7 @@ class Differentiable:
 
     runner: Runner
     override: Callable[[Op, tuple[str, ...]], Any] | None = None
-    trained: dict[tuple[str, ...], _Trained] = field(default_factory=dict)
+    trained: dict[tuple[str, ...], Trained] = field(default_factory=dict)
 
     def __call__(self, values: Mapping[str, Any], scalars: Mapping[str, Any]) -> list[Any]:
         """Results of the op; recorded by autograd and seen by torch.func where these are on."""
@@ -62,13 +62,13 @@ class Differentiable:
         results = (_Node.apply if transformed else _apply)(trained, scalars, *given)  # type: ignore[no-untyped-call]
         return list(results[: trained.public])
 
-    def trained_for(self, wanted: tuple[str, ...]) -> _Trained:
+    def trained_for(self, wanted: tuple[str, ...]) -> Trained:
         """The op, ready for gradients of ``wanted``."""
         if wanted not in self.trained:
             self.trained[wanted] = self._train(wanted)
         return self.trained[wanted]
 
-    def _train(self, wanted: tuple[str, ...]) -> _Trained:
+    def _train(self, wanted: tuple[str, ...]) -> Trained:
         op = self.runner.op
         if not wanted:
             training: Any = Training(op, len(op.outputs), (), ())
@@ -77,7 +77,7 @@ class Differentiable:
         else:
             training = pipeline.train_op(op, wanted)
         runner = Runner(training.forward, self.runner.sizes, self.runner.like)
-        return _Trained(training, runner, len(result_names(op)), self.override)
+        return Trained(training, runner, len(result_names(op)), self.override)
 
 
 def _requires_grad_somewhere(tensor: Any) -> bool:
@@ -90,7 +90,7 @@ def _requires_grad_somewhere(tensor: Any) -> bool:
 
 
 @dataclass
-class _Trained:
+class Trained:
     """An op together with the forward that keeps what its backward will read."""
 
     training: Any
@@ -126,6 +126,37 @@ class _Trained:
             return Differentiable(Runner(lean, sizes, like))
 
         return _remembered(self.calls, ("backward", given, wanted, layout, tuple(sizes.items())), make)
+
+    def gradients_of(
+        self, saved: Sequence[Any], cotangents: Sequence[Any], layout: Any, shapes: Mapping[str, Sequence[int]],
+        scalars: Mapping[str, Any], needed: frozenset[str] | None = None,
+    ) -> list[Any]:  # fmt: skip
+        """A gradient, or None, for each of the forward's arguments.
+
+        Args:
+            saved: arguments and results that ``saved`` names, in order.
+            cotangents: one, or None, for each result.
+            layout: (name, shape, strides) of each argument whose gradient is wanted.
+            shapes: of all arguments by name.
+            needed: arguments whose gradients are needed now; None: all that are wanted.
+        """
+        names, arguments = self.names, self.forward.arguments
+        given = tuple(i for i, c in enumerate(cotangents) if c is not None)
+        if not given:
+            return [None] * len(arguments)
+        wanted = frozenset(self.training.wanted) if needed is None else needed
+        backward = self.backward(given, wanted, layout, self.sizes(shapes))
+        if not backward.runner.op.outputs:
+            return [None] * len(arguments)
+        read, positions = self.saved
+        values = dict(zip((*read, *(names[i] for i in positions)), saved, strict=True))
+        values.update({self.gradients.results[names[i]]: cotangents[i] for i in given})
+        found = dict(zip(result_names(backward.runner.op), backward(values, scalars), strict=True))
+        return [found.get(self.gradients.arguments[name]) for name in arguments]
+
+    def sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+        """Sizes of all axes, from the arguments' shapes."""
+        return {**self.forward.sizes, **axis_sizes(self.forward.op, shapes)}
 
     @cached_property
     def tangent_names(self) -> GradientNames:
@@ -269,58 +300,47 @@ class _Node(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(trained: _Trained, scalars: Mapping[str, Any], *arguments: Any) -> tuple[Any, ...]:
+    def forward(trained: Trained, scalars: Mapping[str, Any], *arguments: Any) -> tuple[Any, ...]:
         values = dict(zip(trained.forward.arguments, arguments, strict=True))
         return tuple(trained.forward(values, scalars, tensors.torch()))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         trained, scalars, *arguments = inputs
-        runner = trained.forward
-        values = dict(zip(runner.arguments, arguments, strict=True))
+        values = dict(zip(trained.forward.arguments, arguments, strict=True))
         names, positions = trained.saved
-        ctx.trained, ctx.scalars, ctx.saved_names = trained, scalars, names
+        ctx.trained, ctx.scalars = trained, scalars
         ctx.save_for_backward(*[values[n] for n in names], *[output[i] for i in positions])
         if forward_ad._current_level >= 0:
             ctx.save_for_forward(*arguments)  # what jvp gets as saved_tensors
-        ctx.kept_names = [trained.names[i] for i in positions]
         ctx.layout = tuple((n, tuple(values[n].shape), values[n].stride()) for n in trained.training.wanted)
-        ctx.sizes = {**runner.sizes, **axis_sizes(runner.op, {n: v.shape for n, v in values.items()})}
+        ctx.shapes = {n: v.shape for n, v in values.items()}
         ctx.mark_non_differentiable(*[r for r in output if not r.is_floating_point()])
         ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-        trained: _Trained = ctx.trained
-        arguments = trained.forward.arguments
-        given = tuple(i for i, c in enumerate(cotangents) if c is not None)
-        needed = frozenset(n for n, needs in zip(arguments, ctx.needs_input_grad[2:], strict=True) if needs)
-        if not given:
-            return (None, None, *[None] * len(arguments))
-        backward = trained.backward(given, needed, ctx.layout, ctx.sizes)
-        if not backward.runner.op.outputs:
-            return (None, None, *[None] * len(arguments))
-        values = dict(zip((*ctx.saved_names, *ctx.kept_names), ctx.saved_tensors, strict=True))
-        values.update({trained.gradients.results[trained.names[i]]: cotangents[i] for i in given})
-        found = dict(zip(result_names(backward.runner.op), backward(values, ctx.scalars), strict=True))
-        return (None, None, *[found.get(trained.gradients.arguments[name]) for name in arguments])
+        trained: Trained = ctx.trained
+        needed = (n for n, needs in zip(trained.forward.arguments, ctx.needs_input_grad[2:], strict=True) if needs)
+        saved, layout, shapes = ctx.saved_tensors, ctx.layout, ctx.shapes
+        return (None, None, *trained.gradients_of(saved, cotangents, layout, shapes, ctx.scalars, frozenset(needed)))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
-        trained: _Trained = ctx.trained
+        trained: Trained = ctx.trained
         names = trained.forward.arguments
         along = {n: t for n, t in zip(names, tangents[2:], strict=True) if t is not None}
         op = trained.training.forward
         if not any(output.dtype.is_float for output in op.outputs):
             return (None,) * len(trained.names)
-        tangent = trained.tangent(tuple(along), ctx.sizes)
+        tangent = trained.tangent(tuple(along), trained.sizes(ctx.shapes))
         values = dict(zip(names, ctx.saved_tensors, strict=True))
         values.update({trained.tangent_names.arguments[name]: t for name, t in along.items()})
         found = dict(zip(result_names(tangent.runner.op), tangent(values, ctx.scalars), strict=True))
         return tuple(found.get(trained.tangent_names.results[name]) for name in trained.names)
 
     @staticmethod
-    def vmap(info: Any, in_dims: tuple[Any, ...], trained: _Trained, scalars: Any, *arguments: Any) -> tuple[Any, Any]:
+    def vmap(info: Any, in_dims: tuple[Any, ...], trained: Trained, scalars: Any, *arguments: Any) -> tuple[Any, Any]:
         names, dims = trained.forward.arguments, in_dims[2:]
         wide = frozenset(n for n, d in zip(names, dims, strict=True) if d is not None)
         values = {n: a if d is None else a.movedim(d, 0) for n, a, d in zip(names, arguments, dims, strict=True)}
