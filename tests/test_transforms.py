@@ -283,6 +283,14 @@ def test_dual_tensors() -> None:
     same(norm(x.detach(), y), torch_norm(x.detach(), y))
 
 
+def test_a_tangent_of_zeros() -> None:
+    steps = fg.op(lambda x, y: (fg.floor(x), y + 1), name="steps")
+    x = draw(2, 3)
+    out, along = jvp(lambda x: steps(x, x.detach()), (x,), (x,))
+    same(along, (torch.zeros(2, 3, dtype=x.dtype), torch.zeros(2, 3, dtype=x.dtype)))
+    same(out[0], x.floor())
+
+
 def test_tangents_in_half_precision_keep_dtype_and_memory_format() -> None:
     x = torch.randn(2, 3, 4, 5, dtype=torch.bfloat16).to(memory_format=torch.channels_last)
     _, along = jvp(fg.ops.silu, (x,), (x,))

@@ -173,8 +173,8 @@ class Trained:
 
     def _tangent_op(self, given: tuple[str, ...]) -> Op:
         found = pipeline.tangent_op(self.training.forward, given, self.override)
-        own = [o for o in found.operands if _base(o) in self.tangent_names.arguments.values()]
-        return replace(found, operands=tuple(_read_operands(found) or own[:1]))  # one, to say on which device
+        some = self.training.forward.operands[:1]  # a tangent of zeros reads nothing; this still says on which device
+        return replace(found, operands=tuple(_read_operands(found)) or some)
 
     def batched(self, wide: frozenset[str], count: int) -> Differentiable:
         """``count`` calls in one, of which the arguments ``wide`` have a value each."""
