@@ -77,10 +77,8 @@ TRANSFORMS: dict[str, Callable[[Function], Function]] = {
     "jacrev of jacfwd": lambda f: jacrev(jacfwd(scalar(f), BOTH), BOTH),
     "jvp of jvp": lambda f: lambda x, w: jvp(lambda x: jvp(lambda x: f(x, w), (x,), (x.cos(),)), (x,), (x.sin(),)),
     "grad of grad": lambda f: grad(lambda x, w: grad(scalar(f))(x, w).sin().sum(), BOTH),
-    "jvp of grad": lambda f: lambda x, w: jvp(grad(scalar(f), BOTH), (x, w), (x.cos(), w.cos())),
     "vmap of grad": lambda f: vmap(grad(scalar(f), BOTH), (0, None)),
     "grad of vmap": lambda f: grad(lambda x, w: vmap(f, (0, None))(x, w).sin().sum(), BOTH),
-    "vmap of jvp": lambda f: vmap(lambda x, w: jvp(lambda w: f(x, w), (w,), (w.cos(),)), (0, None)),
 }
 
 
@@ -239,9 +237,7 @@ LIBRARY: dict[str, tuple[Function, Function, Any]] = {
     "logsumexp": (fg.ops.logsumexp, torch.logsumexp, lambda: (draw(4, 3), 1)),
     "softmax": (fg.ops.softmax, torch.softmax, lambda: (draw(4, 3), -1)),
     "layer_norm": (fg.ops.layer_norm, F.layer_norm, lambda: (draw(4, 3), (3,), draw(3), draw(3))),
-    "gelu": (fg.ops.gelu, F.gelu, lambda: (draw(4, 3),)),
     "cross_entropy": (fg.ops.cross_entropy, F.cross_entropy, lambda: (draw(4, 3), torch.tensor([0, 2, 1, 1]))),
-    "glu": (fg.ops.glu, F.glu, lambda: (draw(4, 6),)),
     "cell": (cell, torch_cell, lambda: (draw(4, 6), draw(4, 2))),
 }
 
