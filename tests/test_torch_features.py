@@ -109,6 +109,7 @@ def test_requires_grad_may_change_between_calls() -> None:
 
 
 def test_a_level_of_transforms_computes_only_its_own_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    op = fg.op(lambda x, y, w: x + w * (y - x), name="blend")
     x, y, w = leaves((4, 3), (4, 3), (4, 3))
     written: list[list[str]] = []
     original = Runner.__call__
@@ -118,9 +119,9 @@ def test_a_level_of_transforms_computes_only_its_own_gradients(monkeypatch: pyte
         return original(self, *arguments)
 
     monkeypatch.setattr(Runner, "__call__", watched)
-    inner = grad(lambda y: lerp(x, y, w).sum())(y.detach())
+    inner = grad(lambda y: op(x, y, w).sum())(y.detach())
     assert written[-1] == ["d_y"] and torch.equal(inner, w)
-    lerp(x, y, w).sum().backward()
+    op(x, y, w).sum().backward()
     assert written[-1] == ["d_x", "d_y", "d_w"]
 
 
