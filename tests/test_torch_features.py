@@ -12,6 +12,7 @@ import pytest
 import torch
 from torch.autograd import forward_ad
 from torch.func import grad, vjp
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
@@ -311,3 +312,12 @@ def test_tensors_that_outlive_their_transform() -> None:
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x, x)
     close(norm(dual, w), torch_norm(x, w))
+
+
+def test_a_launch_that_torch_would_not_record_is_refused() -> None:
+    x, w = leaves((4, 3), (3,))
+    out = norm(x, w)
+    walk = make_fx(lambda cotangent: torch.autograd.grad(out, x, cotangent, retain_graph=True)[0])
+    with pytest.raises(fg.DeviceError, match=r"norm, backward\n  given:    a launch while torch traces"):
+        walk(torch.ones_like(out))
+    assert torch.autograd.grad(out.sum(), x)[0].shape == x.shape

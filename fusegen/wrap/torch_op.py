@@ -13,9 +13,11 @@ from typing import Any, TypeVar
 
 import torch
 from torch._C import _functorch
+from torch._C import _TorchDispatchModeKey as _Mode
 from torch.autograd import forward_ad
 
 from fusegen import pipeline
+from fusegen.core.errors import DeviceError
 from fusegen.core.ir import Call, Expr, Op, refs
 from fusegen.derive.batch import batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames
@@ -43,6 +45,8 @@ class Differentiable:
 
     def __call__(self, values: Mapping[str, Any], scalars: Mapping[str, Any]) -> list[Any]:
         """Results of the op; recorded by autograd and seen by torch.func where these are on."""
+        if torch._C._len_torch_dispatch_stack():
+            _check_not_traced(self.runner.op)
         names = self.runner.arguments
         # A tensor may have outlived its level of torch.func's transforms: vjp's backward reads such.
         given = [_functorch.unwrap_if_dead(values[name]) for name in names]
@@ -78,6 +82,16 @@ class Differentiable:
             training = pipeline.train_op(op, wanted)
         runner = Runner(training.forward, self.runner.sizes, self.runner.like)
         return Trained(training, runner, len(result_names(op)), self.override)
+
+
+def _check_not_traced(op: Op) -> None:
+    """A launch leaves no trace: what make_fx or a fake mode records would lack it without a word."""
+    for key in (_Mode.PROXY, _Mode.FUNCTIONAL, _Mode.FAKE):
+        if torch._C._get_dispatch_mode(key) is not None:
+            raise DeviceError(
+                f"{op.name}, {op.label}", given=f"a launch while torch traces ({key.name.lower()} mode)",
+                expected="a call that torch runs", fix="trace the call and its backward together, or neither",
+            )  # fmt: skip
 
 
 def _requires_grad_somewhere(tensor: Any) -> bool:
