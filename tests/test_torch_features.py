@@ -276,7 +276,7 @@ class Dispatching(torch.Tensor):
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         cls.seen.append(str(func))
-        return func(*args, **(kwargs or {}))
+        return torch.zeros(4, 3)
 
 
 def test_no_kernel_reads_memory_behind_a_dispatching_subclass() -> None:

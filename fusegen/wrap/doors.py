@@ -77,7 +77,7 @@ def _through_dlpack(
 
 def torch_function(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a tensor subclass, or a mode, makes of the call through ``__torch_function__``; NotImplemented: nothing."""
-    if "torch" not in sys.modules:
+    if "torch" not in sys.modules or sys.modules["torch"].compiler.is_dynamo_compiling():
         return NotImplemented
     from torch import Tensor
     from torch.overrides import handle_torch_function, has_torch_function
