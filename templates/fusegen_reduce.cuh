@@ -40,7 +40,7 @@ template <typename T> struct Product {
 };
 
 // The sum of squared deviations from the mean. Elements come one by one (Welford's update), or twice where they are at
-// hand: see() all, settle(), take() all. States merge as Chan, Golub and LeVeque do it.
+// hand: see() and saw() all, settle(), take() all. States merge as Chan, Golub and LeVeque do it.
 // The mean is a number and what rounding took off it: far from zero, means differ by less than their last bit.
 template <typename T> struct Moments {
   T count = 0, mean = 0, rest = 0, deviation = 0;
@@ -50,10 +50,8 @@ template <typename T> struct Moments {
     move(divide_by_count(delta, count));
     deviation += delta * (x - mean - rest);
   }
-  FG_DEVICE void see(T x) {
-    count += 1;
-    mean += x;
-  }
+  FG_DEVICE void see(T x) { mean += x; }
+  FG_DEVICE void saw(int elements) { count += T(elements); }
   FG_DEVICE void settle() { mean = count == 0 ? T(0) : divide_by_count(mean, count); }
   FG_DEVICE void take(T x) {
     const T away = x - mean;

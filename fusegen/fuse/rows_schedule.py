@@ -59,9 +59,9 @@ WIDE, WIDE_SHARED = 256, 256
 WIDEST = 1024
 # The same where sums go from row to row with rows in shared memory, one block on each multiprocessor.
 WIDE_SWEEP = 512
-# Threads that go from row to row on each multiprocessor, and how many of those a large GPU has: in all, and for clusters
-# of more than two blocks by their size, because a cluster lies within a part of the chip. Fixed numbers, so that the
-# order of additions does not depend on the machine.
+# Threads that go from row to row on each multiprocessor, and how many of those a large GPU has: in all, and for
+# clusters of more than two blocks by their size, because a cluster lies within a part of the chip. Fixed numbers, so
+# that the order of additions does not depend on the machine.
 SWEEPING, MULTIPROCESSORS, CLUSTERED = 768, 132, {4: 120, 8: 120, 16: 112}
 # Blocks that take pieces of rows.
 PIECE_BLOCKS = 264

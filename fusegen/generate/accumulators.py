@@ -66,6 +66,11 @@ class Accumulator:
         """Whether its elements are better seen all before the first is taken."""
         return bool(BY_KIND[self.reduce.kind].partner)
 
+    @property
+    def counts(self) -> bool:
+        """Whether its state has the number of elements, which is told once for many."""
+        return self.reduce.kind == "squared_deviation"
+
     def combine(self, over: str, count: str) -> str:
         """The states of all threads that share the result; ``over`` is block or column."""
         how = f"fg::{over}_{'sum' if self.is_sum else 'merge'}<{count}>({self.variable})"

@@ -11,6 +11,7 @@ from fusegen.fuse.rows import RowKernel
 from fusegen.fuse.rows_schedule import kept_for_all, kept_in_registers
 from fusegen.generate.names import stem
 from fusegen.generate.view import View
+from fusegen.generate.wording import WIDTH
 
 
 @dataclass
@@ -51,10 +52,10 @@ class RowReads(View):
                 if plan.dynamic:
                     placed = [*self.shared, *self.ahead]
                     before = " + ".join(f"sizeof({stem(o.name)}_rows)" for o in placed[: placed.index(operand)])
-                    view["declarations"] += [
-                        f"using {name}_rows = {element}{extent};",
-                        f"{name}_rows& {name}_row = fg::dynamic_shared<{name}_rows>({before or 0});",
-                    ]
+                    view["declarations"].append(f"using {name}_rows = {element}{extent};")
+                    place, value = f"{name}_rows& {name}_row =", f"fg::dynamic_shared<{name}_rows>({before or 0});"
+                    fits = len(place) + len(value) + 1 + self.indent <= WIDTH
+                    view["declarations"] += [f"{place} {value}"] if fits else [place, f"    {value}"]
                 else:
                     view["declarations"] += [
                         f"using {name}_element = {element};",

@@ -173,6 +173,9 @@ class Rows(RowReads):
     def _stage(self, stage: Stage) -> dict[str, Any]:
         """The walks of a stage. Where nothing waits for it, everything else is done on the same walk."""
         kernel, partners = self.kernel, self._partners(stage)
+        moments = [r for r in stage.reduces if r.kind == "squared_deviation"]
+        if moments and self.schedule.cluster == 1 and not self.schedule.streamed and len(stage.reduces) <= 2:
+            return self._in_two_steps(stage, moments[0], next(iter(partners), f"{moments[0].name}_total"))
         picks = {r.name: pick for r in stage.reduces if (pick := self._pick(r)) and not kernel.pieces}
         accumulators = [Accumulator(r) for r in stage.reduces if r.name not in partners and r.name not in picks]
         coupled = [a for a in accumulators if a.is_coupled]
@@ -184,13 +187,16 @@ class Rows(RowReads):
             view = self._walk(stage.lets, [r for r in stage.reduces if r.name not in picks])
         texts = {a.name: self.printer.text(a.reduce.expr) for a in accumulators}
         held = {a.name: f"{a.name}_chunk" if self.schedule.streamed else a.variable for a in coupled}
+        counted = [held[a.name] for a in coupled if a.counts]
         view["inner"] += [
             f"{held[a.name]}.see({texts[a.name]});" if a in coupled else a.add(texts[a.name]) for a in accumulators
         ]
+        view["writes"] += [f"{name}.saw({self.schedule.vector});" for name in counted]
         once = [] if self.schedule.streamed else coupled
         view["edge"] += [
             f"{a.variable}.see({texts[a.name]});" if a in once else a.add(texts[a.name]) for a in accumulators
         ]
+        view["edge"] += [f"{a.variable}.saw(1);" for a in once if a.counts]
         again = None
         if coupled:
             take = "take_fast" if self.printer.half else "take"
@@ -212,6 +218,39 @@ class Rows(RowReads):
             + [line for pick in picks.values() for line in pick],
             "after": self.lets(stage.after),
         }
+
+    def _in_two_steps(self, stage: Stage, deviation: Reduce, total: str) -> dict[str, Any]:
+        """The sum, then squared deviations from the mean: two exchanges of numbers are less work than one of states.
+
+        Where more than half types depend on it, deviations also say what rounding took off the mean.
+        """
+        exact, ctype = not self.printer.half, deviation.expr.dtype.ctype
+        text, mean, rest = self.printer.text(deviation.expr), f"{deviation.name}_mean", f"{deviation.name}_rest"
+        first, again = self._walk(stage.lets, [deviation]), self._walk(stage.lets, [deviation])
+        self._each(first, [f"{total} += {text};"])
+        self._each(again, [
+            f"const {ctype} away = {text} - {mean};",
+            f"{deviation.name} += away * away;", *([f"{rest} += away;"] if exact else []),
+        ])  # fmt: skip
+        sums = [deviation.name, rest] if exact else [deviation.name]
+        return {
+            "accumulators": [f"{ctype} {total} = 0;"], "chunks": [], "merges": [],
+            "walk": first,
+            "settle": [
+                *self._exchange("sum", [total]),
+                f"const {ctype} {mean} = fg::divide_by_count({total}, {ctype}(n));",
+                *(f"{ctype} {name} = 0;" for name in sums),
+                *(["fg::read_again();"] if self.schedule.staged else []),
+            ],
+            "again": again,
+            "combine": [
+                *self._exchange("sum", sums),
+                *([
+                    f"{deviation.name} -= {rest} * fg::divide_by_count({rest}, {ctype}(n));", f"{total} += {rest};"
+                ] if exact else []),
+            ],
+            "after": self.lets(stage.after),
+        }  # fmt: skip
 
     def _pick(self, reduce: Reduce) -> list[str] | None:
         """A sum with one term, ``where(index == place, x, 0)``, as one access: the element at ``place``, if any."""
@@ -255,19 +294,20 @@ class Rows(RowReads):
 
     def _combine(self, accumulators: Sequence[Accumulator]) -> list[str]:
         """The states of the threads that share a row; states of one type share the exchange."""
-        plan = self.schedule
         types = list(dict.fromkeys(a.state_type for a in accumulators))
         lines = []
         for state_type in types:
             own = [a for a in accumulators if a.state_type == state_type]
-            how = "sum" if own[0].is_sum else "merge"
-            names = ", ".join(a.variable for a in own)
-            if plan.cluster > 1:
-                lines.append(f"fg::cluster_{how}<{plan.threads}, {self.sites}>(link, {names});")
-            else:
-                lines.append(f"fg::row_{how}<{plan.threads}, {plan.rows}, {self.sites}>({names});")
-            self.sites += 1
+            lines += self._exchange("sum" if own[0].is_sum else "merge", [a.variable for a in own])
         return lines + [line for a in accumulators for line in a.result()]
+
+    def _exchange(self, how: str, names: Sequence[str]) -> list[str]:
+        """What the threads that share a row have, put together, in all of them."""
+        plan, site = self.schedule, self.sites
+        self.sites += 1
+        if plan.cluster > 1:
+            return [f"fg::cluster_{how}<{plan.threads}, {site}>(link, {', '.join(names)});"]
+        return [f"fg::row_{how}<{plan.threads}, {plan.rows}, {site}>({', '.join(names)});"]
 
     def _last(self) -> dict[str, Any] | None:
         kernel = self.kernel

@@ -51,6 +51,7 @@ void batch_norm_leaky_relu_forward_bf16(const bf16* __restrict__ input_ptr,   //
       const float input = input_v[k];
       deviation_state.see(input);
     }
+    deviation_state.saw(8);
   }
   deviation_state.settle();
   fg::read_again();

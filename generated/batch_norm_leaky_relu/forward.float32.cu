@@ -51,6 +51,7 @@ void batch_norm_leaky_relu_forward_f32(const float* __restrict__ input_ptr,   //
       const float input = input_v[k];
       deviation_state.see(input);
     }
+    deviation_state.saw(4);
   }
   deviation_state.settle();
   fg::read_again();

@@ -53,6 +53,7 @@ void group_norm_relu_forward_f32(const float* __restrict__ input_ptr,   // [D0, 
       const float input = input_v[k];
       deviation_state.see(input);
     }
+    deviation_state.saw(4);
   }
   deviation_state.settle();
 #pragma unroll

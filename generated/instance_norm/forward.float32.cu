@@ -37,7 +37,7 @@ void instance_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1
   fg::await_loads();
   const float value = float(D2 * D3);
 
-  fg::Moments<float> deviation_state;
+  float total = 0;
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
     const int at = 4 * (224 * part + threadIdx.x);
@@ -46,10 +46,13 @@ void instance_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
-      deviation_state.see(input);
+      total += input;
     }
   }
-  deviation_state.settle();
+  fg::row_sum<224, 1, 0>(total);
+  const float deviation_mean = fg::divide_by_count(total, float(n));
+  float deviation = 0;
+  float deviation_rest = 0;
   fg::read_again();
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -59,13 +62,14 @@ void instance_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
-      deviation_state.take(input);
+      const float away = input - deviation_mean;
+      deviation += away * away;
+      deviation_rest += away;
     }
   }
-  deviation_state.finish();
-  fg::row_merge<224, 1, 0>(deviation_state);
-  const float deviation = deviation_state.result();
-  const float total = deviation_state.partner();
+  fg::row_sum<224, 1, 1>(deviation, deviation_rest);
+  deviation -= deviation_rest * fg::divide_by_count(deviation_rest, float(n));
+  total += deviation_rest;
   const float prod_weight = rsqrtf(deviation / value + eps) * weight;
 
 #pragma unroll 2

@@ -41,7 +41,7 @@ void instance_norm_leaky_relu_forward_f32(const float* __restrict__ input_ptr,  
   fg::await_loads();
   const float value = float(D2 * D3);
 
-  fg::Moments<float> deviation_state;
+  float total = 0;
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
     const int at = 4 * (224 * part + threadIdx.x);
@@ -50,10 +50,13 @@ void instance_norm_leaky_relu_forward_f32(const float* __restrict__ input_ptr,  
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
-      deviation_state.see(input);
+      total += input;
     }
   }
-  deviation_state.settle();
+  fg::row_sum<224, 1, 0>(total);
+  const float deviation_mean = fg::divide_by_count(total, float(n));
+  float deviation = 0;
+  float deviation_rest = 0;
   fg::read_again();
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -63,13 +66,14 @@ void instance_norm_leaky_relu_forward_f32(const float* __restrict__ input_ptr,  
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
-      deviation_state.take(input);
+      const float away = input - deviation_mean;
+      deviation += away * away;
+      deviation_rest += away;
     }
   }
-  deviation_state.finish();
-  fg::row_merge<224, 1, 0>(deviation_state);
-  const float deviation = deviation_state.result();
-  const float total = deviation_state.partner();
+  fg::row_sum<224, 1, 1>(deviation, deviation_rest);
+  deviation -= deviation_rest * fg::divide_by_count(deviation_rest, float(n));
+  total += deviation_rest;
   const float rsqrt_value = rsqrtf(deviation / value + eps);
 
 #pragma unroll 2

@@ -40,7 +40,7 @@ void instance_norm_relu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D
   fg::await_loads();
   const float value = float(D2 * D3);
 
-  fg::Moments<float> deviation_state;
+  float total = 0;
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
     const int at = 8 * (128 * part + threadIdx.x);
@@ -49,10 +49,12 @@ void instance_norm_relu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      deviation_state.see(input);
+      total += input;
     }
   }
-  deviation_state.settle();
+  fg::row_sum<128, 1, 0>(total);
+  const float deviation_mean = fg::divide_by_count(total, float(n));
+  float deviation = 0;
   fg::read_again();
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -62,13 +64,11 @@ void instance_norm_relu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      deviation_state.take_fast(input);
+      const float away = input - deviation_mean;
+      deviation += away * away;
     }
   }
-  deviation_state.finish();
-  fg::row_merge<128, 1, 0>(deviation_state);
-  const float deviation = deviation_state.result();
-  const float total = deviation_state.partner();
+  fg::row_sum<128, 1, 1>(deviation);
   const float rsqrt_value = rsqrtf(deviation / value + eps);
 
 #pragma unroll 2

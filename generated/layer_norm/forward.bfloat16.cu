@@ -27,17 +27,19 @@ void layer_norm_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
   }
   fg::await_loads();
 
-  fg::Moments<float> deviation_state;
+  float total = 0;
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
     const auto input_v = fg::widen(input_row[part][thread]);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      deviation_state.see(input);
+      total += input;
     }
   }
-  deviation_state.settle();
+  fg::row_sum<96, 1, 0>(total);
+  const float deviation_mean = fg::divide_by_count(total, float(n));
+  float deviation = 0;
   fg::read_again();
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -45,13 +47,11 @@ void layer_norm_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      deviation_state.take_fast(input);
+      const float away = input - deviation_mean;
+      deviation += away * away;
     }
   }
-  deviation_state.finish();
-  fg::row_merge<96, 1, 0>(deviation_state);
-  const float deviation = deviation_state.result();
-  const float total = deviation_state.partner();
+  fg::row_sum<96, 1, 1>(deviation);
   const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
 
 #pragma unroll 2

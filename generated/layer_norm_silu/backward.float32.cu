@@ -63,7 +63,8 @@ void layer_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,  
   using input_rows = fg::Raw<float, 4>[2][4][192];
   input_rows& input_row = fg::dynamic_shared<input_rows>(sizeof(weight_rows) + sizeof(bias_rows));
   using d_out_rows = fg::Raw<float, 4>[2][4][192];
-  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>(sizeof(weight_rows) + sizeof(bias_rows) + sizeof(input_rows));
+  d_out_rows& d_out_row =
+      fg::dynamic_shared<d_out_rows>(sizeof(weight_rows) + sizeof(bias_rows) + sizeof(input_rows));
   int turn = 1;
   int row = int(blockIdx.x);
   {

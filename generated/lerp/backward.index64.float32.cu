@@ -38,7 +38,8 @@ void lerp_backward_f32_d_input_and_1_more(const float* __restrict__ input_ptr,  
   using end_rows = fg::Raw<float, 4>[2][4][256];
   end_rows& end_row = fg::dynamic_shared<end_rows>(sizeof(weight_rows) + sizeof(input_rows));
   using d_out_rows = fg::Raw<float, 4>[2][4][256];
-  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>(sizeof(weight_rows) + sizeof(input_rows) + sizeof(end_rows));
+  d_out_rows& d_out_row =
+      fg::dynamic_shared<d_out_rows>(sizeof(weight_rows) + sizeof(input_rows) + sizeof(end_rows));
   int turn = 1;
   int64_t row = int64_t(blockIdx.x);
   {

@@ -65,6 +65,7 @@ void residual_bias_group_norm_forward_f32(const float* __restrict__ input_ptr,  
       const float total_2 = input + bias + residual;
       deviation_state.see(total_2);
     }
+    deviation_state.saw(4);
   }
   deviation_state.settle();
 #pragma unroll

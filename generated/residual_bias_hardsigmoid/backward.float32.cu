@@ -41,7 +41,8 @@ void residual_bias_hardsigmoid_backward_f32_d_input_and_1_more(
   using residual_rows = fg::Raw<float, 4>[2][3][256];
   residual_rows& residual_row = fg::dynamic_shared<residual_rows>(sizeof(bias_rows) + sizeof(input_rows));
   using d_out_rows = fg::Raw<float, 4>[2][3][256];
-  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>(sizeof(bias_rows) + sizeof(input_rows) + sizeof(residual_rows));
+  d_out_rows& d_out_row =
+      fg::dynamic_shared<d_out_rows>(sizeof(bias_rows) + sizeof(input_rows) + sizeof(residual_rows));
   int turn = 1;
   int row = int(blockIdx.x);
   {

@@ -33,7 +33,7 @@ void residual_bias_layer_norm_forward_f32(const float* __restrict__ input_ptr,  
   }
   fg::await_loads();
 
-  fg::Moments<float> deviation_state;
+  float total = 0;
 #pragma unroll 2
   for (int part = 0; part < 3; ++part) {
     const int at = 4 * (256 * part + threadIdx.x);
@@ -47,10 +47,13 @@ void residual_bias_layer_norm_forward_f32(const float* __restrict__ input_ptr,  
       const float bias = bias_v[k];
       const float residual = residual_v[k];
       const float total_2 = input + bias + residual;
-      deviation_state.see(total_2);
+      total += total_2;
     }
   }
-  deviation_state.settle();
+  fg::row_sum<256, 1, 0>(total);
+  const float deviation_mean = fg::divide_by_count(total, float(n));
+  float deviation = 0;
+  float deviation_rest = 0;
   fg::read_again();
 #pragma unroll 2
   for (int part = 0; part < 3; ++part) {
@@ -65,13 +68,14 @@ void residual_bias_layer_norm_forward_f32(const float* __restrict__ input_ptr,  
       const float bias = bias_v[k];
       const float residual = residual_v[k];
       const float total_2 = input + bias + residual;
-      deviation_state.take(total_2);
+      const float away = total_2 - deviation_mean;
+      deviation += away * away;
+      deviation_rest += away;
     }
   }
-  deviation_state.finish();
-  fg::row_merge<256, 1, 0>(deviation_state);
-  const float deviation = deviation_state.result();
-  const float total = deviation_state.partner();
+  fg::row_sum<256, 1, 1>(deviation, deviation_rest);
+  deviation -= deviation_rest * fg::divide_by_count(deviation_rest, float(n));
+  total += deviation_rest;
   const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
 
 #pragma unroll 2

@@ -51,9 +51,11 @@ void residual_bias_rms_norm_backward_f32_d_input_and_1_more(
   using input_rows = fg::Raw<float, 4>[2][4][192];
   input_rows& input_row = fg::dynamic_shared<input_rows>(sizeof(bias_rows) + sizeof(weight_rows));
   using residual_rows = fg::Raw<float, 4>[2][4][192];
-  residual_rows& residual_row = fg::dynamic_shared<residual_rows>(sizeof(bias_rows) + sizeof(weight_rows) + sizeof(input_rows));
+  residual_rows& residual_row =
+      fg::dynamic_shared<residual_rows>(sizeof(bias_rows) + sizeof(weight_rows) + sizeof(input_rows));
   using d_out_rows = fg::Raw<float, 4>[2][4][192];
-  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>(sizeof(bias_rows) + sizeof(weight_rows) + sizeof(input_rows) + sizeof(residual_rows));
+  d_out_rows& d_out_row =
+      fg::dynamic_shared<d_out_rows>(sizeof(bias_rows) + sizeof(weight_rows) + sizeof(input_rows) + sizeof(residual_rows));
   int turn = 1;
   int row = int(blockIdx.x);
   {

@@ -37,6 +37,7 @@ void std_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
         const float input = input_v[k];
         deviation_chunk.see(input);
       }
+      deviation_chunk.saw(8);
     }
     deviation_chunk.settle();
 #pragma unroll

@@ -35,6 +35,7 @@ void var_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
         const float input = input_v[k];
         deviation_chunk.see(input);
       }
+      deviation_chunk.saw(4);
     }
     deviation_chunk.settle();
 #pragma unroll
