@@ -88,6 +88,15 @@ T __shfl_xor_sync(unsigned mask, T value, int flips, int width = 32,
   return fusegen_emulator::exchange(site, mask, value, inside ? source : lane, width);
 }
 
+// Clusters, as fusegen.cuh calls them.
+inline int fusegen_cluster_rank() { return int(fusegen_emulator::current_rank()); }
+inline void fusegen_cluster_arrive(const fusegen_emulator::Site& site) { fusegen_emulator::arrive_at_cluster(site); }
+inline void fusegen_cluster_wait(const fusegen_emulator::Site& site) { fusegen_emulator::wait_for_cluster(site); }
+inline void fusegen_store_remote(const fusegen_emulator::Site& site, void* shared, int rank, const void* value,
+                                 size_t bytes) {
+  fusegen_emulator::store_remote(site, shared, rank, value, bytes);
+}
+
 // ---- memory, bits, integers --------------------------------------------------------------------------------------
 
 template <class T>

@@ -1,5 +1,5 @@
 // The emulator's clusters: the barrier of all threads of a cluster, and stores into another block's shared memory.
-// Part of fusegen_emulator.h.
+// Part of fusegen_emulator_runtime.cpp.
 #pragma once
 
 namespace fusegen_emulator {
@@ -56,7 +56,7 @@ inline void check_aligned(Passage& of_warp, const Site& site, unsigned number) {
   of_warp = {site, number};
 }
 
-inline void arrive_at_cluster(const Site& site) {
+void arrive_at_cluster(const Site& site) {
   Worker& w = *worker;
   if (!w.current) fail_without_barriers(site);
   ClusterBarrier& barrier = cluster_barrier(w);
@@ -74,7 +74,7 @@ inline void arrive_at_cluster(const Site& site) {
   if (w.order && next_random(w.random) & 1) suspend();  // some run on, some are overtaken
 }
 
-inline void wait_for_cluster(const Site& site) {
+void wait_for_cluster(const Site& site) {
   Worker& w = *worker;
   if (!w.current) fail_without_barriers(site);
   ClusterBarrier& barrier = cluster_barrier(w);
@@ -122,7 +122,24 @@ inline void check_target(Worker& w, const Site& site, unsigned rank) {
   if (barrier.stored[rank].number <= arrival.number) barrier.stored[rank] = {site, arrival.number + 1};
 }
 
-inline void store_remote(const Site& site, void* shared, int rank, const void* value, size_t bytes) {
+// Where block `rank` of the cluster has what is at `address` in the running block; null if that is not all within one
+// variable.
+inline void* shared_of_block(void* address, size_t bytes, unsigned rank) {
+  Worker& w = *worker;
+  const unsigned own = current_rank();
+  unsigned char* const wanted = static_cast<unsigned char*>(address);
+  for (SharedRegion* region = shared_regions; region; region = region->next) {
+    unsigned char* const begin = region->data + own * region->stride;
+    if (begin <= wanted && wanted + bytes <= begin + region->bytes) {
+      return region->data + rank * region->stride + (wanted - begin);
+    }
+  }
+  unsigned char* const begin = w.blocks[own].dynamic_shared;
+  if (!begin || wanted < begin || wanted + bytes > begin + w.launch->shared_bytes) return nullptr;
+  return w.blocks[rank].dynamic_shared + (wanted - begin);
+}
+
+void store_remote(const Site& site, void* shared, int rank, const void* value, size_t bytes) {
   if (rank < 0 || rank >= int(kClusterBlocks)) {
     fail(kClusterMisuse, "%s at %s:%d: to block %d of a cluster of %u", site.what, site.file, site.line, rank,
          kClusterBlocks);
@@ -137,12 +154,3 @@ inline void store_remote(const Site& site, void* shared, int rank, const void* v
 }
 
 }  // namespace fusegen_emulator
-
-// What fusegen.cuh calls.
-inline int fusegen_cluster_rank() { return int(fusegen_emulator::current_rank()); }
-inline void fusegen_cluster_arrive(const fusegen_emulator::Site& site) { fusegen_emulator::arrive_at_cluster(site); }
-inline void fusegen_cluster_wait(const fusegen_emulator::Site& site) { fusegen_emulator::wait_for_cluster(site); }
-inline void fusegen_store_remote(const fusegen_emulator::Site& site, void* shared, int rank, const void* value,
-                                 size_t bytes) {
-  fusegen_emulator::store_remote(site, shared, rank, value, bytes);
-}

@@ -1,8 +1,31 @@
 // The emulator's fibers: threads of a block or cluster on one OS thread, switched at barriers and warp collectives.
-// Part of fusegen_emulator.h.
+// Part of fusegen_emulator_runtime.cpp.
 #pragma once
 
 namespace fusegen_emulator {
+
+#ifdef FUSEGEN_UCONTEXT
+inline void fusegen_switch(Context* save, Context* load) { swapcontext(save, load); }
+#else
+__attribute__((visibility("hidden"))) void fusegen_switch(Context* save, Context* load) asm("fusegen_switch");
+#if defined(__x86_64__)
+enum { kSavedBytes = 48, kEntrySlot = 48, kFrameBytes = 64 };
+asm(".text\n.p2align 4\nfusegen_switch:\n"
+    "pushq %rbp\npushq %rbx\npushq %r12\npushq %r13\npushq %r14\npushq %r15\n"
+    "movq %rsp, (%rdi)\nmovq (%rsi), %rsp\n"
+    "popq %r15\npopq %r14\npopq %r13\npopq %r12\npopq %rbx\npopq %rbp\npopq %rcx\njmp *%rcx\n");
+#else
+enum { kSavedBytes = 160, kEntrySlot = 88, kFrameBytes = 160 };
+asm(".text\n.p2align 4\nfusegen_switch:\nsub sp, sp, #160\n"
+    "stp x19, x20, [sp, #0]\nstp x21, x22, [sp, #16]\nstp x23, x24, [sp, #32]\nstp x25, x26, [sp, #48]\n"
+    "stp x27, x28, [sp, #64]\nstp x29, x30, [sp, #80]\nstp d8, d9, [sp, #96]\nstp d10, d11, [sp, #112]\n"
+    "stp d12, d13, [sp, #128]\nstp d14, d15, [sp, #144]\n"
+    "mov x2, sp\nstr x2, [x0]\nldr x2, [x1]\nmov sp, x2\n"
+    "ldp x19, x20, [sp, #0]\nldp x21, x22, [sp, #16]\nldp x23, x24, [sp, #32]\nldp x25, x26, [sp, #48]\n"
+    "ldp x27, x28, [sp, #64]\nldp x29, x30, [sp, #80]\nldp d8, d9, [sp, #96]\nldp d10, d11, [sp, #112]\n"
+    "ldp d12, d13, [sp, #128]\nldp d14, d15, [sp, #144]\nadd sp, sp, #160\nret\n");
+#endif
+#endif
 
 inline void start_switch(void** fake_stack, const void* bottom, size_t bytes) {
 #ifdef FUSEGEN_ASAN
@@ -34,8 +57,8 @@ inline Fiber* next_in_round(Worker& w) {
 // Leaves the running context for a fiber, or for the scheduler (null); returns when that context is resumed.
 inline void switch_to(Worker& w, Context* from, void** fake_stack, Fiber* fiber) {
   w.current = fiber;
-  if (fiber) threadIdx = fiber->index;
-  if (fiber && kClusterBlocks > 1) blockIdx = block_of(w, *fiber).index;
+  if (fiber) *w.thread_index = fiber->index;
+  if (fiber && kClusterBlocks > 1) *w.block_index = block_of(w, *fiber).index;
   start_switch(fake_stack, fiber ? fiber->stack : w.scheduler_stack, fiber ? kStackBytes : w.scheduler_stack_bytes);
   fusegen_switch(from, fiber ? &fiber->context : &w.scheduler);
   finish_switch(*fake_stack, nullptr, nullptr);
@@ -100,7 +123,7 @@ __attribute__((noreturn, cold)) inline void fail_without_barriers(const Site& si
   fail(kDivergence, "%s at %s:%d in a kernel built with barriers=False", site.what, site.file, site.line);
 }
 
-inline void wait_barrier(const Site& site) {
+void wait_barrier(const Site& site) {
   Worker& w = *worker;
   if (!w.current) fail_without_barriers(site);
   Fiber& self = *w.current;
@@ -112,7 +135,7 @@ inline void wait_barrier(const Site& site) {
   if (self.state != kReady || w.order || failed(*w.launch)) suspend();
 }
 
-inline Fiber& wait_collective(const Site& site, uint32_t mask, uint64_t sent, int source) {
+const Fiber& wait_collective(const Site& site, uint32_t mask, uint64_t sent, int source) {
   Worker& w = *worker;
   if (!w.current) fail_without_barriers(site);
   Fiber& self = *w.current;
@@ -148,13 +171,12 @@ inline void exit_thread(Worker& w, Fiber& self) {
   if (w.cluster) leave_cluster(w, block, self);
 }
 
-template <void (*Body)(void**)>
-void fiber_main() {
+inline void fiber_main() {
   Worker& w = *worker;
   const bool first = !w.scheduler_stack;  // only the first fiber surely comes from the scheduler
   finish_switch(nullptr, first ? &w.scheduler_stack : nullptr, first ? &w.scheduler_stack_bytes : nullptr);
   for (;;) {  // once per block: the next block resumes the fiber here
-    Body(w.launch->params);
+    w.launch->entry.thread(w.launch->params);
     exit_thread(w, *w.current);
     suspend();
   }
@@ -177,7 +199,6 @@ inline void record_deadlock(Worker& w) {
                      first.site.what, first.site.file, first.site.line, first.index.x, first.index.y, first.index.z);
     if (kClusterBlocks > 1) used += snprintf(text + used, sizeof text - used, " of the cluster's block %u", first.rank);
   }
-  blockIdx = w.blocks[0].index;
   record(*w.launch, kDivergence, "deadlock: %u of %u threads have exited and the others wait%s", w.threads - w.live,
          w.threads, text);
 }
@@ -226,8 +247,7 @@ inline char* guarded_stack(Stacks& stacks, unsigned i) {
   return stacks.stack(i);
 }
 
-template <void (*Entry)()>
-bool create_fibers(Worker& w) {
+inline bool create_fibers(Worker& w) {
   const unsigned count = block_threads(w);
   w.fibers = static_cast<Fiber*>(calloc(w.threads, sizeof(Fiber)));
   if (!w.fibers) return false;
@@ -244,11 +264,11 @@ bool create_fibers(Worker& w) {
     getcontext(&fiber.context);
     fiber.context.uc_stack.ss_sp = fiber.stack;
     fiber.context.uc_stack.ss_size = kStackBytes;
-    makecontext(&fiber.context, Entry, 0);
+    makecontext(&fiber.context, fiber_main, 0);
 #else
     // Tops differ by a few cache lines, or all stacks would compete for the same sets of the first-level cache.
     char* frame = fiber.stack + kStackBytes - i % 32 * 128 - kFrameBytes;
-    void (*entry)() = Entry;
+    void (*entry)() = fiber_main;
     memcpy(frame + kEntrySlot, &entry, sizeof entry);
     fiber.context = frame;
 #endif

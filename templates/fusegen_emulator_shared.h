@@ -9,7 +9,7 @@ struct SharedRegion {    // every variable of this OS thread, so that a new bloc
   size_t bytes, stride;  // to the same variable of the next block
   SharedRegion* next;
 };
-static thread_local SharedRegion* shared_regions;
+extern __thread SharedRegion* shared_regions;
 
 template <class T>
 struct SharedVariable {
@@ -37,32 +37,6 @@ struct SharedVariable {
 #endif
   T& get() { return reinterpret_cast<T&>(copies[current_rank()].value); }
 };
-
-inline void poison_shared(Worker& w) {
-  for (unsigned rank = 0; rank < kClusterBlocks; ++rank) {
-    for (SharedRegion* region = shared_regions; region; region = region->next) {
-      memset(region->data + rank * region->stride, 0xFF, region->bytes);
-    }
-    if (w.blocks[rank].dynamic_shared) memset(w.blocks[rank].dynamic_shared, 0xFF, w.launch->shared_bytes);
-  }
-}
-
-// Where block `rank` of the cluster has what is at `address` in the running block; null if that is not all within one
-// variable.
-inline void* shared_of_block(void* address, size_t bytes, unsigned rank) {
-  Worker& w = *worker;
-  const unsigned own = current_rank();
-  unsigned char* const wanted = static_cast<unsigned char*>(address);
-  for (SharedRegion* region = shared_regions; region; region = region->next) {
-    unsigned char* const begin = region->data + own * region->stride;
-    if (begin <= wanted && wanted + bytes <= begin + region->bytes) {
-      return region->data + rank * region->stride + (wanted - begin);
-    }
-  }
-  unsigned char* const begin = w.blocks[own].dynamic_shared;
-  if (!begin || wanted < begin || wanted + bytes > begin + w.launch->shared_bytes) return nullptr;
-  return w.blocks[rank].dynamic_shared + (wanted - begin);
-}
 
 }  // namespace fusegen_emulator
 

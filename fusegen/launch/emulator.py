@@ -15,11 +15,13 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 from fusegen.core.errors import CompileError
+from fusegen.launch import precompiled
 
 SANITIZE_VARIABLE = "FUSEGEN_EMULATOR_SANITIZE"
 SHUFFLE_VARIABLE = "FUSEGEN_EMULATOR_SHUFFLE"
@@ -29,16 +31,21 @@ WORKERS_VARIABLE = "FUSEGEN_EMULATOR_WORKERS"
 # instructions; nvcc contracts a*b+c on its own, which tests against a float64 reference must tolerate anyway.
 # -fno-math-errno and -fno-trapping-math change no value, they only free the compiler to inline sqrtf and vectorize.
 # -fno-strict-aliasing: kernels read vectors through pointers to scalars, which nvcc allows.
-# Hidden visibility keeps the helpers and shared variables of two loaded kernels apart.
+# Hidden visibility keeps the helpers and shared variables of two loaded kernels apart. Without exceptions, kernels need
+# no C++ library, which the linker takes longer to read than all else.
 FLAGS = (
     "-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-DFUSEGEN_EMULATOR",
     "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing",
-    "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wno-unknown-pragmas", "-Wno-psabi",
+    "-fno-exceptions", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wno-unknown-pragmas", "-Wno-psabi",
 )  # fmt: skip
-# -g1 gives reports their line numbers; -O1 keeps the accesses that -O2 would prove dead.
+# -g1 gives reports their line numbers; -O0 keeps the accesses that optimization would prove dead, and halves the time to
+# compile.
 SANITIZE_FLAGS = (
-    "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1", "-O1",
+    "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1", "-O0",
 )  # fmt: skip
+# What GCC links kernels with, instead of all that C++ programs may need.
+GCC_LIBRARIES = ("-nodefaultlibs", "-lpthread", "-lm", "-lgcc", "-lc")
+GCC_SANITIZE_LIBRARIES = ("-lasan", "-lubsan", "-lstdc++")
 
 _INSTALL = "install one: apt install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), xcode-select --install (macOS)"
 
@@ -136,12 +143,21 @@ def compiler_identity() -> str:
     The features are part of it because a home directory, with the cache in it, is shared by different machines.
     """
     version = _run([compiler(), "--version"]).stdout.splitlines()
-    macros = _run([compiler(), *FLAGS[:2], _architecture_flag(), "-dM", "-E", "-x", "c++", os.devnull]).stdout
-    digest = hashlib.sha256("\0".join([macros, *FLAGS, *SANITIZE_FLAGS]).encode()).hexdigest()
+    digest = hashlib.sha256("\0".join([_macros(), *FLAGS, *SANITIZE_FLAGS]).encode()).hexdigest()
     return f"{version[0] if version else 'unknown'} [{digest[:16]}]"
 
 
-def _run(command: list[str], folder: str | None = None) -> subprocess.CompletedProcess[str]:
+@cache
+def _macros() -> str:
+    """What the compiler defines; its version's details and the CPU's features show there."""
+    return _run([compiler(), *FLAGS[:2], _architecture_flag(), "-dM", "-E", "-x", "c++", os.devnull]).stdout
+
+
+def _is_gcc() -> bool:
+    return "__GNUC__" in _macros() and "__clang__" not in _macros()
+
+
+def _run(command: Sequence[str], folder: str | None = None) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "LC_ALL": "C"}  # messages in English, plain ASCII quotes
     environment.pop("LD_PRELOAD", None)  # a preloaded sanitizer would check, and slow down, the compiler
     environment.pop("DYLD_INSERT_LIBRARIES", None)
@@ -181,19 +197,28 @@ def build(source: str, entry: str, *, headers_dir: Path, barriers: bool, sanitiz
     """
     launcher = f"\nFUSEGEN_EMULATOR_LAUNCHER({entry}, {'true' if barriers else 'false'})\n"
     extra = SANITIZE_FLAGS if sanitize else ()
+    cluster = f"-DFUSEGEN_EMULATOR_CLUSTER={cluster_blocks(source, entry)}"
+    shared = ([compiler(), *FLAGS, _architecture_flag(), *extra, cluster], compiler_identity(), headers_dir.resolve(), _run)
+    runtime = precompiled.runtime(*shared)
+    header = precompiled.header(*shared) if _is_gcc() else None
+    libraries = [*GCC_LIBRARIES, *(GCC_SANITIZE_LIBRARIES if sanitize else ())] if _is_gcc() else []
     with tempfile.TemporaryDirectory(prefix="fusegen-") as folder:
         Path(folder, f"{entry}.cu").write_text(source + launcher, encoding="utf-8")
+        Path(folder, "runtime.o").write_bytes(runtime)
         # Run inside the folder: messages and sanitizer reports then name the file without a temporary path.
         command = [
-            compiler(),
-            *FLAGS,
-            _architecture_flag(),
-            *extra,
+            *shared[0],
+            f"-I{folder}",
             f"-I{headers_dir.resolve()}",
-            f"-DFUSEGEN_EMULATOR_CLUSTER={cluster_blocks(source, entry)}",
             f"-ffile-prefix-map={folder}=.",
+            *("-x", "c++", f"{entry}.cu", "-x", "none", "runtime.o", *libraries, "-o", f"{entry}.so"),
         ]
-        done = _run([*command, "-x", "c++", f"{entry}.cu", "-o", f"{entry}.so"], folder)
+        if header is not None:
+            Path(folder, f"{precompiled.HEADER}.gch").symlink_to(header)
+        done = _run(command, folder)
+        if done.returncode != 0 and header is not None:  # a precompiled header never makes the difference
+            Path(folder, f"{precompiled.HEADER}.gch").unlink()
+            done = _run(command, folder)
         if done.returncode == 0:
             return Path(folder, f"{entry}.so").read_bytes()
     raise CompileError(

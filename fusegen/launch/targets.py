@@ -29,6 +29,7 @@ HEADERS = (
     "fusegen_emulator_fibers.h",
     "fusegen_emulator_cluster.h",
     "fusegen_emulator_builtins.h",
+    "fusegen_emulator_runtime.cpp",
 )
 
 

@@ -1,0 +1,94 @@
+"""What emulated kernels have in common, compiled once and kept in the cache: the emulator's runtime and the headers.
+
+Compiling both anew took two thirds of the time of a small kernel. The key of either is all that goes into it: the
+command line, the compiler, and the text of every header and where it is.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from fusegen.core.errors import CompileError
+from fusegen.launch.cache import default_cache
+from fusegen.launch.sealed import digest
+
+HEADER = "fusegen.cuh"
+RUNTIME = "fusegen_emulator_runtime.cpp"
+
+# Precompiled headers pay for themselves after a few kernels, and many processes compile fewer. Those that another
+# process left in the cache are used from the first kernel on.
+KERNELS_BEFORE_HEADER = 3
+
+# How to run the compiler: takes a command line and the folder to run it in.
+Run = Callable[[Sequence[str], str], "subprocess.CompletedProcess[str]"]
+
+_runtimes: dict[str, bytes] = {}
+_headers: dict[str, Path] = {}
+_asked: Counter[str] = Counter()
+
+
+def runtime(command: Sequence[str], identity: str, headers_dir: Path, run: Run) -> bytes:
+    """The emulator's runtime as an object file, to be linked to kernels that ``command`` compiles.
+
+    Args:
+        command: the compiler and its options, without input and output.
+        identity: what tells this compiler from others.
+        headers_dir: where the headers are.
+        run: runs a command line in a folder.
+
+    Raises:
+        CompileError: the compiler rejects it.
+    """
+    key = _key("runtime", command, identity, headers_dir)
+    if key not in _runtimes:
+        data = default_cache().get(key)
+        if data is None:
+            data, messages = _compile([*command, "-O2", "-g0", "-c", str(headers_dir / RUNTIME)], run)
+            if data is None:
+                raise CompileError(
+                    "the CPU emulator's runtime",
+                    given=f"{command[0]} rejects {RUNTIME}:\n{messages.strip()[-2000:]}",
+                    expected="a C++17 compiler with the headers of the C library",
+                    fix="install them: apt install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora)",
+                )
+            default_cache().put(key, data)
+        _runtimes[key] = data
+    return _runtimes[key]
+
+
+def header(command: Sequence[str], identity: str, headers_dir: Path, run: Run) -> Path | None:
+    """``fusegen.cuh`` and all it includes, precompiled by a compiler that knows GCC's ``.gch``; None without.
+
+    GCC ignores one that does not fit its options, and one that has gone. What cannot be kept is not made.
+    """
+    key = _key("header", command, identity, headers_dir)
+    path = _headers.get(key)
+    if path is None or not path.exists():
+        cache = default_cache()
+        path = cache.path(key)
+        _asked[key] += 1
+        if path is None and _asked[key] >= KERNELS_BEFORE_HEADER and cache.problem is None:
+            data, _ = _compile([*command, "-x", "c++-header", str(headers_dir / HEADER)], run)
+            if data is not None:
+                cache.put(key, data)
+                path = cache.path(key)
+        if path is not None:
+            _headers[key] = path
+    return path
+
+
+def _key(kind: str, command: Sequence[str], identity: str, headers_dir: Path) -> str:
+    files = sorted(path for path in headers_dir.iterdir() if path.suffix in (".cuh", ".h", ".cpp"))
+    texts = {path.name: path.read_bytes() for path in files}
+    # Assertions in headers, and the debugger's tables, hold the path.
+    return digest("emulator", kind, tuple(command), identity, str(headers_dir), texts)
+
+
+def _compile(command: list[str], run: Run) -> tuple[bytes | None, str]:
+    with tempfile.TemporaryDirectory(prefix="fusegen-") as folder:
+        done = run([*command, "-o", "compiled"], folder)
+        return (Path(folder, "compiled").read_bytes() if done.returncode == 0 else None), done.stderr
