@@ -38,8 +38,8 @@ FLAGS = (
     "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing",
     "-fno-exceptions", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wno-unknown-pragmas", "-Wno-psabi",
 )  # fmt: skip
-# -g1 gives reports their line numbers; -O0 keeps the accesses that optimization would prove dead, and halves the time to
-# compile.
+# -g1 gives reports their line numbers; -O0 keeps the accesses that an optimizer would prove dead, and compiles in half
+# the time.
 SANITIZE_FLAGS = (
     "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1", "-O0",
 )  # fmt: skip
@@ -198,21 +198,19 @@ def build(source: str, entry: str, *, headers_dir: Path, barriers: bool, sanitiz
     launcher = f"\nFUSEGEN_EMULATOR_LAUNCHER({entry}, {'true' if barriers else 'false'})\n"
     extra = SANITIZE_FLAGS if sanitize else ()
     cluster = f"-DFUSEGEN_EMULATOR_CLUSTER={cluster_blocks(source, entry)}"
-    shared = ([compiler(), *FLAGS, _architecture_flag(), *extra, cluster], compiler_identity(), headers_dir.resolve(), _run)
-    runtime = precompiled.runtime(*shared)
-    header = precompiled.header(*shared) if _is_gcc() else None
+    common = [compiler(), *FLAGS, _architecture_flag(), *extra, cluster]
+    headers_dir = headers_dir.resolve()
+    runtime = precompiled.runtime(common, compiler_identity(), headers_dir, _run)
+    header = precompiled.header(common, compiler_identity(), headers_dir, _run) if _is_gcc() else None
     libraries = [*GCC_LIBRARIES, *(GCC_SANITIZE_LIBRARIES if sanitize else ())] if _is_gcc() else []
     with tempfile.TemporaryDirectory(prefix="fusegen-") as folder:
         Path(folder, f"{entry}.cu").write_text(source + launcher, encoding="utf-8")
         Path(folder, "runtime.o").write_bytes(runtime)
         # Run inside the folder: messages and sanitizer reports then name the file without a temporary path.
         command = [
-            *shared[0],
-            f"-I{folder}",
-            f"-I{headers_dir.resolve()}",
-            f"-ffile-prefix-map={folder}=.",
+            *common, f"-I{headers_dir}", f"-ffile-prefix-map={folder}=.",
             *("-x", "c++", f"{entry}.cu", "-x", "none", "runtime.o", *libraries, "-o", f"{entry}.so"),
-        ]
+        ]  # fmt: skip
         if header is not None:
             Path(folder, f"{precompiled.HEADER}.gch").symlink_to(header)
         done = _run(command, folder)
