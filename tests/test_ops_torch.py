@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from torch.testing._internal import common_utils
 from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo import core
 
 import fusegen as fg
 
@@ -30,6 +32,15 @@ OURS = {name: getattr(fg.ops, name) for name in NAMES} | {
 LENIENT = {"masked_fill", "maximum", "minimum"}
 # torch multiplies by a sixth that it rounded to float32.
 ROUGH = {"hardsigmoid": 1e-7}
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_search_for_the_test() -> Iterator[None]:
+    """For each op torch looks, in vain and for a quarter of a second, for the unittest method that asks it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (common_utils, core):
+            patch.setattr(module, "extract_test_fn", lambda: None)
+        yield
 
 
 def flat(sample: Any) -> list[Any]:
