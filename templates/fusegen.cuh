@@ -195,14 +195,16 @@ template <int Rows, int Across = 32, typename T, int N> FG_DEVICE Vec<T, N> colu
 
 // -- shared memory beyond what a kernel can declare: as much as its launch asks for ------------------------------------
 
-template <typename T> FG_DEVICE T& dynamic_shared(int offset) {
+template <typename T> FG_DEVICE T& dynamic_shared() {
 #ifdef FUSEGEN_EMULATOR
-  return *reinterpret_cast<T*>(fusegen_dynamic_shared() + offset);
+  return *reinterpret_cast<T*>(fusegen_dynamic_shared());
 #else
   extern __shared__ uint4 fusegen_memory[];
-  return *reinterpret_cast<T*>(reinterpret_cast<unsigned char*>(fusegen_memory) + offset);
+  return *reinterpret_cast<T*>(fusegen_memory);
 #endif
 }
+// What lies behind something there.
+template <typename T, typename Before> FG_DEVICE T& behind(Before& before) { return *reinterpret_cast<T*>(&before + 1); }
 
 // -- clusters: up to 16 neighbouring blocks that can store into each other's shared memory, from sm_90 on -----------
 

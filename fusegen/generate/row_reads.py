@@ -11,7 +11,6 @@ from fusegen.fuse.rows import RowKernel
 from fusegen.fuse.rows_schedule import kept_for_all, kept_in_registers
 from fusegen.generate.names import stem
 from fusegen.generate.view import View
-from fusegen.generate.wording import WIDTH
 
 
 @dataclass
@@ -51,11 +50,12 @@ class RowReads(View):
                 extent = f"[2][{plan.repeat}][{threads}]" if turns else f"[{plan.repeat}][{threads}]"
                 if plan.dynamic:
                     placed = [*self.shared, *self.ahead]
-                    before = " + ".join(f"sizeof({stem(o.name)}_rows)" for o in placed[: placed.index(operand)])
-                    view["declarations"].append(f"using {name}_rows = {element}{extent};")
-                    place, value = f"{name}_rows& {name}_row =", f"fg::dynamic_shared<{name}_rows>({before or 0});"
-                    fits = len(place) + len(value) + 1 + self.indent <= WIDTH
-                    view["declarations"] += [f"{place} {value}"] if fits else [place, f"    {value}"]
+                    earlier = placed[: placed.index(operand)]
+                    after = f"fg::behind<{name}_rows>({stem(earlier[-1].name)}_row)" if earlier else ""
+                    value = after or f"fg::dynamic_shared<{name}_rows>()"
+                    view["declarations"] += [
+                        f"using {name}_rows = {element}{extent};", f"{name}_rows& {name}_row = {value};"
+                    ]  # fmt: skip
                 else:
                     view["declarations"] += [
                         f"using {name}_element = {element};",

@@ -22,7 +22,7 @@ void bias_softplus_backward_f32_d_input(const float* __restrict__ input_ptr,    
   fg::Vec<float, 4> sum_d_bias_v[3] = {};
   // All rows have these in common.
   using bias_rows = fg::Raw<float, 4>[3][256];
-  bias_rows& bias_row = fg::dynamic_shared<bias_rows>(0);
+  bias_rows& bias_row = fg::dynamic_shared<bias_rows>();
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
@@ -32,9 +32,9 @@ void bias_softplus_backward_f32_d_input(const float* __restrict__ input_ptr,    
 
   // The next row is read while the present one is worked on.
   using input_rows = fg::Raw<float, 4>[2][3][256];
-  input_rows& input_row = fg::dynamic_shared<input_rows>(sizeof(bias_rows));
+  input_rows& input_row = fg::behind<input_rows>(bias_row);
   using d_out_rows = fg::Raw<float, 4>[2][3][256];
-  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>(sizeof(bias_rows) + sizeof(input_rows));
+  d_out_rows& d_out_row = fg::behind<d_out_rows>(input_row);
   int turn = 1;
   int row = int(blockIdx.x);
   {

@@ -46,9 +46,9 @@ void layer_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,  
   fg::Vec<float, 4> sum_d_bias_v[4] = {};
   // All rows have these in common.
   using weight_rows = fg::Raw<float, 4>[4][192];
-  weight_rows& weight_row = fg::dynamic_shared<weight_rows>(0);
+  weight_rows& weight_row = fg::dynamic_shared<weight_rows>();
   using bias_rows = fg::Raw<float, 4>[4][192];
-  bias_rows& bias_row = fg::dynamic_shared<bias_rows>(sizeof(weight_rows));
+  bias_rows& bias_row = fg::behind<bias_rows>(weight_row);
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 4 * (192 * part + threadIdx.x);
@@ -61,10 +61,9 @@ void layer_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,  
   float total_next;
   float deviation_next;
   using input_rows = fg::Raw<float, 4>[2][4][192];
-  input_rows& input_row = fg::dynamic_shared<input_rows>(sizeof(weight_rows) + sizeof(bias_rows));
+  input_rows& input_row = fg::behind<input_rows>(bias_row);
   using d_out_rows = fg::Raw<float, 4>[2][4][192];
-  d_out_rows& d_out_row =
-      fg::dynamic_shared<d_out_rows>(sizeof(weight_rows) + sizeof(bias_rows) + sizeof(input_rows));
+  d_out_rows& d_out_row = fg::behind<d_out_rows>(input_row);
   int turn = 1;
   int row = int(blockIdx.x);
   {

@@ -25,7 +25,7 @@ void lerp_backward_f32_d_end(const float* __restrict__ input_ptr,            // 
   fg::Vec<float, 4> sum_d_weight_v[4] = {};
   // All rows have these in common.
   using weight_rows = fg::Raw<float, 4>[4][256];
-  weight_rows& weight_row = fg::dynamic_shared<weight_rows>(0);
+  weight_rows& weight_row = fg::dynamic_shared<weight_rows>();
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
@@ -41,9 +41,9 @@ void lerp_backward_f32_d_end(const float* __restrict__ input_ptr,            // 
   // The next row is read while the present one is worked on.
   float input_next;
   using end_rows = fg::Raw<float, 4>[2][4][256];
-  end_rows& end_row = fg::dynamic_shared<end_rows>(sizeof(weight_rows));
+  end_rows& end_row = fg::behind<end_rows>(weight_row);
   using d_out_rows = fg::Raw<float, 4>[2][4][256];
-  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>(sizeof(weight_rows) + sizeof(end_rows));
+  d_out_rows& d_out_row = fg::behind<d_out_rows>(end_row);
   int turn = 1;
   int row = int(blockIdx.x);
   {

@@ -24,7 +24,7 @@ void lerp_backward_bf16_d_input_and_1_more(const bf16* __restrict__ input_ptr,  
   fg::Vec<float, 8> sum_d_weight_v[4] = {};
   // All rows have these in common.
   using weight_rows = fg::Raw<bf16, 8>[4][256];
-  weight_rows& weight_row = fg::dynamic_shared<weight_rows>(0);
+  weight_rows& weight_row = fg::dynamic_shared<weight_rows>();
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int64_t at = begin + 8 * (256 * part + threadIdx.x);
@@ -34,12 +34,11 @@ void lerp_backward_bf16_d_input_and_1_more(const bf16* __restrict__ input_ptr,  
 
   // The next row is read while the present one is worked on.
   using input_rows = fg::Raw<bf16, 8>[2][4][256];
-  input_rows& input_row = fg::dynamic_shared<input_rows>(sizeof(weight_rows));
+  input_rows& input_row = fg::behind<input_rows>(weight_row);
   using end_rows = fg::Raw<bf16, 8>[2][4][256];
-  end_rows& end_row = fg::dynamic_shared<end_rows>(sizeof(weight_rows) + sizeof(input_rows));
+  end_rows& end_row = fg::behind<end_rows>(input_row);
   using d_out_rows = fg::Raw<bf16, 8>[2][4][256];
-  d_out_rows& d_out_row =
-      fg::dynamic_shared<d_out_rows>(sizeof(weight_rows) + sizeof(input_rows) + sizeof(end_rows));
+  d_out_rows& d_out_row = fg::behind<d_out_rows>(end_row);
   int turn = 1;
   int64_t row = int64_t(blockIdx.x);
   {

@@ -35,9 +35,9 @@ void residual_bias_rms_norm_backward_f32_d_input_and_1_more(
   fg::Vec<float, 4> sum_d_weight_v[4] = {};
   // All rows have these in common.
   using bias_rows = fg::Raw<float, 4>[4][192];
-  bias_rows& bias_row = fg::dynamic_shared<bias_rows>(0);
+  bias_rows& bias_row = fg::dynamic_shared<bias_rows>();
   using weight_rows = fg::Raw<float, 4>[4][192];
-  weight_rows& weight_row = fg::dynamic_shared<weight_rows>(sizeof(bias_rows));
+  weight_rows& weight_row = fg::behind<weight_rows>(bias_row);
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 4 * (192 * part + threadIdx.x);
@@ -49,13 +49,11 @@ void residual_bias_rms_norm_backward_f32_d_input_and_1_more(
   // The next row is read while the present one is worked on.
   float total_next;
   using input_rows = fg::Raw<float, 4>[2][4][192];
-  input_rows& input_row = fg::dynamic_shared<input_rows>(sizeof(bias_rows) + sizeof(weight_rows));
+  input_rows& input_row = fg::behind<input_rows>(weight_row);
   using residual_rows = fg::Raw<float, 4>[2][4][192];
-  residual_rows& residual_row =
-      fg::dynamic_shared<residual_rows>(sizeof(bias_rows) + sizeof(weight_rows) + sizeof(input_rows));
+  residual_rows& residual_row = fg::behind<residual_rows>(input_row);
   using d_out_rows = fg::Raw<float, 4>[2][4][192];
-  d_out_rows& d_out_row =
-      fg::dynamic_shared<d_out_rows>(sizeof(bias_rows) + sizeof(weight_rows) + sizeof(input_rows) + sizeof(residual_rows));
+  d_out_rows& d_out_row = fg::behind<d_out_rows>(residual_row);
   int turn = 1;
   int row = int(blockIdx.x);
   {

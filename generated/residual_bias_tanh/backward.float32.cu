@@ -21,9 +21,9 @@ void residual_bias_tanh_backward_f32_d_input_and_1_more(const float* __restrict_
   fg::Vec<float, 4> sum_d_bias_v[3] = {};
   // The next row is read while the present one is worked on.
   using d_out_rows = fg::Raw<float, 4>[2][3][256];
-  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>(0);
+  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>();
   using out_rows = fg::Raw<float, 4>[2][3][256];
-  out_rows& out_row = fg::dynamic_shared<out_rows>(sizeof(d_out_rows));
+  out_rows& out_row = fg::behind<out_rows>(d_out_row);
   int turn = 1;
   int row = int(blockIdx.x);
   {

@@ -25,7 +25,7 @@ void rms_norm_backward_f32_d_input(const float* __restrict__ input_ptr,         
   fg::Vec<float, 4> sum_d_weight_v[4] = {};
   // All rows have these in common.
   using weight_rows = fg::Raw<float, 4>[4][192];
-  weight_rows& weight_row = fg::dynamic_shared<weight_rows>(0);
+  weight_rows& weight_row = fg::dynamic_shared<weight_rows>();
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 4 * (192 * part + threadIdx.x);
@@ -36,9 +36,9 @@ void rms_norm_backward_f32_d_input(const float* __restrict__ input_ptr,         
   // The next row is read while the present one is worked on.
   float total_next;
   using input_rows = fg::Raw<float, 4>[2][4][192];
-  input_rows& input_row = fg::dynamic_shared<input_rows>(sizeof(weight_rows));
+  input_rows& input_row = fg::behind<input_rows>(weight_row);
   using d_out_rows = fg::Raw<float, 4>[2][4][192];
-  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>(sizeof(weight_rows) + sizeof(input_rows));
+  d_out_rows& d_out_row = fg::behind<d_out_rows>(input_row);
   int turn = 1;
   int row = int(blockIdx.x);
   {
