@@ -17,6 +17,7 @@ settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
+pytest.register_assert_rewrite("tests.call_paths")  # a plugin of some tests, and imported by them first
 os.environ.setdefault("FUSEGEN_CACHE_DIR", str(Path(__file__).resolve().parent.parent / "build" / "cache"))
 
 # As many test processes as cores: torch's own threads, a team in each process, would spin for each other's core.
@@ -32,6 +33,18 @@ def _the_same_random_numbers_every_run(request: pytest.FixtureRequest) -> None:
     for name, function in (("torch", "manual_seed"), ("numpy.random", "seed")):
         if name in sys.modules:
             getattr(sys.modules[name], function)(seed)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _the_native_call_path() -> None:
+    """Tests take the native call path if this machine can build it; FUSEGEN_NATIVE=0: the one in Python. Processes that
+    tests start stay with Python: their caches are empty, and they would build it again."""
+    if "torch" in sys.modules and "FUSEGEN_NATIVE" not in os.environ:
+        from fusegen.wrap import native
+
+        os.environ[native.VARIABLE] = "wait"
+        native.module()
+    os.environ["FUSEGEN_NATIVE"] = "0"
 
 
 def _moved(tensor: Any, device: str) -> Any:

@@ -45,6 +45,9 @@ class DType:
         """float16 or bfloat16: stored in two bytes, computed in float32."""
         return self.compute_name != self.name
 
+    def __hash__(self) -> int:
+        return hash(self.name)  # on every call's path: a string remembers its hash
+
     def __str__(self) -> str:
         return self.name
 

@@ -63,6 +63,11 @@ def architecture(device: int) -> str:
     return f"sm_{numbers[0]}{numbers[1]}"
 
 
+def address(name: str) -> int:
+    """Where a function of the driver is."""
+    return int(ctypes.cast(getattr(library(), name), ctypes.c_void_p).value or 0)
+
+
 class Context:
     """A device's primary context, the one torch and CuPy use. ``with`` makes it current where it is not."""
 
@@ -114,4 +119,13 @@ class Function:
         """Enqueue on ``stream``; ``params`` is the address of the table of argument addresses."""
         code = self._launch(self._function, *grid, *block, self._shared, stream, params, None)
         if code:
-            _check(library(), code, f"launch {self._entry}")
+            self.fail(code)
+
+    @property
+    def address(self) -> int:
+        """The driver's handle of the kernel."""
+        return int(self._function.value or 0)
+
+    def fail(self, code: int, message: str = "") -> None:
+        """Raise what a launch's code means."""
+        _check(library(), code, f"launch {self._entry}")

@@ -142,7 +142,7 @@ def compiler_identity() -> str:
 
     The features are part of it because a home directory, with the cache in it, is shared by different machines.
     """
-    version = _run([compiler(), "--version"]).stdout.splitlines()
+    version = run_compiler([compiler(), "--version"]).stdout.splitlines()
     digest = hashlib.sha256("\0".join([_macros(), *FLAGS, *SANITIZE_FLAGS]).encode()).hexdigest()
     return f"{version[0] if version else 'unknown'} [{digest[:16]}]"
 
@@ -150,14 +150,15 @@ def compiler_identity() -> str:
 @cache
 def _macros() -> str:
     """What the compiler defines; its version's details and the CPU's features show there."""
-    return _run([compiler(), *FLAGS[:2], _architecture_flag(), "-dM", "-E", "-x", "c++", os.devnull]).stdout
+    return run_compiler([compiler(), *FLAGS[:2], _architecture_flag(), "-dM", "-E", "-x", "c++", os.devnull]).stdout
 
 
 def _is_gcc() -> bool:
     return "__GNUC__" in _macros() and "__clang__" not in _macros()
 
 
-def _run(command: Sequence[str], folder: str | None = None) -> subprocess.CompletedProcess[str]:
+def run_compiler(command: Sequence[str], folder: str | None = None) -> subprocess.CompletedProcess[str]:
+    """Run the C++ compiler; its messages come back in English."""
     environment = {**os.environ, "LC_ALL": "C"}  # messages in English, plain ASCII quotes
     environment.pop("LD_PRELOAD", None)  # a preloaded sanitizer would check, and slow down, the compiler
     environment.pop("DYLD_INSERT_LIBRARIES", None)
@@ -200,8 +201,8 @@ def build(source: str, entry: str, *, headers_dir: Path, barriers: bool, sanitiz
     cluster = f"-DFUSEGEN_EMULATOR_CLUSTER={cluster_blocks(source, entry)}"
     common = [compiler(), *FLAGS, _architecture_flag(), *extra, cluster]
     headers_dir = headers_dir.resolve()
-    runtime = precompiled.runtime(common, compiler_identity(), headers_dir, _run)
-    header = precompiled.header(common, compiler_identity(), headers_dir, _run) if _is_gcc() else None
+    runtime = precompiled.runtime(common, compiler_identity(), headers_dir, run_compiler)
+    header = precompiled.header(common, compiler_identity(), headers_dir, run_compiler) if _is_gcc() else None
     libraries = [*GCC_LIBRARIES, *(GCC_SANITIZE_LIBRARIES if sanitize else ())] if _is_gcc() else []
     with tempfile.TemporaryDirectory(prefix="fusegen-") as folder:
         Path(folder, f"{entry}.cu").write_text(source + launcher, encoding="utf-8")
@@ -213,10 +214,10 @@ def build(source: str, entry: str, *, headers_dir: Path, barriers: bool, sanitiz
         ]  # fmt: skip
         if header is not None:
             Path(folder, f"{precompiled.HEADER}.gch").symlink_to(header)
-        done = _run(command, folder)
+        done = run_compiler(command, folder)
         if done.returncode != 0 and header is not None:  # a precompiled header never makes the difference
             Path(folder, f"{precompiled.HEADER}.gch").unlink()
-            done = _run(command, folder)
+            done = run_compiler(command, folder)
         if done.returncode == 0:
             return Path(folder, f"{entry}.so").read_bytes()
     raise CompileError(
@@ -279,7 +280,7 @@ def sanitizer_environment() -> dict[str, str]:
 
 
 def _compiler_file(name: str) -> Path | None:
-    path = Path(_run([compiler(), f"-print-file-name={name}"]).stdout.strip())
+    path = Path(run_compiler([compiler(), f"-print-file-name={name}"]).stdout.strip())
     return path.resolve() if path.is_absolute() and path.exists() else None
 
 
@@ -346,9 +347,17 @@ class EmulatedKernel:
             _STACK_SLOTS[self.sanitized], message, _MESSAGE_BYTES,
         )  # fmt: skip
         if code:
-            expected, fix = _FAILURES[code]
-            given = message.value.decode(errors="replace")
-            raise CompileError(f"kernel {self.entry}, on the CPU emulator", given=given, expected=expected, fix=fix)
+            self.fail(code, message.value.decode(errors="replace"))
+
+    @property
+    def address(self) -> int:
+        """Where the library's launcher is, for callers that are not Python."""
+        return int(ctypes.cast(self._launch, ctypes.c_void_p).value or 0)
+
+    def fail(self, code: int, message: str) -> None:
+        """Raise what the launcher's code means."""
+        expected, fix = _FAILURES[code]
+        raise CompileError(f"kernel {self.entry}, on the CPU emulator", given=message, expected=expected, fix=fix)
 
     def _check(self, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int, mode: Mode) -> None:
         if mode.sanitize and not self.sanitized:
@@ -377,6 +386,14 @@ class EmulatedKernel:
                 fix=f"round x up to {-(-grid[0] // self.cluster) * self.cluster} and let the blocks beyond take part "
                 "in cluster barriers without work, or choose another cluster size",
             )
+
+
+def launch_words(mode: Mode) -> tuple[int, int, int, int]:
+    """What a launcher is told beside grid, block and parameters: shuffle, seed, workers, address of the stack slots."""
+    seed = (mode.shuffle or 0) % 2**64
+    signed = seed - 2**64 if seed >= 2**63 else seed
+    workers = mode.workers or _cores()
+    return int(mode.shuffle is not None), signed, workers, ctypes.addressof(_STACK_SLOTS[mode.sanitize])
 
 
 def _not_preloaded(entry: str) -> CompileError:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from typing import Any, Protocol
@@ -29,6 +29,15 @@ class Loaded(Protocol):
     """A kernel in the memory of the device that will run it."""
 
     def launch(self, grid: Grid, block: Grid, params: int, stream: int) -> None: ...
+
+
+class Launchable(Loaded, Protocol):
+    """One that the native call path can launch: ``address`` is what it launches, ``fail`` raises what a code means."""
+
+    @property
+    def address(self) -> int: ...
+
+    def fail(self, code: int, message: str) -> None: ...
 
 
 class Target(Protocol):
@@ -83,7 +92,8 @@ _SCALAR_FORMATS = {"float": "f4x", "double": "d", "int64_t": "q", "bool": "?7x"}
 
 @dataclass
 class Step:
-    """One launch. ``dynamic`` are the names of pointers and scalars that each call brings, in slot order."""
+    """One launch. ``dynamic`` are the names of pointers and scalars that each call brings, in slot order; ``sources``
+    says where a call's values have them (``Program.bind``)."""
 
     loaded: Loaded
     grid: Grid
@@ -92,16 +102,26 @@ class Step:
     format: str
     static: tuple[bytes, ...]
     order: tuple[int, ...]
+    sources: tuple[int, ...] = ()
     pool: list[_Arguments] = field(default_factory=list)
 
-    def run(self, values: Mapping[str, Any], stream: int) -> None:
+    def __post_init__(self) -> None:
+        self._pack = struct.Struct(self.format).pack_into
+
+    def run(self, values: Sequence[Any], stream: int) -> None:
         try:
             arguments = self.pool.pop()
         except IndexError:
             arguments = self._new()
-        struct.pack_into(self.format, arguments.memory, 0, *[values[name] for name in self.dynamic])
+        self._pack(arguments.memory, 0, *[values[source] for source in self.sources])
         self.loaded.launch(self.grid, self.block, arguments.address, stream)
         self.pool.append(arguments)
+
+    def image(self) -> tuple[bytes, list[int]]:
+        """The argument block without what calls bring, and where in it each kernel argument is."""
+        arguments = self._new()
+        base = ctypes.addressof(arguments.memory)
+        return arguments.memory.raw, [(address or 0) - base for address in arguments.table[: len(self.order)]]
 
     def _new(self) -> _Arguments:
         arguments = _Arguments(self.static, len(self.dynamic))
@@ -118,17 +138,25 @@ class Program:
     steps: list[Step]
     workspaces: list[Workspace]
 
-    def run(self, values: dict[str, Any], allocate: Callable[[int], tuple[Any, int]], stream: int) -> None:
+    def bind(self, names: Sequence[str]) -> Program:
+        """Say in which order calls bring pointers and scalars; workspaces follow them."""
+        places = {name: i for i, name in enumerate((*names, *(w.name for w in self.workspaces)))}
+        for step in self.steps:
+            step.sources = tuple(places[name] for name in step.dynamic)
+        return self
+
+    def run(self, values: list[Any], allocate: Callable[[int], tuple[Any, int]], stream: int) -> None:
         """Launch everything on ``stream``.
 
         Args:
-            values: pointers of operands and outputs and values of scalars, by name.
+            values: pointers of operands and outputs and values of scalars, in the order that ``bind`` was told.
             allocate: gives an object that owns so many bytes, and their address, valid on ``stream``.
         """
         owners = []
         for workspace in self.workspaces:
-            owner, values[workspace.name] = allocate(workspace.elements * workspace.dtype.size)
+            owner, address = allocate(workspace.elements * workspace.dtype.size)
             owners.append(owner)
+            values.append(address)
         for step in self.steps:
             step.run(values, stream)
 

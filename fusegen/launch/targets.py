@@ -42,6 +42,15 @@ class _OnCpu:
     def launch(self, grid: Grid, block: Grid, params: int, stream: int) -> None:
         self.kernel.launch(grid, block, params, self.shared, self.mode)
 
+    @property
+    def address(self) -> int:
+        """Where the kernel's launcher is."""
+        return self.kernel.address
+
+    def fail(self, code: int, message: str) -> None:
+        """Raise what the launcher's code means."""
+        self.kernel.fail(code, message)
+
 
 class CpuTarget:
     """Compiles with the machine's C++ compiler, runs over its cores."""
@@ -53,6 +62,10 @@ class CpuTarget:
         self.mode = emulator.mode_from_environment()
         self._loaded: dict[tuple[str, str], _OnCpu] = {}
         self._lock = threading.Lock()
+
+    def native(self) -> tuple[int, ...]:
+        """How the native call path launches here: with the emulator's own arguments."""
+        return 0, -1, 0, 0, 0, 0, 0, *emulator.launch_words(self.mode)
 
     def run(self, work: Callable[[], None]) -> None:
         """Call ``work``; there is no context to make current."""
@@ -116,6 +129,11 @@ class GpuTarget:
         cubin = cached_cubin(rendered.text, arch=self.arch, headers=headers(), declared=declared, cache=default_cache())
         with self.context:
             return driver.Function(cubin, entry, emulator.cluster_blocks(rendered.text, entry), rendered.shared)
+
+    def native(self) -> tuple[int, ...]:
+        """How the native call path launches here: the driver's functions, and the context they need."""
+        names = ("cuLaunchKernel", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
+        return 1, self.device, *map(driver.address, names), int(self.context.value or 0), 0, 0, 0, 0
 
     def run(self, work: Callable[[], None]) -> None:
         """Call ``work`` with the device's context current."""

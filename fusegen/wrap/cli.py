@@ -241,10 +241,16 @@ def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove every entr
 
 
 @app.command()
-def doctor() -> None:
+def doctor(
+    build: Annotated[bool, typer.Option("--build", help="Build the native call path now, or try again.")] = False,
+) -> None:
     """Say what was found on this machine, and what to do about what is missing."""
     from fusegen.wrap.cli_doctor import report
 
+    if build:
+        from fusegen.wrap import native
+
+        native.build(native.recipe(), again=True)
     raise typer.Exit(0 if report() else 1)
 
 

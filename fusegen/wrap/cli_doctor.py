@@ -140,4 +140,13 @@ def _cache() -> str:
     return f"{state.folder}, {state.entries} entries, {state.size_bytes / 2**20:.1f} MiB"
 
 
-LOOKS = (_fusegen, _gpu, _cupy, _nvrtc, _torch, _compiler, _cache)
+@_look("call path", "calls go the Python way, which is slower; results are the same")
+def _call_path() -> str:
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed: nothing to build for"
+    from fusegen.wrap import native
+
+    return native.report()
+
+
+LOOKS = (_fusegen, _gpu, _cupy, _nvrtc, _torch, _compiler, _cache, _call_path)

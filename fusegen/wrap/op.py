@@ -11,7 +11,7 @@ from fusegen.core.ir import Op
 from fusegen.declare.op import Declaration, is_symbolic
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
 from fusegen.wrap import doors, tensors
-from fusegen.wrap.run import Runner
+from fusegen.wrap.run import Run, Runner, watch
 
 
 class FusedOp:
@@ -24,7 +24,8 @@ class FusedOp:
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
         self._runners: dict[tuple[Op, bool], Any] = {}
-        self._gradients: dict[Any, Op] = {}
+        self._path: Any = None  # wrap/callpath: called first, with calls it knows
+        self._teacher: Any = None
         functools.update_wrapper(self, declaration.function)
 
     def __repr__(self) -> str:
@@ -46,19 +47,41 @@ class FusedOp:
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        path = self._path
+        return self._careful(args, kwargs) if path is None else path(args, kwargs)
+
+    def _careful(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of any kind. One on torch's tensors teaches the call path (wrap/callpath)."""
         if is_symbolic(args, kwargs):
             return self.declaration.inline(args, kwargs)
         taken = doors.torch_function(self, args, kwargs)
         if taken is not NotImplemented:
             return taken
-        out = None if "out" in self.declaration.signature.parameters else kwargs.pop("out", None)
-        values = self.declaration.bind(args, kwargs)
+        given = dict(kwargs)
+        out = None if "out" in self.declaration.signature.parameters else given.pop("out", None)
+        values = self.declaration.bind(args, given)
         framework, values, back = doors.enter(self.name, values)
         specs, scalars = self._specs(values, framework)
         op = self.declaration.trace(specs)
-        results = self._run(op, values, scalars, framework, out)
+        with watch() as runs:
+            results = self._run(op, values, scalars, framework, out)
+        if framework.name == "torch" and out is None:
+            self._learn(args, kwargs, values, scalars, op, runs)
         results = [back(result) for result in results]
         return results[0] if op.result == "one" else tuple(results)
+
+    def _learn(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], scalars: Mapping[str, Any],
+        op: Op, runs: Sequence[Run],
+    ) -> None:  # fmt: skip
+        from fusegen.wrap import callpath
+
+        if self._teacher is None or self._teacher.is_outdated():
+            self._take(callpath.Teacher(self.declaration, self._careful))
+        self._teacher.learn(args, kwargs, values, scalars, runs, op.result == "one", self._runners[op, True])
+
+    def _take(self, teacher: Any) -> None:
+        self._teacher, self._path = teacher, teacher.caller
 
     def _specs(self, values: Mapping[str, Any], framework: tensors.Framework) -> tuple[dict[str, Any], dict[str, Any]]:
         specs: dict[str, Any] = {}
@@ -166,6 +189,7 @@ class FusedOp:
         """
         self.declaration.set_gradient(function)
         self._runners.clear()
+        self._path = self._teacher = None
         return function
 
     def _override(self, op: Op, wanted: tuple[str, ...]) -> Any:

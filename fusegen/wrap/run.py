@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import cached_property
+from threading import local
 from typing import Any
 
 from fusegen import pipeline
 from fusegen.core.errors import DeviceError, ShapeError
 from fusegen.core.ir import Op, Output
 from fusegen.fuse.schedule import Buffer
-from fusegen.launch.program import Program, Target, scalar_value
+from fusegen.launch.program import Program, scalar_value
+from fusegen.launch.targets import CpuTarget, GpuTarget
 from fusegen.wrap.tensors import Framework, TensorInfo, target_of
 
 MOST_PLANS = 4096
@@ -26,15 +31,42 @@ class _Slot:
 
 
 @dataclass
-class _Plan:
-    """One op for one layout."""
+class Plan:
+    """One op for one layout. Its program takes the inputs' addresses, the outputs', and the op's scalars."""
 
     program: Program
-    target: Target
+    target: CpuTarget | GpuTarget
     device: str
     inputs: tuple[_Slot, ...]
     outputs: tuple[_Slot, ...]
     results: tuple[tuple[str, tuple[int, ...], tuple[int, ...], Any], ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one call of a runner did."""
+
+    runner: Runner
+    plan: Plan
+    tensors: Mapping[str, Any]
+    results: list[Any]
+
+
+class _Watched(local):
+    runs: list[Run] | None = None
+
+
+_watched = _Watched()
+
+
+@contextmanager
+def watch() -> Iterator[list[Run]]:
+    """The runs of this thread meanwhile: what a call path learns from."""
+    before, _watched.runs = _watched.runs, []
+    try:
+        yield _watched.runs
+    finally:
+        _watched.runs = before
 
 
 @dataclass
@@ -50,9 +82,9 @@ class Runner:
     op: Op
     sizes: Mapping[str, int] = field(default_factory=dict)
     like: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
-    plans: dict[Any, _Plan] = field(default_factory=dict)
+    plans: OrderedDict[Any, Plan] = field(default_factory=OrderedDict)
 
-    @property
+    @cached_property
     def arguments(self) -> tuple[str, ...]:
         """Names of the tensors to pass, in order."""
         return tuple(dict.fromkeys(o.part.base if o.part else o.name for o in self.op.operands))
@@ -68,16 +100,17 @@ class Runner:
         plan = self.plans.get(key)
         if plan is None:
             plan = self._plan(infos, given)
-            if len(self.plans) >= MOST_PLANS:
-                self.plans.clear()
             self.plans[key] = plan
+            if len(self.plans) > MOST_PLANS:
+                self.plans.popitem(last=False)
         if out is not None:
             self._check_in_place(plan, tensors, framework, out)
-        return self._launch(plan, tensors, scalars, framework, out)
+        results = self.launch(plan, tensors, scalars, framework, out)
+        if _watched.runs is not None:
+            _watched.runs.append(Run(self, plan, tensors, results))
+        return results
 
-    def _check_in_place(
-        self, plan: _Plan, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any]
-    ) -> None:
+    def _check_in_place(self, plan: Plan, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any]) -> None:
         """An output that is an argument must not be written by one kernel and read by a later one."""
         steps = [set(step.dynamic) for step in plan.program.steps]
         for (base, *_), tensor in zip(plan.results, out, strict=True):
@@ -94,24 +127,24 @@ class Runner:
                         expected="memory of its own", fix="pass a fresh tensor, or leave out= away",
                     )  # fmt: skip
 
-    def _launch(
-        self, plan: _Plan, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework, out: Any
+    def launch(
+        self, plan: Plan, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework, out: Any
     ) -> list[Any]:
+        """Results of a plan that was made for tensors of this layout."""
         results = list(out) if out is not None else [
             framework.empty(shape, strides, dtype, plan.device) for _, shape, strides, dtype in plan.results
         ]  # fmt: skip
         by_name = {name: tensor for (name, *_), tensor in zip(plan.results, results, strict=True)}
-        values: dict[str, Any] = {s.name: framework.pointer(tensors[s.source]) + s.offset for s in plan.inputs}
-        values.update({s.name: framework.pointer(by_name[s.source]) + s.offset for s in plan.outputs})
-        for scalar in self.op.scalars:
-            values[scalar.name] = scalar_value(scalar, scalars[scalar.name])
+        values: list[Any] = [framework.pointer(tensors[s.source]) + s.offset for s in plan.inputs]
+        values += [framework.pointer(by_name[s.source]) + s.offset for s in plan.outputs]
+        values += [scalar_value(scalar, scalars[scalar.name]) for scalar in self.op.scalars]
         stream = framework.stream(plan.device)
         plan.target.run(lambda: plan.program.run(values, lambda size: framework.workspace(size, plan.device), stream))
         return results
 
     # -- planning -------------------------------------------------------------------------------------------------
 
-    def _plan(self, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> _Plan:
+    def _plan(self, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> Plan:
         device = _common_device(self.op, infos, out)
         buffers: dict[str, Buffer] = {}
         sizes = dict(self.sizes)
@@ -130,7 +163,8 @@ class Runner:
         results, outputs = self._results(infos, sizes, buffers, out)
         target = target_of(device)
         program = pipeline.build(self.op, pipeline.Layout(sizes, buffers), target)
-        return _Plan(program, target, device, tuple(inputs), tuple(outputs), tuple(results))
+        names = [slot.name for slot in (*inputs, *outputs)] + [scalar.name for scalar in self.op.scalars]
+        return Plan(program.bind(names), target, device, tuple(inputs), tuple(outputs), tuple(results))
 
     def _measure(
         self, dims: Sequence[str | None], shape: Sequence[int], name: str, sizes: dict[str, int], origin: dict[str, str]

@@ -10,8 +10,7 @@ from typing import Any, Protocol
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeviceError, DtypeError
-from fusegen.launch.program import Target
-from fusegen.launch.targets import cpu, gpu
+from fusegen.launch.targets import CpuTarget, GpuTarget, cpu, gpu
 
 
 @dataclass(frozen=True)
@@ -39,7 +38,7 @@ class Framework(Protocol):
     def stream(self, device: str) -> int: ...
 
 
-def target_of(device: str) -> Target:
+def target_of(device: str) -> CpuTarget | GpuTarget:
     """The target that runs kernels on a device."""
     return cpu() if device == "cpu" else gpu(int(device.partition(":")[2]))
 

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 from fusegen.wrap.peers import NAMES, choose
-from tools.bench import cold, kernels
+from tools.bench import cold, host, kernels
 from tools.bench.report import report
 from tools.bench.rows import matching
 
@@ -31,10 +31,11 @@ def main() -> int:
     run = kernels.measure(matching(options.only), wanted, options.repeats)
     tuning = options.only or options.no_peers
     first_calls = [] if tuning else cold.measure()
+    host_tables = "" if tuning else host.report()
     for title, error in run.failed.items():
         print(f"\n{title}\n{error}", file=sys.stderr)
     if options.write:
-        options.write.write_text(report(run, first_calls), encoding="utf-8")
+        options.write.write_text(report(run, first_calls, host_tables), encoding="utf-8")
     return 1 if run.failed else 0
 
 

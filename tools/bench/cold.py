@@ -47,6 +47,8 @@ def _run(code: str, cache: str, bytecode: str) -> list[float]:
         "TORCHINDUCTOR_CACHE_DIR": cache + "/inductor",
         # Python's own bytecode, which an installation normally has: some images neither ship nor can write it.
         "PYTHONPYCACHEPREFIX": bytecode,
+        # A first call never waits for the native call path; its build would go on in a folder that is gone.
+        "FUSEGEN_NATIVE": "0",
     }
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment, check=True)

@@ -31,9 +31,15 @@ A fresh process after `import torch` and a first CUDA operation: forward and bac
 |---|---|---|---|
 """
 
+_HOST = """
+## Host cost of a call
 
-def report(run: Run, first_calls: Sequence[tuple[str, float, float, float]]) -> str:
-    """The document."""
+{tables}
+"""
+
+
+def report(run: Run, first_calls: Sequence[tuple[str, float, float, float]], host: str = "") -> str:
+    """The document; ``host``: the tables of tools/bench/host."""
     text = _HEAD.format(
         gpu=torch.cuda.get_device_name(), torch=torch.__version__, cuda=torch.version.cuda,
         bandwidth=run.bandwidth / 1e6,
@@ -47,4 +53,4 @@ def report(run: Run, first_calls: Sequence[tuple[str, float, float, float]]) -> 
     text += _COLD if first_calls else ""
     for what, *times_of in first_calls:
         text += f"| {what} | {' | '.join(f'{t:.3f}' for t in times_of)} |\n"
-    return text
+    return text + (_HOST.format(tables=host) if host else "")

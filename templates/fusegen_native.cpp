@@ -1,0 +1,417 @@
+// fusegen's native call path, part 3: the Python module. See fusegen/wrap/native.py, which builds and loads it.
+
+#include "fusegen_native_node.h"
+
+namespace fusegen {
+namespace {
+
+// How the Python numbers of a parameter count: as values of the call, or as constants of the plan.
+constexpr int64_t kFloatsVary = 1, kIntegersVary = 2;
+
+enum Tag : uint64_t { kNumber = 2, kSingle, kInteger, kFloat, kString, kTuple, kObject, kKeyword };
+
+uint64_t tagged(Tag tag, uint64_t value) { return static_cast<uint64_t>(tag) << 60 ^ value; }
+
+// Adds a compile-time constant by value; false for what cannot be compared (lists, arrays, tensors of other kinds).
+bool add_constant(Key& key, PyObject* value) {
+  if (value == Py_None || PyBool_Check(value)) {
+    key.words.push_back(tagged(kSingle, reinterpret_cast<uintptr_t>(value)));
+  } else if (PyLong_CheckExact(value)) {
+    int overflow = 0;
+    const auto integer = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow) return false;
+    key.words.append({tagged(kInteger, 0), static_cast<uint64_t>(integer)});
+  } else if (PyFloat_CheckExact(value)) {
+    const double real = PyFloat_AS_DOUBLE(value);  // bits tell -0.0 from 0.0, and find NaN again
+    uint64_t bits;
+    std::memcpy(&bits, &real, sizeof bits);
+    key.words.append({tagged(kFloat, 0), bits});
+  } else if (PyUnicode_CheckExact(value)) {
+    key.words.append({tagged(kString, 0), static_cast<uint64_t>(PyObject_Hash(value))});
+    key.objects.push_back(value);
+  } else if (PyTuple_CheckExact(value)) {
+    key.words.push_back(tagged(kTuple, static_cast<uint64_t>(PyTuple_GET_SIZE(value))));
+    for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(value); ++i)
+      if (!add_constant(key, PyTuple_GET_ITEM(value, i))) return false;
+  } else if (PyFunction_Check(value) || PyType_Check(value) || THPDtype_Check(value)) {
+    key.words.append({tagged(kObject, 0), reinterpret_cast<uintptr_t>(value)});
+    key.objects.push_back(value);
+  } else {
+    return false;
+  }
+  return true;
+}
+
+struct Call {
+  Key key;
+  c10::SmallVector<const at::Tensor*, 12> tensors;
+  Addresses addresses;
+  Numbers numbers;
+  bool recording = false;
+};
+
+struct Caller {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* careful;     // the Python way: (args, kwargs) -> results; it teaches this object what it did
+  PyObject* parameters;  // name -> position
+  std::vector<int64_t>* flags;
+  Table* table;
+};
+
+bool add_argument(Call& call, PyObject* value, int64_t flags) {
+  if (THPVariable_CheckExact(value)) {
+    const at::Tensor& tensor = THPVariable_Unpack(value);
+    call.tensors.push_back(&tensor);
+    return add_tensor(call.key, tensor, call.recording, call.addresses);
+  }
+  Number number;
+  if (PyFloat_CheckExact(value)) {
+    if (!(flags & kFloatsVary)) return add_constant(call.key, value);
+    number.real = PyFloat_AS_DOUBLE(value);
+  } else if (PyLong_CheckExact(value) || PyBool_Check(value)) {
+    if (!(flags & kIntegersVary)) return add_constant(call.key, value);
+    number.type = PyBool_Check(value) ? 'b' : 'i';
+    int overflow = 0;
+    number.integer = PyLong_AsLongLongAndOverflow(value, &overflow);
+    if (overflow) return false;
+  } else {
+    return add_constant(call.key, value);
+  }
+  call.numbers.push_back(number);
+  call.key.words.push_back(tagged(kNumber, static_cast<uint64_t>(number.type)));
+  return true;
+}
+
+// Reads a call's arguments; false if only Python can judge them.
+bool read_call(const Caller& caller, PyObject* args, PyObject* kwargs, Call& call) {
+  if (!plain_dispatch()) return false;
+  call.recording = c10::GradMode::is_enabled();
+  call.key.words.push_back(autocast_word() << 1 | uint64_t{call.recording});
+  const auto given = static_cast<size_t>(PyTuple_GET_SIZE(args));
+  if (given > caller.flags->size()) return false;
+  for (size_t i = 0; i < given; ++i)
+    if (!add_argument(call, PyTuple_GET_ITEM(args, i), (*caller.flags)[i])) return false;
+  if (kwargs == nullptr || kwargs == Py_None) return true;
+  PyObject *name, *value;
+  Py_ssize_t place = 0;
+  while (PyDict_Next(kwargs, &place, &name, &value)) {
+    PyObject* position = PyDict_GetItem(caller.parameters, name);
+    if (position == nullptr) return false;  // out=, or a mistake
+    const auto at = static_cast<uint64_t>(PyLong_AsLongLong(position));
+    call.key.words.push_back(tagged(kKeyword, at));
+    if (at < given || !add_argument(call, value, (*caller.flags)[at])) return false;
+  }
+  return true;
+}
+
+PyObject* results_to_python(const Plan& plan, Tensors& results) {
+  if (plan.one) return THPVariable_Wrap(std::move(results[0]));
+  PyObject* tuple = PyTuple_New(static_cast<Py_ssize_t>(plan.visible));
+  for (size_t i = 0; tuple != nullptr && i < plan.visible; ++i)
+    PyTuple_SET_ITEM(tuple, i, THPVariable_Wrap(std::move(results[i])));
+  return tuple;
+}
+
+PyObject* run_call(const std::shared_ptr<Plan>& plan, const Call& call) {
+  Tensors results;
+  Stream stream;
+  if (plan->cuda) stream = current_stream(plan->device);
+  try {
+    run(*plan, call.addresses, call.numbers, stream.handle, results);
+  } catch (const LaunchFailure& failure) {
+    raise_failure(*plan, failure);
+  }
+  if (plan->training) record(plan, call.tensors, call.numbers, stream, results);
+  return results_to_python(*plan, results);
+}
+
+PyObject* caller_call(PyObject* self, PyObject* const* values, size_t count, PyObject* names) {
+  HANDLE_TH_ERRORS
+  auto& caller = *reinterpret_cast<Caller*>(self);
+  if (PyVectorcall_NARGS(count) != 2 || names != nullptr || !PyTuple_CheckExact(values[0])) {
+    PyErr_SetString(PyExc_TypeError, "a fusegen caller takes a tuple and a dict");
+    return nullptr;
+  }
+  Call call;
+  if (read_call(caller, values[0], values[1], call)) {
+    if (const auto plan = caller.table->find(call.key)) return run_call(plan, call);
+  }
+  return PyObject_CallFunctionObjArgs(caller.careful, values[0], values[1], nullptr);
+  END_HANDLE_TH_ERRORS
+}
+
+// learn(args, kwargs, plan): what to do from now on for calls like this one. False if they cannot be told apart.
+PyObject* caller_learn(PyObject* self, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  PyObject *args, *kwargs, *plan;
+  if (!PyArg_ParseTuple(arguments, "O!O!O", &PyTuple_Type, &args, &PyDict_Type, &kwargs, &plan)) return nullptr;
+  auto& caller = *reinterpret_cast<Caller*>(self);
+  Call call;
+  if (!read_call(caller, args, kwargs, call)) Py_RETURN_FALSE;
+  auto held = unwrap_plan(plan);
+  if (!caller.table->find(call.key)) caller.table->put(call.key, std::move(held));
+  Py_RETURN_TRUE;
+  END_HANDLE_TH_ERRORS
+}
+
+// For tools/bench/host.py: a call up to the point where its plan is known, and up to its results' memory.
+PyObject* measure(PyObject* self, PyObject* arguments, bool allocated) {
+  HANDLE_TH_ERRORS
+  PyObject *args, *kwargs;
+  if (!PyArg_ParseTuple(arguments, "O!O!", &PyTuple_Type, &args, &PyDict_Type, &kwargs)) return nullptr;
+  auto& caller = *reinterpret_cast<Caller*>(self);
+  Call call;
+  const auto plan = read_call(caller, args, kwargs, call) ? caller.table->find(call.key) : nullptr;
+  if (!plan) Py_RETURN_FALSE;
+  if (!allocated) Py_RETURN_TRUE;
+  Tensors results;
+  for (const Result& result : plan->results)
+    results.push_back(allocate(*plan, result.sizes, result.strides, result.dtype));
+  return results_to_python(*plan, results);
+  END_HANDLE_TH_ERRORS
+}
+
+PyObject* caller_recognizes(PyObject* self, PyObject* arguments) { return measure(self, arguments, false); }
+
+PyObject* caller_allocates(PyObject* self, PyObject* arguments) { return measure(self, arguments, true); }
+
+PyObject* caller_clear(PyObject* self, PyObject*) {
+  reinterpret_cast<Caller*>(self)->table->clear();
+  Py_RETURN_NONE;
+}
+
+Py_ssize_t caller_size(PyObject* self) {
+  return static_cast<Py_ssize_t>(reinterpret_cast<Caller*>(self)->table->size());
+}
+
+PyObject* caller_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
+  PyObject *careful, *parameters, *flags;
+  Py_ssize_t most;
+  if (!PyArg_ParseTuple(
+          arguments, "OO!O!n", &careful, &PyDict_Type, &parameters, &PyTuple_Type, &flags, &most))
+    return nullptr;
+  auto* self = reinterpret_cast<Caller*>(type->tp_alloc(type, 0));
+  if (self == nullptr) return nullptr;
+  self->vectorcall = caller_call;
+  self->careful = Py_NewRef(careful);
+  self->parameters = Py_NewRef(parameters);
+  self->flags = new std::vector<int64_t>();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(flags); ++i)
+    self->flags->push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(flags, i)));
+  self->table = new Table(static_cast<size_t>(most));
+  return reinterpret_cast<PyObject*>(self);
+}
+
+int caller_traverse(PyObject* self, visitproc visit, void* arg) {
+  Py_VISIT(reinterpret_cast<Caller*>(self)->careful);
+  return 0;
+}
+
+int caller_forget(PyObject* self) {
+  Py_CLEAR(reinterpret_cast<Caller*>(self)->careful);
+  return 0;
+}
+
+void caller_delete(PyObject* self) {
+  PyObject_GC_UnTrack(self);
+  auto* caller = reinterpret_cast<Caller*>(self);
+  Py_CLEAR(caller->careful);
+  Py_CLEAR(caller->parameters);
+  caller->table->clear();
+  delete caller->table;
+  delete caller->flags;
+  Py_TYPE(self)->tp_free(self);
+}
+
+// -- plans from Python ------------------------------------------------------------------------------------------------
+
+// The words of a plan, in the order in which fusegen/wrap/native.py writes them.
+class Reader {
+ public:
+  Reader(const char* data, size_t bytes) : at_(data), end_(data + bytes) {}
+
+  int64_t next() {
+    if (end_ - at_ < 8) throw std::runtime_error("fusegen: a plan ends early");
+    int64_t word;
+    std::memcpy(&word, at_, 8);
+    at_ += 8;
+    return word;
+  }
+
+  template <class T>
+  T address() { return reinterpret_cast<T>(next()); }
+
+  std::vector<int64_t> list() {
+    std::vector<int64_t> words(static_cast<size_t>(next()));
+    for (int64_t& word : words) word = next();
+    return words;
+  }
+
+ private:
+  const char *at_, *end_;
+};
+
+Step read_step(Reader& words) {
+  Step step;
+  step.function = words.address<void*>();
+  for (unsigned& size : step.grid) size = static_cast<unsigned>(words.next());
+  for (unsigned& size : step.block) size = static_cast<unsigned>(words.next());
+  const auto slots = words.next();
+  for (int64_t i = 0; i < slots; ++i) {
+    Slot slot{};
+    slot.kind = words.next();
+    slot.index = words.next();
+    slot.offset = words.next();
+    slot.format = static_cast<char>(words.next());
+    step.slots.push_back(slot);
+  }
+  for (const int64_t word : words.list()) step.block_image.push_back(static_cast<uint64_t>(word));
+  for (const int64_t word : words.list()) step.offsets.push_back(static_cast<uint32_t>(word));
+  return step;
+}
+
+void read_training(Reader& words, Training& training) {
+  const auto saves = words.next();
+  for (int64_t i = 0; i < saves; ++i) {
+    const bool is_result = words.next() != 0;
+    training.saves.push_back({is_result, words.next()});
+  }
+  training.differentiable = words.list();
+}
+
+// plan(words, dtypes of the results, fail, name, backward): name and backward are None where nothing is recorded.
+PyObject* make_plan(PyObject*, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  const char *data, *name;
+  Py_ssize_t bytes;
+  PyObject *dtypes, *fail, *backward;
+  if (!PyArg_ParseTuple(arguments, "y#O!OzO", &data, &bytes, &PyTuple_Type, &dtypes, &fail, &name, &backward))
+    return nullptr;
+  Reader words(data, static_cast<size_t>(bytes));
+  auto plan = std::make_shared<Plan>();
+  plan->cuda = words.next() != 0;
+  plan->device = static_cast<c10::DeviceIndex>(words.next());
+  plan->launch = words.address<CudaLaunch>();
+  plan->get_context = words.address<int (*)(void**)>();
+  plan->push_context = words.address<int (*)(void*)>();
+  plan->pop_context = words.address<int (*)(void**)>();
+  plan->context = words.address<void*>();
+  plan->shuffle = static_cast<int>(words.next());
+  plan->seed = static_cast<uint64_t>(words.next());
+  plan->workers = static_cast<int>(words.next());
+  plan->stack_slots = words.address<void**>();
+  plan->workspace = words.next();
+  plan->inputs = words.list();
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(dtypes); ++i) {
+    auto sizes = words.list();
+    auto strides = words.list();
+    const auto dtype = reinterpret_cast<THPDtype*>(PyTuple_GET_ITEM(dtypes, i))->scalar_type;
+    plan->results.push_back({std::move(sizes), std::move(strides), dtype});
+  }
+  plan->visible = static_cast<size_t>(words.next());
+  plan->one = words.next() != 0;
+  plan->gradient_of = words.list();
+  for (int64_t i = words.next(); i > 0; --i) {
+    Number number;
+    number.type = static_cast<char>(words.next());
+    const int64_t bits = words.next();
+    if (number.type == 'f') std::memcpy(&number.real, &bits, sizeof bits);
+    else number.integer = bits;
+    plan->fixed.push_back(number);
+  }
+  for (int64_t i = words.next(); i > 0; --i) plan->steps.push_back(read_step(words));
+  if (name != nullptr) {
+    plan->training = std::make_unique<Training>();
+    plan->training->name = name;
+    read_training(words, *plan->training);
+    plan->training->python = Py_NewRef(backward);
+  }
+  plan->fail = Py_NewRef(fail);
+  return wrap_plan(std::move(plan));
+  END_HANDLE_TH_ERRORS
+}
+
+// learn_backward(forward, needed, saved, cotangents, numbers, backward): the plan for backwards like this one.
+PyObject* learn_backward(PyObject*, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  PyObject *forward, *asked, *saved, *cotangents, *values, *backward;
+  if (!PyArg_ParseTuple(
+          arguments, "OO!O!O!O!O", &forward, &PyList_Type, &asked, &PyList_Type, &saved, &PyList_Type, &cotangents, &PyList_Type, &values,
+          &backward))
+    return nullptr;
+  if (!plain_dispatch()) Py_RETURN_FALSE;
+  const auto plan = unwrap_plan(forward);
+  Needed needed;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(asked); ++i) needed.push_back(PyList_GET_ITEM(asked, i) == Py_True);
+  Tensors tensors;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(saved); ++i)
+    tensors.push_back(THPVariable_Unpack(PyList_GET_ITEM(saved, i)));
+  torch::autograd::variable_list given;
+  for (const int64_t at : plan->training->differentiable) {
+    PyObject* item = PyList_GET_ITEM(cotangents, at);
+    given.push_back(item == Py_None ? at::Tensor() : THPVariable_Unpack(item));
+  }
+  Numbers numbers;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values); ++i) {
+    PyObject* item = PyList_GET_ITEM(values, i);
+    Number number;
+    number.type = PyFloat_Check(item) ? 'f' : PyBool_Check(item) ? 'b' : 'i';
+    numbers.push_back(number);
+  }
+  Key key;
+  Addresses addresses;
+  if (!backward_key(needed, tensors, given, numbers, key, addresses)) Py_RETURN_FALSE;
+  auto held = unwrap_plan(backward);
+  const std::lock_guard<std::mutex> guard(plan->training->lock);
+  if (!plan->training->backwards.find(key)) plan->training->backwards.put(key, std::move(held));
+  Py_RETURN_TRUE;
+  END_HANDLE_TH_ERRORS
+}
+
+PyMethodDef caller_methods[] = {
+    {"learn", caller_learn, METH_VARARGS, nullptr},
+    {"recognizes", caller_recognizes, METH_VARARGS, nullptr},
+    {"allocates", caller_allocates, METH_VARARGS, nullptr},
+    {"clear", caller_clear, METH_NOARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PyMethodDef module_methods[] = {
+    {"plan", make_plan, METH_VARARGS, nullptr},
+    {"learn_backward", learn_backward, METH_VARARGS, nullptr},
+    {nullptr, nullptr, 0, nullptr},
+};
+
+PySequenceMethods caller_as_sequence = {caller_size};
+PyTypeObject caller_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+PyModuleDef module_definition = {
+    PyModuleDef_HEAD_INIT, "fusegen_native", "fusegen's native call path", -1, module_methods,
+    nullptr, nullptr, nullptr, nullptr};
+
+}  // namespace
+}  // namespace fusegen
+
+PyMODINIT_FUNC PyInit_fusegen_native() {
+  using namespace fusegen;
+  caller_type.tp_name = "fusegen_native.Caller";
+  caller_type.tp_basicsize = sizeof(Caller);
+  caller_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
+  caller_type.tp_vectorcall_offset = offsetof(Caller, vectorcall);
+  caller_type.tp_call = PyVectorcall_Call;
+  caller_type.tp_as_sequence = &caller_as_sequence;
+  caller_type.tp_methods = caller_methods;
+  caller_type.tp_new = caller_new;
+  caller_type.tp_traverse = caller_traverse;
+  caller_type.tp_clear = caller_forget;
+  caller_type.tp_dealloc = caller_delete;
+  if (PyType_Ready(&caller_type) < 0) return nullptr;
+  PyObject* module = PyModule_Create(&module_definition);
+  if (module == nullptr) return nullptr;
+  auto torch_c = THPObjectPtr(PyImport_ImportModule("torch._C"));
+  if (!torch_c) return nullptr;
+  raw_stream_function = PyObject_GetAttrString(torch_c.get(), "_cuda_getCurrentRawStream");
+  if (raw_stream_function == nullptr) PyErr_Clear();  // a build without CUDA
+  if (PyModule_AddObject(module, "Caller", Py_NewRef(reinterpret_cast<PyObject*>(&caller_type))) < 0) return nullptr;
+  return module;
+}

@@ -1,0 +1,216 @@
+// fusegen's native call path, part 2: a call as a node of torch's autograd graph.
+//
+// Ordinary backwards run from prepared plans. Whatever else is asked of the node (a gradient that is to be
+// differentiated again, a layout seen for the first time, tensors that only Python can judge) goes to the same Python
+// code that serves calls without a native path.
+
+#pragma once
+
+#include "fusegen_native_plan.h"
+
+namespace fusegen {
+
+// What a recorded call needs beside its launches.
+struct Training {
+  struct Save {
+    bool is_result;
+    int64_t index;
+  };
+
+  std::string name;
+  std::vector<Save> saves;
+  std::vector<int64_t> differentiable;  // results that have a gradient, in order
+  PyObject* python = nullptr;           // (plan, needed, saved, cotangents, numbers) -> a gradient or None each
+  std::mutex lock;                      // of `backwards`: engine threads do not hold the GIL
+  Table backwards{1024};
+};
+
+inline Plan::~Plan() {
+  if (!Py_IsInitialized()) return;
+  const pybind11::gil_scoped_acquire gil;
+  Py_XDECREF(fail);
+  if (training) Py_XDECREF(training->python);
+}
+
+inline constexpr const char* kPlanName = "fusegen.Plan";
+
+inline PyObject* wrap_plan(std::shared_ptr<Plan> plan) {
+  auto* held = new std::shared_ptr<Plan>(std::move(plan));
+  return PyCapsule_New(held, kPlanName, [](PyObject* capsule) {
+    delete static_cast<std::shared_ptr<Plan>*>(PyCapsule_GetPointer(capsule, kPlanName));
+  });
+}
+
+inline std::shared_ptr<Plan> unwrap_plan(PyObject* capsule) {
+  auto* held = static_cast<std::shared_ptr<Plan>*>(PyCapsule_GetPointer(capsule, kPlanName));
+  if (!held) throw python_error();
+  return *held;
+}
+
+// Raises what fusegen's Python says about a failed launch.
+[[noreturn]] inline void raise_failure(const Plan& plan, const LaunchFailure& failure) {
+  const pybind11::gil_scoped_acquire gil;
+  auto done = THPObjectPtr(PyObject_CallFunction(
+      plan.fail, "nis", static_cast<Py_ssize_t>(failure.step), failure.code, failure.message.c_str()));
+  if (!done) {
+    python_error error;
+    error.persist();
+    throw error;
+  }
+  throw std::runtime_error("fusegen: a launch failed with code " + std::to_string(failure.code));
+}
+
+inline PyObject* to_python(const Number& number) {
+  if (number.type == 'f') return PyFloat_FromDouble(number.real);
+  return number.type == 'i' ? PyLong_FromLongLong(number.integer) : PyBool_FromLong(number.integer != 0);
+}
+
+using Tensors = c10::SmallVector<at::Tensor, 8>;
+using Addresses = c10::SmallVector<const char*, 12>;
+using Numbers = c10::SmallVector<Number, 8>;
+
+using Needed = c10::SmallVector<bool, 16>;
+
+// The key of a backward: which gradients are asked for, which results have a cotangent, the numbers' types, and every
+// tensor that it may read.
+inline bool backward_key(
+    const Needed& needed, const Tensors& saved, const torch::autograd::variable_list& cotangents,
+    const Numbers& numbers, Key& key, Addresses& addresses) {
+  for (const bool asked : needed) key.words.push_back(asked);
+  for (const at::Tensor& cotangent : cotangents) key.words.push_back(cotangent.defined());
+  for (const Number& number : numbers) key.words.push_back(number.type);
+  for (const at::Tensor& tensor : saved)
+    if (!tensor.defined() || !add_tensor(key, tensor, false, addresses)) return false;
+  for (const at::Tensor& tensor : cotangents)
+    if (tensor.defined() && !add_tensor(key, tensor, false, addresses)) return false;
+  return true;
+}
+
+class FusedNode : public torch::autograd::Node {
+ public:
+  std::shared_ptr<Plan> plan;
+  std::vector<torch::autograd::SavedVariable> saved;
+  Numbers numbers;
+  Stream stream;
+
+  std::string name() const override { return plan->training->name; }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> guard(mutex_);
+    for (auto& variable : saved) variable.reset_data();
+  }
+
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& cotangents) override {
+    const Training& training = *plan->training;
+    const bool any = std::any_of(cotangents.begin(), cotangents.end(), [](const auto& t) { return t.defined(); });
+    if (!any) return torch::autograd::variable_list(plan->inputs.size());
+    Tensors tensors;
+    {
+      const std::lock_guard<std::mutex> guard(mutex_);
+      for (size_t i = 0; i < saved.size(); ++i)
+        tensors.push_back(training.saves[i].is_result ? saved[i].unpack(getptr()) : saved[i].unpack());
+    }
+    Needed needed;
+    for (size_t i = 0; i < plan->inputs.size(); ++i) needed.push_back(task_should_compute_output(i));
+    Key key;
+    Addresses addresses;
+    if (!c10::GradMode::is_enabled() && plain_dispatch() &&
+        backward_key(needed, tensors, cotangents, numbers, key, addresses)) {
+      std::shared_ptr<Plan> found;
+      {
+        const std::lock_guard<std::mutex> guard(plan->training->lock);
+        found = plan->training->backwards.find(key);
+      }
+      if (found) return run_backward(*found, addresses);
+    }
+    return in_python(needed, tensors, cotangents);
+  }
+
+ private:
+  torch::autograd::variable_list run_backward(const Plan& backward, const Addresses& addresses) {
+    void* handle = nullptr;
+    if (backward.cuda) {
+      // The engine makes the forward's stream current, so its handle is known without asking Python.
+      handle = stream.handle;
+      if (current_stream_id(backward.device) != stream.id) {
+        const pybind11::gil_scoped_acquire gil;
+        handle = current_stream(backward.device).handle;
+      }
+    }
+    Tensors results;
+    try {
+      run(backward, addresses, numbers, handle, results);
+    } catch (const LaunchFailure& failure) {
+      raise_failure(backward, failure);
+    }
+    torch::autograd::variable_list gradients(plan->inputs.size());
+    for (size_t i = 0; i < results.size(); ++i)  // one that nobody asked for (-1) was computed along
+      if (backward.gradient_of[i] >= 0) gradients[backward.gradient_of[i]] = std::move(results[i]);
+    return gradients;
+  }
+
+  torch::autograd::variable_list in_python(
+      const Needed& needed, const Tensors& tensors, const torch::autograd::variable_list& cotangents) const {
+    const pybind11::gil_scoped_acquire gil;
+    const auto list = [](size_t size) { return THPObjectPtr(PyList_New(static_cast<Py_ssize_t>(size))); };
+    auto asked = list(needed.size()), kept = list(tensors.size()), given = list(plan->results.size()), values = list(numbers.size());
+    for (size_t i = 0; i < needed.size(); ++i) PyList_SET_ITEM(asked.get(), i, PyBool_FromLong(needed[i]));
+    for (size_t i = 0; i < tensors.size(); ++i) PyList_SET_ITEM(kept.get(), i, THPVariable_Wrap(tensors[i]));
+    for (size_t i = 0; i < plan->results.size(); ++i) PyList_SET_ITEM(given.get(), i, Py_NewRef(Py_None));
+    for (size_t i = 0; i < cotangents.size(); ++i)
+      if (cotangents[i].defined())
+        PyList_SetItem(given.get(), plan->training->differentiable[i], THPVariable_Wrap(cotangents[i]));
+    for (size_t i = 0; i < numbers.size(); ++i) PyList_SET_ITEM(values.get(), i, to_python(numbers[i]));
+    auto capsule = THPObjectPtr(wrap_plan(plan));
+    auto found = THPObjectPtr(PyObject_CallFunctionObjArgs(
+        plan->training->python, capsule.get(), asked.get(), kept.get(), given.get(), values.get(), nullptr));
+    if (!found) {
+      python_error error;
+      error.persist();
+      throw error;
+    }
+    torch::autograd::variable_list gradients(plan->inputs.size());
+    for (size_t i = 0; i < gradients.size(); ++i) {
+      PyObject* item = PyList_GET_ITEM(found.get(), i);
+      if (item != Py_None) gradients[i] = THPVariable_Unpack(item);
+    }
+    return gradients;
+  }
+};
+
+// torch changed the pointer that edges hold from std::shared_ptr to its own.
+using NodePointer = decltype(torch::autograd::Edge::function);
+
+template <class Pointer = NodePointer>
+Pointer new_node(FusedNode*& made) {
+  made = new FusedNode();
+  if constexpr (std::is_constructible_v<Pointer, FusedNode*, void (*)(torch::autograd::Node*)>) {
+    return Pointer(made, [](auto* node) { deleteNode(node); });  // torch's own: deep graphs go without recursion
+  } else {
+    return Pointer::unsafe_steal_from_new(made);
+  }
+}
+
+// Makes `results` outputs of a new node. `tensors` are the arguments that the plan reads, in its order.
+inline void record(
+    const std::shared_ptr<Plan>& plan, const c10::SmallVectorImpl<const at::Tensor*>& tensors, const Numbers& numbers,
+    const Stream& stream, Tensors& results) {
+  FusedNode* node = nullptr;
+  const NodePointer pointer = new_node(node);
+  node->plan = plan;
+  node->numbers = numbers;
+  node->stream = stream;
+  torch::autograd::edge_list edges;
+  edges.reserve(plan->inputs.size());
+  for (const int64_t at : plan->inputs) edges.push_back(torch::autograd::impl::gradient_edge(*tensors[at]));
+  node->set_next_edges(std::move(edges));
+  for (const int64_t at : plan->training->differentiable) {
+    const auto number = node->add_input_metadata(results[at]);
+    torch::autograd::impl::set_gradient_edge(results[at], {pointer, number});
+  }
+  node->saved.reserve(plan->training->saves.size());
+  for (const Training::Save& save : plan->training->saves)
+    node->saved.emplace_back(save.is_result ? results[save.index] : *tensors[plan->inputs[save.index]], save.is_result);
+}
+
+}  // namespace fusegen

@@ -1,0 +1,358 @@
+// fusegen's native call path, part 1: what a call looks like (Key), and what is done for it (Plan).
+//
+// A Key lists everything a plan depends on: dtype, device, sizes, strides, alignment and requires_grad of each tensor,
+// constants by value, Python numbers by type. A Plan has the results' layouts and the launches, whose argument blocks
+// lack only pointers and numbers. Plans are made in Python (fusegen/wrap/native.py) and arrive here as a list of words.
+
+#pragma once
+
+#define PY_SSIZE_T_CLEAN
+
+#include <torch/csrc/Dtype.h>
+#include <torch/csrc/Exceptions.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/python_variable.h>
+#include <torch/csrc/autograd/saved_variable.h>
+#include <torch/csrc/utils/object_ptr.h>
+
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/empty_strided.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include <cstdint>
+#include <cstring>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace fusegen {
+
+// A Python number of a call: a kernel's scalar argument.
+struct Number {
+  char type = 'f';  // 'f' float, 'i' int, 'b' bool
+  double real = 0;
+  int64_t integer = 0;
+
+  double as_double() const { return type == 'f' ? real : static_cast<double>(integer); }
+};
+
+struct Key {
+  c10::SmallVector<uint64_t, 96> words;
+  c10::SmallVector<PyObject*, 4> objects;  // strings and functions, compared as objects; owned by tables only
+
+  uint64_t hash() const {
+    uint64_t value = 0x9e3779b97f4a7c15u;
+    for (uint64_t word : words) {
+      value = (value ^ word) * 0xff51afd7ed558ccdu;
+      value ^= value >> 32;
+    }
+    return value;
+  }
+};
+
+inline bool same_objects(const Key& a, const Key& b) {
+  for (size_t i = 0; i < a.objects.size(); ++i) {
+    PyObject *x = a.objects[i], *y = b.objects[i];
+    if (x != y && !(PyUnicode_CheckExact(x) && PyUnicode_CheckExact(y) && PyUnicode_Compare(x, y) == 0)) return false;
+  }
+  return true;
+}
+
+// What every dense tensor may have beside its backend; anything else (subclasses, fake tensors, transforms, lazy
+// negations, sparse layouts) is left to Python.
+inline c10::DispatchKeySet harmless() {
+  return c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset;
+}
+
+// No dispatch mode and no transform is active in this thread.
+inline bool plain_dispatch() {
+  const auto included = c10::impl::tls_local_dispatch_key_set().included_;
+  return (included - harmless() - c10::DispatchKeySet(c10::DispatchKey::BackendSelect)).empty();
+}
+
+// What torch.autocast says in this thread: an op may compute in another dtype under it.
+inline uint64_t autocast_word() {
+  const auto off = c10::impl::tls_local_dispatch_key_set().excluded_;
+  const auto word = [&](c10::DispatchKey key, at::DeviceType device) -> uint64_t {
+    return off.has(key) ? 0 : 1 + static_cast<uint64_t>(at::autocast::get_autocast_dtype(device));
+  };
+  return word(c10::DispatchKey::AutocastCPU, at::kCPU) << 8 | word(c10::DispatchKey::AutocastCUDA, at::kCUDA);
+}
+
+// A tensor's words; false for a tensor that only Python can judge. `addresses` gets where its elements are.
+inline bool add_tensor(Key& key, const at::Tensor& tensor, bool recording, c10::SmallVectorImpl<const char*>& addresses) {
+  const auto* impl = tensor.unsafeGetTensorImpl();
+  const auto kind = impl->key_set() - harmless();
+  const bool cuda = kind == c10::DispatchKeySet(c10::DispatchKey::CUDA);
+  if (!cuda && kind != c10::DispatchKeySet(c10::DispatchKey::CPU)) return false;
+  if (!impl->has_storage() || tensor._fw_grad(0).defined()) return false;
+  const auto* address = static_cast<const char*>(impl->data());
+  if (address == nullptr && impl->numel() > 0) return false;
+  addresses.push_back(address);
+  const auto sizes = impl->sizes(), strides = impl->strides();
+  const uint64_t device = cuda ? 1 + static_cast<uint64_t>(static_cast<uint8_t>(impl->device().index())) : 0;
+  key.words.push_back(
+      uint64_t{1} << 60 | static_cast<uint64_t>(tensor.scalar_type()) | device << 8 |
+      (reinterpret_cast<uintptr_t>(address) & 15) << 20 | uint64_t{recording && tensor.requires_grad()} << 24 |
+      static_cast<uint64_t>(sizes.size()) << 32);
+  key.words.append(sizes.begin(), sizes.end());
+  key.words.append(strides.begin(), strides.end());
+  return true;
+}
+
+struct Slot {
+  enum Kind : int64_t { kInput, kResult, kWorkspace, kNumber };
+  int64_t kind, index, offset;  // a fixed number has index -1 - (its place among the plan's fixed numbers)
+  char format;
+};
+
+struct Step {
+  void* function;
+  unsigned grid[3], block[3];
+  std::vector<Slot> slots;        // slot i is at byte 8 i of the argument block
+  std::vector<uint64_t> block_image;
+  std::vector<uint32_t> offsets;  // of each kernel argument within the block
+};
+
+struct Result {
+  std::vector<int64_t> sizes, strides;
+  at::ScalarType dtype;
+};
+
+// A launch that failed: fusegen's Python says what the code means.
+struct LaunchFailure {
+  size_t step;
+  int code;
+  std::string message;
+};
+
+using CudaLaunch = int (*)(
+    void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+using EmulatedLaunch = int (*)(
+    const unsigned*, const unsigned*, void**, size_t, int, uint64_t, int, void**, char*, size_t);
+
+struct Training;
+
+struct Plan {
+  bool cuda = false;
+  c10::DeviceIndex device = -1;
+  CudaLaunch launch = nullptr;  // the driver's functions, and the device's context
+  int (*get_context)(void**) = nullptr;
+  int (*push_context)(void*) = nullptr;
+  int (*pop_context)(void**) = nullptr;
+  void* context = nullptr;
+  int shuffle = 0, workers = 0;  // the emulator's mode
+  uint64_t seed = 0;
+  void** stack_slots = nullptr;
+  int64_t workspace = 0;
+  std::vector<int64_t> inputs;  // which of the call's tensors
+  std::vector<Result> results;
+  size_t visible = 0;  // results that the caller sees; those that follow are kept for the backward
+  bool one = true;
+  std::vector<int64_t> gradient_of;  // of a backward: the argument that each result is the gradient of
+  std::vector<Number> fixed;
+  std::vector<Step> steps;
+  std::unique_ptr<Training> training;
+  PyObject* fail = nullptr;
+
+  Plan() = default;
+  Plan(const Plan&) = delete;
+  ~Plan();
+};
+
+// Plans by key, at most `most`: beyond that the oldest goes.
+class Table {
+ public:
+  explicit Table(size_t most) : most_(most) {}
+
+  std::shared_ptr<Plan> find(const Key& key) const {
+    const auto range = places_.equal_range(key.hash());
+    for (auto at = range.first; at != range.second; ++at) {
+      const Key& other = at->second->key;
+      if (other.words == key.words && same_objects(other, key)) return at->second->plan;
+    }
+    return nullptr;
+  }
+
+  void put(const Key& key, std::shared_ptr<Plan> plan) {
+    while (!entries_.empty() && entries_.size() >= most_) drop_oldest();
+    for (PyObject* object : key.objects) Py_INCREF(object);
+    entries_.push_back({key, std::move(plan)});
+    places_.emplace(key.hash(), std::prev(entries_.end()));
+  }
+
+  void clear() {
+    while (!entries_.empty()) drop_oldest();
+  }
+
+  size_t size() const { return entries_.size(); }
+
+ private:
+  struct Entry {
+    Key key;
+    std::shared_ptr<Plan> plan;
+  };
+
+  void drop_oldest() {
+    const auto range = places_.equal_range(entries_.front().key.hash());
+    for (auto at = range.first; at != range.second; ++at) {
+      if (at->second == entries_.begin()) {
+        places_.erase(at);
+        break;
+      }
+    }
+    const Entry oldest = std::move(entries_.front());  // objects may run Python code when they go: after the table is done
+    entries_.pop_front();
+    for (PyObject* object : oldest.key.objects) Py_DECREF(object);
+  }
+
+  size_t most_;
+  std::list<Entry> entries_;
+  std::unordered_multimap<uint64_t, std::list<Entry>::iterator> places_;
+};
+
+// -- streams ----------------------------------------------------------------------------------------------------------
+
+// A device's current stream, as torch numbers it and as the driver knows it. The driver's handle costs a call into
+// torch's Python module, so the last one is remembered; numbers do not change their meaning.
+struct Stream {
+  int64_t id = 0;
+  void* handle = nullptr;
+};
+
+inline int64_t current_stream_id(c10::DeviceIndex device) {
+  const c10::impl::VirtualGuardImpl guard(c10::DeviceType::CUDA);
+  return guard.getStream(c10::Device(c10::DeviceType::CUDA, device)).id();
+}
+
+inline PyObject* raw_stream_function = nullptr;  // torch._C._cuda_getCurrentRawStream
+
+// Needs the GIL.
+inline Stream current_stream(c10::DeviceIndex device) {
+  static Stream last[256];
+  static bool known[256];
+  const int64_t id = current_stream_id(device);
+  const auto at = static_cast<uint8_t>(device);
+  if (!known[at] || last[at].id != id) {
+    auto index = THPObjectPtr(PyLong_FromLong(device));
+    auto handle = THPObjectPtr(PyObject_CallFunctionObjArgs(raw_stream_function, index.get(), nullptr));
+    if (!handle) throw python_error();
+    last[at] = {id, PyLong_AsVoidPtr(handle.get())};
+    known[at] = true;
+  }
+  return last[at];
+}
+
+// -- running ----------------------------------------------------------------------------------------------------------
+
+inline void write_number(uint64_t* slot, char format, const Number& number) {
+  *slot = 0;
+  if (format == 'f') {
+    const auto value = static_cast<float>(number.as_double());
+    std::memcpy(slot, &value, sizeof value);
+  } else if (format == 'd') {
+    const double value = number.as_double();
+    std::memcpy(slot, &value, sizeof value);
+  } else if (format == '?') {
+    const bool value = number.type == 'f' ? number.real != 0 : number.integer != 0;
+    std::memcpy(slot, &value, sizeof value);
+  } else {
+    std::memcpy(slot, &number.integer, sizeof number.integer);
+  }
+}
+
+// The device's context, current while this lives.
+class InContext {
+ public:
+  explicit InContext(const Plan& plan) : plan_(plan) {
+    void* current = nullptr;
+    pushed_ = plan.get_context(&current) != 0 || current != plan.context;
+    if (pushed_) {
+      if (const int code = plan.push_context(plan.context)) throw LaunchFailure{0, code, ""};
+    }
+  }
+  ~InContext() {
+    void* popped = nullptr;
+    if (pushed_) plan_.pop_context(&popped);
+  }
+
+ private:
+  const Plan& plan_;
+  bool pushed_;
+};
+
+// Lets other Python threads run, if this thread was running Python.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
+  ~WithoutGil() {
+    if (state_) PyEval_RestoreThread(state_);
+  }
+
+ private:
+  PyThreadState* state_;
+};
+
+inline void launch(const Plan& plan, size_t at, const Step& step, void** params, void* stream) {
+  if (plan.cuda) {
+    const int code = plan.launch(
+        step.function, step.grid[0], step.grid[1], step.grid[2], step.block[0], step.block[1], step.block[2], 0, stream,
+        params, nullptr);
+    if (code) throw LaunchFailure{at, code, ""};
+    return;
+  }
+  char message[2048] = "";
+  int code;
+  {
+    const WithoutGil free;
+    code = reinterpret_cast<EmulatedLaunch>(step.function)(
+        step.grid, step.block, params, 0, plan.shuffle, plan.seed, plan.workers, plan.stack_slots, message,
+        sizeof message);
+  }
+  if (code) throw LaunchFailure{at, code, message};
+}
+
+inline at::Tensor allocate(const Plan& plan, c10::IntArrayRef sizes, c10::IntArrayRef strides, at::ScalarType dtype) {
+  const auto device = plan.cuda ? c10::Device(c10::DeviceType::CUDA, plan.device) : c10::Device(c10::DeviceType::CPU);
+  return at::empty_strided(sizes, strides, at::TensorOptions().dtype(dtype).device(device));
+}
+
+// Allocates results and launches everything on `stream`.
+inline void run(
+    const Plan& plan, const c10::SmallVectorImpl<const char*>& addresses, const c10::SmallVectorImpl<Number>& numbers,
+    void* stream, c10::SmallVectorImpl<at::Tensor>& results) {
+  for (const Result& result : plan.results)
+    results.push_back(allocate(plan, result.sizes, result.strides, result.dtype));
+  if (plan.steps.empty()) return;
+  at::Tensor workspace;
+  if (plan.workspace) workspace = allocate(plan, {plan.workspace}, {1}, at::kByte);
+  c10::SmallVector<uint64_t, 64> block;
+  c10::SmallVector<void*, 48> params;
+  std::optional<InContext> context;
+  if (plan.cuda) context.emplace(plan);
+  for (size_t at = 0; at < plan.steps.size(); ++at) {
+    const Step& step = plan.steps[at];
+    block.assign(step.block_image.begin(), step.block_image.end());
+    for (size_t i = 0; i < step.slots.size(); ++i) {
+      const Slot& slot = step.slots[i];
+      if (slot.kind == Slot::kNumber) {
+        write_number(&block[i], slot.format, slot.index < 0 ? plan.fixed[-1 - slot.index] : numbers[slot.index]);
+        continue;
+      }
+      const char* base = slot.kind == Slot::kInput ? addresses[plan.inputs[slot.index]]
+          : slot.kind == Slot::kResult             ? static_cast<const char*>(results[slot.index].data_ptr())
+                                                   : static_cast<const char*>(workspace.data_ptr());
+      block[i] = reinterpret_cast<uintptr_t>(base) + slot.offset;
+    }
+    params.clear();
+    for (const uint32_t offset : step.offsets) params.push_back(reinterpret_cast<char*>(block.data()) + offset);
+    launch(plan, at, step, params.data(), stream);
+  }
+}
+
+}  // namespace fusegen

@@ -1,0 +1,89 @@
+"""Ops with an empty call path, of both kinds, for the tests of wrap/callpath (a plugin of theirs: it has a fixture)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import fusegen as fg
+from fusegen.wrap import callpath, native
+
+DEVICE = os.environ.get("FUSEGEN_TEST_DEVICE", "cpu")
+
+
+@fg.op
+def lerp(x, y, w):  # type: ignore[no-untyped-def]
+    return x + w * (y - x)
+
+
+@fg.op
+def shifted(x, *, by: fg.Const = 0.0, axes: fg.Const = (), scale=1.0):  # type: ignore[no-untyped-def]
+    return scale * (fg.sum(x, axes) if axes else x) + by
+
+
+@fg.op
+def norm(x, weight, *, eps=1e-5):  # type: ignore[no-untyped-def]
+    return x * fg.rsqrt(fg.mean(x * x, -1, keepdims=True) + eps) * weight
+
+
+@fg.op
+def both(x, y):  # type: ignore[no-untyped-def]
+    return fg.sin(x) * y, x > y, x * y
+
+
+class Counted(fg.FusedOp):
+    """An op that counts its careful calls."""
+
+    careful = 0
+
+    def _careful(self, args: Any, kwargs: Any) -> Any:
+        self.careful += 1
+        return super()._careful(args, kwargs)
+
+
+@pytest.fixture(params=["python", "native"])
+def fresh(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Counted]]:
+    """Makes an op with an empty call path of one kind. Tensors are made where kernels run, on a GPU too: those that the
+    suite's own fixture takes there and back are different ones for every call."""
+    if request.param == "native" and native.module() is None:
+        pytest.skip(f"no native call path: {native.problem()}")
+
+    def make(op: fg.FusedOp) -> Counted:
+        made = Counted(op.declaration)
+        made._take(callpath.Teacher(op.declaration, made._careful, in_python=request.param == "python"))
+        return made
+
+    with torch.device(DEVICE) if DEVICE != "cpu" else contextlib.nullcontext():
+        yield make
+
+
+def is_native(op: Any) -> bool:
+    return not isinstance(op._path, callpath.PythonCaller)
+
+
+def same(a: Any, b: Any) -> None:
+    for x, y in zip(*(r if isinstance(r, tuple) else (r,) for r in (a, b)), strict=True):
+        assert x.dtype is y.dtype and x.stride() == y.stride() and x.requires_grad == y.requires_grad
+        assert torch.equal(x.isnan(), y.isnan()) and torch.equal(x.nan_to_num(), y.nan_to_num())
+        assert torch.equal(torch.signbit(x), torch.signbit(y))
+
+
+def tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    return [torch.randn(shape) for shape in shapes]
+
+
+def misaligned(size: int) -> torch.Tensor:
+    return torch.randn(size + 1)[1:]
+
+
+def leaves(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
+    return [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
+
+
+def torch_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight

@@ -1,0 +1,174 @@
+"""The native call path: how it is built and found, how it fails, and what only a GPU shows."""
+
+from __future__ import annotations
+
+import ctypes
+import sysconfig
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import fusegen as fg
+from fusegen.launch import emulator
+from fusegen.launch.emulator import EmulatedKernel
+from fusegen.wrap import native
+from tests.call_paths import Counted, is_native, lerp, norm, torch_norm
+
+pytest_plugins = ("tests.call_paths",)
+
+
+def test_it_builds_where_it_can() -> None:
+    """Every other test leaves it out where it is not there."""
+    if native.module() is None and not native.problem():
+        pytest.skip("switched off")
+    if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
+        pytest.skip("Python came without its headers")
+    assert native.module() is not None, native.problem()
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels whose native launch reports a failed assertion."""
+    kind = ctypes.CFUNCTYPE(
+        ctypes.c_int, *[ctypes.c_void_p] * 3, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64, ctypes.c_int,
+        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
+    )  # fmt: skip
+
+    def launch(*arguments: Any) -> int:
+        ctypes.memmove(arguments[8], b"thread 3: x > 0\0", 16)
+        return 2
+
+    function = kind(launch)
+    monkeypatch.setattr(EmulatedKernel, "address", ctypes.cast(function, ctypes.c_void_p).value)
+    yield
+
+
+@pytest.mark.cpu
+def test_a_failed_launch_is_fusegens_error(failing: None) -> None:
+    if native.module() is None:
+        pytest.skip("no native call path")
+    known = fg.FusedOp(lerp.declaration)
+    x = torch.ones(4)
+    known(x, x, 0.5)
+    with pytest.raises(fg.CompileError, match="thread 3: x > 0"):
+        known(x, x, 0.5)
+    x.requires_grad_()
+    square = fg.FusedOp(fg.op(lambda x: x * x, name="squared").declaration)
+    out = square(x)
+    torch.autograd.grad(out.sum(), x, retain_graph=True)
+    with pytest.raises(fg.CompileError, match="thread 3: x > 0"):
+        square(x)
+
+
+def test_a_build_that_fails_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEGEN_CACHE_DIR", str(tmp_path))
+    monkeypatch.setenv(native.VARIABLE, "1")
+    broken = native.Recipe("0" * 64, (str(tmp_path),), str(tmp_path), native.FLAGS)
+    monkeypatch.setattr(native, "recipe", lambda: broken)
+    native.build(broken)
+    state = native._State()
+    with monkeypatch.context() as patch:
+        patch.setattr(emulator, "run_compiler", lambda *_: pytest.fail("it is built again"))
+        state.seek()
+    assert state.path is None and "error" in state.problem
+    monkeypatch.setattr(native, "_state", state)
+    assert native.module() is None
+    with pytest.raises(fg.CompileError, match=r"calls go the Python way.*\n.*\n.*fusegen doctor --build"):
+        native.report()
+    known = fg.FusedOp(lerp.declaration)
+    for _ in range(2):
+        assert known(torch.ones(3), torch.ones(3), 0.5).tolist() == [1] * 3
+    assert not is_native(known)
+
+
+def test_a_module_that_does_not_load_is_a_problem_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = native._State()
+    state.asked, state.path = True, tmp_path / "module.so"
+    state.path.write_bytes(b"no library")
+    monkeypatch.setattr(native, "_state", state)
+    assert native.module() is None and state.problem and not native.is_found()
+
+
+def test_callers_move_over_when_the_module_arrives(monkeypatch: pytest.MonkeyPatch) -> None:
+    if native.module() is None:
+        pytest.skip("no native call path")
+    known = Counted(lerp.declaration)
+    x = torch.ones(4)
+    with monkeypatch.context() as patch:
+        patch.setattr(native, "module", lambda: None)
+        patch.setattr(native, "is_found", lambda: False)
+        for _ in range(2):
+            known(x, x, 0.5)
+        assert not is_native(known) and known.careful == 1
+    for _ in range(3):
+        known(x, x, 0.5)
+    assert is_native(known) and known.careful == 2
+
+
+# -- on a GPU --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def cuda() -> torch.device:
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+    return torch.device("cuda")
+
+
+@pytest.mark.gpu
+def test_streams(fresh: Any, cuda: torch.device) -> None:
+    """Work goes to the stream that is current, and a backward to its forward's, behind what it waits for."""
+    known = fresh(lerp)
+    streams = [torch.cuda.current_stream(), torch.cuda.Stream(), torch.cuda.Stream()]
+    for value in range(6):
+        stream = streams[value % 3]
+        stream.wait_stream(torch.cuda.default_stream())
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(20_000_000)
+            x = torch.full((64,), float(value), device=cuda, requires_grad=True)
+            out = known(x, x * 3, 0.5)
+        torch.cuda.default_stream().wait_stream(stream)
+        out.sum().backward()
+        torch.cuda.synchronize()
+        assert (out == 2 * value).all() and (x.grad == 2).all()
+
+
+@pytest.mark.gpu
+def test_cuda_graphs(fresh: Any, cuda: torch.device) -> None:
+    known = fresh(norm)
+    x, weight = (torch.randn(size, device=cuda).requires_grad_() for size in ((4, 64), (64,)))
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(3):
+            torch.autograd.grad(known(x, weight).sum(), (x, weight))
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        out = known(x, weight)
+        gradients = torch.autograd.grad(out.sum(), (x, weight))
+    with torch.no_grad():
+        x.copy_(torch.randn(4, 64, device=cuda))
+    graph.replay()
+    expected = torch_norm(x, weight, 1e-5)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected.sum(), (x, weight)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.gpu
+def test_several_gpus(fresh: Any, cuda: torch.device) -> None:
+    """The device that is current does not matter, and stays."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two GPUs")
+    known = fresh(lerp)
+    for device in (1, 0, 1, 0):
+        x = torch.ones(8, device=f"cuda:{device}", requires_grad=True)
+        out = known(x, x * 3, 0.5)
+        out.sum().backward()
+        assert out.get_device() == device and (out == 2).all() and (x.grad == 2).all()
+        assert torch.cuda.current_device() == 0
+    with pytest.raises(fg.DeviceError, match="all tensors on one device"):
+        known(torch.ones(8, device="cuda:0"), torch.ones(8, device="cuda:1"), 0.5)
