@@ -255,6 +255,7 @@ class Reader {
 Step read_step(Reader& words) {
   Step step;
   step.function = words.address<void*>();
+  step.shared = static_cast<unsigned>(words.next());
   for (unsigned& size : step.grid) size = static_cast<unsigned>(words.next());
   for (unsigned& size : step.block) size = static_cast<unsigned>(words.next());
   const auto slots = words.next();

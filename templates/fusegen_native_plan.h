@@ -113,6 +113,7 @@ struct Slot {
 
 struct Step {
   void* function;
+  unsigned shared;  // bytes of shared memory by request
   unsigned grid[3], block[3];
   std::vector<Slot> slots;        // slot i is at byte 8 i of the argument block
   std::vector<uint64_t> block_image;
@@ -301,8 +302,8 @@ class WithoutGil {
 inline void launch(const Plan& plan, size_t at, const Step& step, void** params, void* stream) {
   if (plan.cuda) {
     const int code = plan.launch(
-        step.function, step.grid[0], step.grid[1], step.grid[2], step.block[0], step.block[1], step.block[2], 0, stream,
-        params, nullptr);
+        step.function, step.grid[0], step.grid[1], step.grid[2], step.block[0], step.block[1], step.block[2],
+        step.shared, stream, params, nullptr);
     if (code) throw LaunchFailure{at, code, ""};
     return;
   }
@@ -311,7 +312,7 @@ inline void launch(const Plan& plan, size_t at, const Step& step, void** params,
   {
     const WithoutGil free;
     code = reinterpret_cast<EmulatedLaunch>(step.function)(
-        step.grid, step.block, params, 0, plan.shuffle, plan.seed, plan.workers, plan.stack_slots, message,
+        step.grid, step.block, params, step.shared, plan.shuffle, plan.seed, plan.workers, plan.stack_slots, message,
         sizeof message);
   }
   if (code) throw LaunchFailure{at, code, message};

@@ -111,13 +111,13 @@ class Function:
         if shared:
             code = cuda.cuFuncSetAttribute(self._function, _MOST_DYNAMIC_SHARED, shared)
             _check(cuda, code, f"give {entry} {shared} bytes of shared memory")
-        self._shared = shared
+        self.shared = shared
         self._launch = cuda.cuLaunchKernel
         self._entry = entry
 
     def launch(self, grid: tuple[int, int, int], block: tuple[int, int, int], params: int, stream: int) -> None:
         """Enqueue on ``stream``; ``params`` is the address of the table of argument addresses."""
-        code = self._launch(self._function, *grid, *block, self._shared, stream, params, None)
+        code = self._launch(self._function, *grid, *block, self.shared, stream, params, None)
         if code:
             self.fail(code)
 

@@ -32,7 +32,10 @@ class Loaded(Protocol):
 
 
 class Launchable(Loaded, Protocol):
-    """One that the native call path can launch: ``address`` is what it launches, ``fail`` raises what a code means."""
+    """One that the native call path can launch: ``address`` is what it launches, with ``shared`` bytes of shared
+    memory; ``fail`` raises what a code means."""
+
+    shared: int
 
     @property
     def address(self) -> int: ...
