@@ -229,7 +229,7 @@ def _shape(
     while cluster <= chip.cluster:
         per_block = -(-vectors // cluster)
         limit = WIDE if cluster == 1 else WIDE_SHARED
-        repeats = wanted + (cluster == 1) if sums and vector > 1 else min(most, 2 * wanted)
+        repeats = wanted + (least > 1) if sums and vector > 1 else min(most, 2 * wanted)
         for repeat in range(wanted, repeats + 1):
             threads = _whole_warps(per_block, repeat)
             if threads <= limit:
@@ -305,10 +305,12 @@ def _schedule(
     row, common = raw // shape.repeat * places, 0
     if sweep:
         common = vector * places * sum(buffers[name].dtype.size for name in _common(kernel, loops, kept))
-    most = chip.shared - EXCHANGED - common
-    staged = (
-        whole and raw >= STAGED_FROM and row <= most and not (kernel.pieces and not kernel.columns) and not streamed
-    )
+    # Measured: rows in pieces, and float32 that no sweep reads ahead, are better off in registers than in more shared
+    # memory than a kernel can declare.
+    asks = not kernel.pieces and (sweep or all(buffers[p.name].dtype.size < 4 for p in streams))
+    most = chip.shared - EXCHANGED - common if asks else STATIC
+    passing = streamed or (kernel.pieces and not kernel.columns)
+    staged = whole and raw >= STAGED_FROM and (row if asks or not sweep else 2 * row) <= most and not passing
     held = 2 * row if sweep and 2 * row <= most else row
     prefetch = held > row if staged else (2 * raw + sums) // 4 + 64 <= REGISTERS // (2 * shape.threads * shape.rows)
     return Schedule(

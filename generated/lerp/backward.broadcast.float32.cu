@@ -8,7 +8,7 @@
 //   sum_d_weight = sum[d0, d2](d_out * d)
 // rows: D1, D2, D3 in pieces, each read once; sum_d_weight added up over the rows of a group, then over groups by a
 //     second kernel
-extern "C" __global__ __launch_bounds__(256, 4)
+extern "C" __global__ __launch_bounds__(256, 2)
 void lerp_backward_f32_d_end(const float* __restrict__ input_ptr,            // [D0, 1, 1, 1]
                              const float* __restrict__ end_ptr,              // [D0, D1, D2, D3]
                              const float* __restrict__ weight_ptr,           // [D1, 1, D3]
@@ -21,11 +21,9 @@ void lerp_backward_f32_d_end(const float* __restrict__ input_ptr,            // 
                              int d_out_stride2, int d_end_stride0, int d_end_stride1, int d_end_stride2) {
   // 256 threads take 4096 elements of a row.
   const int begin = int(blockIdx.y) * 4096;
-  const int thread = threadIdx.x;
   fg::Vec<float, 4> sum_d_weight_v[4] = {};
   // All rows have these in common.
-  using weight_rows = fg::Raw<float, 4>[4][256];
-  weight_rows& weight_row = fg::dynamic_shared<weight_rows>();
+  fg::Raw<float, 4> weight_row[4];
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
@@ -34,23 +32,17 @@ void lerp_backward_f32_d_end(const float* __restrict__ input_ptr,            // 
       const int j3 = fg::take(rest, n3);
       fg::take(rest, n2);
       const int j1 = rest;
-      fg::load_async(&weight_row[part][thread], weight_ptr + j1 * weight_stride1 + j3);
+      weight_row[part] = fg::load_raw<4>(weight_ptr + j1 * weight_stride1 + j3);
     }
   }
 
-  // The next row is read while the present one is worked on.
-  float input_next;
-  using end_rows = fg::Raw<float, 4>[2][4][256];
-  end_rows& end_row = fg::behind<end_rows>(weight_row);
-  using d_out_rows = fg::Raw<float, 4>[2][4][256];
-  d_out_rows& d_out_row = fg::behind<d_out_rows>(end_row);
-  int turn = 1;
   int row = int(blockIdx.x);
-  {
-    const int next = row;
+  for (; row < m; row += int(gridDim.x)) {
     const int end = n;
-    const int j0 = next;
-    input_next = fg::load(input_ptr + j0);
+    fg::Raw<float, 4> end_row[4];
+    fg::Raw<float, 4> d_out_row[4];
+    const int j0 = row;
+    const float input = fg::load(input_ptr + j0);
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const int at = begin + 4 * (256 * part + threadIdx.x);
@@ -59,37 +51,9 @@ void lerp_backward_f32_d_end(const float* __restrict__ input_ptr,            // 
         const int j3 = fg::take(rest, n3);
         const int j2 = fg::take(rest, n2);
         const int j1 = rest;
-        const int end_at = j0 * end_stride0 + j1 * end_stride1 + j2 * end_stride2 + j3;
-        fg::load_async(&end_row[turn ^ 1][part][thread], end_ptr + end_at);
+        end_row[part] = fg::load_raw<4>(end_ptr + j0 * end_stride0 + j1 * end_stride1 + j2 * end_stride2 + j3);
         const int d_out_at = j0 * d_out_stride0 + j1 * d_out_stride1 + j2 * d_out_stride2 + j3;
-        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + d_out_at);
-      }
-    }
-  }
-  for (; row < m; row += int(gridDim.x)) {
-    const int end = n;
-    const int j0 = row;
-    const float input = input_next;
-    turn ^= 1;
-    fg::await_loads();
-    if (row + int(gridDim.x) < m) {
-      const int next = row + int(gridDim.x);
-      const int end = n;
-      const int j0 = next;
-      input_next = fg::load(input_ptr + j0);
-#pragma unroll
-      for (int part = 0; part < 4; ++part) {
-        const int at = begin + 4 * (256 * part + threadIdx.x);
-        if (at < end) {
-          int rest = at;
-          const int j3 = fg::take(rest, n3);
-          const int j2 = fg::take(rest, n2);
-          const int j1 = rest;
-          const int end_at = j0 * end_stride0 + j1 * end_stride1 + j2 * end_stride2 + j3;
-          fg::load_async(&end_row[turn ^ 1][part][thread], end_ptr + end_at);
-          const int d_out_at = j0 * d_out_stride0 + j1 * d_out_stride1 + j2 * d_out_stride2 + j3;
-          fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + d_out_at);
-        }
+        d_out_row[part] = fg::load_raw<4>(d_out_ptr + d_out_at);
       }
     }
 
@@ -102,9 +66,9 @@ void lerp_backward_f32_d_end(const float* __restrict__ input_ptr,            // 
       const int j3 = fg::take(rest, n3);
       const int j2 = fg::take(rest, n2);
       const int j1 = rest;
-      const auto end_v = fg::widen(end_row[turn][part][thread]);
-      const auto weight_v = fg::widen(weight_row[part][thread]);
-      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      const auto end_v = fg::widen(end_row[part]);
+      const auto weight_v = fg::widen(weight_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[part]);
       fg::Vec<float, 4> d_end_v;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {

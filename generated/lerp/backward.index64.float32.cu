@@ -8,7 +8,7 @@
 //   sum_d_weight = sum[d0](d_out * d)
 // rows: D1 in pieces, each read once; sum_d_weight added up over the rows of a group, then over groups by a second
 //     kernel
-extern "C" __global__ __launch_bounds__(256, 4)
+extern "C" __global__ __launch_bounds__(256, 2)
 void lerp_backward_f32_d_input_and_1_more(const float* __restrict__ input_ptr,            // [D0, D1]
                                           const float* __restrict__ end_ptr,              // [D0, D1]
                                           const float* __restrict__ weight_ptr,           // [D1]
@@ -20,64 +20,39 @@ void lerp_backward_f32_d_input_and_1_more(const float* __restrict__ input_ptr,  
                                           int64_t d_out_stride0, int64_t d_input_stride0, int64_t d_end_stride0) {
   // 256 threads take 4096 elements of a row.
   const int64_t begin = int64_t(blockIdx.y) * 4096;
-  const int thread = threadIdx.x;
   fg::Vec<float, 4> sum_d_weight_v[4] = {};
   // All rows have these in common.
-  using weight_rows = fg::Raw<float, 4>[4][256];
-  weight_rows& weight_row = fg::dynamic_shared<weight_rows>();
+  fg::Raw<float, 4> weight_row[4];
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int64_t at = begin + 4 * (256 * part + threadIdx.x);
     const int64_t j1 = at;
-    fg::load_async(&weight_row[part][thread], weight_ptr + j1);
+    weight_row[part] = fg::load_raw<4>(weight_ptr + j1);
   }
 
-  // The next row is read while the present one is worked on.
-  using input_rows = fg::Raw<float, 4>[2][4][256];
-  input_rows& input_row = fg::behind<input_rows>(weight_row);
-  using end_rows = fg::Raw<float, 4>[2][4][256];
-  end_rows& end_row = fg::behind<end_rows>(input_row);
-  using d_out_rows = fg::Raw<float, 4>[2][4][256];
-  d_out_rows& d_out_row = fg::behind<d_out_rows>(end_row);
-  int turn = 1;
   int64_t row = int64_t(blockIdx.x);
-  {
-    const int64_t next = row;
-    const int64_t j0 = next;
+  for (; row < m; row += int64_t(gridDim.x)) {
+    fg::Raw<float, 4> input_row[4];
+    fg::Raw<float, 4> end_row[4];
+    fg::Raw<float, 4> d_out_row[4];
+    const int64_t j0 = row;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const int64_t at = begin + 4 * (256 * part + threadIdx.x);
       const int64_t j1 = at;
-      fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
-      fg::load_async(&end_row[turn ^ 1][part][thread], end_ptr + j0 * end_stride0 + j1);
-      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
-    }
-  }
-  for (; row < m; row += int64_t(gridDim.x)) {
-    const int64_t j0 = row;
-    turn ^= 1;
-    fg::await_loads();
-    if (row + int64_t(gridDim.x) < m) {
-      const int64_t next = row + int64_t(gridDim.x);
-      const int64_t j0 = next;
-#pragma unroll
-      for (int part = 0; part < 4; ++part) {
-        const int64_t at = begin + 4 * (256 * part + threadIdx.x);
-        const int64_t j1 = at;
-        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
-        fg::load_async(&end_row[turn ^ 1][part][thread], end_ptr + j0 * end_stride0 + j1);
-        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
-      }
+      input_row[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
+      end_row[part] = fg::load_raw<4>(end_ptr + j0 * end_stride0 + j1);
+      d_out_row[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
     }
 
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const int64_t at = begin + 4 * (256 * part + threadIdx.x);
       const int64_t j1 = at;
-      const auto input_v = fg::widen(input_row[turn][part][thread]);
-      const auto end_v = fg::widen(end_row[turn][part][thread]);
-      const auto weight_v = fg::widen(weight_row[part][thread]);
-      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      const auto input_v = fg::widen(input_row[part]);
+      const auto end_v = fg::widen(end_row[part]);
+      const auto weight_v = fg::widen(weight_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[part]);
       fg::Vec<float, 4> d_input_v;
       fg::Vec<float, 4> d_end_v;
 #pragma unroll

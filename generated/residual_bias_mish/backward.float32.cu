@@ -15,7 +15,7 @@
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 // rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
-extern "C" __global__ __launch_bounds__(256, 4)
+extern "C" __global__ __launch_bounds__(256, 2)
 void residual_bias_mish_backward_f32_d_input_and_1_more(const float* __restrict__ input_ptr,          // [D0, D1]
                                                         const float* __restrict__ bias_ptr,           // [D1]
                                                         const float* __restrict__ residual_ptr,       // [D0, D1]
@@ -28,64 +28,39 @@ void residual_bias_mish_backward_f32_d_input_and_1_more(const float* __restrict_
                                                         int d_residual_stride0) {
   // 256 threads take 3072 elements of a row.
   const int begin = int(blockIdx.y) * 3072;
-  const int thread = threadIdx.x;
   fg::Vec<float, 4> sum_d_bias_v[3] = {};
   // All rows have these in common.
-  using bias_rows = fg::Raw<float, 4>[3][256];
-  bias_rows& bias_row = fg::dynamic_shared<bias_rows>();
+  fg::Raw<float, 4> bias_row[3];
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
     const int j1 = at;
-    fg::load_async(&bias_row[part][thread], bias_ptr + j1);
+    bias_row[part] = fg::load_raw<4>(bias_ptr + j1);
   }
 
-  // The next row is read while the present one is worked on.
-  using input_rows = fg::Raw<float, 4>[2][3][256];
-  input_rows& input_row = fg::behind<input_rows>(bias_row);
-  using residual_rows = fg::Raw<float, 4>[2][3][256];
-  residual_rows& residual_row = fg::behind<residual_rows>(input_row);
-  using d_out_rows = fg::Raw<float, 4>[2][3][256];
-  d_out_rows& d_out_row = fg::behind<d_out_rows>(residual_row);
-  int turn = 1;
   int row = int(blockIdx.x);
-  {
-    const int next = row;
-    const int j0 = next;
+  for (; row < m; row += int(gridDim.x)) {
+    fg::Raw<float, 4> input_row[3];
+    fg::Raw<float, 4> residual_row[3];
+    fg::Raw<float, 4> d_out_row[3];
+    const int j0 = row;
 #pragma unroll
     for (int part = 0; part < 3; ++part) {
       const int at = begin + 4 * (256 * part + threadIdx.x);
       const int j1 = at;
-      fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
-      fg::load_async(&residual_row[turn ^ 1][part][thread], residual_ptr + j0 * residual_stride0 + j1);
-      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
-    }
-  }
-  for (; row < m; row += int(gridDim.x)) {
-    const int j0 = row;
-    turn ^= 1;
-    fg::await_loads();
-    if (row + int(gridDim.x) < m) {
-      const int next = row + int(gridDim.x);
-      const int j0 = next;
-#pragma unroll
-      for (int part = 0; part < 3; ++part) {
-        const int at = begin + 4 * (256 * part + threadIdx.x);
-        const int j1 = at;
-        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
-        fg::load_async(&residual_row[turn ^ 1][part][thread], residual_ptr + j0 * residual_stride0 + j1);
-        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
-      }
+      input_row[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
+      residual_row[part] = fg::load_raw<4>(residual_ptr + j0 * residual_stride0 + j1);
+      d_out_row[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
     }
 
 #pragma unroll
     for (int part = 0; part < 3; ++part) {
       const int at = begin + 4 * (256 * part + threadIdx.x);
       const int j1 = at;
-      const auto input_v = fg::widen(input_row[turn][part][thread]);
-      const auto bias_v = fg::widen(bias_row[part][thread]);
-      const auto residual_v = fg::widen(residual_row[turn][part][thread]);
-      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      const auto input_v = fg::widen(input_row[part]);
+      const auto bias_v = fg::widen(bias_row[part]);
+      const auto residual_v = fg::widen(residual_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[part]);
       fg::Vec<float, 4> d_input_v;
       fg::Vec<float, 4> d_residual_v;
 #pragma unroll

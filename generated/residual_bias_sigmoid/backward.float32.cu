@@ -7,7 +7,7 @@
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 // rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
-extern "C" __global__ __launch_bounds__(256, 4)
+extern "C" __global__ __launch_bounds__(256, 2)
 void residual_bias_sigmoid_backward_f32_d_input_and_1_more(const float* __restrict__ d_out_ptr,          // [D0, D1]
                                                            const float* __restrict__ out_ptr,            // [D0, D1]
                                                            float* __restrict__ d_input_ptr,              // [D0, D1]
@@ -17,14 +17,10 @@ void residual_bias_sigmoid_backward_f32_d_input_and_1_more(const float* __restri
                                                            int d_input_stride0, int d_residual_stride0) {
   // 256 threads take 3072 elements of a row.
   const int begin = int(blockIdx.y) * 3072;
-  const int thread = threadIdx.x;
   fg::Vec<float, 4> sum_d_bias_v[3] = {};
   // The next row is read while the present one is worked on.
-  using d_out_rows = fg::Raw<float, 4>[2][3][256];
-  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>();
-  using out_rows = fg::Raw<float, 4>[2][3][256];
-  out_rows& out_row = fg::behind<out_rows>(d_out_row);
-  int turn = 1;
+  fg::Raw<float, 4> d_out_next[3];
+  fg::Raw<float, 4> out_next[3];
   int row = int(blockIdx.x);
   {
     const int next = row;
@@ -33,14 +29,19 @@ void residual_bias_sigmoid_backward_f32_d_input_and_1_more(const float* __restri
     for (int part = 0; part < 3; ++part) {
       const int at = begin + 4 * (256 * part + threadIdx.x);
       const int j1 = at;
-      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
-      fg::load_async(&out_row[turn ^ 1][part][thread], out_ptr + j0 * out_stride0 + j1);
+      d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
+      out_next[part] = fg::load_raw<4>(out_ptr + j0 * out_stride0 + j1);
     }
   }
   for (; row < m; row += int(gridDim.x)) {
     const int j0 = row;
-    turn ^= 1;
-    fg::await_loads();
+    fg::Raw<float, 4> d_out_row[3];
+    fg::Raw<float, 4> out_row[3];
+#pragma unroll
+    for (int part = 0; part < 3; ++part) {
+      d_out_row[part] = d_out_next[part];
+      out_row[part] = out_next[part];
+    }
     if (row + int(gridDim.x) < m) {
       const int next = row + int(gridDim.x);
       const int j0 = next;
@@ -48,8 +49,8 @@ void residual_bias_sigmoid_backward_f32_d_input_and_1_more(const float* __restri
       for (int part = 0; part < 3; ++part) {
         const int at = begin + 4 * (256 * part + threadIdx.x);
         const int j1 = at;
-        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
-        fg::load_async(&out_row[turn ^ 1][part][thread], out_ptr + j0 * out_stride0 + j1);
+        d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
+        out_next[part] = fg::load_raw<4>(out_ptr + j0 * out_stride0 + j1);
       }
     }
 
@@ -57,8 +58,8 @@ void residual_bias_sigmoid_backward_f32_d_input_and_1_more(const float* __restri
     for (int part = 0; part < 3; ++part) {
       const int at = begin + 4 * (256 * part + threadIdx.x);
       const int j1 = at;
-      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
-      const auto out_v = fg::widen(out_row[turn][part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto out_v = fg::widen(out_row[part]);
       fg::Vec<float, 4> d_input_v;
       fg::Vec<float, 4> d_residual_v;
 #pragma unroll
