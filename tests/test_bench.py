@@ -16,6 +16,7 @@ import fusegen as fg
 from fusegen import pipeline
 from fusegen.core import dtypes
 from fusegen.core.errors import DeclarationError, FusegenError
+from fusegen.fuse.rows_schedule import Chip
 from fusegen.wrap.cli import main
 from fusegen.wrap.cli_bench import Bench, print_table, sweep_specs
 from fusegen.wrap.cli_ops import Request, bind, library, resolve
@@ -337,7 +338,7 @@ def test_the_floors_of_the_table_are_those_of_the_derived_passes(row: Row) -> No
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.title)
 def test_every_workspace_has_a_name_of_its_own(row: Row) -> None:
     for item in shown_passes(row.op, (), specs_of(row)):
-        program = pipeline.build(item.op, item.layout, _Recorder(16))
+        program = pipeline.build(item.op, item.layout, _Recorder(Chip()))
         names = [workspace.name for workspace in program.workspaces]
         names += [thing.name for thing in (*item.op.operands, *item.op.outputs)]
         assert sorted(set(names)) == sorted(names)

@@ -43,7 +43,7 @@ class Compiler:
         return done
 
 
-original_run = emulator._run
+original_run = emulator.run_compiler
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def compiler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Compiler:
     """A process that has compiled nothing yet, and a cache folder of its own."""
     emulator.compiler_identity()
     found = Compiler()
-    monkeypatch.setattr(emulator, "_run", found)
+    monkeypatch.setattr(emulator, "run_compiler", found)
     monkeypatch.setenv("FUSEGEN_CACHE_DIR", str(tmp_path / "cache"))
     as_another_process(monkeypatch)
     return found

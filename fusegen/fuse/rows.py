@@ -113,8 +113,8 @@ def fuse(
         axes: those that each named thing varies along.
     """
     split = _waited_for(reduces, outputs, axes) or _side_by_side(reduces, outputs, axes)
-    if split is None and not reduces:
-        split = _along_rows(op, outputs)
+    if split is None:
+        split = _alone(reduces, axes) if reduces else _along_rows(op, outputs)
     if split is None:
         return None
     mine = {r.name for r in (*split.rows, *split.columns)}
@@ -224,6 +224,15 @@ def _side_by_side(
         if found:  # the fewest sums to keep for every position, then the longest rows
             return min(found, key=lambda split: len(split.columns))
     return None
+
+
+def _alone(reduces: Sequence[Reduce], axes: Mapping[str, frozenset[str]]) -> _Split | None:
+    """Reductions over the same axes of the same space that nothing waits for: short rows share a block."""
+    spaces = {(expr_axes(r.expr, axes), frozenset(r.over)) for r in reduces}
+    space, over = next(iter(spaces))
+    if len(spaces) > 1 or space == over or any(_reduced(r.expr, reduces) for r in reduces):
+        return None
+    return _Split(space, over, tuple(reduces), (), pieces=False)
 
 
 def _along_rows(op: Op, outputs: Sequence[Output]) -> _Split | None:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
 
+from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.rows import GROUPS, PIECES, RowKernel, row_cost
 from fusegen.fuse.schedule import (
     VECTOR_BYTES,
@@ -42,6 +43,8 @@ BYTES_AHEAD = 64
 STAGED_FROM, STATIC, EXCHANGED = 64, 44 * 1024, 4 * 1024
 # Below so many bytes a vector, rows are rather read in vectors that reach beyond their ends.
 NARROW = 8
+# Bytes of a row of which plain sums are taken so: shorter ones are for a thread each, longer ones for many blocks.
+ALONE = (512, 16 * 1024)
 # Rows of more bytes pass by in chunks where nothing needs them again; threads of their blocks, and bytes for a block.
 STREAMED_FROM, WIDE_STREAM, MOST_STREAMED = 16 * 1024, 512, 256 * 1024
 # Elementwise kernels go by rows where that saves so much arithmetic at every element (`Function.cost`).
@@ -118,7 +121,10 @@ def schedule_rows(
         streams = _streams(kernel, placements, len(kept), buffers)
     else:
         shape = _shape(kernel, n // vector, _width(streams, buffers) * vector, vector, chip)
-    if passes_by(kernel) and n * _width(streams, buffers) > STREAMED_FROM:
+    length = n * _width(streams, buffers)
+    if passes_by(kernel) and not is_coupled(kernel) and not ALONE[0] <= length <= ALONE[1]:
+        return None
+    if passes_by(kernel) and length > STREAMED_FROM:
         shape = _streaming(n, _width(streams, buffers), vector, chip)
     elementwise = not (kernel.reduces or kernel.columns)
     if shape is None or (elementwise and row_cost(kernel) < ROW_COST):
@@ -254,6 +260,11 @@ def passes_by(kernel: RowKernel) -> bool:
     return len(kernel.stages) == 1 and not (kernel.pieces or kernel.pointwise or kernel.columns)
 
 
+def is_coupled(kernel: RowKernel) -> bool:
+    """Whether a row's elements are better seen all before the first is taken."""
+    return any(BY_KIND[r.kind].partner for r in kernel.reduces)
+
+
 def _streaming(n: int, width: int, vector: int, chip: Chip) -> _Shape:
     """A block a row, or for very long ones a few."""
     cluster = 1
@@ -309,7 +320,7 @@ def _schedule(
     # memory than a kernel can declare.
     asks = not kernel.pieces and (sweep or all(buffers[p.name].dtype.size < 4 for p in streams))
     most = chip.shared - EXCHANGED - common if asks else STATIC
-    passing = streamed or (kernel.pieces and not kernel.columns)
+    passing = streamed or (passes_by(kernel) and not is_coupled(kernel)) or (kernel.pieces and not kernel.columns)
     staged = whole and raw >= STAGED_FROM and (row if asks or not sweep else 2 * row) <= most and not passing
     held = 2 * row if sweep and 2 * row <= most else row
     prefetch = held > row if staged else (2 * raw + sums) // 4 + 64 <= REGISTERS // (2 * shape.threads * shape.rows)

@@ -13,23 +13,31 @@
 //   chosen_total_3 = where(same_total_3, total_3, sqrt(where(same_total_3, 1, total_3)))
 //   barrier_value_2 = barrier(where(chosen_total_3 < eps, eps - chosen_total_3, 0))
 //   out = ratio_total / (chosen_total_3 + barrier_value_2)
-// row: a block sums over D1, along the fast axis
-extern "C" __global__ __launch_bounds__(256, 4)
+// rows: 192 threads a row over D1, which stays in registers: read once
+extern "C" __global__ __launch_bounds__(192, 5)
 void cosine_similarity_forward_bf16(const bf16* __restrict__ x1_ptr,  // [D0, D1]
                                     const bf16* __restrict__ x2_ptr,  // [D0, D1]
                                     bf16* __restrict__ out_ptr,       // [D0]
                                     float eps, int m, int n, int x1_stride0, int x2_stride0) {
-  // A block owns one result and its n elements.
-  const int result = blockIdx.x;
-  const int j0 = result;
+  const int row = int(blockIdx.x);
+  fg::Raw<bf16, 8> x1_row[2];
+  fg::Raw<bf16, 8> x2_row[2];
+  const int j0 = row;
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = 8 * (192 * part + threadIdx.x);
+    const int j1 = at;
+    x1_row[part] = fg::load_raw<8>(x1_ptr + j0 * x1_stride0 + j1);
+    x2_row[part] = fg::load_raw<8>(x2_ptr + j0 * x2_stride0 + j1);
+  }
 
   float total = 0;
   float total_2 = 0;
   float total_3 = 0;
-  for (int at = 8 * threadIdx.x; at < n; at += 2048) {
-    const int j1 = at;
-    const auto x1_v = fg::load_vector<8>(x1_ptr + j0 * x1_stride0 + j1);
-    const auto x2_v = fg::load_vector<8>(x2_ptr + j0 * x2_stride0 + j1);
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const auto x1_v = fg::widen(x1_row[part]);
+    const auto x2_v = fg::widen(x2_row[part]);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float x1 = x1_v[k];
@@ -39,18 +47,16 @@ void cosine_similarity_forward_bf16(const bf16* __restrict__ x1_ptr,  // [D0, D1
       total_3 += x2 * x2;
     }
   }
-  total = fg::block_sum<256>(total);
-  total_2 = fg::block_sum<256>(total_2);
-  total_3 = fg::block_sum<256>(total_3);
+  fg::row_sum<192, 1, 0>(total, total_2, total_3);
+  const bool same_total_2 = total_2 == 0.0f;
+  const float chosen_total_2 = same_total_2 ? total_2 : sqrtf(same_total_2 ? 1.0f : total_2);
+  const float barrier_value = (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
+  const float ratio_total = total / (chosen_total_2 + barrier_value);
+  const bool same_total_3 = total_3 == 0.0f;
+  const float chosen_total_3 = same_total_3 ? total_3 : sqrtf(same_total_3 ? 1.0f : total_3);
+  const float barrier_value_2 = (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
 
   if (threadIdx.x == 0) {
-    const bool same_total_2 = total_2 == 0.0f;
-    const float chosen_total_2 = same_total_2 ? total_2 : sqrtf(same_total_2 ? 1.0f : total_2);
-    const float barrier_value = (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
-    const float ratio_total = total / (chosen_total_2 + barrier_value);
-    const bool same_total_3 = total_3 == 0.0f;
-    const float chosen_total_3 = same_total_3 ? total_3 : sqrtf(same_total_3 ? 1.0f : total_3);
-    const float barrier_value_2 = (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
     fg::store(out_ptr + j0, ratio_total / (chosen_total_3 + barrier_value_2));
   }
 }

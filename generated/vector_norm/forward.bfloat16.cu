@@ -5,29 +5,35 @@
 //   total = sum[d1](x * x)
 //   same_total = total == 0
 //   out = where(same_total, total, sqrt(where(same_total, 1, total)))
-// row: a block sums over D1, along the fast axis
-extern "C" __global__ __launch_bounds__(256, 4)
+// rows: 96 threads a row over D1, which stays in registers: read once
+extern "C" __global__ __launch_bounds__(96, 10)
 void vector_norm_forward_bf16(const bf16* __restrict__ x_ptr,  // [D0, D1]
                               bf16* __restrict__ out_ptr,      // [D0]
                               int m, int n, int x_stride0) {
-  // A block owns one result and its n elements.
-  const int result = blockIdx.x;
-  const int j0 = result;
+  const int row = int(blockIdx.x);
+  fg::Raw<bf16, 8> x_row[4];
+  const int j0 = row;
+#pragma unroll
+  for (int part = 0; part < 4; ++part) {
+    const int at = 8 * (96 * part + threadIdx.x);
+    const int j1 = at;
+    x_row[part] = fg::load_raw<8>(x_ptr + j0 * x_stride0 + j1);
+  }
 
   float total = 0;
-  for (int at = 8 * threadIdx.x; at < n; at += 2048) {
-    const int j1 = at;
-    const auto x_v = fg::load_vector<8>(x_ptr + j0 * x_stride0 + j1);
+#pragma unroll
+  for (int part = 0; part < 4; ++part) {
+    const auto x_v = fg::widen(x_row[part]);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float x = x_v[k];
       total += x * x;
     }
   }
-  total = fg::block_sum<256>(total);
+  fg::row_sum<96, 1, 0>(total);
+  const bool same_total = total == 0.0f;
 
   if (threadIdx.x == 0) {
-    const bool same_total = total == 0.0f;
     fg::store(out_ptr + j0, same_total ? total : sqrtf(same_total ? 1.0f : total));
   }
 }
