@@ -8,6 +8,7 @@ import torch
 
 from fusegen.wrap.peers import NAMES
 from tools.bench.kernels import OURS, Run
+from tools.bench.limits import limits
 
 _HEAD = """# Performance
 
@@ -53,4 +54,4 @@ def report(run: Run, first_calls: Sequence[tuple[str, float, float, float]], hos
     text += _COLD if first_calls else ""
     for what, *times_of in first_calls:
         text += f"| {what} | {' | '.join(f'{t:.3f}' for t in times_of)} |\n"
-    return text + (_HOST.format(tables=host) if host else "")
+    return text + (_HOST.format(tables=host) if host else "") + limits(run.measured)

@@ -1,0 +1,73 @@
+"""Why a row misses 1.10 of the floor: what was tried and what the counters showed, printed below the table."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from tools.bench.kernels import Measured
+
+AIM = 1.10
+
+# (rows by title, passes, why). The first that fits a row counts. Counters are Nsight Compute's.
+LIMITS = (
+    (r"\[(7|1|128),|x,y\[16,102400\]|\[16,3,244,244\]", "fwd bwd step",
+     "A launch alone takes 4 to 5 us here, and a pass that needs sums over several axes takes two or three; the "
+     "floor of these rows is below or near that. The second stage of a split sum is a kernel of its own, so that "
+     "results do not depend on timing. Not tried: programmatic dependent launch."),
+    (r"x,y\[16,204800\]", "fwd bwd step",
+     "27 MB a tensor: launch, first loads and the last blocks take 5 us whatever the bandwidth is."),
+    (r"\[32768,1024\]|\[100000,1000\]", "fwd bwd",
+     "Short passes: launch, first loads and the last wave are 4 to 5 us. Room for more blocks on a multiprocessor (by "
+     "24, 32 and 40 registers a thread instead of 48) came within one microsecond. Summing the mean and the deviations "
+     "separately, where layer_norm forward had issued instructions in 80 percent of all cycles, brought one."),
+    (r"layer_norm .*(32768|131072|262144)\]|rms_norm .*(131072|262144)\]|softmax .*262144\]", "fwd",
+     "Rows shared by clusters: every row waits for an exchange between blocks. Weight and bias come from L2 for every "
+     "row, as many bytes again as the row. Keeping them in shared memory while blocks go on from row to row was slower "
+     "(150 to 210 us at 32768), at 768, 1024, 1536 and 2048 threads a multiprocessor. float32 rows of 262144 "
+     "need 64 KB of each of 16 blocks."),
+    (r"(layer_norm|rms_norm).*(131072|262144)\]", "bwd",
+     "Both operands of a row stay in shared memory, twice, and the column sums in registers: one block of 512 threads "
+     "on a multiprocessor, in clusters of 8 that fit on 120 of 132 multiprocessors (of 16: on 112). With nobody "
+     "else there, an exchange between blocks is not hidden: instructions issue in 54 percent of cycles, memory runs "
+     "at 52 percent. Clusters for 128 or 132 multiprocessors take a second wave (454 us). float32 rows of 262144 do "
+     "not fit twice, so that loads wait for the row before."),
+    (r"(layer_norm|rms_norm|softmax|cross_entropy).*(4097|50257)\]|lerp bf16|\[16383,4097\]", "fwd bwd step",
+     "Rows begin anywhere: vectors start at the first aligned address, single elements are left at both ends, and "
+     "weights lie across the vectors (two loads and a shift each). In sweeps a block takes only rows that begin at the "
+     "same place between two vectors, so 16 of 21 clusters run at 50257. Vectors with a mask for every element instead "
+     "of single elements at the ends: softmax [16384,4097] forward 85 us, layer_norm backward 258, gelu backward 221."),
+    (r"layer_norm|rms_norm", "bwd step",
+     "Bound by the number of instructions and the barrier a row: 71 to 76 percent of issue slots at 33 percent "
+     "occupancy, 80 registers a thread, of which 32 are column sums. More threads a multiprocessor (1024) spill or "
+     "starve (135 us at 4096); fewer (512) wait (116 us). The sums over groups take another 3 to 5 us."),
+    (r"cross_entropy", "fwd step",
+     "Rows pass by in chunks, one block of 512 threads a row, and a second kernel takes the mean. In clusters, "
+     "with the row kept in shared memory, took 368 us forward at 128256. Not profiled further."),
+    (r"LSTM cell with bias", "fwd bwd step",
+     "Not profiled. Backward keeps four column sums a position beside five operands."),
+    (r"gelu_tanh|relu", "fwd bwd step",
+     "Backward adds a second kernel for the bias, 3 to 4 us. Planes of 7 x 7 halves are rows of 49 elements: up to 6 "
+     "vectors, and single elements at both ends."),
+    (r"sum over", "fwd",
+     "A second kernel adds up the pieces, 3 to 5 us. Rows of 2 KB: a warp each."),
+)  # fmt: skip
+
+
+def limits(measured: Sequence[Measured]) -> str:
+    """The section of the page: rows above the aim, by reason."""
+    found: dict[str, list[str]] = {}
+    for m in measured:
+        if m.ratio > AIM:
+            found.setdefault(_reason(m), []).append(f"{m.title} {m.which} ({m.ratio:.2f})")
+    text = f"\n## Above {AIM:.2f} of the floor, and why\n" if found else ""
+    for reason, rows in found.items():
+        text += f"\n{reason}\n\n" + "".join(f"- {row}\n" for row in rows)
+    return text
+
+
+def _reason(m: Measured) -> str:
+    for pattern, passes, reason in LIMITS:
+        if m.which in passes.split() and re.search(pattern, m.title):
+            return reason
+    return "Not looked into."
