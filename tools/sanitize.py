@@ -84,7 +84,8 @@ def check_rows(dtype: torch.dtype) -> int:
             lambda x, t=targets: torch.nn.functional.cross_entropy(x, t), x,
         )  # fmt: skip
     for m in (3, 24, 64, 1000):
-        check(lambda x: fg.ops.sum(x, 0), lambda x: x.sum(0), _tensor((3000, m), dtype, "dense"))
+        # Torch's own sum over columns reads memory that it has not written, which initcheck reports.
+        check(lambda x: fg.ops.sum(x, 0), lambda x: x.new_ones(3000) @ x, _tensor((3000, m), dtype, "dense"))
     return 2 * len(ROWS) + 2 + 2 * len(PASSING) + 4
 
 
