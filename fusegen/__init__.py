@@ -60,10 +60,25 @@ __all__ = [
     "int64",
     "is_symbolic",
     "op",
+    "register",
     "table",
     "uint8",
 ]
 __all__ += language.__all__
+
+
+def register(*ops: Any) -> list[str]:
+    """Register ops (all of fusegen.ops if none are named) with torch before anything calls them.
+
+    A traced call registers what it needs by itself. Loading a saved graph (``torch.export.load``) does not, and
+    ``torch.ops.fusegen.lerp`` is there only then.
+
+    Returns:
+        Their names below ``torch.ops.fusegen``.
+    """
+    from fusegen.wrap import library
+
+    return library.register(*ops)
 
 
 # Imported when they are first used: the library is declared with fusegen itself, and modules need torch.

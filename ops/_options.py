@@ -55,15 +55,17 @@ class limited:
 
     Args:
         kind: the subclass of LibraryOp to make.
+        autocast: see ``fg.op``.
     """
 
     def __init__(
-        self, prepare: fg.Tensor = None, kind: type[LibraryOp] = LibraryOp, **limits: tuple[str, fg.Tensor]
-    ) -> None:
-        self.prepare, self.kind, self.limits = prepare, kind, limits
+        self, prepare: fg.Tensor = None, kind: type[LibraryOp] = LibraryOp, autocast: str | None = None,
+        **limits: tuple[str, fg.Tensor],
+    ) -> None:  # fmt: skip
+        self.prepare, self.kind, self.autocast, self.limits = prepare, kind, autocast, limits
 
     def __call__(self, function: fg.Tensor) -> fg.Tensor:
-        return self.kind(fg.op(function).declaration, self.limits, self.prepare)
+        return self.kind(fg.op(function, autocast=self.autocast).declaration, self.limits, self.prepare)
 
 
 library_op = limited()

@@ -125,7 +125,7 @@ def selu(input: fg.Tensor, inplace: bool = False) -> fg.Tensor:
     return fg.where(x <= 0, SELU_SCALE * SELU_ALPHA * fg.expm1(x), SELU_SCALE * x)
 
 
-@fg.op
+@fg.op(autocast="float32")
 def softplus(input: fg.Tensor, beta: float = 1.0, threshold: float = 20.0) -> fg.Tensor:
     """log(1 + exp(beta x)) / beta, and x itself where beta x > threshold. Source: torch.nn.functional.softplus."""
     x = floats("softplus", input)

@@ -30,7 +30,7 @@ def alpha_blend(foreground: fg.Tensor, background: fg.Tensor, alpha: float) -> f
 @fg.op
 def alpha_over(
     foreground: fg.Tensor, foreground_alpha: fg.Tensor, background: fg.Tensor, background_alpha: fg.Tensor
-) -> fg.Tensor:
+) -> tuple[fg.Tensor, fg.Tensor]:
     """Porter and Duff's "over" for straight (not premultiplied) colours; returns (colour, alpha). All broadcast.
 
         alpha  = fa + ba (1 - fa)

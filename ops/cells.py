@@ -9,7 +9,7 @@ import fusegen as fg
 
 
 @fg.op
-def lstm_cell(gates: fg.Tensor, cell: fg.Tensor, bias: fg.Tensor = None) -> fg.Tensor:
+def lstm_cell(gates: fg.Tensor, cell: fg.Tensor, bias: fg.Tensor = None) -> tuple[fg.Tensor, fg.Tensor]:
     """(hidden, cell) of an LSTM step.
 
         i, f, g, o = gates + bias

@@ -108,7 +108,7 @@ def _moved(running: fg.Tensor, value: fg.Tensor, momentum: float) -> fg.Tensor:
 def batch_norm(
     input: fg.Tensor, running_mean: fg.Tensor, running_var: fg.Tensor, weight: fg.Tensor = None,
     bias: fg.Tensor = None, training: bool = False, momentum: float = 0.1, eps: float = 1e-5,
-) -> fg.Tensor:  # fmt: skip
+) -> fg.Tensor | tuple[fg.Tensor, ...]:  # fmt: skip
     """(x - mean) / sqrt(variance + eps) weight + bias, a mean and a variance a channel.
 
     With ``training`` they are the batch's, and running statistics, where given, move towards them in place:
@@ -128,7 +128,7 @@ def batch_norm(
 def instance_norm(
     input: fg.Tensor, running_mean: fg.Tensor = None, running_var: fg.Tensor = None, weight: fg.Tensor = None,
     bias: fg.Tensor = None, use_input_stats: bool = True, momentum: float = 0.1, eps: float = 1e-5,
-) -> fg.Tensor:  # fmt: skip
+) -> fg.Tensor | tuple[fg.Tensor, ...]:  # fmt: skip
     """(x - mean) / sqrt(variance + eps) weight + bias, over all but the first two dimensions of [N, C, ...].
 
     Running statistics, where given, move in place as batch_norm's, towards the samples' average. Without
@@ -151,17 +151,21 @@ def instance_norm(
 class GroupedOp(LibraryOp):
     """An op that is declared on views [N, G, C / G, ...] of its [N, C, ...]; its result is viewed back."""
 
-    def __call__(self, *args: fg.Tensor, **kwargs: fg.Tensor) -> fg.Tensor:
-        out = kwargs.pop("out", None)
-        values = self.declaration.signature.bind(*args, **kwargs).arguments
-        input = values["input"]
+    def call(
+        self, args: tuple[fg.Tensor, ...], kwargs: dict[str, fg.Tensor], autocast: fg.Tensor = Ellipsis
+    ) -> fg.Tensor:
+        out = kwargs.get("out")
+        values = self.declaration.signature.bind(*args, **{n: v for n, v in kwargs.items() if n != "out"}).arguments
         if out is not None:
-            groups = values["num_groups"]
-            super().__call__(*args, **kwargs, out=view(out, _grouped(sizes(out), groups)))
+            viewed = view(out, _grouped(sizes(out), values["num_groups"]))
+            super().call(args, kwargs | {"out": viewed}, autocast)
             return out
-        result = super().__call__(*args, **kwargs)
-        back = [r.reshape(tuple(input.shape)) for r in (result if isinstance(result, tuple) else (result,))]
-        return tuple(back) if isinstance(result, tuple) else back[0]
+        return self.restored(values, super().call(args, kwargs, autocast))
+
+    def restored(self, given: fg.Tensor, result: fg.Tensor) -> fg.Tensor:
+        shape = tuple(given["input"].shape)
+        results = [r.reshape(shape) for r in (result if isinstance(result, tuple) else (result,))]
+        return tuple(results) if isinstance(result, tuple) else results[0]
 
 
 def _grouped(shape: tuple[int, ...], groups: int, dim: int = 1) -> tuple[int, ...]:
@@ -188,7 +192,7 @@ def _prepare_group_norm(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
     return viewed | {name: view(values[name], _grouped(shape[1:2], groups, 0)) for name in channels}
 
 
-@limited(_prepare_group_norm, GroupedOp)
+@limited(_prepare_group_norm, GroupedOp, autocast="float32")
 def group_norm(
     input: fg.Tensor, num_groups: fg.Const, weight: fg.Tensor = None, bias: fg.Tensor = None, eps: float = 1e-5
 ) -> fg.Tensor:

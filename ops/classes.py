@@ -80,7 +80,7 @@ def _is_zero(option: fg.Tensor) -> bool:
     return option is None or (isinstance(option, (int, float)) and option == 0)
 
 
-@limited(_prepare_nll)
+@limited(_prepare_nll, autocast="float32")
 def nll_loss(
     input: fg.Tensor, target: fg.Tensor, weight: fg.Tensor = None, size_average: bool | None = None,
     ignore_index: fg.Scalar = -100, reduce: bool | None = None, reduction: str = "mean",
@@ -101,6 +101,7 @@ def nll_loss(
 @limited(
     _prepare_cross_entropy,
     label_smoothing=("a number from 0 to 1", lambda label_smoothing, **_: 0 <= label_smoothing <= 1),
+    autocast="float32",
 )
 def cross_entropy(
     input: fg.Tensor, target: fg.Tensor, weight: fg.Tensor = None, size_average: bool | None = None,

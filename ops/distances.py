@@ -17,7 +17,7 @@ def _something(op: str, *, x: fg.Tensor, ord: float, dim: fg.Const, **_: fg.Tens
     return {}
 
 
-@limited(_something)
+@limited(_something, autocast="float32")
 def vector_norm(
     x: fg.Tensor, ord: fg.Const = 2, dim: fg.Const = None, keepdim: bool = False, *, dtype: fg.Const = None
 ) -> fg.Tensor:
@@ -36,7 +36,7 @@ def vector_norm(
     return fg.norm(x, ord, dim, keepdim)
 
 
-@fg.op
+@fg.op(autocast="float32")
 def normalize(input: fg.Tensor, p: fg.Const = 2.0, dim: fg.Const = 1, eps: float = 1e-12) -> fg.Tensor:
     """x / max(|x|_p, eps), the norm over ``dim``; it has no gradient where it is less than eps.
 
@@ -47,7 +47,7 @@ def normalize(input: fg.Tensor, p: fg.Const = 2.0, dim: fg.Const = 1, eps: float
     return x / length
 
 
-@fg.op
+@fg.op(autocast="float32")
 def cosine_similarity(x1: fg.Tensor, x2: fg.Tensor, dim: int = 1, eps: float = 1e-8) -> fg.Tensor:
     """sum(x1 x2) / (max(|x1|, eps) max(|x2|, eps)) along ``dim``; the two broadcast.
 

@@ -37,7 +37,7 @@ def _with_residual(normalize: fg.Tensor, along: fg.Tensor) -> fg.Tensor:
     parameters = [first, first.replace(name="bias"), first.replace(name="residual"), *options]
     return_sum = first.replace(name="return_sum", kind=first.KEYWORD_ONLY, default=False, annotation="bool")
     formula = f"{normalize.name}(input + bias + residual), options as {normalize.name}'s, whose bias is ``norm_bias``."
-    return _made(f"residual_bias_{normalize.name}", formula, fused, [*parameters, return_sum], normalize)
+    return _made(f"residual_bias_{normalize.name}", formula, fused, [*parameters, return_sum], normalize, True)
 
 
 def _then(normalize: fg.Tensor, activation: fg.Tensor) -> fg.Tensor:
@@ -57,15 +57,22 @@ def _then(normalize: fg.Tensor, activation: fg.Tensor) -> fg.Tensor:
     residual = parameters[0].replace(name="residual", kind=keyword, default=None)
     more = [inner.signature.parameters[name].replace(kind=keyword) for name in names]
     formula = f"{activation.name}({normalize.name}(input) + residual), options as theirs; ``residual`` may be None."
-    return _made(f"{normalize.name}_{activation.name}", formula, fused, [*parameters, residual, *more], normalize)
+    return _made(
+        f"{normalize.name}_{activation.name}", formula, fused, [*parameters, residual, *more], normalize, False
+    )
 
 
-def _made(name: str, doc: str, function: fg.Tensor, parameters: list[fg.Tensor], normalize: fg.Tensor) -> fg.Tensor:
-    signature = normalize.declaration.signature.replace(parameters=parameters)
+def _made(
+    name: str, doc: str, function: fg.Tensor, parameters: list[fg.Tensor], normalize: fg.Tensor, several: bool
+) -> fg.Tensor:
+    declared = normalize.declaration.signature
+    returns = "tuple[fg.Tensor, ...]" if several else declared.return_annotation
+    signature = declared.replace(parameters=parameters, return_annotation=returns)
     function.__dict__["__signature__"] = signature
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
-    return limited(normalize.prepare, type(normalize), **normalize.limits)(function)
+    policy = normalize.declaration.autocast
+    return limited(normalize.prepare, type(normalize), policy, **normalize.limits)(function)
 
 
 residual_bias_layer_norm = _with_residual(norm.layer_norm, lambda bias, x: bias)

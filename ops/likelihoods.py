@@ -16,7 +16,7 @@ PI = 3.14159265358979323846
 HALF_LOG_2_PI = 0.91893853320467274178
 
 
-@fg.op
+@fg.op(autocast="float32")
 def binary_cross_entropy(
     input: fg.Tensor, target: fg.Tensor, weight: fg.Tensor = None, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
@@ -31,7 +31,7 @@ def binary_cross_entropy(
     return reduced("binary_cross_entropy", loss, reduction, size_average, reduce)
 
 
-@fg.op
+@fg.op(autocast="float32")
 def binary_cross_entropy_with_logits(
     input: fg.Tensor, target: fg.Tensor, weight: fg.Tensor = None, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean", pos_weight: fg.Tensor = None,
@@ -50,7 +50,7 @@ def binary_cross_entropy_with_logits(
     return reduced("binary_cross_entropy_with_logits", loss, reduction, size_average, reduce)
 
 
-@fg.op
+@fg.op(autocast="float32")
 def sigmoid_focal_loss(
     inputs: fg.Tensor, targets: fg.Tensor, alpha: float = 0.25, gamma: float = 2.0, reduction: str = "none"
 ) -> fg.Tensor:
@@ -66,7 +66,7 @@ def sigmoid_focal_loss(
     return reduced("sigmoid_focal_loss", loss, reduction)
 
 
-@fg.op
+@fg.op(autocast="float32")
 def kl_div(
     input: fg.Tensor, target: fg.Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", log_target: bool = False,
@@ -85,7 +85,7 @@ def kl_div(
     return reduced("kl_div", loss, "mean" if reduction == "batchmean" else reduction, size_average, reduce)
 
 
-@fg.op
+@fg.op(autocast="float32")
 def poisson_nll_loss(
     input: fg.Tensor, target: fg.Tensor, log_input: bool = True, full: bool = False, size_average: bool | None = None,
     eps: float = 1e-8, reduce: bool | None = None, reduction: str = "mean",
@@ -104,6 +104,7 @@ def poisson_nll_loss(
 @limited(
     eps=("a number greater than 0", lambda eps, **_: eps > 0),
     var=("a number that is at least 0", lambda var, **_: var >= 0),
+    autocast="float32",
 )
 def gaussian_nll_loss(
     input: fg.Tensor, target: fg.Tensor, var: float, full: bool = False, eps: float = 1e-6, reduction: str = "mean"

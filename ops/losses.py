@@ -11,7 +11,7 @@ import fusegen as fg
 from ._options import floats, limited, numbers, reduced
 
 
-@fg.op
+@fg.op(autocast="float32")
 def mse_loss(
     input: fg.Tensor, target: fg.Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", weight: fg.Tensor = None,
@@ -22,7 +22,7 @@ def mse_loss(
     return reduced("mse_loss", loss, reduction, size_average, reduce, weight)
 
 
-@fg.op
+@fg.op(autocast="float32")
 def l1_loss(
     input: fg.Tensor, target: fg.Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", weight: fg.Tensor = None,
@@ -33,7 +33,7 @@ def l1_loss(
     return reduced("l1_loss", loss, reduction, size_average, reduce, weight)
 
 
-@limited(beta=("a number that is at least 0", lambda beta, **_: beta >= 0))
+@limited(beta=("a number that is at least 0", lambda beta, **_: beta >= 0), autocast="float32")
 def smooth_l1_loss(
     input: fg.Tensor, target: fg.Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean", beta: float = 1.0,
@@ -48,7 +48,7 @@ def smooth_l1_loss(
     return reduced("smooth_l1_loss", loss, reduction, size_average, reduce)
 
 
-@limited(delta=("a number greater than 0", lambda delta, **_: delta > 0))
+@limited(delta=("a number greater than 0", lambda delta, **_: delta > 0), autocast="float32")
 def huber_loss(
     input: fg.Tensor, target: fg.Tensor, reduction: str = "mean", delta: float = 1.0, weight: fg.Tensor = None
 ) -> fg.Tensor:

@@ -26,7 +26,7 @@ def _same_rank(name: str, **tensors: fg.Tensor) -> None:
         )  # fmt: skip
 
 
-@fg.op
+@fg.op(autocast="float32")
 def margin_ranking_loss(
     input1: fg.Tensor, input2: fg.Tensor, target: fg.Tensor, margin: float = 0.0, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
@@ -40,7 +40,7 @@ def margin_ranking_loss(
     return reduced("margin_ranking_loss", loss, reduction, size_average, reduce)
 
 
-@fg.op
+@fg.op(autocast="float32")
 def hinge_embedding_loss(
     input: fg.Tensor, target: fg.Tensor, margin: float = 1.0, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
@@ -54,7 +54,7 @@ def hinge_embedding_loss(
     return reduced("hinge_embedding_loss", loss, reduction, size_average, reduce)
 
 
-@fg.op
+@fg.op(autocast="float32")
 def soft_margin_loss(
     input: fg.Tensor, target: fg.Tensor, size_average: bool | None = None, reduce: bool | None = None,
     reduction: str = "mean",
@@ -64,7 +64,7 @@ def soft_margin_loss(
     return reduced("soft_margin_loss", loss, reduction, size_average, reduce)
 
 
-@fg.op
+@fg.op(autocast="float32")
 def multilabel_soft_margin_loss(
     input: fg.Tensor, target: fg.Tensor, weight: fg.Tensor = None, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
@@ -79,7 +79,7 @@ def multilabel_soft_margin_loss(
     return reduced("multilabel_soft_margin_loss", loss, reduction, size_average, reduce)
 
 
-@fg.op
+@fg.op(autocast="float32")
 def cosine_embedding_loss(
     input1: fg.Tensor, input2: fg.Tensor, target: fg.Tensor, margin: float = 0.0, size_average: bool | None = None,
     reduce: bool | None = None, reduction: str = "mean",
@@ -101,7 +101,7 @@ def cosine_embedding_loss(
     return reduced("cosine_embedding_loss", loss, reduction, size_average, reduce)
 
 
-@limited(margin=("a number greater than 0", lambda margin, **_: margin > 0))
+@limited(margin=("a number greater than 0", lambda margin, **_: margin > 0), autocast="float32")
 def triplet_margin_loss(
     anchor: fg.Tensor, positive: fg.Tensor, negative: fg.Tensor, margin: float = 1.0, p: fg.Const = 2.0,
     eps: float = 1e-6, swap: bool = False, size_average: bool | None = None, reduce: bool | None = None,

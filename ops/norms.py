@@ -48,7 +48,7 @@ def _axes(normalized_shape: fg.Const) -> tuple[int, ...]:
     return tuple(range(-len(normalized_shape), 0))
 
 
-@limited(_over_trailing)
+@limited(_over_trailing, autocast="float32")
 def layer_norm(
     input: fg.Tensor, normalized_shape: fg.Const, weight: fg.Tensor = None, bias: fg.Tensor = None, eps: float = 1e-5
 ) -> fg.Tensor:
@@ -62,7 +62,7 @@ def layer_norm(
     return fg.cast(scaled(standardized(x, _axes(normalized_shape), eps), weight, bias), x.dtype)
 
 
-@limited(_over_trailing)
+@limited(_over_trailing, autocast="float32")
 def rms_norm(
     input: fg.Tensor, normalized_shape: fg.Const, weight: fg.Tensor = None, eps: float | None = None, *,
     weight_offset: float = 0.0,

@@ -9,13 +9,13 @@ from ._options import floats, numbers
 INFINITY = float("inf")
 
 
-@fg.op
+@fg.op(autocast="widest")
 def addcmul(input: fg.Tensor, tensor1: fg.Tensor, tensor2: fg.Tensor, *, value: fg.Scalar = 1) -> fg.Tensor:
     """input + value tensor1 tensor2; the three broadcast. Integers too. Source: torch.addcmul."""
     return input + value * tensor1 * tensor2
 
 
-@fg.op
+@fg.op(autocast="widest")
 def addcdiv(input: fg.Tensor, tensor1: fg.Tensor, tensor2: fg.Tensor, *, value: fg.Scalar = 1) -> fg.Tensor:
     """input + value tensor1 / tensor2; the three broadcast. Source: torch.addcdiv."""
     return input + value * floats("addcdiv", tensor1) / floats("addcdiv", tensor2)

@@ -26,7 +26,7 @@ def _something(op: str, *, input: fg.Tensor, dim: fg.Const, **_: fg.Tensor) -> d
     return {}
 
 
-@fg.op
+@fg.op(autocast="float32")
 def sum(input: fg.Tensor, dim: fg.Const = None, keepdim: bool = False, *, dtype: fg.Const = None) -> fg.Tensor:
     """Sum of the elements; ``dtype``: the input is cast first. Source: torch.sum."""
     total = fg.sum(_cast(input, dtype), _all(dim), keepdim)
@@ -48,7 +48,7 @@ def _one(op: str, *, dim: fg.Const, **_: fg.Tensor) -> dict[str, fg.Tensor]:
     return {}
 
 
-@limited(_one)
+@limited(_one, autocast="float32")
 def prod(input: fg.Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: fg.Const = None) -> fg.Tensor:
     """Product along one dimension, or of all elements; ``dtype``: the input is cast first. Source: torch.prod."""
     total = fg.prod(_cast(input, dtype), dim, keepdim)

@@ -20,21 +20,21 @@ def _legacy(dim: int | None, rank: int) -> int:
     return dim if dim is not None else 0 if rank in (0, 1, 3) else 1
 
 
-@fg.op
+@fg.op(autocast="float32")
 def softmax(input: fg.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: fg.Const | None = None) -> fg.Tensor:
     """exp(x - max(x)) / sum(exp(x - max(x))) along ``dim``. Source: torch.nn.functional.softmax."""
     x = _cast("softmax", input, dtype)
     return fg.softmax(x, _legacy(dim, x.ndim))
 
 
-@fg.op
+@fg.op(autocast="float32")
 def softmin(input: fg.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: fg.Const | None = None) -> fg.Tensor:
     """softmax(-x) along ``dim``. Source: torch.nn.functional.softmin."""
     x = -_cast("softmin", input, dtype)
     return fg.softmax(x, _legacy(dim, x.ndim))
 
 
-@fg.op
+@fg.op(autocast="float32")
 def log_softmax(
     input: fg.Tensor, dim: int | None = None, _stacklevel: int = 3, dtype: fg.Const | None = None
 ) -> fg.Tensor:
@@ -43,7 +43,7 @@ def log_softmax(
     return fg.log_softmax(x, _legacy(dim, x.ndim))
 
 
-@fg.op
+@fg.op(autocast="float32")
 def logsumexp(input: fg.Tensor, dim: fg.Const, keepdim: bool = False) -> fg.Tensor:
     """log(sum(exp(x))) over ``dim``, an int or several, as max(x) + log(sum(exp(x - max(x)))); integers as floats.
 

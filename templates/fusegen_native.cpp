@@ -85,7 +85,7 @@ bool add_argument(Call& call, PyObject* value, int64_t flags) {
 
 // Reads a call's arguments; false if only Python can judge them.
 bool read_call(const Caller& caller, PyObject* args, PyObject* kwargs, Call& call) {
-  if (!plain_dispatch()) return false;
+  if (!plain_dispatch() || at::impl::torch_function_mode_enabled()) return false;
   call.recording = c10::GradMode::is_enabled();
   call.key.words.push_back(autocast_word() << 1 | uint64_t{call.recording});
   const auto given = static_cast<size_t>(PyTuple_GET_SIZE(args));

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, trace
@@ -32,6 +33,7 @@ else:
 
 
 _codes: set[Any] = set()
+AUTOCAST = (None, "float32", "half", "widest")
 
 
 @dataclass
@@ -42,6 +44,10 @@ class Declaration:
     too where its parameter has no default or a float default; otherwise (``axis=-1``, ``keepdims=False``) it is a
     constant of the compiled op, as are None, strings and tuples. ``fg.Const`` and ``fg.Scalar`` overrule this.
 
+    ``autocast`` is what becomes of float tensors (not double ones) where torch.autocast is on: "float32", "half" for
+    autocast's own dtype, "widest" for the widest among them; None leaves them alone. The op reads them as they are and
+    computes as if they had been cast: nothing is copied.
+
     ``prepare`` turns a call's arguments into those of the function: it checks sizes, takes views, leaves out.
     """
 
@@ -49,17 +55,23 @@ class Declaration:
     name: str
     signature: inspect.Signature
     gradient: Callable[..., Any] | None = None
+    autocast: str | None = None
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     traces: dict[Any, Op] = field(default_factory=dict)
     arguments: dict[Op, dict[str, Any]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, function: Callable[..., Any], name: str | None = None) -> Declaration:
+    def of(cls, function: Callable[..., Any], name: str | None = None, autocast: str | None = None) -> Declaration:
         """Read the function's signature.
 
         Raises:
-            DeclarationError: it takes ``*args`` or ``**kwargs``.
+            DeclarationError: it takes ``*args`` or ``**kwargs``; there is no such policy for autocast.
         """
+        if autocast not in AUTOCAST:
+            raise DeclarationError(
+                "fg.op, autocast=", given=repr(autocast), expected=", ".join(map(repr, AUTOCAST)),
+                fix="choose one of these; None leaves tensors as they are",
+            )  # fmt: skip
         if not callable(function):
             raise DeclarationError(
                 "fg.op", given=repr(function), expected="a Python function", fix="put @fg.op above a def"
@@ -80,7 +92,7 @@ class Declaration:
                     fix="give every tensor a name of its own",
                 )
         _codes.add(getattr(function, "__code__", None))
-        return cls(function, name, signature)
+        return cls(function, name, signature, autocast=autocast)
 
     @property
     def declared(self) -> str:
@@ -132,17 +144,34 @@ class Declaration:
             return ScalarSpec(dtypes.float32)
         return ScalarSpec(dtypes.bool_ if isinstance(value, bool) else dtypes.int64)
 
-    def trace(self, arguments: Mapping[str, Spec | Any]) -> Op:
-        """The Op for these arguments; traced once per pattern (ranks, dtypes, which sizes are 1, constants)."""
-        key = tuple((name, _pattern(value)) for name, value in arguments.items())
+    def trace(self, arguments: Mapping[str, Spec | Any], autocast: DType | None = None) -> Op:
+        """The Op for these arguments; traced once per pattern (ranks, dtypes, which sizes are 1, constants).
+
+        Args:
+            autocast: the dtype that float tensors are computed with (see ``cast_to``).
+        """
+        key = (autocast, *((name, _pattern(value)) for name, value in arguments.items()))
         op = self.traces.get(key)
         if op is None or (
             any(isinstance(value, TensorSpec) for value in arguments.values()) and _sizes_clash(op, arguments)
         ):
-            op = trace(self.function, self.name, self.declared, arguments, _codes)
+            op = trace(self.function, self.name, self.declared, arguments, _codes, autocast)
             self.traces[key] = op
             self.arguments[op] = dict(arguments)
         return op
+
+    def cast_to(self, arguments: Mapping[str, Any], half: DType) -> DType | None:
+        """What the op's policy makes of float tensors under autocast to ``half``; None if nothing."""
+        given = {spec.dtype for spec in arguments.values() if isinstance(spec, TensorSpec)}
+        found = {dtype for dtype in given if dtype.is_float and dtype.size < 8}
+        if self.autocast is None or not found:
+            return None
+        target = dtypes.float32
+        if self.autocast == "half":
+            target = half
+        elif self.autocast == "widest" and dtypes.float32 not in found:
+            return None
+        return None if found == {target} else target
 
     def set_gradient(self, function: Callable[..., Any]) -> None:
         """Replace the derived gradient (see ``FusedOp.gradient``)."""

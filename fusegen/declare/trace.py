@@ -14,7 +14,7 @@ from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Expr, Index, Op, Operand, Output, Part, Reduce, Ref, Scalar, Size, refs, transform
 from fusegen.core.lets import introduce_lets, rename_refs, safe_name
 from fusegen.core.monoids import BY_KIND
-from fusegen.declare.value import AxisVar, Dims, Packed, Tracer, Value, broadcast, convert, lift, tracing
+from fusegen.declare.value import AxisVar, Dims, Packed, Tracer, Value, broadcast, cast, convert, lift, tracing
 
 
 @dataclass(frozen=True)
@@ -39,12 +39,16 @@ class ScalarSpec:
 Spec = TensorSpec | ScalarSpec
 
 
-def trace(function: Callable[..., Any], name: str, declared: str, arguments: Mapping[str, Any], codes: set[Any]) -> Op:
+def trace(
+    function: Callable[..., Any], name: str, declared: str, arguments: Mapping[str, Any], codes: set[Any],
+    autocast: DType | None = None,
+) -> Op:  # fmt: skip
     """The Op that ``function`` declares for these arguments.
 
     Args:
         arguments: per parameter a TensorSpec, a ScalarSpec, or a compile-time constant that is passed through.
         codes: code objects of ops, whose local variable names become names in the Op.
+        autocast: what the function sees float tensors as (not double ones); they are read in their own dtype.
 
     Raises:
         DeclarationError, ShapeError, DtypeError: what the declaration says is not possible, and where.
@@ -54,6 +58,7 @@ def trace(function: Callable[..., Any], name: str, declared: str, arguments: Map
     scalars: list[Scalar] = []
     values = {key: _symbolic(tracer, scalars, key, given, with_double) for key, given in arguments.items()}
     with tracing(tracer), _LocalNames(tracer):
+        values = {key: _autocast(value, autocast) for key, value in values.items()}
         returned = function(**values)
     return _close(tracer, name, declared, scalars, returned, function.__doc__ or "")
 
@@ -77,6 +82,11 @@ def _symbolic(tracer: Tracer, scalars: list[Scalar], name: str, given: Any, with
         scalars.append(Scalar(name, stored))
         return Value(scalars[-1].ref, dtypes.float32 if stored.is_float else stored, weak=True)
     return given
+
+
+def _autocast(value: Any, dtype: DType | None) -> Any:
+    eligible = isinstance(value, Value) and not value.weak and value.dtype.is_float and value.dtype.size < 8
+    return cast(value, dtype) if dtype is not None and eligible else value
 
 
 class _LocalNames:

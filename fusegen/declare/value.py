@@ -361,7 +361,7 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
             name = safe_name(f"{base.name}_{index}", tracer.arguments)
             operand = Operand(name, base.dtype, (), Part(base.name, dim, index, count))
             tracer.operands.append((operand, dims))
-            made.append(Value(operand.ref, base.dtype, dims))
+            made.append(Value(operand.ref, x.dtype, dims))
         tracer.parts[key] = tuple(made)
     return tracer.parts[key]
 

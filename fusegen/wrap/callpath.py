@@ -245,9 +245,10 @@ def _autocast() -> tuple[Any, ...]:
 
 
 def _plain_dispatch() -> bool:
-    """No dispatch mode and no transform is active in this thread."""
+    """No mode and no transform is active in this thread."""
     return (
         torch._C._len_torch_dispatch_stack() == 0
+        and torch._C._len_torch_function_stack() == 0
         and torch._C._functorch.peek_interpreter_stack() is None
         and torch.autograd.forward_ad._current_level < 0
     )

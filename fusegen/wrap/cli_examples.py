@@ -67,6 +67,7 @@ EXAMPLES: dict[str, Example] = {
     "gru_cell": Example(shapes={"hidden": (ROWS, COLUMNS // 3)}),
     "group_norm": Example(_IMAGE, _CHANNELS, arguments={"num_groups": 32}),
     "instance_norm": Example(_IMAGE, _CHANNELS),
+    "kl_div": Example(positive=True),
     "layer_norm": Example(shapes=_FEATURES, arguments={"normalized_shape": (COLUMNS,)}),
     "lerp": Example(shapes={"weight": _ROW}),
     "log_softmax": Example(arguments={"dim": -1}),

@@ -75,6 +75,34 @@ def _through_dlpack(
     return framework, entered, importlib.import_module(home).from_dlpack
 
 
+def is_compiled() -> bool:
+    """Whether Dynamo traces this call: it puts the answer in, and knows which of two branches it need not read."""
+    return "torch" in sys.modules and bool(sys.modules["torch"].compiler.is_dynamo_compiling())
+
+
+def is_traced(values: Sequence[Any]) -> bool:
+    """Whether torch has to see a call: it traces, or a tensor has no memory (fake, meta) or a class of its own."""
+    if "torch" not in sys.modules:
+        return False
+    import torch
+
+    if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
+        return False  # the registered op has neither tangents nor batches: wrap/torch_op has
+    given = [value for value in values if isinstance(value, torch.Tensor)]
+    if any(type(t) not in (torch.Tensor, torch.nn.Parameter) or t.is_meta for t in given):
+        return True
+    return torch._C._len_torch_dispatch_stack() > 0
+
+
+def dispatcher() -> Callable[..., Any]:
+    """What calls an op through torch's dispatcher (wrap/library.py), also in code that Dynamo traces."""
+    if sys.modules["torch"].compiler.is_dynamo_compiling():
+        from fusegen.wrap.dynamo import call
+    else:
+        from fusegen.wrap.library import call
+    return call
+
+
 def torch_function(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a tensor subclass, or a mode, makes of the call through ``__torch_function__``; NotImplemented: nothing."""
     if "torch" not in sys.modules or sys.modules["torch"].compiler.is_dynamo_compiling():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, overload
 
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op
@@ -47,6 +47,8 @@ class FusedOp:
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if doors.is_compiled():  # Dynamo knows the answer to this, and reads no further
+            return doors.dispatcher()(self, args, kwargs)
         path = self._path
         return self._careful(args, kwargs) if path is None else path(args, kwargs)
 
@@ -57,18 +59,36 @@ class FusedOp:
         taken = doors.torch_function(self, args, kwargs)
         if taken is not NotImplemented:
             return taken
+        if doors.is_traced((*args, *kwargs.values())):
+            return doors.dispatcher()(self, args, kwargs)
+        return self.call(args, kwargs)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], autocast: Any = Ellipsis) -> Any:
+        """The op called on tensors with memory.
+
+        Args:
+            autocast: what float tensors are computed with (a DType or None); by default what torch.autocast says.
+        """
         given = dict(kwargs)
         out = None if "out" in self.declaration.signature.parameters else given.pop("out", None)
         values = self.declaration.bind(args, given)
         framework, values, back = doors.enter(self.name, values)
         specs, scalars = self._specs(values, framework)
-        op = self.declaration.trace(specs)
+        is_usual = autocast is Ellipsis
+        if is_usual:
+            asked = self.declaration.autocast is not None
+            autocast = framework.autocast(self.declaration, specs, values) if asked else None
+        op = self.declaration.trace(specs, autocast)
         with watch() as runs:
             results = self._run(op, values, scalars, framework, out)
-        if framework.name == "torch" and out is None:
+        if is_usual and framework.name == "torch" and out is None:
             self._learn(args, kwargs, values, scalars, op, runs)
         results = [back(result) for result in results]
         return results[0] if op.result == "one" else tuple(results)
+
+    def restored(self, given: Mapping[str, Any], result: Any) -> Any:
+        """What a call returns, of what the declaration returns: an op declared on views undoes them here."""
+        return result
 
     def _learn(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], scalars: Mapping[str, Any],
@@ -160,6 +180,12 @@ class FusedOp:
             return value
         return TensorSpec(framework.dtype(name, value), tuple(value.shape))
 
+    def overload(self, *args: Any, **kwargs: Any) -> Any:
+        """What such a call is for torch, ``torch.ops.fusegen.lerp.default``; it is registered if it is not yet."""
+        from fusegen.wrap.library import overload
+
+        return overload(self, args, kwargs)
+
     def backward(self, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
         """The Op that computes the gradients of ``wanted`` (by default of every float tensor argument)."""
         from fusegen.derive.gradient import gradient
@@ -190,6 +216,8 @@ class FusedOp:
         self.declaration.set_gradient(function)
         self._runners.clear()
         self._path = self._teacher = None
+        if "_registered" in self.__dict__:
+            self.__dict__["_registered"].forget()
         return function
 
     def _override(self, op: Op, wanted: tuple[str, ...]) -> Any:
@@ -214,16 +242,27 @@ def _plain(runner: Any) -> Runner:
     return runner if isinstance(runner, Runner) else runner.runner
 
 
-def op(function: Callable[..., Any] | None = None, *, name: str | None = None) -> Any:
+@overload
+def op(function: Callable[..., Any]) -> Any: ...
+@overload
+def op(*, name: str | None = None, autocast: str | None = None) -> Callable[[Callable[..., Any]], Any]: ...
+@overload
+def op(function: Callable[..., Any], *, name: str | None = None, autocast: str | None = None) -> Any: ...
+def op(function: Callable[..., Any] | None = None, *, name: str | None = None, autocast: str | None = None) -> Any:
     """Declare an op.
 
     The function is traced with symbolic tensors under torch's rules for broadcasting, ``axis``/``keepdims`` and dtype
     promotion. What it may use: operators, the functions of ``fusegen`` (``fg.exp``, ``fg.where``, ``fg.sum``, ...),
     other ops, and Python itself as long as it does not ask for the values.
 
+    Args:
+        autocast: what becomes of float tensors where torch.autocast is on: "float32", "half" (autocast's own dtype),
+            "widest" (the widest among them), or None: they stay as they are. Inside another op the other op's counts.
+
     Raises:
-        DeclarationError: the signature has ``*args`` or ``**kwargs``; on a call: what it does is not possible.
+        DeclarationError: the signature has ``*args`` or ``**kwargs``; no such autocast policy; on a call: what it does
+            is not possible.
     """
     if function is None:
-        return lambda f: op(f, name=name)
-    return FusedOp(Declaration.of(function, name))
+        return lambda f: op(f, name=name, autocast=autocast)
+    return FusedOp(Declaration.of(function, name, autocast))

@@ -145,14 +145,14 @@ class Runner:
     # -- planning -------------------------------------------------------------------------------------------------
 
     def _plan(self, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> Plan:
-        device = _common_device(self.op, infos, out)
+        device = common_device(self.op, infos, out)
         buffers: dict[str, Buffer] = {}
         sizes = dict(self.sizes)
         inputs = []
         origin: dict[str, str] = {}
         for operand in self.op.operands:
             base = operand.part.base if operand.part else operand.name
-            shape, strides, offset = _part_of(infos[base], operand.part)
+            shape, strides, offset = part_of(infos[base], operand.part)
             if 0 in shape:  # no elements, no address: nothing may count as the same for all, to be read before a loop
                 strides = row_major(shape)
             self._measure(operand.shape, shape, base, sizes, origin)
@@ -197,7 +197,7 @@ class Runner:
             info = TensorInfo(*made[base], output.dtype, 0, "")
             if out is not None:
                 info = out[len(results) - 1]
-            _, strides, offset = _part_of(info, output.part)
+            _, strides, offset = part_of(info, output.part)
             by_axis = {axis: strides[d] for d, axis in enumerate(output.shape) if axis}
             alignment = (info.alignment + offset * output.dtype.size) % 16
             buffers[output.name] = Buffer(output.dtype, by_axis, alignment)
@@ -216,11 +216,16 @@ class Runner:
             return tuple(shape), out.strides
         like = self.like.get(base)
         if like is not None:
-            return tuple(shape), like[1] if is_dense(*like) else row_major(shape)
+            return tuple(shape), like[1] if is_dense(shape, like[1]) else row_major(shape)
         return tuple(shape), result_strides(shape, [infos[name] for name in self.arguments])
 
 
-def _common_device(op: Op, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> str:
+def common_device(op: Op, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> str:
+    """Where all tensors are.
+
+    Raises:
+        DeviceError: in several places.
+    """
     found = {name: info.device for name, info in infos.items()}
     found.update({f"out[{i}]": info.device for i, info in enumerate(out or [])})
     if len(set(found.values())) > 1:
@@ -231,7 +236,7 @@ def _common_device(op: Op, infos: Mapping[str, TensorInfo], out: list[TensorInfo
     return next(iter(found.values()))
 
 
-def _part_of(info: TensorInfo, part: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+def part_of(info: TensorInfo, part: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
     """(shape, strides, element offset) of a block of a packed tensor, or of the whole."""
     if part is None:
         return info.shape, info.strides, 0
@@ -289,6 +294,8 @@ def _dense_in_order(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ..
 
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """No gaps and no overlaps, in whatever order of dimensions."""
+    if tuple(strides) == row_major(shape):  # nothing to sort, which for symbolic sizes is guards
+        return True
     expected = 1
     for stride, size in sorted((st, si) for st, si in zip(strides, shape, strict=True) if si != 1):
         if size == 0:
@@ -303,8 +310,10 @@ def result_strides(shape: Sequence[int], inputs: Sequence[TensorInfo]) -> tuple[
     """The strides that torch's TensorIterator gives the result of an elementwise op: dense, dimensions in the order of
     the inputs' strides, the first input that has an opinion deciding."""
     rank = len(shape)
+    if all(i.strides == row_major(i.shape) for i in inputs):  # the same answer, without comparing symbolic strides
+        return row_major(shape)
     same = [i for i in inputs if i.shape == tuple(shape)]
-    alike = bool(same) and len(same) == len(inputs) and len({i.strides for i in same}) == 1
+    alike = bool(same) and len(same) == len(inputs) and all(i.strides == same[0].strides for i in same)
     if alike and is_dense(shape, same[0].strides):
         return _dense_in_order(shape, sorted(range(rank), key=lambda d: (-same[0].strides[d], d))) if rank else ()
     steps = [_broadcast_strides(shape, i) for i in inputs if len(i.shape) <= rank]

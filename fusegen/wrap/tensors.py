@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeviceError, DtypeError
+from fusegen.declare.op import Declaration
 from fusegen.launch.targets import CpuTarget, GpuTarget, cpu, gpu
 
 
@@ -36,6 +37,7 @@ class Framework(Protocol):
     def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: str) -> Any: ...
     def workspace(self, size: int, device: str) -> tuple[Any, int]: ...
     def stream(self, device: str) -> int: ...
+    def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> Any: ...
 
 
 def target_of(device: str) -> CpuTarget | GpuTarget:
@@ -64,6 +66,15 @@ class Torch:
 
     def owns(self, value: Any) -> bool:
         return isinstance(value, self.torch.Tensor)
+
+    def described(self, name: str, value: Any) -> TensorInfo:
+        """What is known of a tensor without memory: sizes and strides may be symbolic, the device may be any."""
+        dtype = self.dtypes.get(value.dtype)
+        if dtype is None:
+            raise wrong_dtype(name, f"a tensor of {value.dtype}")
+        if value.layout is not self.torch.strided:
+            raise wrong_dtype(name, f"a tensor with layout {value.layout}")
+        return TensorInfo(tuple(value.shape), value.stride(), dtype, 0, str(value.device))
 
     def dtype(self, name: str, value: Any) -> DType:
         """The dtype; an error for what no kernel could read. The tensor may be one without memory, as under vmap."""
@@ -108,6 +119,13 @@ class Torch:
             )  # fmt: skip
         return address
 
+    def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> DType | None:
+        """What the op computes float tensors with where torch.autocast is on (see ``Declaration.cast_to``)."""
+        device = next((v.device.type for v in values.values() if self.owns(v)), "cpu")
+        if not self.torch.is_autocast_enabled(device):
+            return None
+        return declaration.cast_to(specs, self.dtypes[self.torch.get_autocast_dtype(device)])
+
     def pointer(self, value: Any) -> int:
         return int(value.data_ptr())
 
@@ -128,7 +146,12 @@ def _device_text(device: Any) -> str:
     return "cpu" if device.type == "cpu" else f"cuda:{device.index}"
 
 
-class NumPy:
+class _WithoutAutocast:
+    def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        return None
+
+
+class NumPy(_WithoutAutocast):
     """NumPy arrays, on the emulator. bfloat16 needs the ml_dtypes package."""
 
     name = "numpy"
@@ -177,7 +200,7 @@ class NumPy:
         return 0
 
 
-class CuPy:
+class CuPy(_WithoutAutocast):
     """CuPy arrays."""
 
     name = "cupy"

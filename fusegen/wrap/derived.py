@@ -1,0 +1,261 @@
+"""Ops that follow from a call: the forward that keeps, its backward, and theirs, under names that a graph can hold.
+
+What torch traces into a graph must be a registered op, also in another process that loads the graph from a cache. So
+each op ``NAME`` has beside it ``NAME_forward`` and ``NAME_backward``, which take the tensors of the Op in order, its
+runtime numbers, what no tensor tells of sizes and strides, and a text that says which Op it is: the call (kinds of
+arguments, which sizes are 1, constants) and the steps from there ("train" for some arguments, "back" from some
+results). Kernels find the Op by that text, and derive it where they see it for the first time.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import lcm
+from typing import Any
+
+import torch
+
+from fusegen import pipeline
+from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
+from fusegen.core.errors import DeclarationError
+from fusegen.core.ir import Op, Size, walk
+from fusegen.core.serialize import op_to_json
+from fusegen.declare.op import Declaration
+from fusegen.declare.trace import ScalarSpec, TensorSpec
+from fusegen.derive.gradient import GradientNames
+from fusegen.wrap import fake, tensors, torch_op
+from fusegen.wrap.run import Runner
+
+MOST_RUNNERS = 256
+# No parameter can have this name.
+AUTOCAST = "autocast to"
+
+
+@dataclass
+class Derived:
+    """An Op and how it came about.
+
+    Args:
+        declaration: of the op that was called.
+        call: arguments of the call as text (see ``call_text``).
+        steps: what was derived from it, in order.
+        op: the result.
+        axes: axes whose sizes no operand tells; they are handed over.
+        like: results whose strides are handed over, with their ranks: gradients, which lie as their arguments do.
+        public: how many results the caller sees; the rest is kept for the backward.
+    """
+
+    declaration: Declaration
+    call: str
+    steps: tuple[tuple[Any, ...], ...]
+    op: Op
+    axes: tuple[str, ...] = ()
+    like: tuple[tuple[str, int], ...] = ()
+    public: int = 0
+    training: Any = None
+    runners: dict[tuple[int, ...], Runner] = field(default_factory=dict)
+    children: dict[tuple[Any, ...], Derived] = field(default_factory=dict)
+
+    @cached_property
+    def text(self) -> str:
+        """What stands in a graph for this Op; the checksum tells a graph that was compiled for another."""
+        return json.dumps([json.loads(self.call), *self.steps, zlib.crc32(op_to_json(self.op).encode())])
+
+    @cached_property
+    def names(self) -> list[str]:
+        """Names of the results, in order."""
+        return torch_op.result_names(self.op)
+
+    @cached_property
+    def arguments(self) -> list[str]:
+        """Names of the tensors, in order."""
+        return list(dict.fromkeys(o.part.base if o.part else o.name for o in self.op.operands))
+
+    # -- derivatives ------------------------------------------------------------------------------------------------
+
+    def train(self, wanted: tuple[str, ...]) -> Derived:
+        """The forward that keeps what the gradients of ``wanted`` will need."""
+        return self._child(("train", wanted), lambda: self._train(wanted))
+
+    def back(self, given: tuple[int, ...]) -> Derived | None:
+        """The backward from the results (by position) that have a cotangent; None if no argument is reached."""
+        found = self._child(("back", given), lambda: self._back(given))
+        return found if found.op.outputs else None
+
+    def _child(self, step: tuple[Any, ...], make: Any) -> Derived:
+        if step not in self.children:
+            self.children[step] = make()
+        return self.children[step]
+
+    def _train(self, wanted: tuple[str, ...]) -> Derived:
+        if self.declaration.gradient is not None and not self.steps:
+            from fusegen.derive.override import Overridden
+
+            training: Any = Overridden(self.op, wanted, self.declaration)
+        else:
+            training = pipeline.train_op(self.op, wanted)
+        steps = (*self.steps, ("train", wanted))
+        count = len(self.names)
+        return Derived(self.declaration, self.call, steps, training.forward, self.axes, self.like, count, training)
+
+    def _back(self, given: tuple[int, ...]) -> Derived:
+        lean = torch_op.lean_backward(self.training, given)
+        carried = {axis for operand in lean.operands for axis in operand.shape if axis}
+        exprs = [item.expr for item in (*lean.statements, *lean.outputs)]
+        needed = {node.axis for node in walk(exprs) if isinstance(node, Size)}
+        needed |= {axis for output in lean.outputs for axis in output.shape if axis}
+        axes = tuple(sorted(needed - carried))
+        ranks = {o.part.base if o.part else o.name: len(o.shape) for o in lean.outputs}
+        steps = (*self.steps, ("back", given))
+        return Derived(self.declaration, self.call, steps, lean, axes, tuple(ranks.items()), len(ranks))
+
+    @cached_property
+    def gradients(self) -> GradientNames:
+        return GradientNames.of(self.op)
+
+    @cached_property
+    def saved(self) -> tuple[list[str], list[int]]:
+        """Arguments, and results by position, that the backward reads."""
+        return torch_op.saved_by(self.training, self.arguments)
+
+    # -- what a graph hands over --------------------------------------------------------------------------------------
+
+    def layout(self, sizes: Mapping[str, Any], strides: Mapping[str, Sequence[Any]]) -> list[Any]:
+        """Sizes of ``axes`` and strides of ``like``, one after the other."""
+        return [sizes[axis] for axis in self.axes] + [stride for name, _ in self.like for stride in strides[name]]
+
+    def unpack(self, layout: Sequence[Any]) -> tuple[dict[str, Any], dict[str, Sequence[Any]]]:
+        """The inverse of ``layout``."""
+        sizes = dict(zip(self.axes, layout, strict=False))
+        strides: dict[str, Sequence[Any]] = {}
+        at = len(self.axes)
+        for name, rank in self.like:
+            strides[name] = tuple(layout[at : at + rank])
+            at += rank
+        return sizes, strides
+
+    def run(self, given: Sequence[torch.Tensor], numbers: Sequence[Any], layout: Sequence[int]) -> list[torch.Tensor]:
+        """The results, computed."""
+        key = tuple(layout)
+        runner = self.runners.get(key)
+        if runner is None:
+            if len(self.runners) >= MOST_RUNNERS:
+                self.runners.clear()
+            sizes, strides = self.unpack(key)
+            runner = Runner(self.op, sizes, {name: ((), tuple(s)) for name, s in strides.items()})
+            self.runners[key] = runner
+        values = dict(zip(self.arguments, given, strict=True))
+        scalars = dict(zip((scalar.name for scalar in self.op.scalars), numbers, strict=True))
+        return runner(values, scalars, tensors.torch())
+
+    def imagine(self, given: Sequence[torch.Tensor], layout: Sequence[Any]) -> list[torch.Tensor]:
+        """Empty tensors like the results."""
+        infos = {name: fake.describe(name, t) for name, t in zip(self.arguments, given, strict=True)}
+        sizes, strides = self.unpack(layout)
+        return fake.results(self.op, infos, sizes, strides)
+
+
+# -- calls as text ---------------------------------------------------------------------------------------------------
+
+# Constants that no text can carry, by what stands for them: good in this process alone.
+_opaque: dict[str, Any] = {}
+
+
+def call_text(specs: Mapping[str, Any], op: Op, autocast: DType | None) -> str:
+    """Arguments of a call as text: ``{"input": "f32[*,1]", "weight": "number float32", "dim": "is -1"}``.
+
+    A star is any size but 1, and 4* one that is read in four parts. What autocast made of tensors comes first.
+    """
+    parts: dict[tuple[str, int], int] = {}
+    for operand in op.operands:
+        if operand.part:
+            place = operand.part.base, operand.part.dim
+            parts[place] = lcm(parts.get(place, 1), operand.part.count)
+    cast = {} if autocast is None else {AUTOCAST: autocast.name}
+    return json.dumps({**cast, **{name: _spec_text(name, spec, parts) for name, spec in specs.items()}})
+
+
+def _spec_text(name: str, spec: Any, parts: Mapping[tuple[str, int], int]) -> str:
+    if isinstance(spec, TensorSpec):
+        sizes = ["1" if size == 1 else f"{parts.get((name, d), '')}*" for d, size in enumerate(spec.shape)]
+        return f"{spec.dtype.short}[{','.join(sizes)}]"
+    if isinstance(spec, ScalarSpec):
+        return f"number {spec.dtype.name}"
+    text = repr(spec)
+    if isinstance(spec, float):
+        return f"float {text}"
+    if isinstance(spec, torch.dtype):
+        return f"dtype {text.removeprefix('torch.')}"
+    try:
+        if ast.literal_eval(text) == spec:
+            return f"is {text}"
+    except (ValueError, SyntaxError):  # no literal
+        pass
+    if _opaque.setdefault(text, spec) != spec:
+        text = f"{text} ({len(_opaque)})"
+        _opaque[text] = spec
+    return f"here {text}"
+
+
+def specs_of(text: str) -> tuple[dict[str, Any], DType | None]:
+    """The inverse of ``call_text``: arguments, and what autocast made of tensors. Sizes other than 1 stand for any."""
+    values = json.loads(text)
+    autocast = values.pop(AUTOCAST, None)
+    specs = {name: _spec(name, value) for name, value in values.items()}
+    return specs, None if autocast is None else dtypes.BY_NAME[autocast]
+
+
+def _spec(name: str, given: str) -> Any:
+    kind, _, text = given.partition(" ")
+    if kind == "number":
+        return ScalarSpec(dtypes.BY_NAME[text])
+    if kind == "float":
+        return float(text)
+    if kind == "dtype":
+        return getattr(torch, text)
+    if kind == "is":
+        return ast.literal_eval(text)
+    if kind != "here":
+        short, _, sizes = given.rstrip("]").partition("[")
+        shape = [1 if size == "1" else fake.UNKNOWN * int(size[:-1] or 1) for size in sizes.split(",") if size]
+        return TensorSpec(dtypes.BY_SHORT[short], tuple(shape))
+    if text not in _opaque:
+        raise DeclarationError(
+            f"argument {name}", given=f"a graph of another process, with the constant {text}",
+            expected="constants that text can carry: numbers, strings, tuples, dtypes", fix="compile again here",
+        )  # fmt: skip
+    return _opaque[text]
+
+
+def find(declaration: Declaration, calls: dict[str, Derived], text: str) -> Derived:
+    """The Op that a graph names.
+
+    Args:
+        calls: roots that are known, by their call's text; the root is added.
+
+    Raises:
+        DeclarationError: the graph was compiled for another declaration, or by another fusegen.
+    """
+    call, *steps, checksum = json.loads(text)
+    key = json.dumps(call)
+    if key not in calls:
+        op = declaration.trace(*specs_of(key))
+        count = len(torch_op.result_names(op))
+        calls[key] = Derived(declaration, key, (), op, public=count)
+    node: Derived | None = calls[key]
+    for kind, which in steps:
+        assert node is not None
+        node = node.train(tuple(which)) if kind == "train" else node.back(tuple(which))
+    if node is None or json.loads(node.text)[-1] != checksum:
+        raise DeclarationError(
+            f"{declaration.name}, a graph that torch.compile kept", given="a graph of an earlier declaration of the op",
+            expected="a graph of the op as it is declared now",
+            fix="delete torch's compile cache, or set TORCHINDUCTOR_FORCE_DISABLE_CACHES=1",
+        )  # fmt: skip
+    return node

@@ -1,0 +1,154 @@
+"""What an op's results are like, without computing them: for fake and meta tensors, of symbolic sizes too.
+
+Of a size it matters only whether it is 1 (that decides the trace) and which sizes are equal (that is broadcasting's own
+condition), so under symbolic shapes there are guards on nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fusegen.core.dtypes import DType
+from fusegen.core.errors import ShapeError
+from fusegen.core.ir import Op
+from fusegen.declare.op import Declaration
+from fusegen.declare.trace import TensorSpec
+from fusegen.wrap import tensors
+from fusegen.wrap.run import common_device, is_dense, part_of, result_strides, row_major
+from fusegen.wrap.tensors import TensorInfo
+
+# Stands for a size that nobody knows (unbacked): many parts divide it.
+UNKNOWN = 5040
+
+Scalars = dict[str, Any]
+
+
+def describe(name: str, value: Any) -> TensorInfo:
+    """Shape, strides and dtype of a tensor that may have no memory."""
+    found: TensorInfo = tensors.torch().described(name, value)
+    return found
+
+
+def known(value: Any) -> Any:
+    """A Python number like ``value``, which may be symbolic: its type is right, and where possible its value."""
+    if isinstance(value, torch.SymInt):
+        return sample(value)
+    if isinstance(value, torch.SymFloat):
+        return 1.0
+    return bool(value) if isinstance(value, torch.SymBool) else value
+
+
+def sample(size: Any) -> int:
+    """A concrete size that is 1 exactly if ``size`` is."""
+    if isinstance(size, int):
+        return size
+    from torch.fx.experimental import symbolic_shapes  # slow to import, and only symbolic sizes need it
+
+    if symbolic_shapes.guard_or_false(size == 1):
+        return 1
+    # The size in the call that is being traced; what tells was renamed in torch 2.11.
+    name = "optimization_hint" if hasattr(symbolic_shapes, "optimization_hint") else "hint_int"
+    hint = int(getattr(symbolic_shapes, name)(size, fallback=UNKNOWN))
+    return hint if hint != 1 else UNKNOWN
+
+
+def trace_call(
+    declaration: Declaration, values: Mapping[str, Any], autocast: DType | None
+) -> tuple[Op, dict[str, Any], Scalars, dict[str, Any]]:
+    """The Op of a call whose tensors may be fake and numbers symbolic.
+
+    Returns:
+        The Op; its specs and constants by argument; runtime numbers; tensors.
+    """
+    specs: dict[str, Any] = {}
+    scalars: Scalars = {}
+    arguments: dict[str, Any] = {}
+    for name, value in values.items():
+        if isinstance(value, torch.Tensor):
+            info = describe(name, value)
+            specs[name] = TensorSpec(info.dtype, tuple(sample(size) for size in info.shape))
+            arguments[name] = value
+        elif declaration.is_runtime_number(name, known(value)):
+            specs[name] = declaration.scalar_spec(name, known(value))
+            scalars[name] = value
+        else:
+            specs[name] = _constant(value)
+    return declaration.trace(specs, autocast), specs, scalars, arguments
+
+
+def _constant(value: Any) -> Any:
+    """A constant shapes the trace, so a symbolic one becomes a number (and a guard)."""
+    if isinstance(value, (tuple, list)):
+        return type(value)(_constant(item) for item in value)
+    if isinstance(value, torch.SymInt):
+        return int(value)
+    return float(value) if isinstance(value, torch.SymFloat) else value
+
+
+def results(
+    op: Op, infos: Mapping[str, TensorInfo], sizes: Mapping[str, Any], like: Mapping[str, Sequence[Any]]
+) -> list[torch.Tensor]:
+    """Empty tensors of the results' shapes, strides and dtypes, on the arguments' device.
+
+    Args:
+        sizes, like: as Runner's; ``like`` has strides only.
+    """
+    common_device(op, infos, None)
+    measured = measure(op, infos, sizes)
+    arguments = [infos[name] for name in dict.fromkeys(o.part.base if o.part else o.name for o in op.operands)]
+    made: dict[str, torch.Tensor] = {}
+    for output in op.outputs:
+        base = output.part.base if output.part else output.name
+        if base in made:
+            continue
+        shape = [measured[axis] if axis else 1 for axis in output.shape]
+        if output.part:
+            shape[output.part.dim] *= output.part.count
+        if base in like:
+            strides = tuple(like[base])
+            strides = strides if is_dense(shape, strides) else row_major(shape)
+        else:
+            strides = result_strides(shape, arguments)
+        dtype = tensors.torch().back[output.dtype]
+        made[base] = torch.empty_strided(shape, strides, dtype=dtype, device=arguments[0].device)
+    return list(made.values())
+
+
+def measure(op: Op, infos: Mapping[str, TensorInfo], sizes: Mapping[str, Any]) -> dict[str, Any]:
+    """Sizes of the op's axes; those that meet must be equal.
+
+    Raises:
+        ShapeError: they are not.
+    """
+    found = dict(sizes)
+    origin: dict[str, str] = {}
+    for operand in op.operands:
+        base = operand.part.base if operand.part else operand.name
+        shape, _, _ = part_of(infos[base], operand.part)
+        for d, axis in enumerate(operand.shape):
+            if axis is None:
+                continue
+            size = found.setdefault(axis, shape[d])
+            if size is not shape[d] and not _equal(size, shape[d]):
+                raise ShapeError(
+                    f"{op.name}, argument {base}",
+                    given=f"dimension {d} of size {shape[d]} against {origin.get(axis, 'the result')} of size {size}",
+                    expected="equal sizes, or size 1 on one side",
+                    fix="reshape one of them so that trailing dimensions line up (shapes are aligned from the right)",
+                )
+            origin.setdefault(axis, f"dimension {d} of {base}")
+    return found
+
+
+def _equal(a: Any, b: Any) -> bool:
+    if isinstance(a, int) and isinstance(b, int):
+        return a == b
+    from torch.fx.experimental import symbolic_shapes
+
+    if symbolic_shapes.guard_or_true(a == b):  # of sizes that nobody knows it is assumed, and checked at run time
+        torch._check(a == b)
+        return True
+    return False

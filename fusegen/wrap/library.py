@@ -1,0 +1,368 @@
+"""Ops as torch's dispatcher knows them: ``torch.ops.fusegen.lerp``, with a fake implementation and with gradients.
+
+An eager call on plain tensors does not come by here. Calls do that torch traces, or whose tensors are of another class
+(fake, functional, a user's): they must be a call of a registered op to be seen. An overload (wrap/schema.py) is
+registered when it is first called for, under a name that follows from the call alone.
+
+The library's ops are called as they are. A user's op has its module in front, ``fusegen::models_layers__swish``, and
+the functions it is declared in, so that ops of one name in two modules are two ops.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+
+from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
+from fusegen.core.errors import DeclarationError, ShapeError
+from fusegen.declare.trace import TensorSpec
+from fusegen.wrap import derived, fake, schema
+from fusegen.wrap import tensors as fusegen_tensors
+from fusegen.wrap.derived import Derived
+from fusegen.wrap.traced import below_autograd, differentiate
+
+NAMESPACE = "fusegen"
+BACKENDS = ("CPU", "CUDA")
+AUTOCAST_DEVICES = ("cpu", "cuda")
+
+_torch = torch.library.Library(NAMESPACE, "FRAGMENT")
+_lock = threading.RLock()
+_taken: set[str] = set()
+
+
+def is_plain(values: Sequence[Any]) -> bool:
+    """Whether nothing but fusegen has to see a call: no tensor without memory or of another class, no dispatch mode."""
+    return torch._C._len_torch_dispatch_stack() == 0 and not any(
+        isinstance(v, torch.Tensor)
+        and (v.is_meta or (type(v) is not torch.Tensor and type(v) is not torch.nn.Parameter))
+        for v in values
+    )
+
+
+class Registered:
+    """One declared op and its overloads."""
+
+    def __init__(self, op: Any, name: str) -> None:
+        self.op, self.name = op, name
+        self.declaration = op.declaration
+        self.count = schema.result_count(self.declaration)
+        self.overloads: dict[tuple[str, str], schema.Schema] = {}
+        self.calls: dict[str, Derived] = {}
+        self.texts: dict[str, Derived] = {}
+        for which in ("forward", "backward"):
+            _torch.define(f"{name}_{which}(Tensor[] tensors, Scalar[] numbers, SymInt[] layout, str op) -> Tensor[]",
+                          tags=(torch.Tag.pt2_compliant_tag,))  # fmt: skip
+            self._implement(f"{name}_{which}", self._run_derived, self._imagine_derived, self._differentiate_derived)
+
+    def _implement(self, name: str, run: Any, imagine: Any, differentiated: Any) -> None:
+        for key in BACKENDS:
+            _torch.impl(name, run, key)
+        torch.library.register_fake(f"{NAMESPACE}::{name}", imagine, lib=_torch)
+        _torch.impl(name, differentiated, "Autograd")
+
+    def overload(self, kinds: Mapping[str, str], fixed: Mapping[str, Any]) -> str:
+        """The name of the overload for a call, ``lerp.default``; it is registered if it is new."""
+        found = schema.schema_of(self.declaration, self.name, kinds, fixed)
+        with _lock:
+            known = self.overloads.get((found.packet, found.overload))
+            if known is None:
+                self._define(found)
+                self.overloads[found.packet, found.overload] = found
+            elif known != found:
+                raise DeclarationError(
+                    found.packet, given=f"constants {dict(found.fixed)} beside {dict(known.fixed)}",
+                    expected="constants that can be told apart by name", fix="declare an op for each",
+                )  # fmt: skip
+        return f"{found.packet}.{found.overload or 'default'}"
+
+    def _define(self, found: schema.Schema) -> None:
+        """The overload, and beside it what autocast turns it into."""
+        self._define_as(found.packet, found, None)
+        policy = self.declaration.autocast
+        if policy is None:
+            return
+        targets = [dtypes.float16, dtypes.bfloat16] if policy == "half" else [dtypes.float32]
+        for dtype in targets:
+            self._define_as(f"{found.packet}_autocast_{dtype}", found, dtype)
+        for device in AUTOCAST_DEVICES:
+            name = f"{found.packet}.{found.overload}".rstrip(".")
+            _torch.impl(name, self._autocast(found, device), f"Autocast{device.upper()}")
+
+    def _define_as(self, packet: str, found: schema.Schema, autocast: DType | None) -> None:
+        name = f"{packet}.{found.overload}".rstrip(".")
+        _torch.define(name + found.text, tags=(torch.Tag.pt2_compliant_tag,))
+        fixed = dict(found.fixed)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            if fixed:
+                args, kwargs = (), found.named(args, kwargs)
+            return self._packed(self.op.call(args, kwargs, autocast))
+
+        def imagine(*args: Any, **kwargs: Any) -> Any:
+            given = found.named(args, kwargs)
+            values = self.declaration.bind((), given)
+            op, _, _, tensors = fake.trace_call(self.declaration, values, autocast)
+            infos = {name: fake.describe(name, tensor) for name, tensor in tensors.items()}
+            results = fake.results(op, infos, {}, {})
+            return self._packed(self.op.restored(given, results[0] if op.result == "one" else tuple(results)))
+
+        def differentiated(*args: Any, **kwargs: Any) -> Any:
+            given = (*args, *kwargs.values())
+            if is_plain(given):
+                return run(*args, **kwargs)
+            if not _needs_gradient(given):
+                with below_autograd():
+                    return dispatched(packet, found.overload)(*args, **kwargs)
+            return self._packed(self._differentiate(found.named(args, kwargs), autocast))
+
+        self._implement(name, run, imagine, differentiated)
+
+    def _autocast(self, found: schema.Schema, device: str) -> Any:
+        """The kernel that torch.autocast calls: it goes on to the overload that computes in the policy's dtype."""
+
+        def cast(*args: Any, **kwargs: Any) -> Any:
+            tensors = [v for v in (*args, *kwargs.values()) if isinstance(v, torch.Tensor)]
+            specs = {str(i): TensorSpec(fake.describe("", t).dtype, ()) for i, t in enumerate(tensors)}
+            half = fusegen_tensors.torch().dtypes[torch.get_autocast_dtype(device)]
+            target = self.declaration.cast_to(specs, half)
+            if target is not None:
+                return dispatched(f"{found.packet}_autocast_{target}", found.overload)(*args, **kwargs)
+            with torch.autocast(device, enabled=False):
+                return dispatched(found.packet, found.overload)(*args, **kwargs)
+
+        return cast
+
+    def _packed(self, result: Any) -> Any:
+        """A result as the schema has it.
+
+        Raises:
+            DeclarationError: it was read off the declaration that there are fewer or more results.
+        """
+        if self.count == schema.MANY:
+            return list(result) if isinstance(result, tuple) else [result]
+        found = len(result) if isinstance(result, tuple) else 0
+        if found != self.count:
+            raise DeclarationError(
+                f"{self.op.name}, results", given=f"a tuple of {found}" if found else "one tensor",
+                expected=f"{self.count or 'one, no tuple'}: what a call returns must be known before the op is traced",
+                fix="say it: `-> tuple[fg.Tensor, fg.Tensor]`, or `-> tuple[fg.Tensor, ...]` if it depends",
+            )  # fmt: skip
+        return result
+
+    # -- gradients ----------------------------------------------------------------------------------------------------
+
+    def _differentiate(self, given: Mapping[str, Any], autocast: DType | None) -> Any:
+        values = self.declaration.bind((), given)
+        op, specs, scalars, tensors = fake.trace_call(self.declaration, values, autocast)
+        call = derived.call_text(specs, op, autocast)
+        if call not in self.calls:
+            names = dict.fromkeys(o.part.base if o.part else o.name for o in op.outputs)
+            self.calls[call] = Derived(self.declaration, call, (), op, public=len(names))
+        root = self.calls[call]
+        results = differentiate(self, root, [tensors[n] for n in root.arguments], scalars, [])
+        return self.op.restored(given, results[0] if op.result == "one" else tuple(results))
+
+    def call_derived(
+        self, node: Derived, given: Sequence[torch.Tensor], scalars: Mapping[str, Any], layout: Sequence[Any]
+    ) -> list[torch.Tensor]:
+        """The registered op for something derived, called."""
+        self.texts.setdefault(node.text, node)
+        which = "forward" if node.steps[-1][0] == "train" else "backward"
+        numbers = [scalars[scalar.name] for scalar in node.op.scalars]
+        call = dispatched(f"{self.name}_{which}")
+        found: list[torch.Tensor] = call(list(given), numbers, list(layout), node.text)
+        return found
+
+    def forget(self) -> None:
+        """Derive anew what is derived: the op has another gradient."""
+        self.calls.clear()
+        self.texts.clear()
+
+    def _node(self, text: str) -> Derived:
+        node = self.texts.get(text)
+        if node is None:
+            node = self.texts[text] = derived.find(self.declaration, self.calls, text)
+        return node
+
+    def _run_derived(self, given: Any, numbers: Any, layout: Any, op: str) -> list[torch.Tensor]:
+        return self._node(op).run(given, numbers, layout)
+
+    def _imagine_derived(self, given: Any, numbers: Any, layout: Any, op: str) -> list[torch.Tensor]:
+        return self._node(op).imagine(given, layout)
+
+    def _differentiate_derived(self, given: Any, numbers: Any, layout: Any, op: str) -> list[torch.Tensor]:
+        node = self._node(op)
+        needed = _needs_gradient(given)
+        if not needed and is_plain(given):
+            return node.run(given, numbers, layout)
+        scalars = dict(zip((scalar.name for scalar in node.op.scalars), numbers, strict=True))
+        if needed:
+            return list(differentiate(self, node, given, scalars, layout))
+        with below_autograd():
+            return self.call_derived(node, given, scalars, layout)
+
+
+def dispatched(packet: str, overload: str = "") -> torch._ops.OpOverload:
+    """``torch.ops.fusegen.PACKET.OVERLOAD``."""
+    found: torch._ops.OpOverload = getattr(getattr(torch.ops.fusegen, packet), overload or "default")
+    return found
+
+
+def _needs_gradient(given: Sequence[Any]) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in given)
+
+
+# -- names -----------------------------------------------------------------------------------------------------------
+
+
+def registered(op: Any) -> Registered:
+    """The op's entry; made when it is first asked for."""
+    found: Registered | None = op.__dict__.get("_registered")
+    if found is None:
+        with _lock:
+            found = op.__dict__.get("_registered")
+            if found is None:
+                name = wanted = name_of(op)
+                number = 1
+                # Taken if it was declared before (a notebook's cell), or by a function that is called again.
+                while _taken & {name, f"{name}_forward", f"{name}_backward"}:
+                    number += 1
+                    name = f"{wanted}_{number}"
+                _taken.update((name, f"{name}_forward", f"{name}_backward"))
+                found = op._registered = Registered(op, name)
+    return found
+
+
+def name_of(op: Any) -> str:
+    """What an op is called in torch: by its own name in the library, else behind its module and functions."""
+    function = op.declaration.function
+    module = getattr(function, "__module__", None) or ""
+    if module == "fusegen.ops" or module.startswith("fusegen.ops."):
+        return str(op.name)
+    outer = getattr(function, "__qualname__", "").replace(".<locals>", "").split(".")[:-1]
+    return "_".join([*module.strip("_").split("."), *outer]) + f"__{op.name}"
+
+
+def register(*ops: Any) -> list[str]:
+    """Register ops (all of fusegen.ops if none are named) with torch before they are called.
+
+    A call registers what it needs by itself. Loading a graph that was saved (``torch.export.load``) does not.
+
+    Returns:
+        Names below ``torch.ops.fusegen``.
+    """
+    if not ops:
+        import importlib
+
+        library = importlib.import_module("fusegen.ops")
+        ops = tuple(getattr(library, name) for name in library.__all__)
+    for op in ops:
+        for kinds in schema.usual_kinds(op.declaration):
+            registered(op).overload(kinds, {})
+    return [registered(op).name for op in ops]
+
+
+# -- calls -----------------------------------------------------------------------------------------------------------
+
+
+def kind_of(value: Any) -> str:
+    """What wrap/schema.py calls an argument."""
+    if isinstance(value, torch.Tensor):
+        return "Tensor"
+    if value is None:
+        return "none"
+    if isinstance(value, (bool, torch.SymBool)):
+        return "bool"
+    if isinstance(value, (int, torch.SymInt)):
+        return "int"
+    if isinstance(value, (float, torch.SymFloat)):
+        return "float"
+    if isinstance(value, str):
+        return "str"
+    if isinstance(value, torch.dtype):
+        return "dtype"
+    if isinstance(value, (tuple, list)):
+        for item in value:
+            if isinstance(item, bool) or not isinstance(item, (int, torch.SymInt)):
+                return "other"
+        return "ints"
+    return "other"
+
+
+def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The op called through torch's dispatcher. Dynamo traces this function, and sees one call of a registered op."""
+    kwargs = dict(kwargs)
+    out = kwargs.pop("out", None)
+    name, given = resolve(op, args, kwargs)
+    packet, _, overload = name.partition(".")
+    result = getattr(getattr(torch.ops.fusegen, packet), overload)(**given)
+    if isinstance(result, (list, tuple)):
+        result = result[0] if isinstance(result, list) and len(result) == 1 else tuple(result)
+    return result if out is None else into(op, result, out)
+
+
+def resolve(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """The overload for a call, ``lerp.default``, and the arguments it takes, by name."""
+    names = positional(op, len(args))
+    values = {}
+    for i in range(len(args)):
+        values[names[i]] = args[i]
+    values.update(kwargs)
+    kinds = []
+    fixed = []
+    given = {}
+    for name, value in values.items():
+        kind = kind_of(value)
+        kinds.append((name, kind))
+        if kind == "other":
+            fixed.append((name, value))
+        elif name not in schema.HIDDEN:
+            given[name] = value
+    return select(op, tuple(kinds), tuple(fixed)), given
+
+
+def overload(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch._ops.OpOverload:
+    """The registered op of a call."""
+    packet, _, name = resolve(op, args, kwargs)[0].partition(".")
+    return dispatched(packet, name)
+
+
+def into(op: Any, result: Any, out: Any) -> Any:
+    """``out=`` of a traced call: the result is copied; what is traced decides whether a copy is made."""
+    results = result if isinstance(result, tuple) else (result,)
+    outs = out if isinstance(out, (tuple, list)) else (out,)
+    for target, value in zip(outs, results, strict=True):
+        if target.shape != value.shape or target.dtype != value.dtype:
+            refuse(op, target.dtype, list(target.shape), value.dtype, list(value.shape))
+        target.copy_(value)
+    return out
+
+
+def refuse(op: Any, given: torch.dtype, given_shape: list[int], expected: torch.dtype, shape: list[int]) -> None:
+    """The error of an ``out=`` that does not fit."""
+    raise ShapeError(
+        f"{op.name}, out=", given=f"{given} of shape {given_shape}", expected=f"{expected} of shape {shape}",
+        fix="pass a tensor of the result's shape and dtype, or leave out= away",
+    )  # fmt: skip
+
+
+def positional(op: Any, count: int) -> tuple[str, ...]:
+    """Names of the first ``count`` parameters.
+
+    Raises:
+        DeclarationError: there are fewer that can be passed by position.
+    """
+    parameters = op.declaration.signature.parameters.values()
+    names = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
+    if count > len(names):
+        op.declaration.bind((0,) * count, {})
+    return names[:count]
+
+
+def select(op: Any, kinds: tuple[tuple[str, str], ...], fixed: tuple[tuple[str, Any], ...]) -> str:
+    """The registered overload for a call, ``lerp.default``."""
+    return registered(op).overload(dict(kinds), dict(fixed))
