@@ -63,6 +63,25 @@ def test_who_needs_gradients_changes(fresh: Any) -> None:
                 assert known(x, y, w).requires_grad
 
 
+def test_threads_that_call_at_once_teach_one_thing(fresh: Any) -> None:
+    """All of them make a first call: what is learned of one must not lack the gradients that another prepared."""
+    (x,) = leaves((4, 3))
+    found: list[torch.Tensor] = []
+    for _ in range(20):
+        known, barrier = fresh(lerp), threading.Barrier(8)
+
+        def work(known: Any = known, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            found.extend(known(x, x, 0.5) for _ in range(3))
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [result.requires_grad for result in found] == [True] * (20 * 8 * 3)
+
+
 def test_some_gradients_and_some_cotangents(fresh: Any) -> None:
     known = fresh(both)
     x, y = leaves((3, 4), (4,))

@@ -166,7 +166,7 @@ def differentiable(op: Op) -> tuple[str, ...]:
 
 def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ()) -> Pass:
     """The backward that autograd would run after ``forward``, for every float result."""
-    op, asked = forward.op, _asked(forward.op, wanted)
+    op, asked = forward.op, _asked(forward.op, wanted, "backward")
     training = override(op, asked) if override is not None else pipeline.train_op(op, asked)
     arguments = {name: forward.tensors[name] for name in map(_base, op.operands)}
     with_kept = Pass.of(training.forward, arguments, forward.layout.sizes, {})
@@ -182,7 +182,7 @@ def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ())
 
 def tangent_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ()) -> Pass:
     """The pass of forward mode: tangents of every float result."""
-    op, asked = forward.op, _asked(forward.op, wanted)
+    op, asked = forward.op, _asked(forward.op, wanted, "tangent")
     names = tangent_names(op)
     tangent = _reading(pipeline.tangent_op(op, asked, override))
     given = {**forward.tensors, **{names.arguments[name]: forward.tensors[name] for name in asked}}
@@ -190,11 +190,11 @@ def tangent_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ()) 
     return Pass.of(tangent, given, forward.layout.sizes, {})
 
 
-def _asked(op: Op, wanted: Sequence[str]) -> tuple[str, ...]:
+def _asked(op: Op, wanted: Sequence[str], which: str) -> tuple[str, ...]:
     asked = tuple(wanted) or differentiable(op)
     if not asked or not differentiable(op):
         raise DerivativeError(
-            f"{op.name}, derivative", given="no float argument, or no float result",
+            f"{op.name}, {which}", given="no float argument, or no float result",
             expected="a float on both ends: nothing else has a derivative", fix='ask for which="forward" only',
         )  # fmt: skip
     return asked

@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
-from fusegen.core.errors import DeclarationError, ShapeError
+from fusegen.core.errors import DeclarationError, DerivativeError, ShapeError
 from fusegen.declare.trace import TensorSpec
 from fusegen.wrap import derived, fake, schema
 from fusegen.wrap import tensors as fusegen_tensors
@@ -35,8 +36,10 @@ _taken: set[str] = set()
 
 
 def is_plain(values: Sequence[Any]) -> bool:
-    """Whether nothing but fusegen has to see a call: no tensor without memory or of another class, no dispatch mode."""
-    return torch._C._len_torch_dispatch_stack() == 0 and not any(
+    """Whether nothing but fusegen has to see a call: no tensor without memory or of another class, no mode."""
+    if torch._C._len_torch_dispatch_stack() or torch._C._are_functorch_transforms_active():
+        return False
+    return not any(
         isinstance(v, torch.Tensor)
         and (v.is_meta or (type(v) is not torch.Tensor and type(v) is not torch.nn.Parameter))
         for v in values
@@ -213,7 +216,18 @@ def dispatched(packet: str, overload: str = "") -> torch._ops.OpOverload:
 
 
 def _needs_gradient(given: Sequence[Any]) -> bool:
-    return torch.is_grad_enabled() and any(isinstance(v, torch.Tensor) and v.requires_grad for v in given)
+    """Whether autograd has to see a call.
+
+    Raises:
+        DerivativeError: forward mode would have to. What is traced has gradients only.
+    """
+    tensors = [v for v in given if isinstance(v, torch.Tensor)]
+    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
+        raise DerivativeError(
+            "a registered op", given="a tensor with a tangent (torch.func.jvp, jacfwd, hessian, forward mode)",
+            expected="reverse mode where torch traces", fix="use grad or vjp, or call the op outside of compiled code",
+        )  # fmt: skip
+    return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
 # -- names -----------------------------------------------------------------------------------------------------------

@@ -127,7 +127,7 @@ class FusedOp:
         key = op, framework.name == "torch"
         runner = self._runners.get(key)
         if runner is None:
-            runner = self._runners[key] = self._new_runner(op, framework)
+            runner = self._runners.setdefault(key, self._new_runner(op, framework))  # the first of several threads'
         if out is not None:
             outs = list(out) if isinstance(out, (tuple, list)) else [out]
             return self._into(runner, values, scalars, framework, outs)

@@ -68,9 +68,8 @@ class Differentiable:
 
     def trained_for(self, wanted: tuple[str, ...]) -> Trained:
         """The op, ready for gradients of ``wanted``."""
-        if wanted not in self.trained:
-            self.trained[wanted] = self._train(wanted)
-        return self.trained[wanted]
+        found = self.trained.get(wanted)  # of threads that ask at once, all get the first one's
+        return found if found is not None else self.trained.setdefault(wanted, self._train(wanted))
 
     def _train(self, wanted: tuple[str, ...]) -> Trained:
         op = self.runner.op

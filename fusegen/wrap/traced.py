@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+from torch._functorch.utils import enable_single_level_autograd_function
 
 from fusegen.wrap import torch_op
 from fusegen.wrap.derived import Derived
@@ -20,7 +21,8 @@ def differentiate(
     """Results of ``node`` for its tensors in order, recorded by autograd."""
     wanted = tuple(n for n, t in zip(node.arguments, given, strict=True) if t.requires_grad)
     trained = node.train(wanted)
-    results = _Node.apply(registered, trained, scalars, layout, *given)  # type: ignore[no-untyped-call]
+    with enable_single_level_autograd_function():
+        results = _apply(registered, trained, scalars, layout, *given)  # type: ignore[no-untyped-call]
     return list(results[: trained.public])
 
 
@@ -59,3 +61,7 @@ class _Node(torch.autograd.Function):
         results = ctx.registered.call_derived(node, [values[n] for n in node.arguments], ctx.scalars, layout)
         found = dict(zip(node.names, results, strict=True))
         return (*nothing[:4], *[found.get(trained.gradients.arguments[name]) for name in trained.arguments])
+
+
+# What torch.autograd.Function.apply does below the transforms: a kernel is called with tensors of one level of them.
+_apply = super(torch.autograd.Function, _Node).apply
