@@ -75,11 +75,6 @@ def _through_dlpack(
     return framework, entered, importlib.import_module(home).from_dlpack
 
 
-def is_compiled() -> bool:
-    """Whether Dynamo traces this call: it puts the answer in, and knows which of two branches it need not read."""
-    return "torch" in sys.modules and bool(sys.modules["torch"].compiler.is_dynamo_compiling())
-
-
 def is_traced(values: Sequence[Any]) -> bool:
     """Whether torch has to see a call: it traces, or a tensor has no memory (fake, meta) or a class of its own."""
     if "torch" not in sys.modules:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
@@ -47,7 +48,8 @@ class FusedOp:
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if doors.is_compiled():  # Dynamo knows the answer to this, and reads no further
+        # Dynamo knows the answer to this, and reads no further. Every call asks it, so it is written out here.
+        if "torch" in sys.modules and sys.modules["torch"].compiler.is_dynamo_compiling():
             return doors.dispatcher()(self, args, kwargs)
         path = self._path
         return self._careful(args, kwargs) if path is None else path(args, kwargs)
