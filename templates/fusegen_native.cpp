@@ -83,9 +83,21 @@ bool add_argument(Call& call, PyObject* value, int64_t flags) {
   return true;
 }
 
+// Whether a __torch_function__ mode would see the call. torch.device as a context, and torch.set_default_device, are modes
+// that only functions without tensors ask.
+bool function_mode_sees() {
+  if (!at::impl::torch_function_mode_enabled()) return false;
+  using Modes = at::impl::PythonTorchFunctionTLS;
+  for (int64_t i = 0; i < Modes::stack_len(); ++i) {
+    const PyObject* mode = Modes::get_stack_at(i)->ptr(getPyInterpreter());
+    if (std::strcmp(Py_TYPE(mode)->tp_name, "DeviceContext") != 0) return true;
+  }
+  return false;
+}
+
 // Reads a call's arguments; false if only Python can judge them.
 bool read_call(const Caller& caller, PyObject* args, PyObject* kwargs, Call& call) {
-  if (!plain_dispatch() || at::impl::torch_function_mode_enabled()) return false;
+  if (!plain_dispatch() || function_mode_sees()) return false;
   call.recording = c10::GradMode::is_enabled();
   call.key.words.push_back(autocast_word() << 1 | uint64_t{call.recording});
   const auto given = static_cast<size_t>(PyTuple_GET_SIZE(args));

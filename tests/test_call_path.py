@@ -247,3 +247,13 @@ def test_worker_processes(method: str) -> None:
     found = results.get(timeout=120)
     worker.join()
     assert found == ([2.0] * 4, [2.0] * 4)
+
+
+def test_a_default_device_does_not_slow_calls_down(fresh: Any) -> None:
+    """``torch.device`` as a context, and ``torch.set_default_device``, are modes that no tensor's function asks."""
+    known = fresh(lerp)
+    x, y = tensors((4, 3), (4, 3))
+    with torch.device(x.device):
+        for _ in range(3):
+            known(x, y, 0.5)
+    assert known.careful == 1

@@ -20,7 +20,7 @@ import torch
 from fusegen.core.ir import Scalar
 from fusegen.declare.op import Declaration
 from fusegen.launch.program import Launchable
-from fusegen.wrap import native, tensors
+from fusegen.wrap import doors, native, tensors
 from fusegen.wrap.run import MOST_PLANS, Run, watch
 
 if TYPE_CHECKING:
@@ -248,7 +248,7 @@ def _plain_dispatch() -> bool:
     """No mode and no transform is active in this thread."""
     return (
         torch._C._len_torch_dispatch_stack() == 0
-        and torch._C._len_torch_function_stack() == 0
+        and doors.only_device_modes()
         and torch._C._functorch.peek_interpreter_stack() is None
         and torch.autograd.forward_ad._current_level < 0
     )

@@ -98,17 +98,29 @@ def dispatcher() -> Callable[..., Any]:
     return call
 
 
+def only_device_modes() -> bool:
+    """Whether no ``__torch_function__`` mode would look at a call. ``torch.device`` as a context, and
+    ``torch.set_default_device``, are modes that only functions without tensors ask."""
+    from torch import _C
+    from torch.utils._device import DeviceContext
+
+    return all(isinstance(_C._get_function_stack_at(i), DeviceContext) for i in range(_C._len_torch_function_stack()))
+
+
 def torch_function(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
     """What a tensor subclass, or a mode, makes of the call through ``__torch_function__``; NotImplemented: nothing."""
     if "torch" not in sys.modules or sys.modules["torch"].compiler.is_dynamo_compiling():
         return NotImplemented
     from torch import Tensor
+    from torch.nn import Parameter
     from torch.overrides import handle_torch_function, has_torch_function
 
     outs = kwargs.get("out")
     given = (*args, *kwargs.values(), *(outs if isinstance(outs, (tuple, list)) else ()))
     relevant = tuple(value for value in given if isinstance(value, Tensor))
     if not relevant or not has_torch_function(relevant):
+        return NotImplemented
+    if all(type(value) in (Tensor, Parameter) for value in relevant) and only_device_modes():
         return NotImplemented
     return handle_torch_function(op, relevant, *args, **kwargs)
 
