@@ -15,7 +15,7 @@ import fusegen as fg
 from fusegen.launch import emulator
 from fusegen.launch.emulator import EmulatedKernel
 from fusegen.wrap import native
-from tests.call_paths import Counted, is_native, lerp, norm, torch_norm
+from tests.call_paths import DEVICE, Counted, is_native, lerp, norm, torch_norm
 
 pytest_plugins = ("tests.call_paths",)
 
@@ -96,7 +96,7 @@ def test_callers_move_over_when_the_module_arrives(monkeypatch: pytest.MonkeyPat
     if native.module() is None:
         pytest.skip("no native call path")
     known = Counted(lerp.declaration)
-    x = torch.ones(4)
+    x = torch.ones(4, device=DEVICE)
     with monkeypatch.context() as patch:
         patch.setattr(native, "module", lambda: None)
         patch.setattr(native, "is_found", lambda: False)

@@ -24,6 +24,7 @@ from fusegen.declare.trace import TensorSpec
 from fusegen.wrap import derived, fake, schema
 from fusegen.wrap import tensors as fusegen_tensors
 from fusegen.wrap.derived import Derived
+from fusegen.wrap.tokens import find
 from fusegen.wrap.traced import below_autograd, differentiate
 
 NAMESPACE = "fusegen"
@@ -321,7 +322,7 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 def resolve(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """The overload for a call, ``lerp.default``, and the arguments it takes, by name."""
-    names = positional(op, len(args))
+    names = positional(op.token, len(args))
     values = {}
     for i in range(len(args)):
         values[names[i]] = args[i]
@@ -336,7 +337,7 @@ def resolve(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str
             fixed.append((name, value))
         elif name not in schema.HIDDEN:
             given[name] = value
-    return select(op, tuple(kinds), tuple(fixed)), given
+    return select(op.token, tuple(kinds), tuple(fixed)), given
 
 
 def overload(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch._ops.OpOverload:
@@ -351,32 +352,33 @@ def into(op: Any, result: Any, out: Any) -> Any:
     outs = out if isinstance(out, (tuple, list)) else (out,)
     for target, value in zip(outs, results, strict=True):
         if target.shape != value.shape or target.dtype != value.dtype:
-            refuse(op, target.dtype, list(target.shape), value.dtype, list(value.shape))
+            refuse(op.token, target.dtype, list(target.shape), value.dtype, list(value.shape))
         target.copy_(value)
     return out
 
 
-def refuse(op: Any, given: torch.dtype, given_shape: list[int], expected: torch.dtype, shape: list[int]) -> None:
+def refuse(token: str, given: torch.dtype, given_shape: list[int], expected: torch.dtype, shape: list[int]) -> None:
     """The error of an ``out=`` that does not fit."""
     raise ShapeError(
-        f"{op.name}, out=", given=f"{given} of shape {given_shape}", expected=f"{expected} of shape {shape}",
+        f"{find(token).name}, out=", given=f"{given} of shape {given_shape}", expected=f"{expected} of shape {shape}",
         fix="pass a tensor of the result's shape and dtype, or leave out= away",
     )  # fmt: skip
 
 
-def positional(op: Any, count: int) -> tuple[str, ...]:
+def positional(token: str, count: int) -> tuple[str, ...]:
     """Names of the first ``count`` parameters.
 
     Raises:
         DeclarationError: there are fewer that can be passed by position.
     """
-    parameters = op.declaration.signature.parameters.values()
+    declaration = find(token).declaration
+    parameters = declaration.signature.parameters.values()
     names = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
     if count > len(names):
-        op.declaration.bind((0,) * count, {})
+        declaration.bind((0,) * count, {})
     return names[:count]
 
 
-def select(op: Any, kinds: tuple[tuple[str, str], ...], fixed: tuple[tuple[str, Any], ...]) -> str:
+def select(token: str, kinds: tuple[tuple[str, str], ...], fixed: tuple[tuple[str, Any], ...]) -> str:
     """The registered overload for a call, ``lerp.default``."""
-    return registered(op).overload(dict(kinds), dict(fixed))
+    return registered(find(token)).overload(dict(kinds), dict(fixed))

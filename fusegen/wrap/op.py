@@ -13,6 +13,7 @@ from fusegen.declare.op import Declaration, is_symbolic
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
 from fusegen.wrap import doors, tensors
 from fusegen.wrap.run import Run, Runner, watch
+from fusegen.wrap.tokens import token_of
 
 
 class FusedOp:
@@ -27,6 +28,7 @@ class FusedOp:
         self._runners: dict[tuple[Op, bool], Any] = {}
         self._path: Any = None  # wrap/callpath: called first, with calls it knows
         self._teacher: Any = None
+        self.token = token_of(self, declaration.name)
         functools.update_wrapper(self, declaration.function)
 
     def __repr__(self) -> str:
