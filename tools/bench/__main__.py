@@ -6,6 +6,7 @@ While tuning: ``python -m tools.bench --only "layer_norm.*4096" --no-peers``.
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
 from pathlib import Path
 
@@ -32,11 +33,19 @@ def main() -> int:
     tuning = options.only or options.no_peers
     first_calls = [] if tuning else cold.measure()
     host_tables = "" if tuning else host.report()
+    models = "" if tuning else _models()
     for title, error in run.failed.items():
         print(f"\n{title}\n{error}", file=sys.stderr)
     if options.write:
-        options.write.write_text(report(run, first_calls, host_tables), encoding="utf-8")
+        options.write.write_text(report(run, first_calls, host_tables, models), encoding="utf-8")
     return 1 if run.failed else 0
+
+
+def _models() -> str:
+    """The table of tools/bench/models, in a process of its own."""
+    done = subprocess.run([sys.executable, "-m", "tools.bench.models"], capture_output=True, text=True, check=False)
+    print(done.stdout)
+    return done.stdout
 
 
 if __name__ == "__main__":

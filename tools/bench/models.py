@@ -21,6 +21,8 @@ import fusegen as fg
 WARM_UP = 10
 # Largest difference of two losses, relative: reorderings of float sums, which training amplifies step by step.
 TOLERANCES = {"float32": 1e-3, "bfloat16": 2e-2}
+# A patched curve may be so many times as far from eager's as eager's is from itself in a second run.
+SPREADS = 4
 WAYS = ("eager", "patched", "torch.compile", "patched, torch.compile")
 
 
@@ -140,18 +142,19 @@ def main() -> int:
     print("|---|---|--:|--:|--:|--:|--:|", flush=True)
     failed = 0
     for name in options.models:
-        reference: list[float] = []
-        base = 0.0
-        for way in dict.fromkeys(["eager", *options.ways]):
-            losses, step = trained(name, way, size, options)
-            if way == "eager":
-                reference, base = losses, step
+        reference, base = trained(name, "eager", size, options)
+        allowed = tolerance
+        for way in ["eager", "eager, again", *(way for way in options.ways if way != "eager")]:
+            again = trained(name, way.removesuffix(", again"), size, options) if way != "eager" else (reference, base)
+            losses, step = again
             apart = max(abs(a - b) / abs(b) for a, b in zip(losses, reference, strict=True))
-            failed += way == "patched" and not apart <= tolerance
+            if way == "eager, again":  # some of torch's own kernels add in no fixed order
+                allowed = max(tolerance, SPREADS * apart)
+            failed += way == "patched" and not apart <= allowed
             cells = f"{step:.2f} | {base / step:.2f} | {losses[0]:.4f} | {losses[-1]:.4f} | {apart:.1e}"
             print(f"| {name} | {way} | {cells} |", flush=True)
     if failed:
-        print(f"\na patched model's losses differ by more than {tolerance}", file=sys.stderr)
+        print("\na patched model's losses leave the tolerance", file=sys.stderr)
     return min(failed, 1)
 
 

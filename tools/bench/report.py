@@ -32,6 +32,14 @@ A fresh process after `import torch` and a first CUDA operation: forward and bac
 |---|---|---|---|
 """
 
+_MODELS = """
+## Models
+
+Hugging Face's Llama and GPT-2 with random weights, 50 training steps: as they are, with `fg.patch`, and compiled.
+
+{tables}
+"""
+
 _HOST = """
 ## Host cost of a call
 
@@ -39,8 +47,8 @@ _HOST = """
 """
 
 
-def report(run: Run, first_calls: Sequence[tuple[str, float, float, float]], host: str = "") -> str:
-    """The document; ``host``: the tables of tools/bench/host."""
+def report(run: Run, first_calls: Sequence[tuple[str, float, float, float]], host: str = "", models: str = "") -> str:
+    """The document; ``host`` and ``models``: the tables of tools/bench/host and of tools/bench/models."""
     text = _HEAD.format(
         gpu=torch.cuda.get_device_name(), torch=torch.__version__, cuda=torch.version.cuda,
         bandwidth=run.bandwidth / 1e6,
@@ -54,4 +62,6 @@ def report(run: Run, first_calls: Sequence[tuple[str, float, float, float]], hos
     text += _COLD if first_calls else ""
     for what, *times_of in first_calls:
         text += f"| {what} | {' | '.join(f'{t:.3f}' for t in times_of)} |\n"
-    return text + (_HOST.format(tables=host) if host else "") + limits(run.measured)
+    text += _HOST.format(tables=host) if host else ""
+    text += _MODELS.format(tables=models.strip()) if models else ""
+    return text + limits(run.measured)
