@@ -28,6 +28,7 @@ def test_gradients_again_and_again(fresh: Any) -> None:
     assert known.careful == 1
 
 
+@pytest.mark.cpu  # counts calls, which the suite's way of taking tensors to a GPU and back makes more of
 def test_backwards_run_natively_from_the_second_on(monkeypatch: pytest.MonkeyPatch) -> None:
     if native.module() is None:
         pytest.skip("no native call path")
