@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 from fusegen.core.monoids import BY_KIND
@@ -41,7 +41,7 @@ BYTES_AHEAD = 64
 # Bytes of a row a thread from which on they are staged in shared memory; what a kernel has there without asking at its
 # launch, and what it needs besides.
 STAGED_FROM, STATIC, EXCHANGED = 64, 44 * 1024, 4 * 1024
-# Below so many bytes a vector, rows are rather read in vectors that reach beyond their ends.
+# Below so many bytes a vector, rows are rather read in full vectors from their first aligned address on.
 NARROW = 8
 # Bytes of a row of which plain sums are taken so: shorter ones are for a thread each, longer ones for many blocks.
 ALONE = (512, 16 * 1024)
@@ -170,14 +170,6 @@ def _shifted(
     return (vector if all(buffers[p.name].dtype.size <= VECTOR_BYTES // 2 for p in streams) else 1), tuple(placements)
 
 
-def _common(kernel: RowKernel, loops: list[Loop], kept: int) -> list[str]:
-    """Operands that all rows have in common, a number for each position."""
-    return [
-        o.name for o in kernel.tensors
-        if loops[-1].strides[o.name] == 1 and not any(loop.strides[o.name] for loop in loops[:kept])
-    ]  # fmt: skip
-
-
 def _breadth(buffer: Buffer) -> int:
     return -sum(1 for stride in buffer.strides.values() if stride)
 
@@ -220,7 +212,6 @@ def _shape(
     kernel: RowKernel, vectors: int, width: int, vector: int, chip: Chip, least: int = 1
 ) -> _Shape | None:  # fmt: skip
     """``vectors``: in a row; ``width``: bytes of all streams for one of them; ``least``: threads of a row."""
-    staged = vector > 1
     sums = sum(r.expr.dtype.size for r in kernel.columns) * vector
     most = max(1, min(MOST_RAW // width, MOST_SUMS // sums if sums else MOST_RAW))
     wanted = max(1, min(most, SUMMED // vector if sums else BYTES_AHEAD // width))
@@ -241,7 +232,7 @@ def _shape(
             if threads <= limit:
                 return _Shape(threads, repeat, cluster, max(1, side // threads) if cluster == 1 else 1)
         cluster *= 2
-    for cluster in (max(1, chip.cluster // 2), chip.cluster) if sums and staged else ():
+    for cluster in (max(1, chip.cluster // 2), chip.cluster) if sums and vector > 1 else ():
         for repeat in range(1, most + 1):
             threads = _whole_warps(-(-vectors // cluster), repeat)
             if threads <= WIDE_SWEEP and threads * repeat * width <= chip.shared - EXCHANGED:
@@ -312,10 +303,14 @@ def _schedule(
     # What all rows have in common, a block that goes on from row to row reads once.
     sweep = bool(kernel.columns)
     whole = all(p.access is Access.ROW and 4 <= vector * buffers[p.name].dtype.size <= 16 for p in streams)
+    plain = Schedule(
+        "rows", kept, len(loops) - kept, vector, shape.threads, index_type(loops, buffers), False, placements,
+        exact=exact, repeat=shape.repeat, rows=shape.rows, cluster=shape.cluster, sweep=sweep, shifted=shifted,
+        streamed=streamed,
+    )  # fmt: skip
     places = shape.repeat * shape.threads * shape.rows
-    row, common = raw // shape.repeat * places, 0
-    if sweep:
-        common = vector * places * sum(buffers[name].dtype.size for name in _common(kernel, loops, kept))
+    row = raw // shape.repeat * places
+    common = vector * places * sum(buffers[name].dtype.size for name in kept_for_all(kernel, plain))
     # Measured: rows in pieces, and float32 that no sweep reads ahead, are better off in registers than in more shared
     # memory than a kernel can declare.
     asks = not kernel.pieces and (sweep or all(buffers[p.name].dtype.size < 4 for p in streams))
@@ -324,12 +319,8 @@ def _schedule(
     staged = whole and raw >= STAGED_FROM and (row if asks or not sweep else 2 * row) <= most and not passing
     held = 2 * row if sweep and 2 * row <= most else row
     prefetch = held > row if staged else (2 * raw + sums) // 4 + 64 <= REGISTERS // (2 * shape.threads * shape.rows)
-    return Schedule(
-        "rows", kept, len(loops) - kept, vector, shape.threads, index_type(loops, buffers), False, placements,
-        exact=exact, repeat=shape.repeat, rows=shape.rows, cluster=shape.cluster, sweep=sweep,
-        prefetch=sweep and prefetch, staged=staged, shifted=shifted, streamed=streamed,
-        dynamic=held + common if staged and held > STATIC else 0,
-    )  # fmt: skip
+    dynamic = held + common if staged and held > STATIC else 0
+    return replace(plain, prefetch=sweep and prefetch, staged=staged, dynamic=dynamic)
 
 
 def _launch(
