@@ -46,6 +46,19 @@ template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N :
   static constexpr int words = (sizeof(T) * N + 3) / 4;
   uint32_t word[words];
 };
+// All words in one access. Left to itself the compiler may read 16 bytes of shared memory word by word, where they are
+// needed: four times the accesses, and each of them to a quarter of the banks.
+template <typename T, int N> FG_DEVICE Raw<T, N> at_once(const Raw<T, N>& there) {
+#ifndef FUSEGEN_EMULATOR
+  if constexpr (sizeof(there) == 16) {
+    const uint4 words = *reinterpret_cast<const uint4*>(&there);
+    Raw<T, N> raw;
+    raw.word[0] = words.x, raw.word[1] = words.y, raw.word[2] = words.z, raw.word[3] = words.w;
+    return raw;
+  }
+#endif
+  return there;
+}
 template <int N, typename T> FG_DEVICE Raw<T, N> load_raw(const T* pointer) {
   if (sizeof(T) * N % 4 == 0) return *reinterpret_cast<const Raw<T, N>*>(pointer);
   Raw<T, N> raw;
@@ -89,7 +102,9 @@ template <typename T, int N> struct WidenRawPairs {
 };
 template <int N> struct WidenRaw<half, N> : WidenRawPairs<half, N> {};
 template <int N> struct WidenRaw<bf16, N> : WidenRawPairs<bf16, N> {};
-template <typename T, int N> FG_DEVICE Vec<compute_t<T>, N> widen(const Raw<T, N>& raw) { return WidenRaw<T, N>::all(raw); }
+template <typename T, int N> FG_DEVICE Vec<compute_t<T>, N> widen(const Raw<T, N>& raw) {
+  return WidenRaw<T, N>::all(at_once(raw));
+}
 
 // Elements i .. i + N - 1 of n; the last vector may overhang, and reads as zero there.
 template <int N, typename T, typename I> FG_DEVICE Vec<compute_t<T>, N> load(const T* pointer, I i, I n) {
