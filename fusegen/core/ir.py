@@ -414,9 +414,29 @@ def axis_order(axis: str) -> tuple[int, str]:
 def expr_axes(expr: Expr, known: Mapping[str, frozenset[str]]) -> frozenset[str]:
     """The axes an expression varies along: those of the things it reads, and those whose position it asks for."""
     found: frozenset[str] = frozenset()
-    for node in walk([expr]):
+    seen: set[Expr] = set()
+    stack = [expr]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
         if isinstance(node, Ref):
             found |= known[node.name]
         elif isinstance(node, Index):
             found |= {node.axis}
+        elif isinstance(node, Call) and node.function == FACTOR:  # core/products: its axes are called otherwise
+            names = dict(renames_of(node))
+            found |= {names.get(axis, axis) for axis in expr_axes(node.args[0], known)}
+        else:
+            stack.extend(node.children)
     return found
+
+
+FACTOR = "factor"
+
+
+def renames_of(factor: Call) -> list[tuple[str, str]]:
+    """What a factor of a matrix product calls its axes: (own name, name in the product)."""
+    text = factor.detail.partition(" ")[2]
+    return [(own, new) for own, _, new in (pair.partition(">") for pair in text.split())]

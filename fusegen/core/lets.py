@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from fusegen.core.ir import Call, Const, Expr, Let, Output, Reduce, Ref, Statement, substitute, transform, walk
+from fusegen.core.ir import FACTOR, Call, Const, Expr, Let, Output, Reduce, Ref, Statement, substitute, transform, walk
 
 # Names that generated CUDA uses itself or that C++ reserves: a variable of the declaration never takes one as it is.
 _RESERVED_WORDS = (
@@ -93,18 +93,19 @@ class _Binder:
             if isinstance(node, Call) and node not in self.values:
                 self._shorten(node)
                 once_here = at_root and node is root and self.uses[node] < 2
-                if not once_here and (node in self.names or (self.uses[node] > 1 and not _trivial(node))):
+                wanted = node in self.names or (self.uses[node] > 1 and not _trivial(node))
+                if not once_here and wanted and _may_be_named(node):
                     self._name(node)
             self.widths[node] = self._width(node)
         return substitute(root, self.values)
 
     def _shorten(self, node: Call) -> None:
         """Name the widest arguments until the rest fits a line."""
-        calls = [arg for arg in dict.fromkeys(node.args) if isinstance(arg, Call) and arg not in self.values]
+        calls = [arg for arg in dict.fromkeys(node.args) if _may_be_named(arg) and arg not in self.values]
         for arg in sorted(calls, key=lambda a: -self.widths[a]):
             if self._width(node) <= WIDEST:
                 return
-            if arg.children and self.widths[arg] > WIDEST // 4:
+            if isinstance(arg, Call) and arg.children and self.widths[arg] > WIDEST // 4:
                 self._name(arg)
                 self.widths[arg] = self._width(arg)
 
@@ -126,6 +127,11 @@ class _Binder:
             around = 2 if node.function in OPERATORS else len(node.function) + len("fg::fast_()")
             return around + sum(self.widths[arg] + 1 for arg in node.args)
         return len(node.name) if isinstance(node, Ref) else len(repr(node.value)) + 1 if isinstance(node, Const) else 4
+
+
+def _may_be_named(node: Expr) -> bool:
+    """Factors stay in the product they belong to (core/products)."""
+    return isinstance(node, Call) and node.function != FACTOR
 
 
 def _trivial(node: Call) -> bool:

@@ -34,6 +34,8 @@ class Monoid:
 
 _ROWS = (
     Monoid("sum", "", 1, "total", "sums"),
+    # A sum of products of two factors: a matrix product, done by a library (core/products).
+    Monoid("dot", "", 1, "product", "multiplies matrices"),
     Monoid("prod", "Product", 1, "product", "multiplies"),
     Monoid("max", "Maximum", 1, "top", "takes the maximum"),
     Monoid("min", "Minimum", 1, "bottom", "takes the minimum"),

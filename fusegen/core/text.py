@@ -2,7 +2,22 @@
 
 from __future__ import annotations
 
-from fusegen.core.ir import Call, Const, Expr, Index, Let, Op, Operand, Output, Reduce, Ref, Scalar, Size
+from fusegen.core.ir import (
+    FACTOR,
+    Call,
+    Const,
+    Expr,
+    Index,
+    Let,
+    Op,
+    Operand,
+    Output,
+    Reduce,
+    Ref,
+    Scalar,
+    Size,
+    renames_of,
+)
 
 _INFIX = {
     "add": ("+", 6), "sub": ("-", 6), "mul": ("*", 7), "div": ("/", 7),
@@ -39,6 +54,9 @@ def _print(expr: Expr) -> tuple[str, int]:
     if expr.function == "powi":
         return f"{_wrap(_print(expr.args[0]), _ATOM)}^{expr.detail}", 9
     args = [_print(arg)[0] for arg in expr.args]
+    if expr.function == FACTOR:
+        moved = [f"{own} -> {new}" for own, new in renames_of(expr)]
+        return ", ".join([*args, *moved]).join(("factor(", ")")), _ATOM
     if expr.function == "cast":
         return f"{expr.detail or expr.dtype}({args[0]})", _ATOM
     if expr.detail:

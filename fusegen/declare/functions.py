@@ -81,6 +81,12 @@ register(
 )  # fmt: skip
 register(
     Function(
+        "factor", 1, Kind.NUMERIC, "{0}", cost=0, smooth=False, reference=lambda t, x, detail: x,
+        doc="One side of a matrix product (core/products): how it is stored, and what the product calls its axes.",
+    )
+)  # fmt: skip
+register(
+    Function(
         "int_pow", 2, Kind.NUMERIC, "fg::int_pow({0}, {1})", cost=12, smooth=False,
         reference=lambda t, a, b: t.pow(a, b), doc="a^b among integers; a negative power is 0, or of 1 and -1 itself.",
     )

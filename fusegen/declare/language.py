@@ -11,6 +11,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Call
 from fusegen.declare import functions as _functions  # fills the table
+from fusegen.declare import products as _products
 from fusegen.declare import reductions as _reductions
 from fusegen.declare.table import Function, Kind, register, rows
 from fusegen.declare.value import (
@@ -36,10 +37,11 @@ def _bind(row: Function) -> Callable[..., Value]:
     return function
 
 
-NOT_FUNCTIONS = ("powi", "int_pow", "cast", "barrier", "polygamma", "add", "sub", "mul", "div", "neg", "pow")
+NOT_FUNCTIONS = ("powi", "int_pow", "cast", "barrier", "factor", "polygamma", "add", "sub", "mul", "div", "neg", "pow")
 TABLE_FUNCTIONS = {row.name: _bind(row) for row in rows() if row.name not in NOT_FUNCTIONS}
 REDUCTIONS = {function.__name__: function for function in _reductions.FUNCTIONS}
-sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS | REDUCTIONS)
+PRODUCTS = {function.__name__: function for function in _products.FUNCTIONS}
+sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS | REDUCTIONS | PRODUCTS)
 
 
 def pow(base: Like, exponent: Like) -> Value:
@@ -180,6 +182,7 @@ _operators()
 __all__ = [
     *TABLE_FUNCTIONS,
     *REDUCTIONS,
+    *PRODUCTS,
     "concat",
     "expand_dims",
     "polygamma",

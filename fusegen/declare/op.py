@@ -13,6 +13,7 @@ from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op
+from fusegen.core.products import mismatch
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, trace
 from fusegen.declare.value import Value, current
 
@@ -232,7 +233,7 @@ def _sizes_clash(op: Op, arguments: Mapping[str, Any]) -> bool:
                 size //= part.count
             if axis is not None and sizes.setdefault(axis, size) != size:
                 return True
-    return False
+    return mismatch(op, sizes) is not None
 
 
 def is_symbolic(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:

@@ -14,6 +14,8 @@ from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Expr, Index, Op, Operand, Output, Part, Reduce, Ref, Scalar, Size, refs, transform
 from fusegen.core.lets import introduce_lets, rename_refs, safe_name
 from fusegen.core.monoids import BY_KIND
+from fusegen.core.products import Factor, is_factor
+from fusegen.declare.products import check_distinct
 from fusegen.declare.value import AxisVar, Dims, Packed, Tracer, Value, broadcast, cast, convert, lift, tracing
 
 
@@ -153,12 +155,17 @@ def _axis_names(tracer: Tracer, outputs: Sequence[tuple[Value, Part | None]]) ->
                     position += 1
                     wanted = f"d{position}"
                 names[dim.find()] = wanted
+    for _, over in tracer.reduces:  # what only a product has
+        for axis in over:
+            if axis.find() not in names:
+                names[axis.find()] = f"d{max(rank, len(names))}"
     return names
 
 
 def _close(tracer: Tracer, name: str, declared: str, scalars: list[Scalar], returned: Any, doc: str) -> Op:
     with tracing(tracer):
         results, kind = _outputs(tracer, returned)
+    check_distinct(tracer, [(operand.name, dims) for operand, dims in tracer.operands])
     axis_names = _axis_names(tracer, results)
 
     def shape(dims: Dims) -> tuple[str | None, ...]:
@@ -176,11 +183,18 @@ def _close(tracer: Tracer, name: str, declared: str, scalars: list[Scalar], retu
             final[reduce.name] = safe_name(BY_KIND[reduce.kind].result, taken)
             taken.add(final[reduce.name])
 
+    def axis(name: str) -> str:
+        return axis_names[tracer.sizes[name].find()]
+
     def rule(node: Expr) -> Expr:
         if isinstance(node, Size) and node.axis in tracer.sizes:
-            return Size(axis_names[tracer.sizes[node.axis].find()])
+            return Size(axis(node.axis))
         if isinstance(node, Index):
-            return Index(axis_names[tracer.sizes[node.axis].find()])
+            return Index(axis(node.axis))
+        if is_factor(node):
+            factor = Factor.of(node)
+            pairs = [(axis(own), axis(new)) for own, new in factor.renames]
+            return replace(factor, renames=tuple(pairs)).node
         return node
 
     def close(expr: Expr) -> Expr:

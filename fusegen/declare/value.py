@@ -47,6 +47,7 @@ class Tracer:
     names: dict[Expr, str] = field(default_factory=dict)
     codes: set[Any] = field(default_factory=set)
     arguments: frozenset[str] = frozenset()
+    distinct: list[tuple[str, Dims]] = field(default_factory=list)  # what must not come to have one axis twice
 
     def axes_of(self, expr: Expr) -> set[AxisVar]:
         """The axes that an expression varies along."""
@@ -62,6 +63,7 @@ class Tracer:
         return found
 
     def size(self, axis: AxisVar) -> Expr:
+        """The number of elements along an axis; its name stands for the axis until the trace is closed."""
         name = f"@s{len(self.sizes)}"
         self.sizes[name] = axis
         return Size(name)

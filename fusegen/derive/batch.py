@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from fusegen.core.ir import Expr, Index, Op, Operand, Output, Reduce, Size, Statement, expr_axes, transform
 from fusegen.core.lets import safe_name
+from fusegen.core.products import Factor, is_factor
 
 T = TypeVar("T", bound=Operand | Output)
 NEW = "d0"
@@ -83,6 +84,9 @@ def _statement(statement: Statement) -> Statement:
 
 def _expr(root: Expr) -> Expr:
     def rule(node: Expr) -> Expr:
+        if is_factor(node):
+            factor = Factor.of(node)
+            return replace(factor, renames=tuple((shifted(own), shifted(new)) for own, new in factor.renames)).node
         return type(node)(shifted(node.axis)) if isinstance(node, (Size, Index)) else node
 
     return transform([root], rule)[root]

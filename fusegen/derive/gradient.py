@@ -32,7 +32,11 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.lets import introduce_lets, safe_name
+from fusegen.core.products import KIND as DOT
+from fusegen.core.products import Factor, factors, free_axis
+from fusegen.core.products import product as product_of
 from fusegen.declare.table import apply, lookup
+from fusegen.derive.products import adjoint
 from fusegen.derive.simplify import TIDY, simplify, special_calls
 
 # Expressions up to this many operations (counted as a tree) go to sympy whole.
@@ -55,6 +59,7 @@ class _Reverse:
 
     axes: dict[str, frozenset[str]]
     taken: set[str]
+    axis_count: int
     terms: dict[Ref, list[tuple[frozenset[str], Expr]]] = field(default_factory=dict)
     reduces: list[Reduce] = field(default_factory=list)
     known: dict[tuple[str, Expr, tuple[str, ...]], Ref] = field(default_factory=dict)
@@ -100,6 +105,21 @@ class _Reverse:
             self.axes[reduce.name] = expr_axes(expr, self.axes) - set(over)
             self.known[key] = reduce.ref
         return self.known[key]
+
+    def fresh_axis(self) -> str:
+        """A name for an axis that only a product has."""
+        self.axis_count += 1
+        return f"d{self.axis_count - 1}"
+
+    def through_product(self, definition: _Definition, cotangent: Expr, wanted: Sequence[Ref]) -> None:
+        """Add a product's adjoint to what its factors read."""
+        sides = [Factor.of(node) for node in definition.expr.children]
+        for i, (side, other) in enumerate((sides, sides[::-1])):
+            if not any(ref in wanted and ref.dtype.is_float for ref in refs(side.expr)):
+                continue
+            made = adjoint(side, other, cotangent, f"d_{definition.ref.name}", self.axes, self.fresh_axis, first=i == 0)
+            found = self.reduced(made.kind, made.expr, made.over, made.name)
+            self.contribute(side.expr, found, expr_axes(side.expr, self.axes), wanted)
 
     def count(self, over: Iterable[str], dtype: dtypes.DType) -> Expr:
         """Number of elements along the axes."""
@@ -165,7 +185,11 @@ def _definitions(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> tuple[
         return substitute(root, known)
 
     for reduce in reduces:
-        found.append(_Definition(reduce.ref, cut(reduce.expr), reduce.over, reduce.kind))
+        if reduce.kind == DOT:
+            sides = [replace(side, expr=cut(side.expr)) for side in factors(reduce)]
+            found.append(_Definition(reduce.ref, product_of("", sides[0], sides[1], ()).expr, reduce.over, DOT))
+        else:
+            found.append(_Definition(reduce.ref, cut(reduce.expr), reduce.over, reduce.kind))
     return found, [cut(output.expr) for output in outputs]
 
 
@@ -247,7 +271,7 @@ def gradient(
     names = names or GradientNames.of(op)
     cotangents = [names.cotangent(outputs[i]) for i in positions]
     taken = _names(op, reduces) | {c.name for c in cotangents} | {names.arguments[t.name] for t in targets}
-    state = _Reverse(op.axes_of(), taken)
+    state = _Reverse(op.axes_of(), taken, free_axis(op))
     state.axes.update({c.name: frozenset(a for a in c.shape if a) for c in cotangents})
     definitions, roots = _definitions(reduces, outputs)
     state.known = {(d.kind, d.expr, d.over): d.ref for d in definitions if d.over}
@@ -260,10 +284,14 @@ def gradient(
         start = _cast(cotangent.ref, roots[position].dtype)
         state.contribute(roots[position], start, space, differentiable)
     for definition in reversed(definitions):
-        adjoint = state.total(definition.ref, definition.ref.name.strip("@"))
-        if adjoint is not None:
-            space = expr_axes(definition.expr, state.axes)
-            state.contribute(definition.expr, _through(definition, adjoint, state), space, differentiable)
+        total = state.total(definition.ref, definition.ref.name.strip("@"))
+        if total is None:
+            continue
+        if definition.kind == DOT:
+            state.through_product(definition, total, differentiable)
+            continue
+        space = expr_axes(definition.expr, state.axes)
+        state.contribute(definition.expr, _through(definition, total, state), space, differentiable)
     results = [_gradient_output(state, target, names) for target in targets]
     return _close(op, definitions, reduces, state, results, cotangents)
 

@@ -13,6 +13,8 @@ from dataclasses import dataclass, replace
 
 from fusegen.core.ir import Call, Expr, Op, Operand, Output, Ref, axis_order, expr_axes, refs, substitute, walk
 from fusegen.core.lets import introduce_lets, safe_name
+from fusegen.core.products import KIND as DOT
+from fusegen.core.products import Factor, factors, rounded, stored_as, unrounded
 from fusegen.derive.gradient import gradient, live_reduces
 
 # An operand that lacks axes of the result is this much lighter for each; sizes are not known when this is decided.
@@ -50,9 +52,14 @@ def train(op: Op, wanted: tuple[str, ...]) -> Training:
     for reduce in backward.expand()[0]:
         if reduce.name in op_reduces:
             shape = tuple(sorted(axes[reduce.name], key=axis_order))
-            kept.append((reduce.ref, Operand(reduce.name, reduce.expr.dtype, shape)))
+            dtype = stored_as(reduce) if reduce.kind == DOT else reduce.expr.dtype
+            kept.append((reduce.ref, Operand(reduce.name, dtype, shape)))
             if reduce.name not in {o.name for o in op.outputs}:  # a forward that keeps is differentiated under vmap
-                extra.append(Output(reduce.name, reduce.ref, reduce.expr.dtype, shape))
+                extra.append(Output(reduce.name, reduce.ref, dtype, shape))
+    for operand, expr in _factors_kept(op, backward, {thing.name for thing in (*op.operands, *op.outputs, *extra)}):
+        kept.append((expr, operand))
+        if expr not in {o.expr for o in op.expand()[1]}:
+            extra.append(Output(operand.name, expr, operand.dtype, operand.shape))
     choice = _best_cut(op, _reading_kept(backward, kept), axes)
     if choice is not None:
         expr, operand, is_output = choice
@@ -60,6 +67,32 @@ def train(op: Op, wanted: tuple[str, ...]) -> Training:
         if not is_output:
             extra.append(Output(operand.name, expr, operand.dtype, operand.shape))
     return Training(_with_outputs(op, extra), len(op.outputs), wanted, tuple(kept))
+
+
+def _factors_kept(op: Op, backward: Op, taken: set[str]) -> list[tuple[Operand, Expr]]:
+    """Factors of products that the forward writes to memory, and that the backward multiplies with as well."""
+    axes, names = op.axes_of(), op.names()
+    outputs = {o.expr: o for o in op.expand()[1] if o.part is None}
+    read = {side.expr for reduce in backward.expand()[0] if reduce.kind == DOT for side in factors(reduce)}
+    found: dict[Expr, Operand] = {}
+    for reduce in op.expand()[0]:
+        for side in factors(reduce) if reduce.kind == DOT else ():
+            if side.expr not in read or side.expr in found or not _is_written(side):
+                continue
+            shape = tuple(sorted(expr_axes(side.expr, axes), key=axis_order))
+            output = outputs.get(side.expr)
+            if output is not None and output.dtype is side.dtype:
+                found[side.expr] = Operand(output.name, output.dtype, output.shape)
+            else:
+                found[side.expr] = Operand(safe_name(names.get(side.expr, "factor"), taken), side.dtype, shape)
+                taken.add(found[side.expr].name)
+    return [(operand, expr) for expr, operand in found.items()]
+
+
+def _is_written(side: Factor) -> bool:
+    """Whether a factor is computed, rather than an argument or another product's result as it is."""
+    expr = side.expr
+    return not isinstance(unrounded(expr, side.dtype), Ref)
 
 
 def _with_outputs(op: Op, extra: Sequence[Output]) -> Op:
@@ -76,6 +109,7 @@ def _reading_kept(backward: Op, kept: Sequence[tuple[Expr, Operand]]) -> Op:
     """``backward`` reading kept tensors where it would recompute them."""
     values: dict[Expr, Expr] = {expr: operand.ref for expr, operand in kept if not isinstance(expr, Ref)}
     named = {operand.name for expr, operand in kept if isinstance(expr, Ref)}
+    values.update({rounded(o.ref, o.dtype): o.ref for expr, o in kept if isinstance(expr, Ref) and o.dtype.is_half})
     reduces, outputs = backward.expand()
     reduces = [replace(r, expr=substitute(r.expr, values)) for r in reduces if r.name not in named]
     outputs = [replace(o, expr=substitute(o.expr, values)) for o in outputs]

@@ -30,6 +30,7 @@ from fusegen.declare.op import Declaration
 from fusegen.declare.trace import ScalarSpec, TensorSpec
 from fusegen.derive.gradient import GradientNames
 from fusegen.wrap import fake, tensors, torch_op
+from fusegen.wrap.chain import runner_of
 from fusegen.wrap.run import Runner
 
 MOST_RUNNERS = 256
@@ -148,7 +149,7 @@ class Derived:
             if len(self.runners) >= MOST_RUNNERS:
                 self.runners.clear()
             sizes, strides = self.unpack(key)
-            runner = Runner(self.op, sizes, {name: ((), tuple(s)) for name, s in strides.items()})
+            runner = runner_of(self.op, sizes, {name: ((), tuple(s)) for name, s in strides.items()})
             self.runners[key] = runner
         values = dict(zip(self.arguments, given, strict=True))
         scalars = dict(zip((scalar.name for scalar in self.op.scalars), numbers, strict=True))

@@ -17,7 +17,8 @@ from fusegen.core.ir import Op
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
 from fusegen.wrap import tensors
-from fusegen.wrap.run import common_device, is_dense, part_of, result_strides, row_major
+from fusegen.wrap.chain import check_factors
+from fusegen.wrap.run import common_device, is_dense, part_of, row_major, strides_for
 from fusegen.wrap.tensors import TensorInfo
 
 # Stands for a size that nobody knows (unbacked): many parts divide it.
@@ -111,7 +112,7 @@ def results(
             strides = tuple(like[base])
             strides = strides if is_dense(shape, strides) else row_major(shape)
         else:
-            strides = result_strides(shape, arguments)
+            strides = strides_for(op, shape, arguments)
         dtype = tensors.torch().back[output.dtype]
         made[base] = torch.empty_strided(shape, strides, dtype=dtype, device=arguments[0].device)
     return list(made.values())
@@ -140,6 +141,7 @@ def measure(op: Op, infos: Mapping[str, TensorInfo], sizes: Mapping[str, Any]) -
                     fix="reshape one of them so that trailing dimensions line up (shapes are aligned from the right)",
                 )
             origin.setdefault(axis, f"dimension {d} of {base}")
+    check_factors(op, found)
     return found
 
 

@@ -12,6 +12,7 @@ from fusegen.core.ir import Op
 from fusegen.declare.op import Declaration, is_symbolic
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
 from fusegen.wrap import doors, tensors
+from fusegen.wrap.chain import runner_of
 from fusegen.wrap.run import Run, Runner, watch
 from fusegen.wrap.tokens import token_of
 
@@ -142,11 +143,11 @@ class FusedOp:
 
     def _new_runner(self, op: Op, framework: tensors.Framework) -> Any:
         if framework.name != "torch":
-            return Runner(op)
+            return runner_of(op)
         from fusegen.wrap.torch_op import Differentiable
 
         override = self._override if self.declaration.gradient else None
-        return Differentiable(Runner(op), override)
+        return Differentiable(runner_of(op), override)
 
     def _into(
         self, runner: Any, values: Mapping[str, Any], scalars: Mapping[str, Any], framework: tensors.Framework,

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import LegalityError
-from fusegen.core.ir import Call, Const, Expr, Index, Op, Operand, Output, Part, Reduce, Ref, Size, walk
+from fusegen.core.ir import Call, Const, Expr, Index, Op, Operand, Output, Part, Reduce, Ref, Size, expr_axes, walk
+from fusegen.core.products import KIND as DOT
+from fusegen.core.products import factors
 from fusegen.declare.table import lookup
 
 if TYPE_CHECKING:
@@ -66,9 +68,12 @@ class _Evaluation:
 
     def run(self) -> list[Any]:
         for statement in self.op.statements:
-            value = self._evaluate(statement.expr)
-            if isinstance(statement, Reduce):
-                value = self._reduce(statement, value)
+            if isinstance(statement, Reduce) and statement.kind == DOT:
+                value = self._multiply(statement)
+            else:
+                value = self._evaluate(statement.expr)
+                if isinstance(statement, Reduce):
+                    value = self._reduce(statement, value)
             self.named[statement.name] = value
         results: dict[str, Any] = {}
         packed: dict[str, list[tuple[Part, Any]]] = {}
@@ -148,6 +153,21 @@ class _Evaluation:
         if node.args[0].dtype.is_float and node.dtype.category is dtypes.Category.INTEGER:
             value = value.detach()
         return value.to(self._dtype(node.dtype))
+
+    def _multiply(self, reduce: Reduce) -> Any:
+        """A matrix product. Its factors are as exact as everything else: only what the op casts is rounded."""
+        known = self.op.axes_of()
+        result = [axis for axis in self.axes if axis in known[reduce.name]]
+        numbers: dict[str, int] = {}
+        terms: list[Any] = []
+        for side in factors(reduce):
+            own = [axis for axis in self.axes if axis in expr_axes(side.expr, known)]
+            value = self._evaluate(side.expr)
+            value = value.expand([self.sizes[axis] if axis in own else 1 for axis in self.axes])
+            value = value.reshape([self.sizes[axis] for axis in own])
+            terms += [value, [numbers.setdefault(side.name_of(axis), len(numbers)) for axis in own]]
+        value = self.torch.einsum(*terms, [numbers[axis] for axis in result])
+        return value.reshape([self.sizes[axis] if axis in result else 1 for axis in self.axes])
 
     def _reduce(self, reduce: Reduce, value: Any) -> Any:
         rule = _REDUCTIONS.get(reduce.kind)

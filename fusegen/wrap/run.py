@@ -13,6 +13,7 @@ from typing import Any
 from fusegen import pipeline
 from fusegen.core.errors import DeviceError, ShapeError
 from fusegen.core.ir import Op, Output
+from fusegen.core.products import products
 from fusegen.fuse.schedule import Buffer
 from fusegen.launch.program import Program, scalar_value
 from fusegen.launch.targets import CpuTarget, GpuTarget
@@ -99,7 +100,7 @@ class Runner:
         key = (tuple(infos.values()), tuple(given) if given else None)
         plan = self.plans.get(key)
         if plan is None:
-            plan = self._plan(infos, given)
+            plan = self.plan_for(infos, given)
             self.plans[key] = plan
             if len(self.plans) > MOST_PLANS:
                 self.plans.popitem(last=False)
@@ -144,7 +145,8 @@ class Runner:
 
     # -- planning -------------------------------------------------------------------------------------------------
 
-    def _plan(self, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> Plan:
+    def plan_for(self, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> Plan:
+        """The plan for arguments and, where they are given, results of this layout."""
         device = common_device(self.op, infos, out)
         buffers: dict[str, Buffer] = {}
         sizes = dict(self.sizes)
@@ -217,7 +219,7 @@ class Runner:
         like = self.like.get(base)
         if like is not None:
             return tuple(shape), like[1] if is_dense(shape, like[1]) else row_major(shape)
-        return tuple(shape), result_strides(shape, [infos[name] for name in self.arguments])
+        return tuple(shape), strides_for(self.op, shape, [infos[name] for name in self.arguments])
 
 
 def common_device(op: Op, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> str:
@@ -304,6 +306,11 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
             return False
         expected *= size
     return True
+
+
+def strides_for(op: Op, shape: Sequence[int], inputs: Sequence[TensorInfo]) -> tuple[int, ...]:
+    """The strides of a result: torch's for elementwise ops; row-major behind a matrix product."""
+    return row_major(shape) if products(op) else result_strides(shape, inputs)
 
 
 def result_strides(shape: Sequence[int], inputs: Sequence[TensorInfo]) -> tuple[int, ...]:

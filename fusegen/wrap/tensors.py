@@ -37,6 +37,8 @@ class Framework(Protocol):
     def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: str) -> Any: ...
     def workspace(self, size: int, device: str) -> tuple[Any, int]: ...
     def stream(self, device: str) -> int: ...
+    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any: ...
+    def multiply(self, left: Any, right: Any, out: Any) -> None: ...
     def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> Any: ...
 
 
@@ -141,6 +143,14 @@ class Torch:
             return 0
         return int(self.torch._C._cuda_getCurrentRawStream(int(device.partition(":")[2])))
 
+    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+        return value.detach().as_strided(shape, strides, value.storage_offset() + offset)
+
+    def multiply(self, left: Any, right: Any, out: Any) -> None:
+        """``out = left @ right``; precision as torch.backends says."""
+        ranks = {2: self.torch.mm, 3: self.torch.bmm}
+        ranks.get(out.ndim, self.torch.matmul)(left, right, out=out)
+
 
 def _device_text(device: Any) -> str:
     return "cpu" if device.type == "cpu" else f"cuda:{device.index}"
@@ -199,6 +209,14 @@ class NumPy(_WithoutAutocast):
     def stream(self, device: str) -> int:
         return 0
 
+    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+        return _strided(self.numpy, value, shape, strides, offset)
+
+    def multiply(self, left: Any, right: Any, out: Any) -> None:
+        """``out = left @ right``, accumulated in float32 for half types."""
+        exact = out.dtype.name in ("float32", "float64")
+        out[...] = left @ right if exact else left.astype("float32") @ right.astype("float32")
+
 
 class CuPy(_WithoutAutocast):
     """CuPy arrays."""
@@ -244,6 +262,30 @@ class CuPy(_WithoutAutocast):
 
     def stream(self, device: str) -> int:
         return int(self.cupy.cuda.get_current_stream().ptr)
+
+    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+        return _strided(self.cupy, value, shape, strides, offset)
+
+    def multiply(self, left: Any, right: Any, out: Any) -> None:
+        """``out = left @ right``."""
+        self.cupy.matmul(left, right, out=out)
+
+
+def _strided(library: Any, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+    """A view of a NumPy or CuPy array; strides and offset in elements."""
+    start = value if not offset else _from(library, value, offset)
+    return library.lib.stride_tricks.as_strided(start, shape, [s * value.itemsize for s in strides])
+
+
+def _from(library: Any, value: Any, offset: int) -> Any:
+    """The array from the element on that lies ``offset`` elements behind the first in memory."""
+    index = []
+    for size, stride in zip(value.shape, value.strides, strict=True):
+        step = stride // value.itemsize
+        at = min(offset // step, size - 1) if step > 0 else 0
+        index.append(slice(at, None))
+        offset -= at * step
+    return value[tuple(index)]
 
 
 torch = functools.cache(Torch)

@@ -25,6 +25,7 @@ from fusegen.derive.override import Batched
 from fusegen.derive.tangent import tangent_names
 from fusegen.derive.training import Training
 from fusegen.wrap import tensors
+from fusegen.wrap.chain import runner_of
 from fusegen.wrap.legacy_vmap import is_legacy_batched, legacy_level, legacy_vmap
 from fusegen.wrap.run import Runner
 
@@ -79,7 +80,7 @@ class Differentiable:
             training = self.override(op, wanted)
         else:
             training = pipeline.train_op(op, wanted)
-        runner = Runner(training.forward, self.runner.sizes, self.runner.like)
+        runner = runner_of(training.forward, self.runner.sizes, self.runner.like)
         return Trained(training, runner, len(result_names(op)), self.override)
 
 
@@ -136,7 +137,7 @@ class Trained:
 
         def make() -> Differentiable:
             lean = _remembered(self.ops, (given, wanted), lambda: lean_backward(self.training, given, wanted))
-            return Differentiable(Runner(lean, sizes, like))
+            return Differentiable(runner_of(lean, sizes, like))
 
         return _remembered(self.calls, ("backward", given, wanted, layout, tuple(sizes.items())), make)
 
@@ -180,7 +181,7 @@ class Trained:
         """The tangents of all float results, given those of these arguments."""
 
         def make() -> Differentiable:
-            return Differentiable(Runner(_remembered(self.ops, given, lambda: self._tangent_op(given)), sizes))
+            return Differentiable(runner_of(_remembered(self.ops, given, lambda: self._tangent_op(given)), sizes))
 
         return _remembered(self.calls, ("tangent", given, tuple(sizes.items())), make)
 
@@ -201,7 +202,7 @@ class Trained:
                 name: ((count, *shape), (prod(shape), *strides)) if results.get(name) else (shape, strides)
                 for name, (shape, strides) in self.forward.like.items()
             }
-            return Differentiable(Runner(made, shifted_sizes(self.forward.sizes), like), override)
+            return Differentiable(runner_of(made, shifted_sizes(self.forward.sizes), like), override)
 
         return _remembered(self.calls, ("batched", wide, count if self.forward.like else None), make)
 

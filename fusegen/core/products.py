@@ -1,0 +1,124 @@
+"""Matrix products: reductions of kind "dot" over the product of two factors.
+
+    P = dot[d3](factor(x, d1 -> d3) * factor(w, d0 -> d3))
+
+A factor is a tensor as the product reads it: stored in the product's dtype, its axes under the names they have in the
+product. Axes of both factors that are reduced are contracted; axes of both that are not number a batch; the rest are
+the rows and columns of the result. Contracted axes have names that nothing else has, so that what is contracted here
+may be a column elsewhere (``x + x @ w``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
+from fusegen.core.ir import FACTOR, Call, Expr, Op, Reduce, axis_order, call, expr_axes, renames_of
+
+KIND = "dot"
+
+
+@dataclass(frozen=True)
+class Factor:
+    """One side of a matrix product.
+
+    Attributes:
+        expr: what it is, in axes of its own.
+        dtype: what it is stored as.
+        renames: pairs of an own axis and what the product calls it; other axes keep their names.
+    """
+
+    expr: Expr
+    dtype: DType
+    renames: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, node: Expr) -> Factor:
+        """The factor that ``node`` stands for."""
+        assert isinstance(node, Call) and node.function == FACTOR
+        return cls(node.args[0], dtypes.BY_NAME[node.detail.split()[0]], tuple(renames_of(node)))
+
+    @property
+    def node(self) -> Call:
+        pairs = [f"{own}>{new}" for own, new in self.renames]
+        return Call(FACTOR, (self.expr,), self.expr.dtype, " ".join([self.dtype.name, *pairs]))
+
+    def name_of(self, axis: str) -> str:
+        """What the product calls an axis of the factor's own."""
+        return dict(self.renames).get(axis, axis)
+
+    def own_name(self, axis: str) -> str:
+        """The inverse of ``name_of``."""
+        return {new: own for own, new in self.renames}.get(axis, axis)
+
+    def axes(self, known: Mapping[str, frozenset[str]]) -> frozenset[str]:
+        """Its axes, as the product calls them."""
+        return frozenset(map(self.name_of, expr_axes(self.expr, known)))
+
+
+def is_factor(node: Expr) -> bool:
+    """Whether ``node`` stands for a factor."""
+    return isinstance(node, Call) and node.function == FACTOR
+
+
+def product(name: str, left: Factor, right: Factor, over: tuple[str, ...]) -> Reduce:
+    """``left @ right``, contracted over the axes ``over`` (names of the product)."""
+    return Reduce(name, KIND, call("mul", left.node, right.node, dtype=left.expr.dtype), over)
+
+
+def factors(reduce: Reduce) -> tuple[Factor, Factor]:
+    """The two sides of a product."""
+    left, right = reduce.expr.children
+    return Factor.of(left), Factor.of(right)
+
+
+def stored_as(reduce: Reduce) -> DType:
+    """The dtype that a product's result is rounded to: its factors'."""
+    return factors(reduce)[0].dtype
+
+
+def products(op: Op) -> list[Reduce]:
+    """The matrix products of an op."""
+    return [s for s in op.statements if isinstance(s, Reduce) and s.kind == KIND]
+
+
+def rounded(expr: Expr, dtype: DType) -> Expr:
+    """``expr`` as it is after a product has been stored as ``dtype``."""
+    return Call("cast", (expr,), expr.dtype, dtype.name) if dtype.is_half else expr
+
+
+def unrounded(expr: Expr, dtype: DType) -> Expr:
+    """The inverse of ``rounded``."""
+    is_cast = isinstance(expr, Call) and expr.function == "cast" and expr.detail == dtype.name
+    return expr.children[0] if is_cast else expr
+
+
+def free_axis(op: Op) -> int:
+    """The first number such that it and all after it name no axis of the op."""
+    used = [*op.axes, *(axis for reduce in products(op) for axis in reduce.over)]
+    return 1 + max((axis_order(axis)[0] for axis in used), default=-1)
+
+
+def contracted_sizes(op: Op, sizes: Mapping[str, int]) -> dict[str, int]:
+    """Sizes of the axes that only products have, from those of their factors.
+
+    Factors whose sizes differ are left to whoever looks for them (``mismatch``).
+    """
+    found = dict(sizes)
+    for reduce in products(op):
+        for factor in factors(reduce):
+            found.update({new: found[own] for own, new in factor.renames if own in found})
+    return found
+
+
+def mismatch(op: Op, sizes: Mapping[str, int]) -> tuple[Reduce, int, int] | None:
+    """A product whose factors differ in the size of a contracted axis, and the two sizes."""
+    for reduce in products(op):
+        left, right = factors(reduce)
+        for axis in reduce.over:
+            a, b = sizes.get(left.own_name(axis)), sizes.get(right.own_name(axis))
+            if a is not None and b is not None and a != b:
+                return reduce, a, b
+    return None

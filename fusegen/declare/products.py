@@ -1,0 +1,146 @@
+"""Matrix products as a declaration writes them: ``x @ w``, ``fg.linear(x, w, b)``, and the transposes they need.
+
+A product is computed by the framework's own routine (cuBLAS on a GPU), accumulated in float32 for half types, and
+rounded to the dtype of its factors, as torch.matmul does. What the declaration does with it is fused behind it, and
+what it does to a factor in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from fusegen.core.errors import DeclarationError, ShapeError
+from fusegen.core.ir import Ref, Size
+from fusegen.core.products import Factor, product, rounded
+from fusegen.declare.value import AxisVar, Dims, Like, Tracer, Value, broadcast, current, elementwise, lift, wrong_dtype
+
+
+def matmul(a: Like, b: Like) -> Value:
+    """The matrix product of the last two dimensions, batched over the others, which broadcast; a tensor of one
+    dimension is a row on the left and a column on the right. Also ``a @ b``. Source: torch.matmul.
+
+    Raises:
+        DtypeError: not floats, or of two dtypes.
+        ShapeError: the inner dimensions differ, or a side has no dimension.
+        DeclarationError: a Python number on one side.
+    """
+    left, right = _side(a, "left"), _side(b, "right")
+    tracer = current()
+    if left.dtype is not right.dtype:
+        raise wrong_dtype(
+            "matmul", left.dtype, f"the other side's dtype, {right.dtype} (as torch)", "cast one with .to()"
+        )
+    row: Dims = left.dims if left.ndim > 1 else (None, *left.dims)
+    column: Dims = right.dims if right.ndim > 1 else (*right.dims, None)
+    inner, other = row[-1], column[-2]
+    if _size(inner) != _size(other):
+        raise ShapeError(
+            f"{tracer.where}, matmul", given=f"{_shape(left)} @ {_shape(right)}",
+            expected=f"equal inner dimensions: {_size(inner)} against {_size(other)}",
+            fix="transpose one side with .mT (fg.linear takes its weight as [out, in])",
+        )  # fmt: skip
+    batch = broadcast([_only(left, row[:-2]), _only(right, column[:-2])], "matmul")
+    m, n = row[-2], column[-1]
+    over: tuple[AxisVar, ...] = ()
+    renames: list[tuple[tuple[str, str], ...]] = [(), ()]
+    if inner is not None and other is not None:
+        over = (AxisVar(inner.size, inner.origin),)
+        name = _name(tracer, over[0])
+        renames = [((_name(tracer, dim.find()), name),) for dim in (inner, other)]
+    factors = [Factor(v.expr, v.dtype, moved) for v, moved in zip((left, right), renames, strict=True)]
+    reduce = product(f"@r{len(tracer.reduces)}", factors[0], factors[1], ())
+    result: Dims = (*batch, *((m,) if left.ndim > 1 else ()), *((n,) if right.ndim > 1 else ()))
+    tracer.varying[reduce.name] = frozenset(dim.find() for dim in (*batch, m, n) if dim)
+    tracer.reduces.append((reduce, over))
+    tracer.distinct += [(f"{_shape(left)} @ {_shape(right)}", dims) for dims in (row, column, (*batch, m, n))]
+    return Value(rounded(reduce.ref, left.dtype), left.dtype, result)
+
+
+def linear(x: Like, weight: Like, bias: Like | None = None) -> Value:
+    """``x @ weight.mT + bias`` with a weight [out, in]. Source: torch.nn.functional.linear."""
+    made = matmul(x, mT(lift(weight)) if lift(weight).ndim > 1 else weight)
+    return made if bias is None else elementwise("add", made, bias)
+
+
+def transpose(x: Like, axis0: int, axis1: int) -> Value:
+    """``x`` with two dimensions exchanged; no data moves. Source: torch.transpose.
+
+    Raises:
+        ShapeError: there is no such dimension.
+    """
+    value = lift(x)
+    for axis in (axis0, axis1):
+        if not isinstance(axis, int) or not -value.ndim <= axis < value.ndim:
+            raise ShapeError(
+                f"{current().where}, transpose", given=f"axis {axis!r} of a tensor of rank {value.ndim}",
+                expected=f"an int from {-value.ndim} to {value.ndim - 1}", fix="count dimensions from 0, or from -1",
+            )  # fmt: skip
+    dims = list(value.dims)
+    dims[axis0], dims[axis1] = dims[axis1], dims[axis0]
+    return Value(value.expr, value.dtype, tuple(dims), value.weak)
+
+
+def mT(x: Value) -> Value:
+    """``x`` with its last two dimensions exchanged."""
+    return transpose(x, -2, -1)
+
+
+def check_distinct(tracer: Tracer, operands: Sequence[tuple[str, Dims]]) -> None:
+    """Every dimension of a tensor, and of what a product reads and gives, is an axis of its own.
+
+    Broadcasting makes axes one; where that leaves a tensor with one axis twice (``x + x.mT``), each element would meet
+    only its mirror image.
+
+    Raises:
+        DeclarationError: it does.
+    """
+    for what, dims in (*tracer.distinct, *operands):
+        axes = [dim.find() for dim in dims if dim is not None]
+        if len(set(axes)) < len(axes):
+            raise DeclarationError(
+                tracer.where, given=f"{what}, of which two dimensions are one axis: a tensor meets its own transpose",
+                expected="dimensions that are independent of each other",
+                fix="pass the tensor twice, as two arguments of the op, and transpose one of them",
+            )  # fmt: skip
+
+
+def _side(x: Like, which: str) -> Value:
+    value = lift(x)
+    where = f"{current().where}, matmul"
+    if value.weak:
+        raise DeclarationError(where, given=f"a number on the {which}", expected="a tensor", fix="multiply with *")
+    if not value.dtype.is_float:
+        raise wrong_dtype("matmul", value.dtype, "floats", "cast with .to(fg.float32)")
+    if value.ndim == 0:
+        raise ShapeError(where, given=f"a tensor without dimensions on the {which}", expected="one or more",
+                         fix="multiply with *")  # fmt: skip
+    return value
+
+
+def _only(value: Value, dims: Dims) -> Value:
+    return Value(value.expr, value.dtype, dims)
+
+
+def _size(dim: AxisVar | None) -> int:
+    return 1 if dim is None else dim.size
+
+
+def _shape(value: Value) -> str:
+    name = value.expr.name if isinstance(value.expr, Ref) and not value.expr.name.startswith("@") else ""
+    return f"{name}{[_size(dim) for dim in value.dims]}"
+
+
+def _name(tracer: Tracer, axis: AxisVar) -> str:
+    size = tracer.size(axis)
+    assert isinstance(size, Size)
+    return size.axis
+
+
+_METHODS: dict[str, Any] = {
+    "__matmul__": matmul, "__rmatmul__": lambda self, other: matmul(other, self), "matmul": matmul,
+    "transpose": transpose, "mT": property(mT), "T": property(mT),
+}  # fmt: skip
+for _name_of, _method in _METHODS.items():
+    setattr(Value, _name_of, _method)
+FUNCTIONS = (linear, matmul, transpose)

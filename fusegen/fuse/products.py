@@ -1,0 +1,196 @@
+"""An op with matrix products, as steps: products, and between them ops without any.
+
+A product reads tensors, so what the op computes for a factor is written to memory by the step before it; what the op
+does with a product is the epilogue, an op like any other that reads the product. Everything is computed in the first
+step that can: reductions of a cotangent, for instance, share the pass that prepares a factor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from fusegen.core.dtypes import DType
+from fusegen.core.ir import Call, Expr, Op, Operand, Output, Reduce, expr_axes, refs, substitute
+from fusegen.core.lets import introduce_lets, safe_name
+from fusegen.core.products import KIND, Factor, factors, products, rounded, stored_as, unrounded
+from fusegen.derive.gradient import live_reduces
+from fusegen.fuse.rows import in_order
+
+
+@dataclass(frozen=True)
+class Source:
+    """A factor as a tensor: an operand or an earlier step's result, and what the product calls its axes."""
+
+    name: str
+    renames: tuple[tuple[str, str], ...]
+
+    def name_of(self, axis: str) -> str:
+        """What the product calls an axis of the tensor's own."""
+        return dict(self.renames).get(axis, axis)
+
+
+@dataclass(frozen=True)
+class Product:
+    """One matrix product: ``result[axes] = sum over ``over`` of left * right``."""
+
+    result: str
+    left: Source
+    right: Source
+    axes: tuple[str, ...]
+    over: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Chain:
+    """The steps of an op with products, in order.
+
+    Attributes:
+        between: results of steps that are no results of the op, by name.
+    """
+
+    op: Op
+    steps: tuple[Op | Product, ...]
+    between: tuple[Operand, ...]
+
+    @property
+    def parts(self) -> list[Op]:
+        """The steps that are ops."""
+        return [step for step in self.steps if isinstance(step, Op)]
+
+
+@lru_cache(maxsize=1024)
+def chain(op: Op) -> Chain | None:
+    """``op`` as steps; None where it has no products."""
+    return _Splitter(op).split() if products(op) else None
+
+
+class _Splitter:
+    """State of one ``chain``: after how many rounds of products a thing can be computed, and where it is then."""
+
+    def __init__(self, op: Op) -> None:
+        self.op, self.axes, self.names = op, op.axes_of(), op.names()
+        reduces, self.outputs = op.expand()
+        self.dots = [r for r in reduces if r.kind == KIND]
+        self.reduces = [r for r in reduces if r.kind != KIND]
+        self.taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs, *self.reduces)}
+        self.level: dict[str, int] = {}
+        for reduce in reduces:
+            self.level[reduce.name] = self._level(reduce.expr) + (reduce.kind == KIND)
+        self.stored: dict[Expr, Operand] = {}
+
+    def split(self) -> Chain:
+        direct = self._place_products()
+        written = self._place_factors()
+        results = [o for o in self.outputs if o.name not in direct] + written
+        steps: list[Op | Product] = []
+        last = max(self.level.values())
+        for level in range(last + 1):
+            mine = [o for o in results if self._level(o.expr) == level]
+            mine += self._hand_on(level, results)
+            if mine:
+                steps.append(self._part(level, last, mine))
+            steps += [self._product(dot) for dot in self.dots if self.level[dot.name] == level + 1]
+        own = {output.name for output in self.outputs}
+        return Chain(self.op, tuple(steps), tuple(o for o in self.stored.values() if o.name not in own))
+
+    def _level(self, expr: Expr) -> int:
+        return max((self.level[ref.name] for ref in refs(expr) if ref.name in self.level), default=0)
+
+    def _between(self, wanted: str, dtype: DType, axes: Iterable[str]) -> Operand:
+        """A tensor between steps."""
+        name = safe_name(wanted, self.taken)
+        self.taken.add(name)
+        return Operand(name, dtype, in_order(axes))
+
+    def _home(self, exprs: Container[Expr], dtype: DType, axes: frozenset[str]) -> Operand | None:
+        """An output that is just this tensor."""
+        for o in self.outputs:
+            if o.expr in exprs and o.part is None and o.dtype is dtype and None not in o.shape and set(o.shape) == axes:
+                return Operand(o.name, dtype, o.shape)
+        return None
+
+    def _place_products(self) -> set[str]:
+        """Say where each product goes: into an output that is nothing else, or between steps. Returns such outputs."""
+        direct: set[str] = set()
+        for dot in self.dots:
+            dtype, axes = stored_as(dot), self.axes[dot.name]
+            home = self._home({dot.ref, rounded(dot.ref, dtype)}, dtype, axes)
+            self.stored[dot.ref] = home or self._between(dot.name, dtype, axes)
+            direct |= {home.name} if home else set()
+        return direct
+
+    def _place_factors(self) -> list[Output]:
+        """Factors that have to be computed first, as results."""
+        written: list[Output] = []
+        for side in (side for dot in self.dots for side in factors(dot)):
+            key = _key(side)
+            if self._found(side) is not None:
+                continue
+            axes = expr_axes(side.expr, self.axes)
+            home = self._home({side.expr}, side.dtype, axes)
+            if home is None:
+                home = self._between(self.names.get(side.expr, "factor"), side.dtype, axes)
+                written.append(Output(home.name, side.expr, home.dtype, home.shape))
+            self.stored[key] = home
+        return written
+
+    def _found(self, side: Factor) -> Operand | None:
+        """The tensor that a factor is: an argument, a product's result, or one that a step has written."""
+        argument = next((o for o in self.op.operands if o.ref is side.expr), None)
+        if argument is not None and argument.dtype is side.dtype:
+            return argument
+        product = self.stored.get(unrounded(side.expr, side.dtype))
+        return product if product is not None and product.dtype is side.dtype else self.stored.get(_key(side))
+
+    def _hand_on(self, level: int, results: Sequence[Output]) -> list[Output]:
+        """Reductions of this step that later steps read, as results."""
+        later = [o.expr for o in results if self._level(o.expr) > level]
+        later += [r.expr for r in self.reduces if self.level[r.name] > level]
+        needed = {ref.name for ref in refs(*later)}
+        found = []
+        for reduce in self.reduces:
+            if self.level[reduce.name] == level and reduce.name in needed:
+                shape = in_order(self.axes[reduce.name])
+                self.stored[reduce.ref] = Operand(reduce.name, reduce.expr.dtype, shape)
+                if all(o.name != reduce.name for o in results):  # the forward keeps it anyway
+                    found.append(Output(reduce.name, reduce.ref, reduce.expr.dtype, shape))
+        return found
+
+    def _part(self, level: int, last: int, results: Sequence[Output]) -> Op:
+        """The op of one step."""
+        dots = {dot.ref for dot in self.dots}
+        values: dict[Expr, Expr] = {}
+        for expr, operand in self.stored.items():
+            if self._level(expr) < level + (expr in dots):
+                values[expr] = values[rounded(expr, operand.dtype)] = operand.ref
+        outputs = [replace(o, expr=substitute(o.expr, values)) for o in results]
+        mine = [replace(r, expr=substitute(r.expr, values)) for r in self.reduces if self.level[r.name] == level]
+        mine = live_reduces(mine, outputs)
+        read = {ref.name for item in (*mine, *outputs) for ref in refs(item.expr)}
+        operands = {o.name: o for o in (*self.op.operands, *self.stored.values()) if o.name in read}
+        names = {substitute(expr, values): name for expr, name in self.names.items()}
+        names = {expr: name for expr, name in names.items() if isinstance(expr, Call)}
+        scalars = tuple(s for s in self.op.scalars if s.name in read)
+        taken = {thing.name for thing in (*operands.values(), *scalars, *outputs)}
+        statements, bound = introduce_lets(mine, outputs, names, taken)
+        place = "prologue" if level == 0 else "epilogue" if level == last else f"between {level}"
+        return replace(
+            self.op, label=f"{self.op.label} {place}", operands=tuple(operands.values()), scalars=scalars,
+            statements=tuple(statements), outputs=tuple(bound), result="tuple",
+        )  # fmt: skip
+
+    def _product(self, dot: Reduce) -> Product:
+        result = self.stored[dot.ref]
+        sources = []
+        for side in factors(dot):
+            found = self._found(side)
+            assert found is not None
+            sources.append(Source(found.name, side.renames))
+        return Product(result.name, sources[0], sources[1], tuple(a for a in result.shape if a), dot.over)
+
+
+def _key(side: Factor) -> Expr:
+    """What a computed factor is known by: the expression, as it is after it has been stored."""
+    return rounded(unrounded(side.expr, side.dtype), side.dtype)

@@ -1,0 +1,204 @@
+"""Matrix products inside ops: values, every gradient and its gradient, against torch; how they are split into steps."""
+
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import fusegen as fg
+from fusegen.core.ir import Op
+from fusegen.core.products import products
+from fusegen.fuse.products import Product, chain
+from fusegen.wrap.reference import reference
+
+
+@fg.op
+def mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
+    h = fg.linear(x, w1, b1)
+    return x + fg.linear(h * fg.sigmoid(h), w2, b2)
+
+
+def torch_mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
+    return x + F.linear(F.silu(F.linear(x, w1, b1)), w2, b2)
+
+
+@fg.op
+def gated(x: Any, gate: Any, up: Any, down: Any) -> Any:
+    g = x @ gate.mT
+    return (g * fg.sigmoid(g) * (x @ up.mT)) @ down.mT
+
+
+def torch_gated(x: Any, gate: Any, up: Any, down: Any) -> Any:
+    return (F.silu(x @ gate.mT) * (x @ up.mT)) @ down.mT
+
+
+@fg.op
+def attention(q: Any, k: Any, v: Any) -> Any:
+    return fg.softmax((q @ k.mT) * 0.5, -1) @ v
+
+
+def torch_attention(q: Any, k: Any, v: Any) -> Any:
+    return torch.softmax((q @ k.mT) * 0.5, -1) @ v
+
+
+@fg.op
+def norm_linear(x: Any, scale: Any, w: Any) -> Any:
+    mean = fg.mean(x, -1, keepdims=True)
+    rstd = fg.rsqrt(fg.var(x, -1, 0, keepdims=True) + 1e-5)
+    return fg.linear((x - mean) * rstd * scale, w)
+
+
+def torch_norm_linear(x: Any, scale: Any, w: Any) -> Any:
+    return F.linear(F.layer_norm(x, x.shape[-1:], scale), w)
+
+
+@fg.op
+def twice(x: Any, w: Any) -> Any:
+    return x @ w @ w + x
+
+
+@fg.op
+def with_product(x: Any, w: Any) -> Any:
+    y = x @ w
+    return y, fg.tanh(y), fg.logsumexp(y, -1)
+
+
+def torch_with_product(x: Any, w: Any) -> Any:
+    return x @ w, torch.tanh(x @ w), torch.logsumexp(x @ w, -1)
+
+
+@fg.op
+def exp_product(x: Any, w: Any) -> Any:
+    return fg.exp(x @ w)
+
+
+def torch_exp_product(x: Any, w: Any) -> Any:
+    return torch.exp(x @ w)
+
+
+@fg.op
+def transposed(x: Any, w: Any) -> Any:
+    return fg.tanh(x.mT @ w)
+
+
+def random(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64) / 2
+
+
+def heads(*shape: int) -> torch.Tensor:
+    """[batch, heads, length, size] as attention has it: a transposed view."""
+    return random(*shape).transpose(1, 2)
+
+
+CASES: dict[str, tuple[Any, Any, list[torch.Tensor]]] = {
+    "mlp": (mlp, torch_mlp, [random(3, 4), random(5, 4), random(5), random(4, 5), random(4)]),
+    "mlp of rank 3": (mlp, torch_mlp, [random(2, 3, 4), random(5, 4), random(5), random(4, 5), random(4)]),
+    "mlp of one row": (mlp, torch_mlp, [random(1, 4), random(5, 4), random(5), random(4, 5), random(4)]),
+    "gated": (gated, torch_gated, [random(3, 4), random(6, 4), random(6, 4), random(4, 6)]),
+    "attention": (attention, torch_attention, [heads(2, 3, 2, 4), heads(2, 5, 2, 4), heads(2, 5, 2, 6)]),
+    "norm in front": (norm_linear, torch_norm_linear, [random(3, 4), random(4), random(5, 4)]),
+    "twice the same": (twice, lambda x, w: x @ w @ w + x, [random(3, 4), random(4, 4)]),
+    "the product too": (with_product, torch_with_product, [random(3, 4), random(4, 5)]),
+    "left transposed": (transposed, lambda x, w: torch.tanh(x.mT @ w), [random(3, 4), random(3, 5)]),
+    "batch on the right": (exp_product, torch_exp_product, [random(3, 4), random(2, 4, 5)]),
+    "batches that broadcast": (exp_product, torch_exp_product, [random(2, 1, 3, 4), random(5, 4, 2)]),
+    "an outer product": (exp_product, torch_exp_product, [random(3, 1), random(1, 5)]),
+    "vectors": (exp_product, torch_exp_product, [random(4), random(4)]),
+    "a column": (exp_product, torch_exp_product, [random(3, 4), random(4)]),
+    "a row": (exp_product, torch_exp_product, [random(4), random(2, 4, 5)]),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_values_and_gradients_are_torchs(name: str) -> None:
+    function, expected, arguments = CASES[name]
+    own = [a.detach().requires_grad_() for a in arguments]
+    theirs = [a.detach().requires_grad_() for a in arguments]
+    mine, wanted = function(*own), expected(*theirs)
+    mine = mine if isinstance(mine, tuple) else (mine,)
+    wanted = wanted if isinstance(wanted, tuple) else (wanted,)
+    torch.testing.assert_close(mine, wanted)
+    cotangents = [torch.randn_like(w) for w in wanted]
+    found = torch.autograd.grad(mine, own, cotangents)
+    torch.testing.assert_close(found, torch.autograd.grad(wanted, theirs, cotangents))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_derivatives_by_finite_differences(name: str) -> None:
+    function, _, arguments = CASES[name]
+    own = [a.detach().clone().requires_grad_() for a in arguments]
+    assert torch.autograd.gradcheck(function, own, check_batched_grad=True, check_forward_ad=True)
+    assert torch.autograd.gradgradcheck(function, own)
+
+
+@pytest.mark.parametrize("name", ["mlp of rank 3", "attention", "norm in front"])
+def test_the_reference_is_the_declaration(name: str) -> None:
+    function, expected, arguments = CASES[name]
+    op = function.trace(*arguments)
+    given = dict(zip([o.name for o in op.operands], arguments, strict=True))
+    torch.testing.assert_close(reference(op, given), [expected(*arguments)])
+
+
+def steps(op: Op) -> list[str]:
+    """What each step is: a product, or the results of an op."""
+    whole = chain(op)
+    assert whole is not None
+    return ["@" if isinstance(s, Product) else " ".join(o.name for o in s.outputs) for s in whole.steps]
+
+
+def passes(function: Any, arguments: list[torch.Tensor]) -> list[list[str]]:
+    """The steps of the forward that keeps, and of the backward."""
+    from fusegen.wrap import inspect
+
+    found = inspect.passes(function, tuple(a.requires_grad_() for a in arguments), {}, "backward")
+    return [steps(item.op) for item in found]
+
+
+def test_a_linear_layer_with_activation_is_its_products_and_a_pass_each() -> None:
+    @fg.op
+    def layer(x: Any, w: Any, b: Any) -> Any:
+        return fg.tanh(fg.linear(x, w, b))
+
+    forward, backward = passes(layer, [random(3, 4), random(5, 4), random(5)])
+    assert forward == ["@", "out"]
+    assert backward[1:] == ["@", "@"] and set(backward[0].split()) >= {"d_b"}
+
+
+def test_two_layers_take_no_further_pass() -> None:
+    forward, backward = passes(mlp, CASES["mlp"][2])
+    assert len(forward) == 4 and forward.count("@") == 2
+    assert len(backward) == 7 and backward.count("@") == 4
+
+
+def test_products_keep_the_dtype_they_are_stored_in() -> None:
+    x, w = torch.randn(3, 4, dtype=torch.bfloat16), torch.randn(4, 5, dtype=torch.bfloat16)
+    op = exp_product.trace(x, w)
+    assert [p.kind for p in products(op)] == ["dot"]
+    torch.testing.assert_close(exp_product(x, w), torch.exp(x @ w))
+
+
+def test_wrong_products_say_both_shapes() -> None:
+    with pytest.raises(fg.ShapeError, match=r"(?s)x\[3, 4\] @ w\[5, 6\].*4 against 5"):
+        exp_product(random(3, 4), random(5, 6))
+    exp_product(random(3, 4), random(4, 6))
+    with pytest.raises(fg.ShapeError, match="4 against 5"):  # the pattern is known by now
+        exp_product(random(3, 4), random(5, 6))
+    with pytest.raises(fg.DtypeError, match="float64"):
+        exp_product(random(3, 4), random(4, 6).float())
+    with pytest.raises(fg.DtypeError, match="floats"):
+        exp_product(random(3, 4).long(), random(4, 6).long())
+
+
+def test_a_tensor_times_its_own_transpose_is_refused() -> None:
+    @fg.op
+    def gram(x: Any) -> Any:
+        return x @ x.mT
+
+    @fg.op
+    def mirrored(x: Any) -> Any:
+        return x + x.mT
+
+    for wrong in (gram, mirrored):
+        with pytest.raises(fg.DeclarationError, match="transpose"):
+            wrong(random(3, 3))
