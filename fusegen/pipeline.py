@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
@@ -161,7 +161,7 @@ def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip
     sizes, buffers = dict(layout.sizes), dict(layout.buffers)
     planned: list[Planned] = []
     workspaces: list[Workspace] = []
-    for kernel in kernels:
+    for place, kernel in enumerate(kernels):
         between = [o for o in kernel.outputs if o.name not in real]
         buffers.update({o.name: Buffer(o.dtype, contiguous(o.shape, sizes)) for o in between})
         own = {thing.name: buffers[thing.name] for thing in (*kernel.tensors, *kernel.written)}
@@ -172,6 +172,7 @@ def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip
             chosen, launch = fitting
         else:
             chosen, launch = schedule(kernel, sizes, own)
+        chosen = replace(chosen, follows=place > 0, followed=place + 1 < len(kernels))
         sizes.update(launch.partial_sizes)
         for o in kernel.partials:
             order = sorted((a for a in o.shape if a), key=lambda a: launch.order.index(a) if a in launch.order else -1)
@@ -187,7 +188,7 @@ def build(op: Op, layout: Layout, target: Target) -> Program:
     whole = plan_whole(op, layout, target.chip)
     steps, workspaces = [], list(whole.workspaces)
     for item in whole.kernels:
-        made, needed = make_steps(item.kernel, item.schedule, item.launch, item.rendered, target)
+        made, needed = make_steps(item.kernel, item.schedule, item.launch, item.rendered, target, bool(steps))
         steps += made
         workspaces += needed
     return Program(steps, workspaces)

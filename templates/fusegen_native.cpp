@@ -267,6 +267,7 @@ class Reader {
 Step read_step(Reader& words) {
   Step step;
   step.function = words.address<void*>();
+  step.early = words.next() != 0;
   step.shared = static_cast<unsigned>(words.next());
   for (unsigned& size : step.grid) size = static_cast<unsigned>(words.next());
   for (unsigned& size : step.block) size = static_cast<unsigned>(words.next());
@@ -306,6 +307,7 @@ PyObject* make_plan(PyObject*, PyObject* arguments) {
   plan->cuda = words.next() != 0;
   plan->device = static_cast<c10::DeviceIndex>(words.next());
   plan->launch = words.address<CudaLaunch>();
+  plan->launch_ex = words.address<CudaLaunchEx>();
   plan->get_context = words.address<int (*)(void**)>();
   plan->push_context = words.address<int (*)(void*)>();
   plan->pop_context = words.address<int (*)(void**)>();

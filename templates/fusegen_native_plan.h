@@ -115,6 +115,7 @@ struct Slot {
 
 struct Step {
   void* function;
+  bool early;       // it may start while the step before drains (fusegen/launch/driver.py)
   unsigned shared;  // bytes of shared memory by request
   unsigned grid[3], block[3];
   std::vector<Slot> slots;        // slot i is at byte 8 i of the argument block
@@ -136,6 +137,18 @@ struct LaunchFailure {
 
 using CudaLaunch = int (*)(
     void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+// CUlaunchConfig and CUlaunchAttribute.
+struct CudaAttribute {
+  unsigned id, pad;
+  int value[16];
+};
+struct CudaConfiguration {
+  unsigned grid[3], block[3], shared;
+  void* stream;
+  const CudaAttribute* attributes;
+  unsigned count;
+};
+using CudaLaunchEx = int (*)(const CudaConfiguration*, void*, void**, void**);
 using EmulatedLaunch = int (*)(
     const unsigned*, const unsigned*, void**, size_t, int, uint64_t, int, void**, char*, size_t);
 
@@ -145,6 +158,7 @@ struct Plan {
   bool cuda = false;
   c10::DeviceIndex device = -1;
   CudaLaunch launch = nullptr;  // the driver's functions, and the device's context
+  CudaLaunchEx launch_ex = nullptr;
   int (*get_context)(void**) = nullptr;
   int (*push_context)(void*) = nullptr;
   int (*pop_context)(void**) = nullptr;
@@ -301,11 +315,20 @@ class WithoutGil {
   PyThreadState* state_;
 };
 
+inline int launch_early(const Plan& plan, const Step& step, void** params, void* stream) {
+  static const CudaAttribute start_early = {6, 0, {1}};  // CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+  const CudaConfiguration configuration = {
+      {step.grid[0], step.grid[1], step.grid[2]}, {step.block[0], step.block[1], step.block[2]}, step.shared, stream,
+      &start_early, 1};
+  return plan.launch_ex(&configuration, step.function, params, nullptr);
+}
+
 inline void launch(const Plan& plan, size_t at, const Step& step, void** params, void* stream) {
   if (plan.cuda) {
-    const int code = plan.launch(
-        step.function, step.grid[0], step.grid[1], step.grid[2], step.block[0], step.block[1], step.block[2],
-        step.shared, stream, params, nullptr);
+    const int code = step.early ? launch_early(plan, step, params, stream)
+                                : plan.launch(
+                                      step.function, step.grid[0], step.grid[1], step.grid[2], step.block[0],
+                                      step.block[1], step.block[2], step.shared, stream, params, nullptr);
     if (code) throw LaunchFailure{at, code, ""};
     return;
   }

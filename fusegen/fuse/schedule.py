@@ -104,6 +104,9 @@ class Schedule:
     shifted: bool = False
     streamed: bool = False
     dynamic: int = 0
+    # Whether the program has a kernel before this one, and one after it.
+    follows: bool = False
+    followed: bool = False
 
     @property
     def kept(self) -> int:

@@ -37,10 +37,10 @@ def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple
         return _finish_parameters(kernel, schedule)
     found: list[Param] = []
     split = schedule.split
-    found += [_input(operand) for operand in _main_operands(kernel, split)]
+    found += [_input(operand, kernel) for operand in _main_operands(kernel, split)]
     found += [_output(o) for o in kernel.pointwise]
     if split:
-        found += [_partial(r.name, Accumulator(r).state_type, "") for r in kernel.reduces]
+        found += [_partial(r.name, f"{Accumulator(r).state_type}* __restrict__") for r in kernel.reduces]
     else:
         found += [_output(o) for o in (*kernel.outputs, *kernel.partials)]
     found += [_scalar(s, kernel) for s in kernel.scalars]
@@ -62,12 +62,14 @@ def _reads(expr: Expr) -> set[str]:
     return {ref.name for ref in refs(expr)}
 
 
-def _partial(name: str, ctype: str, const: str) -> Param:
-    return Param("partial", f"{name}_partial", f"{const}{ctype}* __restrict__", name, 0, "[splits, m]")
+def _partial(name: str, ctype: str) -> Param:
+    return Param("partial", f"{name}_partial", ctype, name, 0, "[splits, m]")
 
 
-def _input(operand: Operand) -> Param:
-    ctype = f"const {operand.dtype.ctype}* __restrict__"
+def _input(operand: Operand, kernel: Kernel) -> Param:
+    """Results of an earlier kernel are not __restrict__: see fg::wait_for_previous_kernel."""
+    given = any(operand.name == o.name for o in kernel.op.operands)
+    ctype = f"const {operand.dtype.ctype}*{' __restrict__' if given else ''}"
     return Param("in", pointer_name(operand.name), ctype, operand.name, 0, shape_text(operand.shape))
 
 
@@ -130,8 +132,8 @@ def _strides(
 def _finish_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Param, ...]:
     read = {name for item in (*kernel.epilogue, *kernel.outputs) for name in _reads(item.expr)}
     operands = [o for o in kernel.tensors if o.name in read]
-    found = [_partial(r.name, Accumulator(r).state_type, "const ") for r in kernel.reduces]
-    found += [_input(o) for o in operands]
+    found = [_partial(r.name, f"const {Accumulator(r).state_type}*") for r in kernel.reduces]
+    found += [_input(o, kernel) for o in operands]
     found += [_output(o) for o in kernel.outputs]
     found += [_scalar(s, kernel) for s in kernel.scalars if s.name in read]
     found += _axis_sizes(kernel, schedule)

@@ -16,6 +16,8 @@ _MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, _MINOR
 _NON_PORTABLE_CLUSTER = 14  # CU_FUNC_ATTRIBUTE_NON_PORTABLE_CLUSTER_SIZE_ALLOWED
 _PORTABLE_CLUSTER_BLOCKS = 8
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_EARLY_START = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
+_EARLY_START_IN_GRAPHS = 12030  # the first driver that captures such launches into graphs: CUDA 12.3
 
 
 @functools.cache
@@ -38,6 +40,8 @@ def library() -> Any:
         )  # fmt: skip
     unsigned, pointer = ctypes.c_uint, ctypes.c_void_p
     cuda.cuLaunchKernel.argtypes = [pointer, *[unsigned] * 7, pointer, pointer, pointer]
+    if hasattr(cuda, "cuLaunchKernelEx"):  # from CUDA 11.8 on
+        cuda.cuLaunchKernelEx.argtypes = [pointer, pointer, pointer, pointer]
     _check(cuda, cuda.cuInit(0), "cuInit")
     return cuda
 
@@ -63,9 +67,16 @@ def architecture(device: int) -> str:
     return f"sm_{numbers[0]}{numbers[1]}"
 
 
+def can_start_early(arch: str) -> bool:
+    """Whether a kernel can be launched so that it starts before the one ahead of it ends (``EarlyFunction``)."""
+    version = ctypes.c_int()
+    _check(library(), library().cuDriverGetVersion(ctypes.byref(version)), "cuDriverGetVersion")
+    return int(arch.removeprefix("sm_")) >= 90 and version.value >= _EARLY_START_IN_GRAPHS
+
+
 def address(name: str) -> int:
-    """Where a function of the driver is."""
-    return int(ctypes.cast(getattr(library(), name), ctypes.c_void_p).value or 0)
+    """Where a function of the driver is; 0 where the driver is too old to have it."""
+    return int(ctypes.cast(getattr(library(), name, None), ctypes.c_void_p).value or 0)
 
 
 class Context:
@@ -99,6 +110,8 @@ class Function:
         shared: bytes of shared memory that each launch asks for.
     """
 
+    early = False
+
     def __init__(self, cubin: bytes, entry: str, cluster: int = 1, shared: int = 0) -> None:
         cuda = library()
         self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
@@ -129,3 +142,48 @@ class Function:
     def fail(self, code: int, message: str = "") -> None:
         """Raise what a launch's code means."""
         _check(library(), code, f"launch {self._entry}")
+
+
+class _Attribute(ctypes.Structure):
+    """CUlaunchAttribute with a number for its value."""
+
+    _fields_ = (("id", ctypes.c_uint), ("_pad", ctypes.c_uint), ("value", ctypes.c_int), ("_rest", ctypes.c_char * 60))
+
+
+class _Configuration(ctypes.Structure):
+    """CUlaunchConfig."""
+
+    _fields_ = (
+        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("shared", ctypes.c_uint),
+        ("stream", ctypes.c_void_p), ("attributes", ctypes.POINTER(_Attribute)), ("count", ctypes.c_uint),
+    )  # fmt: skip
+
+
+class EarlyFunction(Function):
+    """A kernel in one place of a program, behind another: it may start while that one drains, and waits for its end
+    by itself (``fg::wait_for_previous_kernel``). CUDA calls this programmatic dependent launch.
+
+    Configurations are pooled, because another thread may launch the same meanwhile.
+    """
+
+    early = True
+    _attribute = _Attribute(_EARLY_START, 0, 1)
+
+    def __init__(self, function: Function) -> None:
+        self._module, self._function, self._entry = function._module, function._function, function._entry
+        self.shared = function.shared
+        self._launch = library().cuLaunchKernelEx
+        self._pool: list[tuple[_Configuration, int]] = []
+
+    def launch(self, grid: tuple[int, int, int], block: tuple[int, int, int], params: int, stream: int) -> None:
+        """As a Function's; grid and block are the same at every launch."""
+        try:
+            configuration, address = pooled = self._pool.pop()
+        except IndexError:
+            configuration = _Configuration(grid, block, self.shared, None, ctypes.pointer(self._attribute), 1)
+            configuration, address = pooled = configuration, ctypes.addressof(configuration)
+        configuration.stream = stream
+        code = self._launch(address, self._function, params, None)
+        self._pool.append(pooled)
+        if code:
+            self.fail(code)

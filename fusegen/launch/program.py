@@ -33,9 +33,10 @@ class Loaded(Protocol):
 
 class Launchable(Loaded, Protocol):
     """One that the native call path can launch: ``address`` is what it launches, with ``shared`` bytes of shared
-    memory; ``fail`` raises what a code means."""
+    memory, ``early`` or not (driver.EarlyFunction); ``fail`` raises what a code means."""
 
     shared: int
+    early: bool
 
     @property
     def address(self) -> int: ...
@@ -44,14 +45,17 @@ class Launchable(Loaded, Protocol):
 
 
 class Target(Protocol):
-    """Where kernels run: the CPU emulator or a GPU."""
+    """Where kernels run: the CPU emulator or a GPU.
+
+    ``load`` is told whether the kernel follows another one of its program: it may then start before that one ends.
+    """
 
     @property
     def chip(self) -> Chip: ...
 
     def run(self, work: Callable[[], None]) -> None: ...
 
-    def load(self, rendered: Rendered, entry: str, declared: str) -> Loaded: ...
+    def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> Loaded: ...
 
 
 @dataclass(frozen=True)
@@ -165,13 +169,13 @@ class Program:
 
 
 def make_steps(
-    kernel: Kernel, schedule: Schedule, launch: Launch, rendered: Rendered, target: Target
+    kernel: Kernel, schedule: Schedule, launch: Launch, rendered: Rendered, target: Target, follows: bool
 ) -> tuple[list[Step], list[Workspace]]:
-    """The launches of one scheduled kernel."""
+    """The launches of one scheduled kernel; ``follows``: others of the program come before."""
     if launch.empty:
         return [], []
     declared = f"{kernel.op.name}, declared in {kernel.op.declared}" if kernel.op.declared else kernel.op.name
-    loaded = target.load(rendered, rendered.entry, declared)
+    loaded = target.load(rendered, rendered.entry, declared, follows)
     steps = [_step(loaded, launch.grid, launch.block, parameters(kernel, schedule), schedule, launch)]
     workspaces: list[Workspace] = []
     if rendered.finish:
@@ -180,7 +184,7 @@ def make_steps(
             Workspace(f"{r.name}_partial", r.expr.dtype, launch.splits * m * BY_KIND[r.kind].words)
             for r in kernel.reduces
         ]
-        loaded = target.load(rendered, rendered.finish, declared)
+        loaded = target.load(rendered, rendered.finish, declared, True)
         grid = (m if schedule.wide_finish else -(-m // FINISH_THREADS), 1, 1)
         params = parameters(kernel, schedule, "finish")
         steps.append(_step(loaded, grid, (FINISH_THREADS, 1, 1), params, schedule, launch))

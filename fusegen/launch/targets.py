@@ -36,6 +36,8 @@ HEADERS = (
 class _OnCpu:
     """An emulated kernel. There is one stream: the calling thread."""
 
+    early = False
+
     def __init__(self, kernel: EmulatedKernel, shared: int, mode: emulator.Mode) -> None:
         self.kernel, self.shared, self.mode = kernel, shared, mode
 
@@ -65,14 +67,14 @@ class CpuTarget:
 
     def native(self) -> tuple[int, ...]:
         """How the native call path launches here: with the emulator's own arguments."""
-        return 0, -1, 0, 0, 0, 0, 0, *emulator.launch_words(self.mode)
+        return 0, -1, 0, 0, 0, 0, 0, 0, *emulator.launch_words(self.mode)
 
     def run(self, work: Callable[[], None]) -> None:
         """Call ``work``; there is no context to make current."""
         work()
 
-    def load(self, rendered: Rendered, entry: str, declared: str) -> _OnCpu:
-        """The kernel, from memory, from the cache or freshly compiled."""
+    def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> _OnCpu:
+        """The kernel, from memory, from the cache or freshly compiled. Here it always starts after the one before."""
         found = self._loaded.get((rendered.text, entry))
         if found is None:
             with self._lock:
@@ -112,12 +114,17 @@ class GpuTarget:
         self.arch = driver.architecture(device)
         self.chip = chip_of(self.arch)
         self.context = driver.Context(device)
+        self.early = driver.can_start_early(self.arch)
         self.name = f"cuda:{device}"
         self._loaded: dict[tuple[str, str], driver.Function] = {}
         self._lock = threading.Lock()
 
-    def load(self, rendered: Rendered, entry: str, declared: str) -> driver.Function:
+    def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> driver.Function:
         """The kernel, from memory, from the cache or freshly compiled."""
+        found = self._found(rendered, entry, declared)
+        return driver.EarlyFunction(found) if follows and self.early else found
+
+    def _found(self, rendered: Rendered, entry: str, declared: str) -> driver.Function:
         found = self._loaded.get((rendered.text, entry))
         if found is None:
             with self._lock:
@@ -132,7 +139,7 @@ class GpuTarget:
 
     def native(self) -> tuple[int, ...]:
         """How the native call path launches here: the driver's functions, and the context they need."""
-        names = ("cuLaunchKernel", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
+        names = ("cuLaunchKernel", "cuLaunchKernelEx", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
         return 1, self.device, *map(driver.address, names), int(self.context.value or 0), 0, 0, 0, 0
 
     def run(self, work: Callable[[], None]) -> None:

@@ -287,7 +287,7 @@ def native_plan(module: Any, lesson: Lesson, gradient_of: Sequence[int] = ()) ->
         image, offsets = step.image()
         block = struct.unpack(f"={len(image) // 8}q", image[: len(image) // 8 * 8])
         loaded = cast(Launchable, step.loaded)
-        words += [loaded.address, loaded.shared, *step.grid, *step.block, len(step.dynamic)]
+        words += [loaded.address, loaded.early, loaded.shared, *step.grid, *step.block, len(step.dynamic)]
         for name, code in zip(step.dynamic, _codes(step.format), strict=True):
             words += [*slots[name], ord(code)]
         words += [len(block), *block, len(offsets), *offsets]

@@ -140,7 +140,7 @@ class _Recorder:
     def run(self, work: Callable[[], None]) -> None:
         raise NotImplementedError
 
-    def load(self, rendered: Rendered, entry: str, declared: str) -> _Loaded:
+    def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> _Loaded:
         made = _Loaded(rendered, entry, declared)
         self.loaded[id(made)] = made
         return made

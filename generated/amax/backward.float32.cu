@@ -10,6 +10,7 @@ void amax_backward_f32_ties_top(const float* __restrict__ input_ptr,   // [D0, D
                                 const float* __restrict__ top_ptr,     // []
                                 float* __restrict__ ties_top_partial,  // [splits, m]
                                 int n) {
+  fg::let_next_kernel_start();
   const float top = fg::load(top_ptr);
   float ties_top = 0;
 
@@ -34,9 +35,11 @@ void amax_backward_f32_ties_top(const float* __restrict__ input_ptr,   // [D0, D
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void amax_backward_f32_ties_top_finish(const float* __restrict__ ties_top_partial,  // [splits, m]
-                                       float* __restrict__ ties_top_ptr,            // []
+void amax_backward_f32_ties_top_finish(const float* ties_top_partial,     // [splits, m]
+                                       float* __restrict__ ties_top_ptr,  // []
                                        int m, int splits) {
+  fg::let_next_kernel_start();
+  fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   float ties_top = 0;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
@@ -52,12 +55,13 @@ void amax_backward_f32_ties_top_finish(const float* __restrict__ ties_top_partia
 //   d_input = where(same_input_top, d_out / ties_top, 0)
 // elementwise: 4 elements a thread; d_out, top, ties_top the same for all
 extern "C" __global__ __launch_bounds__(256)
-void amax_backward_f32_d_input(const float* __restrict__ input_ptr,     // [D0, D1]
-                               const float* __restrict__ d_out_ptr,     // []
-                               const float* __restrict__ top_ptr,       // []
-                               const float* __restrict__ ties_top_ptr,  // []
-                               float* __restrict__ d_input_ptr,         // [D0, D1]
+void amax_backward_f32_d_input(const float* __restrict__ input_ptr,  // [D0, D1]
+                               const float* __restrict__ d_out_ptr,  // []
+                               const float* __restrict__ top_ptr,    // []
+                               const float* ties_top_ptr,            // []
+                               float* __restrict__ d_input_ptr,      // [D0, D1]
                                int n) {
+  fg::wait_for_previous_kernel();
   // Locate: each thread owns 4 consecutive elements.
   const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;

@@ -10,6 +10,7 @@ void amin_backward_f32_ties_bottom(const float* __restrict__ input_ptr,      // 
                                    const float* __restrict__ bottom_ptr,     // []
                                    float* __restrict__ ties_bottom_partial,  // [splits, m]
                                    int n) {
+  fg::let_next_kernel_start();
   const float bottom = fg::load(bottom_ptr);
   float ties_bottom = 0;
 
@@ -34,9 +35,11 @@ void amin_backward_f32_ties_bottom(const float* __restrict__ input_ptr,      // 
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void amin_backward_f32_ties_bottom_finish(const float* __restrict__ ties_bottom_partial,  // [splits, m]
-                                          float* __restrict__ ties_bottom_ptr,            // []
+void amin_backward_f32_ties_bottom_finish(const float* ties_bottom_partial,     // [splits, m]
+                                          float* __restrict__ ties_bottom_ptr,  // []
                                           int m, int splits) {
+  fg::let_next_kernel_start();
+  fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   float ties_bottom = 0;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
@@ -52,12 +55,13 @@ void amin_backward_f32_ties_bottom_finish(const float* __restrict__ ties_bottom_
 //   d_input = where(same_input_bottom, d_out / ties_bottom, 0)
 // elementwise: 4 elements a thread; d_out, bottom, ties_bottom the same for all
 extern "C" __global__ __launch_bounds__(256)
-void amin_backward_f32_d_input(const float* __restrict__ input_ptr,        // [D0, D1]
-                               const float* __restrict__ d_out_ptr,        // []
-                               const float* __restrict__ bottom_ptr,       // []
-                               const float* __restrict__ ties_bottom_ptr,  // []
-                               float* __restrict__ d_input_ptr,            // [D0, D1]
+void amin_backward_f32_d_input(const float* __restrict__ input_ptr,   // [D0, D1]
+                               const float* __restrict__ d_out_ptr,   // []
+                               const float* __restrict__ bottom_ptr,  // []
+                               const float* ties_bottom_ptr,          // []
+                               float* __restrict__ d_input_ptr,       // [D0, D1]
                                int n) {
+  fg::wait_for_previous_kernel();
   // Locate: each thread owns 4 consecutive elements.
   const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;

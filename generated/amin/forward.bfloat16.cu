@@ -9,6 +9,7 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void amin_forward_bf16(const bf16* __restrict__ input_ptr,               // [D0, D1]
                        fg::Minimum<float>* __restrict__ bottom_partial,  // [splits, m]
                        int n) {
+  fg::let_next_kernel_start();
   fg::Minimum<float> bottom_state;
 
   // The blocks take turns; each thread owns 8 consecutive elements at a time.
@@ -31,9 +32,10 @@ void amin_forward_bf16(const bf16* __restrict__ input_ptr,               // [D0,
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void amin_forward_bf16_finish(const fg::Minimum<float>* __restrict__ bottom_partial,  // [splits, m]
-                              bf16* __restrict__ out_ptr,                             // []
+void amin_forward_bf16_finish(const fg::Minimum<float>* bottom_partial,  // [splits, m]
+                              bf16* __restrict__ out_ptr,                // []
                               int m, int splits) {
+  fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   fg::Minimum<float> bottom_state;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {

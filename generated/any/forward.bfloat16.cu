@@ -9,6 +9,7 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void any_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
                       int64_t* __restrict__ total_partial,  // [splits, m]
                       int n) {
+  fg::let_next_kernel_start();
   int64_t total = 0;
 
   // The blocks take turns; each thread owns 8 consecutive elements at a time.
@@ -31,9 +32,10 @@ void any_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void any_forward_bf16_finish(const int64_t* __restrict__ total_partial,  // [splits, m]
-                             bool* __restrict__ out_ptr,                 // []
+void any_forward_bf16_finish(const int64_t* total_partial,  // [splits, m]
+                             bool* __restrict__ out_ptr,    // []
                              int m, int splits) {
+  fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   int64_t total = 0;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {

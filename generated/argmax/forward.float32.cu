@@ -8,6 +8,7 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void argmax_forward_f32_top(const float* __restrict__ input_ptr,           // [D0, D1]
                             fg::Maximum<float>* __restrict__ top_partial,  // [splits, m]
                             int n) {
+  fg::let_next_kernel_start();
   fg::Maximum<float> top_state;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
@@ -30,9 +31,11 @@ void argmax_forward_f32_top(const float* __restrict__ input_ptr,           // [D
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void argmax_forward_f32_top_finish(const fg::Maximum<float>* __restrict__ top_partial,  // [splits, m]
-                                   float* __restrict__ top_ptr,                         // []
+void argmax_forward_f32_top_finish(const fg::Maximum<float>* top_partial,  // [splits, m]
+                                   float* __restrict__ top_ptr,            // []
                                    int m, int splits) {
+  fg::let_next_kernel_start();
+  fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   fg::Maximum<float> top_state;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
@@ -51,9 +54,11 @@ void argmax_forward_f32_top_finish(const fg::Maximum<float>* __restrict__ top_pa
 // whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void argmax_forward_f32_out(const float* __restrict__ input_ptr,                // [D0, D1]
-                            const float* __restrict__ top_ptr,                  // []
+                            const float* top_ptr,                               // []
                             fg::Minimum<int64_t>* __restrict__ bottom_partial,  // [splits, m]
                             int64_t D0, int64_t D1, int n, fg::Divisor n1) {
+  fg::let_next_kernel_start();
+  fg::wait_for_previous_kernel();
   const float top = fg::load(top_ptr);
   fg::Minimum<int64_t> bottom_state;
 
@@ -83,9 +88,10 @@ void argmax_forward_f32_out(const float* __restrict__ input_ptr,                
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void argmax_forward_f32_out_finish(const fg::Minimum<int64_t>* __restrict__ bottom_partial,  // [splits, m]
-                                   int64_t* __restrict__ out_ptr,                            // []
+void argmax_forward_f32_out_finish(const fg::Minimum<int64_t>* bottom_partial,  // [splits, m]
+                                   int64_t* __restrict__ out_ptr,               // []
                                    int64_t D0, int64_t D1, int m, int splits) {
+  fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   fg::Minimum<int64_t> bottom_state;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {

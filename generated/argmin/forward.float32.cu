@@ -8,6 +8,7 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void argmin_forward_f32_bottom(const float* __restrict__ input_ptr,              // [D0, D1]
                                fg::Minimum<float>* __restrict__ bottom_partial,  // [splits, m]
                                int n) {
+  fg::let_next_kernel_start();
   fg::Minimum<float> bottom_state;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
@@ -30,9 +31,11 @@ void argmin_forward_f32_bottom(const float* __restrict__ input_ptr,             
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void argmin_forward_f32_bottom_finish(const fg::Minimum<float>* __restrict__ bottom_partial,  // [splits, m]
-                                      float* __restrict__ bottom_ptr,                         // []
+void argmin_forward_f32_bottom_finish(const fg::Minimum<float>* bottom_partial,  // [splits, m]
+                                      float* __restrict__ bottom_ptr,            // []
                                       int m, int splits) {
+  fg::let_next_kernel_start();
+  fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   fg::Minimum<float> bottom_state;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
@@ -51,9 +54,11 @@ void argmin_forward_f32_bottom_finish(const fg::Minimum<float>* __restrict__ bot
 // whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void argmin_forward_f32_out(const float* __restrict__ input_ptr,                  // [D0, D1]
-                            const float* __restrict__ bottom_ptr,                 // []
+                            const float* bottom_ptr,                              // []
                             fg::Minimum<int64_t>* __restrict__ bottom_2_partial,  // [splits, m]
                             int64_t D0, int64_t D1, int n, fg::Divisor n1) {
+  fg::let_next_kernel_start();
+  fg::wait_for_previous_kernel();
   const float bottom = fg::load(bottom_ptr);
   fg::Minimum<int64_t> bottom_2_state;
 
@@ -83,9 +88,10 @@ void argmin_forward_f32_out(const float* __restrict__ input_ptr,                
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void argmin_forward_f32_out_finish(const fg::Minimum<int64_t>* __restrict__ bottom_2_partial,  // [splits, m]
-                                   int64_t* __restrict__ out_ptr,                              // []
+void argmin_forward_f32_out_finish(const fg::Minimum<int64_t>* bottom_2_partial,  // [splits, m]
+                                   int64_t* __restrict__ out_ptr,                 // []
                                    int64_t D0, int64_t D1, int m, int splits) {
+  fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   fg::Minimum<int64_t> bottom_2_state;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {

@@ -16,6 +16,7 @@ void binary_cross_entropy_forward_bf16(const bf16* __restrict__ input_ptr,   // 
                                        const bf16* __restrict__ target_ptr,  // [D0, D1]
                                        float* __restrict__ total_partial,    // [splits, m]
                                        int64_t D0, int64_t D1, int n) {
+  fg::let_next_kernel_start();
   float total = 0;
 
   // The blocks take turns; each thread owns 8 consecutive elements at a time.
@@ -42,9 +43,10 @@ void binary_cross_entropy_forward_bf16(const bf16* __restrict__ input_ptr,   // 
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void binary_cross_entropy_forward_bf16_finish(const float* __restrict__ total_partial,  // [splits, m]
-                                              bf16* __restrict__ out_ptr,               // []
+void binary_cross_entropy_forward_bf16_finish(const float* total_partial,  // [splits, m]
+                                              bf16* __restrict__ out_ptr,  // []
                                               int64_t D0, int64_t D1, int m, int splits) {
+  fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   float total = 0;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {

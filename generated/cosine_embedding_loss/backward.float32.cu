@@ -37,6 +37,7 @@ void cosine_embedding_loss_backward_f32_d_input1_and_1_more(const float* __restr
                                                             float* __restrict__ d_input1_ptr,       // [D0, D1]
                                                             float* __restrict__ d_input2_ptr,       // [D0, D1]
                                                             float margin, int64_t D0, int n, fg::Divisor n1) {
+  fg::let_next_kernel_start();
   // Locate: each thread owns 4 consecutive elements.
   const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
@@ -91,6 +92,7 @@ void cosine_embedding_loss_backward_f32_d_input1_and_1_more(const float* __restr
 extern "C" __global__ __launch_bounds__(256)
 void cosine_embedding_loss_backward_f32_d_target(float* __restrict__ d_target_ptr,  // [D0]
                                                  int n) {
+  fg::wait_for_previous_kernel();
   // Locate: each thread owns 4 consecutive elements.
   const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;

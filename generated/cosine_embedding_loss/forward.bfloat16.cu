@@ -14,6 +14,7 @@ void cosine_embedding_loss_forward_bf16_total_and_2_more(const bf16* __restrict_
                                                          float* __restrict__ total_2_ptr,      // [D0]
                                                          float* __restrict__ total_3_ptr,      // [D0]
                                                          int m, int n, int input1_stride0, int input2_stride0) {
+  fg::let_next_kernel_start();
   // A block owns one result and its n elements.
   const int result = blockIdx.x;
   const int j0 = result;
@@ -56,12 +57,13 @@ void cosine_embedding_loss_forward_bf16_total_and_2_more(const bf16* __restrict_
 //   out = total_4 / float32(D0)
 // whole: one pass adds up everything
 extern "C" __global__ __launch_bounds__(256, 4)
-void cosine_embedding_loss_forward_bf16_out(const bf16* __restrict__ target_ptr,    // [D0]
-                                            const float* __restrict__ total_ptr,    // [D0]
-                                            const float* __restrict__ total_2_ptr,  // [D0]
-                                            const float* __restrict__ total_3_ptr,  // [D0]
-                                            bf16* __restrict__ out_ptr,             // []
+void cosine_embedding_loss_forward_bf16_out(const bf16* __restrict__ target_ptr,  // [D0]
+                                            const float* total_ptr,               // [D0]
+                                            const float* total_2_ptr,             // [D0]
+                                            const float* total_3_ptr,             // [D0]
+                                            bf16* __restrict__ out_ptr,           // []
                                             float margin, int64_t D0, int n) {
+  fg::wait_for_previous_kernel();
   float total_4 = 0;
 
   // The blocks take turns; each thread owns 8 consecutive elements at a time.

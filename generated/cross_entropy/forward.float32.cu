@@ -14,6 +14,7 @@ void cross_entropy_forward_f32_top_and_2_more(const float* __restrict__ input_pt
                                               float* __restrict__ sum_exp_ptr,         // [D0]
                                               float* __restrict__ picked_ptr,          // [D0]
                                               int m, int n, int input_stride0) {
+  fg::let_next_kernel_start();
   const int thread = threadIdx.x;
   const int row = int(blockIdx.x);
   using input_element = fg::Raw<float, 4>;
@@ -75,11 +76,12 @@ void cross_entropy_forward_f32_top_and_2_more(const float* __restrict__ input_pt
 // whole: one pass adds up everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void cross_entropy_forward_f32_out(const int64_t* __restrict__ target_ptr,  // [D0]
-                                   const float* __restrict__ top_ptr,       // [D0]
-                                   const float* __restrict__ sum_exp_ptr,   // [D0]
-                                   const float* __restrict__ picked_ptr,    // [D0]
+                                   const float* top_ptr,                    // [D0]
+                                   const float* sum_exp_ptr,                // [D0]
+                                   const float* picked_ptr,                 // [D0]
                                    float* __restrict__ out_ptr,             // []
                                    int64_t ignore_index, int64_t D1, int n) {
+  fg::wait_for_previous_kernel();
   float total = 0;
   int64_t total_2 = 0;
 

@@ -27,6 +27,7 @@ void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,      /
                                      int weight_stride1, int d_out_stride0, int d_out_stride1, int d_out_stride2,
                                      int total_stride0, int deviation_stride0, int d_input_stride0,
                                      int d_input_stride1, int d_input_stride2) {
+  fg::let_next_kernel_start();
   // 4 blocks of 224 threads share a row.
   fg::Link<4> link;
   const int begin = int(fg::cluster_rank()) * 1792;
@@ -129,6 +130,7 @@ void group_norm_backward_f32_d_weight_and_1_more(const float* __restrict__ input
                                                  int input_stride1, int input_stride2, int d_out_stride0,
                                                  int d_out_stride1, int d_out_stride2, int total_stride2,
                                                  int deviation_stride2, int d_weight_stride0, int d_bias_stride0) {
+  fg::wait_for_previous_kernel();
   // A block owns one result and its n elements.
   const int result = blockIdx.x;
   int rest = result;

@@ -32,6 +32,7 @@ void group_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
                                            int d_out_stride0, int d_out_stride1, int d_out_stride2,
                                            int total_stride0, int deviation_stride0, int d_input_stride0,
                                            int d_input_stride1, int d_input_stride2) {
+  fg::let_next_kernel_start();
   // 2 blocks of 224 threads share a row.
   fg::Link<2> link;
   const int begin = int(fg::cluster_rank()) * 3584;
@@ -147,6 +148,7 @@ void group_norm_relu_backward_bf16_d_weight_and_1_more(const bf16* __restrict__ 
                                                        int bias_stride0, int d_out_stride0, int d_out_stride1,
                                                        int d_out_stride2, int total_stride2, int deviation_stride2,
                                                        int d_weight_stride0, int d_bias_stride0) {
+  fg::wait_for_previous_kernel();
   // A block owns one result and its n elements.
   const int result = blockIdx.x;
   int rest = result;

@@ -19,6 +19,7 @@ void lerp_backward_bf16_d_end(const bf16* __restrict__ input_ptr,             //
                               int m, int n, fg::Divisor n2, fg::Divisor n3, int end_stride0, int end_stride1,
                               int end_stride2, int weight_stride1, int d_out_stride0, int d_out_stride1,
                               int d_out_stride2, int d_end_stride0, int d_end_stride1, int d_end_stride2) {
+  fg::let_next_kernel_start();
   // 256 threads take 4096 elements of a row.
   const int begin = int(blockIdx.y) * 4096;
   const int thread = threadIdx.x;
@@ -140,9 +141,11 @@ void lerp_backward_bf16_d_end(const bf16* __restrict__ input_ptr,             //
 //   d_input = sum_d_input
 // column: 16 neighbouring results a block, summed over PIECES
 extern "C" __global__ __launch_bounds__(256, 4)
-void lerp_backward_bf16_d_input(const float* __restrict__ sum_d_input_by_piece_ptr,  // [PIECES, D0]
-                                bf16* __restrict__ d_input_ptr,                      // [D0, 1, 1, 1]
+void lerp_backward_bf16_d_input(const float* sum_d_input_by_piece_ptr,  // [PIECES, D0]
+                                bf16* __restrict__ d_input_ptr,         // [D0, 1, 1, 1]
                                 int m, int n, int sum_d_input_by_piece_stride1) {
+  fg::let_next_kernel_start();
+  fg::wait_for_previous_kernel();
   // A block owns 16 neighbouring results; its 32 rows of threads share the elements.
   const int result = int(blockIdx.x) * 16 + 2 * threadIdx.x;
   const bool inside = result < m;
@@ -178,11 +181,13 @@ void lerp_backward_bf16_d_input(const float* __restrict__ sum_d_input_by_piece_p
 // column: 128 neighbouring results a block, summed over D2, GROUPS; cut into pieces that a second kernel adds up in
 //     order
 extern "C" __global__ __launch_bounds__(256, 4)
-void lerp_backward_bf16_d_weight(const float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1, D2, D3]
-                                 float* __restrict__ sum_d_weight_partial,             // [splits, m]
+void lerp_backward_bf16_d_weight(const float* sum_d_weight_by_group_ptr,    // [GROUPS, D1, D2, D3]
+                                 float* __restrict__ sum_d_weight_partial,  // [splits, m]
                                  int m, int n, fg::Divisor n1, fg::Divisor n3, int chunk,
                                  int sum_d_weight_by_group_stride0, int sum_d_weight_by_group_stride2,
                                  int sum_d_weight_by_group_stride3) {
+  fg::let_next_kernel_start();
+  fg::wait_for_previous_kernel();
   // A block owns 128 neighbouring results; its 8 rows of threads share the elements of one piece.
   const int result = int(blockIdx.x) * 128 + 4 * threadIdx.x;
   const bool inside = result < m;
@@ -218,9 +223,10 @@ void lerp_backward_bf16_d_weight(const float* __restrict__ sum_d_weight_by_group
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void lerp_backward_bf16_d_weight_finish(const float* __restrict__ sum_d_weight_partial,  // [splits, m]
-                                        bf16* __restrict__ d_weight_ptr,                 // [D1, 1, D3]
+void lerp_backward_bf16_d_weight_finish(const float* sum_d_weight_partial,  // [splits, m]
+                                        bf16* __restrict__ d_weight_ptr,    // [D1, 1, D3]
                                         int m, int splits, fg::Divisor n1, int d_weight_stride0) {
+  fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   int rest = result;
   const int j1 = fg::take(rest, n1);

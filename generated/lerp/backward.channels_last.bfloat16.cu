@@ -19,6 +19,7 @@ void lerp_backward_bf16(const bf16* __restrict__ input_ptr,        // [D0, D1, D
                         float* __restrict__ sum_d_weight_partial,  // [splits, m]
                         int m, int n, int chunk, int input_stride1, int end_stride1, int d_out_stride1,
                         int d_input_stride1, int d_end_stride1) {
+  fg::let_next_kernel_start();
   // A block owns 64 neighbouring results; its 32 rows of threads share the elements of one piece.
   const int result = int(blockIdx.x) * 64 + 8 * threadIdx.x;
   const bool inside = result < m;
@@ -61,9 +62,10 @@ void lerp_backward_bf16(const bf16* __restrict__ input_ptr,        // [D0, D1, D
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void lerp_backward_bf16_finish(const float* __restrict__ sum_d_weight_partial,  // [splits, m]
-                               bf16* __restrict__ d_weight_ptr,                 // [D1, 1, 1]
+void lerp_backward_bf16_finish(const float* sum_d_weight_partial,  // [splits, m]
+                               bf16* __restrict__ d_weight_ptr,    // [D1, 1, 1]
                                int m, int splits) {
+  fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   const int j0 = result;
   float sum_d_weight = 0;

@@ -10,6 +10,7 @@ void multilabel_soft_margin_loss_forward_f32_total(const float* __restrict__ inp
                                                    const float* __restrict__ target_ptr,  // [D0, D1]
                                                    float* __restrict__ total_ptr,         // [D0]
                                                    int m, int n, int input_stride0, int target_stride0) {
+  fg::let_next_kernel_start();
   // A block owns one result and its n elements.
   const int result = blockIdx.x;
   const int j0 = result;
@@ -39,9 +40,10 @@ void multilabel_soft_margin_loss_forward_f32_total(const float* __restrict__ inp
 //   out = total_2 / float32(D0)
 // whole: one pass adds up everything
 extern "C" __global__ __launch_bounds__(256, 4)
-void multilabel_soft_margin_loss_forward_f32_out(const float* __restrict__ total_ptr,  // [D0]
-                                                 float* __restrict__ out_ptr,          // []
+void multilabel_soft_margin_loss_forward_f32_out(const float* total_ptr,       // [D0]
+                                                 float* __restrict__ out_ptr,  // []
                                                  int64_t D0, int64_t D1, int n) {
+  fg::wait_for_previous_kernel();
   float total_2 = 0;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.

@@ -12,6 +12,7 @@ void prod_backward_f32_zeros_total_and_1_more(const float* __restrict__ input_pt
                                               float* __restrict__ zeros_total_partial,              // [splits, m]
                                               fg::Product<float>* __restrict__ rest_total_partial,  // [splits, m]
                                               int n) {
+  fg::let_next_kernel_start();
   float zeros_total = 0;
   fg::Product<float> rest_total_state;
 
@@ -40,12 +41,13 @@ void prod_backward_f32_zeros_total_and_1_more(const float* __restrict__ input_pt
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void prod_backward_f32_zeros_total_and_1_more_finish(
-    const float* __restrict__ zeros_total_partial,              // [splits, m]
-    const fg::Product<float>* __restrict__ rest_total_partial,  // [splits, m]
-    float* __restrict__ zeros_total_ptr,                        // []
-    float* __restrict__ rest_total_ptr,                         // []
-    int m, int splits) {
+void prod_backward_f32_zeros_total_and_1_more_finish(const float* zeros_total_partial,              // [splits, m]
+                                                     const fg::Product<float>* rest_total_partial,  // [splits, m]
+                                                     float* __restrict__ zeros_total_ptr,           // []
+                                                     float* __restrict__ rest_total_ptr,            // []
+                                                     int m, int splits) {
+  fg::let_next_kernel_start();
+  fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   float zeros_total = 0;
   fg::Product<float> rest_total_state;
@@ -68,13 +70,14 @@ void prod_backward_f32_zeros_total_and_1_more_finish(
 //   d_input = d_out * where(same_input, chosen_rest_total, total / chosen_input)
 // elementwise: 4 elements a thread; d_out, total, zeros_total, rest_total the same for all
 extern "C" __global__ __launch_bounds__(256)
-void prod_backward_f32_d_input(const float* __restrict__ input_ptr,        // [D0, D1]
-                               const float* __restrict__ d_out_ptr,        // []
-                               const float* __restrict__ total_ptr,        // []
-                               const float* __restrict__ zeros_total_ptr,  // []
-                               const float* __restrict__ rest_total_ptr,   // []
-                               float* __restrict__ d_input_ptr,            // [D0, D1]
+void prod_backward_f32_d_input(const float* __restrict__ input_ptr,  // [D0, D1]
+                               const float* __restrict__ d_out_ptr,  // []
+                               const float* __restrict__ total_ptr,  // []
+                               const float* zeros_total_ptr,         // []
+                               const float* rest_total_ptr,          // []
+                               float* __restrict__ d_input_ptr,      // [D0, D1]
                                int n) {
+  fg::wait_for_previous_kernel();
   // Locate: each thread owns 4 consecutive elements.
   const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;

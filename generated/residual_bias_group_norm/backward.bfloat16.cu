@@ -36,6 +36,7 @@ void residual_bias_group_norm_backward_bf16_d_input_and_3_more(
     int total_stride0, int deviation_stride0, int d_input_stride0, int d_input_stride1, int d_input_stride2,
     int d_residual_stride0, int d_residual_stride1, int d_residual_stride2, int sum_deviation_stride0,
     int sum_total_stride0) {
+  fg::let_next_kernel_start();
   // 2 blocks of 224 threads share a row.
   fg::Link<2> link;
   const int begin = int(fg::cluster_rank()) * 3584;
@@ -153,22 +154,23 @@ void residual_bias_group_norm_backward_bf16_d_input_and_3_more(
 // row: a block sums over D0, D3, D4, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void residual_bias_group_norm_backward_bf16_d_bias_and_1_more(
-    const bf16* __restrict__ input_ptr,           // [D0, D1, D2, D3, D4]
-    const bf16* __restrict__ bias_ptr,            // [D1, D2]
-    const bf16* __restrict__ residual_ptr,        // [D0, D1, D2, D3, D4]
-    const bf16* __restrict__ weight_ptr,          // [D1, D2]
-    const bf16* __restrict__ d_out_ptr,           // [D0, D1, D2, D3, D4]
-    const float* __restrict__ total_ptr,          // [D0, D1]
-    const float* __restrict__ deviation_ptr,      // [D0, D1]
-    const float* __restrict__ sum_deviation_ptr,  // [D0, D1]
-    const float* __restrict__ sum_total_ptr,      // [D0, D1]
-    bf16* __restrict__ d_bias_ptr,                // [D1, D2]
-    bf16* __restrict__ d_weight_ptr,              // [D1, D2]
+    const bf16* __restrict__ input_ptr,       // [D0, D1, D2, D3, D4]
+    const bf16* __restrict__ bias_ptr,        // [D1, D2]
+    const bf16* __restrict__ residual_ptr,    // [D0, D1, D2, D3, D4]
+    const bf16* __restrict__ weight_ptr,      // [D1, D2]
+    const bf16* __restrict__ d_out_ptr,       // [D0, D1, D2, D3, D4]
+    const float* __restrict__ total_ptr,      // [D0, D1]
+    const float* __restrict__ deviation_ptr,  // [D0, D1]
+    const float* sum_deviation_ptr,           // [D0, D1]
+    const float* sum_total_ptr,               // [D0, D1]
+    bf16* __restrict__ d_bias_ptr,            // [D1, D2]
+    bf16* __restrict__ d_weight_ptr,          // [D1, D2]
     float eps, int64_t D2, int64_t D3, int64_t D4, int m, int n, fg::Divisor n1, fg::Divisor n3, int input_stride0,
     int input_stride1, int input_stride2, int bias_stride0, int residual_stride0, int residual_stride1,
     int residual_stride2, int weight_stride0, int d_out_stride0, int d_out_stride1, int d_out_stride2,
     int total_stride2, int deviation_stride2, int sum_deviation_stride2, int sum_total_stride2, int d_bias_stride0,
     int d_weight_stride0) {
+  fg::wait_for_previous_kernel();
   // A block owns one result and its n elements.
   const int result = blockIdx.x;
   int rest = result;

@@ -21,6 +21,7 @@ void residual_bias_hardsigmoid_backward_f32_d_input_and_1_more(
     float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
     int m, int n, int input_stride0, int residual_stride0, int d_out_stride0, int d_input_stride0,
     int d_residual_stride0) {
+  fg::let_next_kernel_start();
   // 256 threads take 3072 elements of a row.
   const int begin = int(blockIdx.y) * 3072;
   fg::Vec<float, 4> sum_d_bias_v[3] = {};
@@ -91,9 +92,10 @@ void residual_bias_hardsigmoid_backward_f32_d_input_and_1_more(
 //   d_bias = sum_d_bias
 // column: 32 neighbouring results a block, summed over GROUPS
 extern "C" __global__ __launch_bounds__(1024)
-void residual_bias_hardsigmoid_backward_f32_d_bias(const float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
-                                                   float* __restrict__ d_bias_ptr,                     // [D1]
+void residual_bias_hardsigmoid_backward_f32_d_bias(const float* sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+                                                   float* __restrict__ d_bias_ptr,        // [D1]
                                                    int m, int n, int sum_d_bias_by_group_stride1) {
+  fg::wait_for_previous_kernel();
   // A block owns 32 neighbouring results; its 32 rows of threads share the elements.
   const int result = int(blockIdx.x) * 32 + threadIdx.x;
   const bool inside = result < m;

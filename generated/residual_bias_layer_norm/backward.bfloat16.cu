@@ -34,6 +34,7 @@ void residual_bias_layer_norm_backward_bf16_d_input_and_1_more(
     float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
     float eps, int64_t D1, int m, int n, int input_stride0, int residual_stride0, int d_out_stride0,
     int d_input_stride0, int d_residual_stride0) {
+  fg::let_next_kernel_start();
   const int thread = threadIdx.x;
   fg::Vec<float, 8> sum_d_bias_v[2] = {};
   fg::Vec<float, 8> sum_d_weight_v[2] = {};
@@ -173,12 +174,13 @@ void residual_bias_layer_norm_backward_bf16_d_input_and_1_more(
 //   d_weight = sum_d_weight
 // column: 32 neighbouring results a block, summed over GROUPS
 extern "C" __global__ __launch_bounds__(1024)
-void residual_bias_layer_norm_backward_bf16_d_bias_and_1_more(
-    const float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
-    const float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
-    bf16* __restrict__ d_bias_ptr,                        // [D1]
-    bf16* __restrict__ d_weight_ptr,                      // [D1]
-    int m, int n, int sum_d_bias_by_group_stride1, int sum_d_weight_by_group_stride1) {
+void residual_bias_layer_norm_backward_bf16_d_bias_and_1_more(const float* sum_d_bias_by_group_ptr,    // [GROUPS, D1]
+                                                              const float* sum_d_weight_by_group_ptr,  // [GROUPS, D1]
+                                                              bf16* __restrict__ d_bias_ptr,           // [D1]
+                                                              bf16* __restrict__ d_weight_ptr,         // [D1]
+                                                              int m, int n, int sum_d_bias_by_group_stride1,
+                                                              int sum_d_weight_by_group_stride1) {
+  fg::wait_for_previous_kernel();
   // A block owns 32 neighbouring results; its 32 rows of threads share the elements.
   const int result = int(blockIdx.x) * 32 + threadIdx.x;
   const bool inside = result < m;

@@ -33,6 +33,7 @@ void rms_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,    
                                         float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
                                         int64_t D1, int m, int n, int input_stride0, int d_out_stride0,
                                         int d_input_stride0) {
+  fg::let_next_kernel_start();
   const int thread = threadIdx.x;
   fg::Vec<float, 4> sum_d_weight_v[4] = {};
   // All rows have these in common.
@@ -156,9 +157,10 @@ void rms_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,    
 //   d_weight = sum_d_weight
 // column: 32 neighbouring results a block, summed over GROUPS
 extern "C" __global__ __launch_bounds__(1024)
-void rms_norm_silu_backward_f32_d_weight(const float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
-                                         float* __restrict__ d_weight_ptr,                     // [D1]
+void rms_norm_silu_backward_f32_d_weight(const float* sum_d_weight_by_group_ptr,  // [GROUPS, D1]
+                                         float* __restrict__ d_weight_ptr,        // [D1]
                                          int m, int n, int sum_d_weight_by_group_stride1) {
+  fg::wait_for_previous_kernel();
   // A block owns 32 neighbouring results; its 32 rows of threads share the elements.
   const int result = int(blockIdx.x) * 32 + threadIdx.x;
   const bool inside = result < m;

@@ -16,6 +16,7 @@ void triplet_margin_loss_forward_bf16_total_and_1_more(const bf16* __restrict__ 
                                                        float* __restrict__ total_2_ptr,        // [D0]
                                                        float eps, int m, int n, int anchor_stride0,
                                                        int positive_stride0, int negative_stride0) {
+  fg::let_next_kernel_start();
   // A block owns one result and its n elements.
   const int result = blockIdx.x;
   const int j0 = result;
@@ -58,10 +59,11 @@ void triplet_margin_loss_forward_bf16_total_and_1_more(const bf16* __restrict__ 
 //   out = total_3 / float32(D0)
 // whole: one pass adds up everything
 extern "C" __global__ __launch_bounds__(256, 4)
-void triplet_margin_loss_forward_bf16_out(const float* __restrict__ total_ptr,    // [D0]
-                                          const float* __restrict__ total_2_ptr,  // [D0]
-                                          bf16* __restrict__ out_ptr,             // []
+void triplet_margin_loss_forward_bf16_out(const float* total_ptr,      // [D0]
+                                          const float* total_2_ptr,    // [D0]
+                                          bf16* __restrict__ out_ptr,  // []
                                           float margin, int64_t D0, int n) {
+  fg::wait_for_previous_kernel();
   float total_3 = 0;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.

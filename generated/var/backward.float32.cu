@@ -8,6 +8,7 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void var_backward_f32_sum_of_deviation(const float* __restrict__ input_ptr,           // [D0, D1]
                                        float* __restrict__ sum_of_deviation_partial,  // [splits, m]
                                        int n) {
+  fg::let_next_kernel_start();
   float sum_of_deviation = 0;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
@@ -30,9 +31,11 @@ void var_backward_f32_sum_of_deviation(const float* __restrict__ input_ptr,     
 
 // The pieces of each result, added in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
-void var_backward_f32_sum_of_deviation_finish(const float* __restrict__ sum_of_deviation_partial,  // [splits, m]
-                                              float* __restrict__ sum_of_deviation_ptr,            // []
+void var_backward_f32_sum_of_deviation_finish(const float* sum_of_deviation_partial,     // [splits, m]
+                                              float* __restrict__ sum_of_deviation_ptr,  // []
                                               int m, int splits) {
+  fg::let_next_kernel_start();
+  fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   float sum_of_deviation = 0;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
@@ -50,11 +53,12 @@ void var_backward_f32_sum_of_deviation_finish(const float* __restrict__ sum_of_d
 //   d_input = prod * (input - sum_of_deviation / value)
 // elementwise: 4 elements a thread; d_out, sum_of_deviation the same for all
 extern "C" __global__ __launch_bounds__(256)
-void var_backward_f32_d_input(const float* __restrict__ input_ptr,             // [D0, D1]
-                              const float* __restrict__ d_out_ptr,             // []
-                              const float* __restrict__ sum_of_deviation_ptr,  // []
-                              float* __restrict__ d_input_ptr,                 // [D0, D1]
+void var_backward_f32_d_input(const float* __restrict__ input_ptr,  // [D0, D1]
+                              const float* __restrict__ d_out_ptr,  // []
+                              const float* sum_of_deviation_ptr,    // []
+                              float* __restrict__ d_input_ptr,      // [D0, D1]
                               int64_t D0, int64_t D1, int n) {
+  fg::wait_for_previous_kernel();
   // Locate: each thread owns 4 consecutive elements.
   const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
