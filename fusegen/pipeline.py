@@ -27,7 +27,7 @@ from fusegen.fuse.rows_schedule import Chip, schedule_rows
 from fusegen.fuse.schedule import Buffer, Launch, Schedule, schedule
 from fusegen.generate.render import Rendered, render
 from fusegen.launch.memo import is_memorable, remember
-from fusegen.launch.program import Program, Target, Workspace, make_steps
+from fusegen.launch.program import Program, Step, Target, Workspace, make_steps
 
 HOPPER = Chip()
 
@@ -186,7 +186,8 @@ def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip
 def build(op: Op, layout: Layout, target: Target) -> Program:
     """The loaded program of ``op`` for one layout on one target."""
     whole = plan_whole(op, layout, target.chip)
-    steps, workspaces = [], list(whole.workspaces)
+    steps: list[Step] = []
+    workspaces = list(whole.workspaces)
     for item in whole.kernels:
         made, needed = make_steps(item.kernel, item.schedule, item.launch, item.rendered, target, bool(steps))
         steps += made

@@ -176,9 +176,9 @@ def test_the_text_that_is_shown_is_the_text_that_runs(case: str, monkeypatch: py
     ran: dict[str, list[str]] = {}
     load = CpuTarget.load
 
-    def record(self: CpuTarget, rendered: Any, entry: str, declared: str) -> Any:
+    def record(self: CpuTarget, rendered: Any, *rest: Any) -> Any:
         ran.setdefault(label, []).append(rendered.text)
-        return load(self, rendered, entry, declared)
+        return load(self, rendered, *rest)
 
     monkeypatch.setattr(CpuTarget, "load", record)
     label = "forward"

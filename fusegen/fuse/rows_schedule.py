@@ -82,6 +82,11 @@ class Chip:
     cluster: int = 16
     shared: int = 227 * 1024
 
+    @property
+    def starts_early(self) -> bool:
+        """Whether a kernel may start while the one before it drains: possible since there are clusters."""
+        return self.cluster > 1
+
 
 @dataclass(frozen=True)
 class _Shape:

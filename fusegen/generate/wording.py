@@ -89,6 +89,11 @@ def explain(kernel: Kernel, schedule: Schedule) -> str:
     return f"column: {schedule.across * schedule.vector} neighbouring results a block, summed over {over}{pieces}"
 
 
+def starts_early(before: str) -> str:
+    """How a kernel is launched behind another one of its program, where the chip can."""
+    return f"starts while {before} drains (programmatic dependent launch)"
+
+
 def _explain_rows(kernel: RowKernel, schedule: Schedule) -> str:
     over = ", ".join(axis.upper() for axis in kernel.over)
     sums = ", ".join(r.name for r in kernel.columns)

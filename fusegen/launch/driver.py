@@ -76,7 +76,8 @@ def can_start_early(arch: str) -> bool:
 
 def address(name: str) -> int:
     """Where a function of the driver is; 0 where the driver is too old to have it."""
-    return int(ctypes.cast(getattr(library(), name, None), ctypes.c_void_p).value or 0)
+    function = getattr(library(), name, None)
+    return 0 if function is None else int(ctypes.cast(function, ctypes.c_void_p).value or 0)
 
 
 class Context:

@@ -16,7 +16,7 @@ from fusegen.core.errors import CompileError
 from fusegen.core.ir import Tensorlike, refs
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.generate.render import Rendered, headers
-from fusegen.generate.wording import explain
+from fusegen.generate.wording import explain, starts_early
 from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import Resources, cached_cubin, resources
 from fusegen.launch.program import Grid, Program, Step
@@ -96,11 +96,13 @@ def pass_cost(item: Pass, gpu: Gpu) -> PassCost:
     reasons = _reasons(pipeline.plan(item.op, item.layout, recorder.chip))
     compiler = _Compiler(gpu.arch)
     traffic = _Traffic.of(item, program)
-    costs = []
+    costs: list[KernelCost] = []
     for step in program.steps:
         loaded = recorder.loaded[id(step.loaded)]
         read, written = traffic.of_step(step)
         why = reasons.get(loaded.entry, "")
+        if costs and recorder.chip.starts_early:
+            why += f"; {starts_early(costs[-1].entry)}"
         costs.append(KernelCost(loaded.entry, why, step.grid, step.block, read, written, compiler.resources(loaded)))
     return PassCost(item.op.label, tuple(costs), floor_bytes(item), compiler.problem)
 

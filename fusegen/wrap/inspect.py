@@ -24,7 +24,7 @@ from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer, Launch, Placement
 from fusegen.generate.render import one_file
-from fusegen.generate.wording import explain
+from fusegen.generate.wording import explain, starts_early
 from fusegen.launch.targets import chip_of
 from fusegen.wrap import doors
 from fusegen.wrap.run import is_dense, result_strides, row_major
@@ -267,7 +267,7 @@ def stages(item: Pass) -> list[str]:
         sizes |= planned.launch.partial_sizes
     count = f"{len(kernels)} kernel{'' if len(kernels) == 1 else 's'}"
     found.append(section(f"{label}: fused into {count}", "\n".join(_kernel_text(k.kernel) for k in kernels)))
-    found.append(section(f"{label}: scheduled", "\n".join(_schedule_text(k, sizes) for k in kernels)))
+    found.append(section(f"{label}: scheduled", "\n".join(_schedule_texts(item.chip, kernels, sizes))))
     found.append(section(f"{label}: CUDA", item.text))
     return found
 
@@ -299,7 +299,14 @@ def _axes(axes: Sequence[str]) -> str:
     return shape_text(tuple(axes))
 
 
-def _schedule_text(planned: pipeline.Planned, axis_sizes: Mapping[str, int]) -> str:
+def _schedule_texts(chip: Chip, kernels: Sequence[pipeline.Planned], axis_sizes: Mapping[str, int]) -> Iterator[str]:
+    before = ""
+    for planned in kernels:
+        yield _schedule_text(planned, axis_sizes, before if chip.starts_early else "")
+        before = planned.rendered.finish or planned.rendered.entry
+
+
+def _schedule_text(planned: pipeline.Planned, axis_sizes: Mapping[str, int], before: str) -> str:
     kernel, schedule, launch = planned.kernel, planned.schedule, planned.launch
     sizes = ", ".join(f"{axis.upper()} = {axis_sizes[axis]}" for axis in kernel.space) or "a single element"
     lines = [
@@ -307,6 +314,7 @@ def _schedule_text(planned: pipeline.Planned, axis_sizes: Mapping[str, int]) -> 
         f"  {explain(kernel, schedule)}",
         f"  loops  {' x '.join(map(str, launch.sizes)) or '1'}, positions as {schedule.index}",
         f"  launch {_launch_text(launch)}",
+        *([f"  {starts_early(before)}"] if before else []),
     ]
     width = max((len(p.name) for p in schedule.placements), default=0)
     lines += [f"  {p.name:<{width}}  {_placement_text(p, launch)}" for p in schedule.placements]
