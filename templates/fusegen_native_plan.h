@@ -148,6 +148,7 @@ struct CudaConfiguration {
   const CudaAttribute* attributes;
   unsigned count;
 };
+static_assert(sizeof(CudaAttribute) == 72 && sizeof(CudaConfiguration) == 56);
 using CudaLaunchEx = int (*)(const CudaConfiguration*, void*, void**, void**);
 using EmulatedLaunch = int (*)(
     const unsigned*, const unsigned*, void**, size_t, int, uint64_t, int, void**, char*, size_t);
