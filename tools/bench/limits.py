@@ -14,7 +14,7 @@ LIMITS = (
     (r"\[(7|1|128),|x,y\[16,102400\]|\[16,3,244,244\]", "fwd bwd step",
      "A launch alone takes 4 to 5 us here, and a pass that needs sums over several axes takes two or three; the "
      "floor of these rows is below or near that. The second stage of a split sum is a kernel of its own, so that "
-     "results do not depend on timing. Not tried: programmatic dependent launch."),
+     "results do not depend on timing. Kernels of one program start while the one before drains."),
     (r"x,y\[16,204800\]", "fwd bwd step",
      "27 MB a tensor: launch, first loads and the last blocks take 5 us whatever the bandwidth is."),
     (r"\[32768,1024\]|\[100000,1000\]", "fwd bwd",
