@@ -34,10 +34,15 @@ HOPPER = Chip()
 
 @dataclass(frozen=True)
 class Layout:
-    """Where an op's tensors lie: elements along each axis, and strides of every operand and output by axis."""
+    """Where an op's tensors lie: elements along each axis, and strides of every operand and output by axis.
+
+    A step behind a matrix product ``follows`` it, and reads ``fresh`` operands that steps before it have written.
+    """
 
     sizes: Mapping[str, int]
     buffers: Mapping[str, Buffer]
+    follows: bool = False
+    fresh: frozenset[str] = frozenset()
 
 
 @dataclass
@@ -172,7 +177,8 @@ def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip
             chosen, launch = fitting
         else:
             chosen, launch = schedule(kernel, sizes, own)
-        chosen = replace(chosen, follows=place > 0, followed=place + 1 < len(kernels))
+        fresh = tuple(operand.name for operand in kernel.tensors if operand.name in layout.fresh)
+        chosen = replace(chosen, follows=place > 0 or layout.follows, fresh=fresh)
         sizes.update(launch.partial_sizes)
         for o in kernel.partials:
             order = sorted((a for a in o.shape if a), key=lambda a: launch.order.index(a) if a in launch.order else -1)
@@ -189,7 +195,7 @@ def build(op: Op, layout: Layout, target: Target) -> Program:
     steps: list[Step] = []
     workspaces = list(whole.workspaces)
     for item in whole.kernels:
-        made, needed = make_steps(item.kernel, item.schedule, item.launch, item.rendered, target, bool(steps))
+        made, needed = make_steps(item.kernel, item.schedule, item.launch, item.rendered, target, bool(steps) or layout.follows)
         steps += made
         workspaces += needed
     return Program(steps, workspaces)

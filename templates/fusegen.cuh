@@ -208,13 +208,9 @@ template <typename T, typename Before> FG_DEVICE T& behind(Before& before) { ret
 
 // -- kernels that follow each other: from sm_90 on, the next one may start while the one before drains ---------------
 
-// The launch says whether it may (programmatic dependent launch); without it, these two do nothing. The next kernel's
-// blocks get what this one's leave free, once all of this one's have begun: it can be let start at once.
-FG_DEVICE void let_next_kernel_start() {
-#if !defined(FUSEGEN_EMULATOR) && __CUDA_ARCH__ >= 900
-  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
+// The launch says whether it may (programmatic dependent launch); without it, this does nothing. Blocks of the next
+// kernel begin when all of this one's have ended; letting them begin with ``griddepcontrol.launch_dependents`` was slower
+// wherever it made a difference (25.4 us against 21.7 for three small sums in a row).
 // Until the kernel before has ended, and with it those before that one: they wait too. What they wrote is seen from
 // here on, but not through a pointer that is const and __restrict__: such loads may be moved, up to before this.
 FG_DEVICE void wait_for_previous_kernel() {

@@ -22,7 +22,7 @@ from fusegen.wrap.gpus import GPUS
 from fusegen.wrap.inspect import Pass, passes, stages
 
 GOLDENS = sorted((Path(__file__).resolve().parent.parent / "generated").rglob("*.cu"))
-TRIGGER, WAIT = "fg::let_next_kernel_start();", "fg::wait_for_previous_kernel();"
+WAIT = "fg::wait_for_previous_kernel();"
 KERNEL = re.compile(r"^void \w+\((?P<parameters>[^{]*)\{\n(?P<body>.*?)^}", re.MULTILINE | re.DOTALL)
 POINTER = re.compile(r"(?P<const>const )?\w[\w:<>, ]*\* (?P<restrict>__restrict__ )?(?P<name>\w+)[,)]")
 
@@ -56,8 +56,7 @@ def problems(text: str) -> list[str]:
     found, written = [], set()
     for place, kernel in enumerate(kernels):
         name, lines = kernel[0].split("(")[0], [line.strip() for line in kernel["body"].splitlines()]
-        first, last = place == 0, place + 1 == len(kernels)
-        expected = ([] if last else [TRIGGER]) + ([] if first else [WAIT])
+        expected = [WAIT] if place else []
         if lines[: len(expected)] != expected or kernel[0].count("_kernel") != len(expected):
             found.append(f"{name} begins with {lines[:2]}, not {expected}")
         pointers = list(POINTER.finditer(kernel["parameters"]))
@@ -68,7 +67,7 @@ def problems(text: str) -> list[str]:
     return found
 
 
-def test_every_kernel_lets_the_next_one_start_and_waits_for_the_one_before() -> None:
+def test_every_kernel_waits_for_the_one_before() -> None:
     assert len(GOLDENS) > 300
     assert {str(path): found for path in GOLDENS if (found := problems(path.read_text(encoding="utf-8")))} == {}
 
@@ -76,13 +75,12 @@ def test_every_kernel_lets_the_next_one_start_and_waits_for_the_one_before() -> 
 def test_the_check_of_texts_sees_what_is_missing() -> None:
     text = backward(*THREE_SUMS).text
     assert len(KERNEL.findall(text)) > 2 and not problems(text)
-    for line in (TRIGGER, WAIT):
-        assert any("begins with" in problem for problem in problems(text.replace(f"  {line}\n", "", 1)))
+    assert any("begins with" in problem for problem in problems(text.replace(f"  {WAIT}\n", "", 1)))
     unsafe = re.sub(r"const float\* (sum_\w+_ptr)", r"const float* __restrict__ \1", text)
     assert problems(unsafe) and all("read early" in problem for problem in problems(unsafe))
 
 
-def test_a_kernel_by_itself_neither_waits_nor_lets_start() -> None:
+def test_a_kernel_by_itself_does_not_wait() -> None:
     specs = tuple(fg.TensorSpec(fg.float32, (64,)) for _ in range(3))
     assert "_kernel" not in passes(mixed, specs, {}, "forward")[-1].text
 

@@ -104,9 +104,9 @@ class Schedule:
     shifted: bool = False
     streamed: bool = False
     dynamic: int = 0
-    # Whether the program has a kernel before this one, and one after it.
+    # Whether something of the same op runs before this kernel, and operands that it left there.
     follows: bool = False
-    followed: bool = False
+    fresh: tuple[str, ...] = ()
 
     @property
     def kept(self) -> int:

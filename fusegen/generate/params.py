@@ -37,7 +37,7 @@ def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple
         return _finish_parameters(kernel, schedule)
     found: list[Param] = []
     split = schedule.split
-    found += [_input(operand, kernel) for operand in _main_operands(kernel, split)]
+    found += [_input(operand, kernel, schedule) for operand in _main_operands(kernel, split)]
     found += [_output(o) for o in kernel.pointwise]
     if split:
         found += [_partial(r.name, f"{Accumulator(r).state_type}* __restrict__") for r in kernel.reduces]
@@ -66,9 +66,9 @@ def _partial(name: str, ctype: str) -> Param:
     return Param("partial", f"{name}_partial", ctype, name, 0, "[splits, m]")
 
 
-def _input(operand: Operand, kernel: Kernel) -> Param:
+def _input(operand: Operand, kernel: Kernel, schedule: Schedule) -> Param:
     """Results of an earlier kernel are not __restrict__: see fg::wait_for_previous_kernel."""
-    given = any(operand.name == o.name for o in kernel.op.operands)
+    given = operand.name not in schedule.fresh and any(operand.name == o.name for o in kernel.op.operands)
     ctype = f"const {operand.dtype.ctype}*{' __restrict__' if given else ''}"
     return Param("in", pointer_name(operand.name), ctype, operand.name, 0, shape_text(operand.shape))
 
@@ -133,7 +133,7 @@ def _finish_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Param, ...]:
     read = {name for item in (*kernel.epilogue, *kernel.outputs) for name in _reads(item.expr)}
     operands = [o for o in kernel.tensors if o.name in read]
     found = [_partial(r.name, f"const {Accumulator(r).state_type}*") for r in kernel.reduces]
-    found += [_input(o, kernel) for o in operands]
+    found += [_input(o, kernel, schedule) for o in operands]
     found += [_output(o) for o in kernel.outputs]
     found += [_scalar(s, kernel) for s in kernel.scalars if s.name in read]
     found += _axis_sizes(kernel, schedule)

@@ -138,7 +138,7 @@ class Sums(View):
         return {
             "signature": signature(name, parameters(kernel, self.schedule, "finish")),
             "threads": FINISH_THREADS,
-            "start": self.start(True, self.schedule.followed),
+            "start": self.start(True),
             "wide": self.schedule.wide_finish,
             "index": self.schedule.index,
             "kept_coordinates": self.coordinates(0, self.schedule.kept - 1, "result", self.moving(late, kept)),

@@ -48,14 +48,13 @@ class View:
             "index": self.schedule.index,
             "vector": self.schedule.vector,
             "bounds": f"{THREADS}, {RESIDENT}" if self.schedule.threads == THREADS else self.schedule.threads,
-            "start": self.start(self.schedule.follows, self.schedule.followed or self.schedule.split),
+            "start": self.start(self.schedule.follows),
         }
 
     @staticmethod
-    def start(follows: bool, followed: bool) -> list[str]:
-        """How a kernel begins that has others of its program before or after it."""
-        lines = ["fg::let_next_kernel_start();"] if followed else []
-        return [*lines, "fg::wait_for_previous_kernel();"] if follows else lines
+    def start(follows: bool) -> list[str]:
+        """How a kernel begins that has others of its op before it."""
+        return ["fg::wait_for_previous_kernel();"] if follows else []
 
     def _header(self) -> str:
         kernel, op = self.kernel, self.kernel.op

@@ -103,16 +103,20 @@ class ChainRunner(Runner):
             shape = tuple(sizes[axis] for axis in between.shape if axis)
             known[between.name] = TensorInfo(shape, row_major(shape), between.dtype, ALIGNED, device)
             lying[between.name] = _lying(between.name, between, row_major(shape))
-        steps = [self._step(step, sizes, known, lying) for step in self.chain.steps]
+        steps = []
+        written: set[str] = set()
+        for step in self.chain.steps:
+            steps.append(self._step(step, sizes, known, lying, frozenset(written) if steps else None))
+            written |= {step.result} if isinstance(step, Product) else {o.name for o in step.outputs}
         made, dropped = _lifetimes(self.chain, steps, known)
         return ChainPlan(device, tuple(results), tuple(steps), made, dropped)
 
     def _step(
         self, step: Op | Product, sizes: Mapping[str, int], known: Mapping[str, TensorInfo],
-        lying: Mapping[str, Lying],
+        lying: Mapping[str, Lying], fresh: frozenset[str] | None,
     ) -> _Part | Arranged:  # fmt: skip
         if isinstance(step, Op):
-            runner = Runner(step, sizes)
+            runner = Runner(step, sizes, fresh=fresh)
             writes = tuple(dict.fromkeys(o.part.base if o.part else o.name for o in step.outputs))
             own = {name: known[name] for name in runner.arguments}
             return _Part(runner, runner.plan_for(own, [known[name] for name in writes]), writes)

@@ -78,12 +78,14 @@ class Runner:
         op: what to run.
         sizes: sizes of axes that no operand carries (a gradient of an operand that need not be read).
         like: for an output by name, (shape, strides) of the tensor whose layout it should have: a gradient's operand.
+        fresh: operands that steps of the same op have just written; None: there are no steps before.
     """
 
     op: Op
     sizes: Mapping[str, int] = field(default_factory=dict)
     like: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
     plans: OrderedDict[Any, Plan] = field(default_factory=OrderedDict)
+    fresh: frozenset[str] | None = None
 
     @cached_property
     def arguments(self) -> tuple[str, ...]:
@@ -164,7 +166,8 @@ class Runner:
             inputs.append(_Slot(operand.name, base, offset * operand.dtype.size))
         results, outputs = self._results(infos, sizes, buffers, out)
         target = target_of(device)
-        program = pipeline.build(self.op, pipeline.Layout(sizes, buffers), target)
+        layout = pipeline.Layout(sizes, buffers, self.fresh is not None, self.fresh or frozenset())
+        program = pipeline.build(self.op, layout, target)
         names = [slot.name for slot in (*inputs, *outputs)] + [scalar.name for scalar in self.op.scalars]
         return Plan(program.bind(names), target, device, tuple(inputs), tuple(outputs), tuple(results))
 

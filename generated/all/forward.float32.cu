@@ -9,7 +9,6 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void all_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
                      int64_t* __restrict__ total_partial,  // [splits, m]
                      int n) {
-  fg::let_next_kernel_start();
   int64_t total = 0;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.

@@ -16,7 +16,6 @@ void alpha_over_forward_bf16_colour(const bf16* __restrict__ foreground_ptr,    
                                     bf16* __restrict__ colour_ptr,                  // [D0, D1, D2, D3]
                                     int n, fg::Divisor n1, fg::Divisor n2, int foreground_alpha_stride0,
                                     int background_alpha_stride0) {
-  fg::let_next_kernel_start();
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;

@@ -16,7 +16,6 @@ void alpha_over_forward_f32_colour(const float* __restrict__ foreground_ptr,    
                                    float* __restrict__ colour_ptr,                  // [D0, D1, D2, D3]
                                    int n, fg::Divisor n1, fg::Divisor n2, int foreground_alpha_stride0,
                                    int background_alpha_stride0) {
-  fg::let_next_kernel_start();
   // Locate: each thread owns 4 consecutive elements.
   const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;

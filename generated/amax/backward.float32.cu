@@ -10,7 +10,6 @@ void amax_backward_f32_ties_top(const float* __restrict__ input_ptr,   // [D0, D
                                 const float* __restrict__ top_ptr,     // []
                                 float* __restrict__ ties_top_partial,  // [splits, m]
                                 int n) {
-  fg::let_next_kernel_start();
   const float top = fg::load(top_ptr);
   float ties_top = 0;
 
@@ -38,7 +37,6 @@ extern "C" __global__ __launch_bounds__(128)
 void amax_backward_f32_ties_top_finish(const float* ties_top_partial,     // [splits, m]
                                        float* __restrict__ ties_top_ptr,  // []
                                        int m, int splits) {
-  fg::let_next_kernel_start();
   fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   float ties_top = 0;

@@ -9,7 +9,6 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void amax_forward_bf16(const bf16* __restrict__ input_ptr,            // [D0, D1]
                        fg::Maximum<float>* __restrict__ top_partial,  // [splits, m]
                        int n) {
-  fg::let_next_kernel_start();
   fg::Maximum<float> top_state;
 
   // The blocks take turns; each thread owns 8 consecutive elements at a time.

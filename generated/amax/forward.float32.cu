@@ -9,7 +9,6 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void amax_forward_f32(const float* __restrict__ input_ptr,           // [D0, D1]
                       fg::Maximum<float>* __restrict__ top_partial,  // [splits, m]
                       int n) {
-  fg::let_next_kernel_start();
   fg::Maximum<float> top_state;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.

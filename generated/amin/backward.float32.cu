@@ -10,7 +10,6 @@ void amin_backward_f32_ties_bottom(const float* __restrict__ input_ptr,      // 
                                    const float* __restrict__ bottom_ptr,     // []
                                    float* __restrict__ ties_bottom_partial,  // [splits, m]
                                    int n) {
-  fg::let_next_kernel_start();
   const float bottom = fg::load(bottom_ptr);
   float ties_bottom = 0;
 
@@ -38,7 +37,6 @@ extern "C" __global__ __launch_bounds__(128)
 void amin_backward_f32_ties_bottom_finish(const float* ties_bottom_partial,     // [splits, m]
                                           float* __restrict__ ties_bottom_ptr,  // []
                                           int m, int splits) {
-  fg::let_next_kernel_start();
   fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   float ties_bottom = 0;

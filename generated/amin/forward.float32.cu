@@ -9,7 +9,6 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void amin_forward_f32(const float* __restrict__ input_ptr,              // [D0, D1]
                       fg::Minimum<float>* __restrict__ bottom_partial,  // [splits, m]
                       int n) {
-  fg::let_next_kernel_start();
   fg::Minimum<float> bottom_state;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.

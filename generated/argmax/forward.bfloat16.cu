@@ -8,7 +8,6 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void argmax_forward_bf16_top(const bf16* __restrict__ input_ptr,            // [D0, D1]
                              fg::Maximum<float>* __restrict__ top_partial,  // [splits, m]
                              int n) {
-  fg::let_next_kernel_start();
   fg::Maximum<float> top_state;
 
   // The blocks take turns; each thread owns 8 consecutive elements at a time.
@@ -34,7 +33,6 @@ extern "C" __global__ __launch_bounds__(128)
 void argmax_forward_bf16_top_finish(const fg::Maximum<float>* top_partial,  // [splits, m]
                                     float* __restrict__ top_ptr,            // []
                                     int m, int splits) {
-  fg::let_next_kernel_start();
   fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   fg::Maximum<float> top_state;
@@ -57,7 +55,6 @@ void argmax_forward_bf16_out(const bf16* __restrict__ input_ptr,                
                              const float* top_ptr,                               // []
                              fg::Minimum<int64_t>* __restrict__ bottom_partial,  // [splits, m]
                              int64_t D0, int64_t D1, int n, fg::Divisor n1) {
-  fg::let_next_kernel_start();
   fg::wait_for_previous_kernel();
   const float top = fg::load(top_ptr);
   fg::Minimum<int64_t> bottom_state;

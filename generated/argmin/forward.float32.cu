@@ -8,7 +8,6 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void argmin_forward_f32_bottom(const float* __restrict__ input_ptr,              // [D0, D1]
                                fg::Minimum<float>* __restrict__ bottom_partial,  // [splits, m]
                                int n) {
-  fg::let_next_kernel_start();
   fg::Minimum<float> bottom_state;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
@@ -34,7 +33,6 @@ extern "C" __global__ __launch_bounds__(128)
 void argmin_forward_f32_bottom_finish(const fg::Minimum<float>* bottom_partial,  // [splits, m]
                                       float* __restrict__ bottom_ptr,            // []
                                       int m, int splits) {
-  fg::let_next_kernel_start();
   fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   fg::Minimum<float> bottom_state;
@@ -57,7 +55,6 @@ void argmin_forward_f32_out(const float* __restrict__ input_ptr,                
                             const float* bottom_ptr,                              // []
                             fg::Minimum<int64_t>* __restrict__ bottom_2_partial,  // [splits, m]
                             int64_t D0, int64_t D1, int n, fg::Divisor n1) {
-  fg::let_next_kernel_start();
   fg::wait_for_previous_kernel();
   const float bottom = fg::load(bottom_ptr);
   fg::Minimum<int64_t> bottom_2_state;

@@ -37,7 +37,6 @@ void cosine_embedding_loss_backward_bf16_d_input1_and_1_more(const bf16* __restr
                                                              bf16* __restrict__ d_input1_ptr,        // [D0, D1]
                                                              bf16* __restrict__ d_input2_ptr,        // [D0, D1]
                                                              float margin, int64_t D0, int n, fg::Divisor n1) {
-  fg::let_next_kernel_start();
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;

@@ -14,7 +14,6 @@ void cosine_embedding_loss_forward_bf16_total_and_2_more(const bf16* __restrict_
                                                          float* __restrict__ total_2_ptr,      // [D0]
                                                          float* __restrict__ total_3_ptr,      // [D0]
                                                          int m, int n, int input1_stride0, int input2_stride0) {
-  fg::let_next_kernel_start();
   // A block owns one result and its n elements.
   const int result = blockIdx.x;
   const int j0 = result;

@@ -14,7 +14,6 @@ void cross_entropy_forward_bf16_top_and_2_more(const bf16* __restrict__ input_pt
                                                float* __restrict__ sum_exp_ptr,         // [D0]
                                                float* __restrict__ picked_ptr,          // [D0]
                                                int m, int n, int input_stride0) {
-  fg::let_next_kernel_start();
   const int thread = threadIdx.x;
   const int row = int(blockIdx.x);
   using input_element = fg::Raw<bf16, 8>;

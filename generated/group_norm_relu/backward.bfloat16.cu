@@ -32,7 +32,6 @@ void group_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
                                            int d_out_stride0, int d_out_stride1, int d_out_stride2,
                                            int total_stride0, int deviation_stride0, int d_input_stride0,
                                            int d_input_stride1, int d_input_stride2) {
-  fg::let_next_kernel_start();
   // 2 blocks of 224 threads share a row.
   fg::Link<2> link;
   const int begin = int(fg::cluster_rank()) * 3584;

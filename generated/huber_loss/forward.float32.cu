@@ -13,7 +13,6 @@ void huber_loss_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
                             const float* __restrict__ target_ptr,  // [D0, D1]
                             float* __restrict__ total_partial,     // [splits, m]
                             float delta, int64_t D0, int64_t D1, int n) {
-  fg::let_next_kernel_start();
   float total = 0;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.

@@ -33,7 +33,6 @@ void instance_norm_leaky_relu_backward_f32_d_input(const float* __restrict__ inp
                                                    int n, fg::Divisor n1, int input_stride0, int input_stride1,
                                                    int d_out_stride0, int d_out_stride1, int total_stride0,
                                                    int deviation_stride0, int d_input_stride0, int d_input_stride1) {
-  fg::let_next_kernel_start();
   const int thread = threadIdx.x;
   const int row = int(blockIdx.x);
   const int end = n;

@@ -41,7 +41,6 @@ void layer_norm_silu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
                                            float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
                                            float eps, int64_t D1, int m, int n, int input_stride0, int d_out_stride0,
                                            int d_input_stride0) {
-  fg::let_next_kernel_start();
   const int thread = threadIdx.x;
   fg::Vec<float, 8> sum_d_weight_v[2] = {};
   fg::Vec<float, 8> sum_d_bias_v[2] = {};

@@ -19,7 +19,6 @@ void lerp_backward_bf16_d_end(const bf16* __restrict__ input_ptr,             //
                               int m, int n, fg::Divisor n2, fg::Divisor n3, int end_stride0, int end_stride1,
                               int end_stride2, int weight_stride1, int d_out_stride0, int d_out_stride1,
                               int d_out_stride2, int d_end_stride0, int d_end_stride1, int d_end_stride2) {
-  fg::let_next_kernel_start();
   // 256 threads take 4096 elements of a row.
   const int begin = int(blockIdx.y) * 4096;
   const int thread = threadIdx.x;
@@ -144,7 +143,6 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void lerp_backward_bf16_d_input(const float* sum_d_input_by_piece_ptr,  // [PIECES, D0]
                                 bf16* __restrict__ d_input_ptr,         // [D0, 1, 1, 1]
                                 int m, int n, int sum_d_input_by_piece_stride1) {
-  fg::let_next_kernel_start();
   fg::wait_for_previous_kernel();
   // A block owns 16 neighbouring results; its 32 rows of threads share the elements.
   const int result = int(blockIdx.x) * 16 + 2 * threadIdx.x;
@@ -186,7 +184,6 @@ void lerp_backward_bf16_d_weight(const float* sum_d_weight_by_group_ptr,    // [
                                  int m, int n, fg::Divisor n1, fg::Divisor n3, int chunk,
                                  int sum_d_weight_by_group_stride0, int sum_d_weight_by_group_stride2,
                                  int sum_d_weight_by_group_stride3) {
-  fg::let_next_kernel_start();
   fg::wait_for_previous_kernel();
   // A block owns 128 neighbouring results; its 8 rows of threads share the elements of one piece.
   const int result = int(blockIdx.x) * 128 + 4 * threadIdx.x;

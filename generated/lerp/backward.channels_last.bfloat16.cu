@@ -19,7 +19,6 @@ void lerp_backward_bf16(const bf16* __restrict__ input_ptr,        // [D0, D1, D
                         float* __restrict__ sum_d_weight_partial,  // [splits, m]
                         int m, int n, int chunk, int input_stride1, int end_stride1, int d_out_stride1,
                         int d_input_stride1, int d_end_stride1) {
-  fg::let_next_kernel_start();
   // A block owns 64 neighbouring results; its 32 rows of threads share the elements of one piece.
   const int result = int(blockIdx.x) * 64 + 8 * threadIdx.x;
   const bool inside = result < m;

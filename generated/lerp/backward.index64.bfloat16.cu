@@ -18,7 +18,6 @@ void lerp_backward_bf16_d_input_and_1_more(const bf16* __restrict__ input_ptr,  
                                            float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
                                            int64_t m, int64_t n, int64_t input_stride0, int64_t end_stride0,
                                            int64_t d_out_stride0, int64_t d_input_stride0, int64_t d_end_stride0) {
-  fg::let_next_kernel_start();
   // 256 threads take 8192 elements of a row.
   const int64_t begin = int64_t(blockIdx.y) * 8192;
   fg::Vec<float, 8> sum_d_weight_v[4] = {};

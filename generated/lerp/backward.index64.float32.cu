@@ -18,7 +18,6 @@ void lerp_backward_f32_d_input_and_1_more(const float* __restrict__ input_ptr,  
                                           float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
                                           int64_t m, int64_t n, int64_t input_stride0, int64_t end_stride0,
                                           int64_t d_out_stride0, int64_t d_input_stride0, int64_t d_end_stride0) {
-  fg::let_next_kernel_start();
   // 256 threads take 4096 elements of a row.
   const int64_t begin = int64_t(blockIdx.y) * 4096;
   fg::Vec<float, 4> sum_d_weight_v[4] = {};

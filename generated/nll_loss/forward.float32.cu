@@ -10,7 +10,6 @@ void nll_loss_forward_f32_total(const float* __restrict__ input_ptr,     // [D0,
                                 const int64_t* __restrict__ target_ptr,  // [D0]
                                 float* __restrict__ total_ptr,           // [D0]
                                 int m, int n, int input_stride0) {
-  fg::let_next_kernel_start();
   // A block owns one result and its n elements.
   const int result = blockIdx.x;
   const int j0 = result;
@@ -42,7 +41,6 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void nll_loss_forward_f32_total_3(const int64_t* __restrict__ target_ptr,  // [D0]
                                   int64_t* __restrict__ total_3_ptr,       // []
                                   int64_t ignore_index, int64_t D1, int n) {
-  fg::let_next_kernel_start();
   fg::wait_for_previous_kernel();
   int64_t total_3 = 0;
 

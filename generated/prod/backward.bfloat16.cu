@@ -12,7 +12,6 @@ void prod_backward_bf16_zeros_total_and_1_more(const bf16* __restrict__ input_pt
                                                float* __restrict__ zeros_total_partial,              // [splits, m]
                                                fg::Product<float>* __restrict__ rest_total_partial,  // [splits, m]
                                                int n) {
-  fg::let_next_kernel_start();
   float zeros_total = 0;
   fg::Product<float> rest_total_state;
 
@@ -46,7 +45,6 @@ void prod_backward_bf16_zeros_total_and_1_more_finish(const float* zeros_total_p
                                                       float* __restrict__ zeros_total_ptr,           // []
                                                       float* __restrict__ rest_total_ptr,            // []
                                                       int m, int splits) {
-  fg::let_next_kernel_start();
   fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   float zeros_total = 0;

@@ -20,7 +20,6 @@ void residual_bias_celu_backward_f32_d_input_and_1_more(const float* __restrict_
                                                         float alpha, int m, int n, int input_stride0,
                                                         int residual_stride0, int d_out_stride0, int d_input_stride0,
                                                         int d_residual_stride0) {
-  fg::let_next_kernel_start();
   // 256 threads take 3072 elements of a row.
   const int begin = int(blockIdx.y) * 3072;
   fg::Vec<float, 4> sum_d_bias_v[3] = {};

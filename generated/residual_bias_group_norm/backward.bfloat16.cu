@@ -36,7 +36,6 @@ void residual_bias_group_norm_backward_bf16_d_input_and_3_more(
     int total_stride0, int deviation_stride0, int d_input_stride0, int d_input_stride1, int d_input_stride2,
     int d_residual_stride0, int d_residual_stride1, int d_residual_stride2, int sum_deviation_stride0,
     int sum_total_stride0) {
-  fg::let_next_kernel_start();
   // 2 blocks of 224 threads share a row.
   fg::Link<2> link;
   const int begin = int(fg::cluster_rank()) * 3584;

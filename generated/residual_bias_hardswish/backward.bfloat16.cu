@@ -22,7 +22,6 @@ void residual_bias_hardswish_backward_bf16_d_input_and_1_more(
     float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
     int m, int n, int input_stride0, int residual_stride0, int d_out_stride0, int d_input_stride0,
     int d_residual_stride0) {
-  fg::let_next_kernel_start();
   // 192 threads take 3072 elements of a row.
   const int begin = int(blockIdx.y) * 3072;
   const int thread = threadIdx.x;

@@ -26,7 +26,6 @@ void residual_bias_mish_backward_bf16_d_input_and_1_more(const bf16* __restrict_
                                                          int m, int n, int input_stride0, int residual_stride0,
                                                          int d_out_stride0, int d_input_stride0,
                                                          int d_residual_stride0) {
-  fg::let_next_kernel_start();
   // 192 threads take 3072 elements of a row.
   const int begin = int(blockIdx.y) * 3072;
   const int thread = threadIdx.x;

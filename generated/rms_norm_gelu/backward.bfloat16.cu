@@ -36,7 +36,6 @@ void rms_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,    
                                          float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
                                          int64_t D1, int m, int n, int input_stride0, int d_out_stride0,
                                          int d_input_stride0) {
-  fg::let_next_kernel_start();
   const int thread = threadIdx.x;
   fg::Vec<float, 8> sum_d_weight_v[2] = {};
   // All rows have these in common.

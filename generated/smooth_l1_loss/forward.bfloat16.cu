@@ -13,7 +13,6 @@ void smooth_l1_loss_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D
                                  const bf16* __restrict__ target_ptr,  // [D0, D1]
                                  float* __restrict__ total_partial,    // [splits, m]
                                  float beta, int64_t D0, int64_t D1, int n) {
-  fg::let_next_kernel_start();
   float total = 0;
 
   // The blocks take turns; each thread owns 8 consecutive elements at a time.

@@ -16,7 +16,6 @@ void triplet_margin_loss_forward_bf16_total_and_1_more(const bf16* __restrict__ 
                                                        float* __restrict__ total_2_ptr,        // [D0]
                                                        float eps, int m, int n, int anchor_stride0,
                                                        int positive_stride0, int negative_stride0) {
-  fg::let_next_kernel_start();
   // A block owns one result and its n elements.
   const int result = blockIdx.x;
   const int j0 = result;

@@ -8,7 +8,6 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void var_backward_f32_sum_of_deviation(const float* __restrict__ input_ptr,           // [D0, D1]
                                        float* __restrict__ sum_of_deviation_partial,  // [splits, m]
                                        int n) {
-  fg::let_next_kernel_start();
   float sum_of_deviation = 0;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
@@ -34,7 +33,6 @@ extern "C" __global__ __launch_bounds__(128)
 void var_backward_f32_sum_of_deviation_finish(const float* sum_of_deviation_partial,     // [splits, m]
                                               float* __restrict__ sum_of_deviation_ptr,  // []
                                               int m, int splits) {
-  fg::let_next_kernel_start();
   fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   float sum_of_deviation = 0;
