@@ -195,7 +195,8 @@ def build(op: Op, layout: Layout, target: Target) -> Program:
     steps: list[Step] = []
     workspaces = list(whole.workspaces)
     for item in whole.kernels:
-        made, needed = make_steps(item.kernel, item.schedule, item.launch, item.rendered, target, bool(steps) or layout.follows)
+        follows = bool(steps) or layout.follows
+        made, needed = make_steps(item.kernel, item.schedule, item.launch, item.rendered, target, follows)
         steps += made
         workspaces += needed
     return Program(steps, workspaces)

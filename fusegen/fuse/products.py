@@ -15,6 +15,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.ir import Call, Expr, Op, Operand, Output, Reduce, expr_axes, refs, substitute
 from fusegen.core.lets import introduce_lets, safe_name
 from fusegen.core.products import KIND, Factor, factors, products, rounded, stored_as, unrounded
+from fusegen.core.text import shape_text
 from fusegen.derive.gradient import live_reduces
 from fusegen.fuse.rows import in_order
 
@@ -40,6 +41,15 @@ class Product:
     right: Source
     axes: tuple[str, ...]
     over: tuple[str, ...]
+
+
+def product_text(step: Product) -> str:
+    """``P[D0, D1] = x(d2 -> d4) @ w(d3 -> d4) over [D4]``; a factor's axes as the product calls them."""
+    sides = []
+    for source in (step.left, step.right):
+        moved = ", ".join(f"{own} -> {new}" for own, new in source.renames)
+        sides.append(f"{source.name}({moved})" if moved else source.name)
+    return f"{step.result}{shape_text(step.axes)} = {' @ '.join(sides)} over {shape_text(step.over)}"
 
 
 @dataclass(frozen=True)

@@ -103,7 +103,7 @@ class ChainRunner(Runner):
             shape = tuple(sizes[axis] for axis in between.shape if axis)
             known[between.name] = TensorInfo(shape, row_major(shape), between.dtype, ALIGNED, device)
             lying[between.name] = _lying(between.name, between, row_major(shape))
-        steps = []
+        steps: list[_Part | Arranged] = []
         written: set[str] = set()
         for step in self.chain.steps:
             steps.append(self._step(step, sizes, known, lying, frozenset(written) if steps else None))

@@ -90,11 +90,16 @@ def tensor_bytes(item: Pass, thing: Tensorlike) -> int:
 
 
 def pass_cost(item: Pass, gpu: Gpu) -> PassCost:
-    """The kernels of a pass, compiled for ``gpu`` where NVRTC is installed."""
+    """The kernels of a pass, compiled for ``gpu`` where NVRTC is installed. Matrix products are not among them."""
+    compiler = _Compiler(gpu.arch)
+    costs = [cost for part in item.parts for cost in _part_cost(part, gpu, compiler)]
+    return PassCost(item.op.label, tuple(costs), floor_bytes(item), compiler.problem)
+
+
+def _part_cost(item: Pass, gpu: Gpu, compiler: _Compiler) -> list[KernelCost]:
     recorder = _Recorder(chip_of(gpu.arch))
     program = pipeline.build(item.op, item.layout, recorder)
     reasons = _reasons(pipeline.plan(item.op, item.layout, recorder.chip))
-    compiler = _Compiler(gpu.arch)
     traffic = _Traffic.of(item, program)
     costs: list[KernelCost] = []
     for step in program.steps:
@@ -104,7 +109,7 @@ def pass_cost(item: Pass, gpu: Gpu) -> PassCost:
         if costs and recorder.chip.starts_early:
             why += f"; {starts_early(costs[-1].entry)}"
         costs.append(KernelCost(loaded.entry, why, step.grid, step.block, read, written, compiler.resources(loaded)))
-    return PassCost(item.op.label, tuple(costs), floor_bytes(item), compiler.problem)
+    return costs
 
 
 def _reasons(kernels: Sequence[pipeline.Planned]) -> dict[str, str]:

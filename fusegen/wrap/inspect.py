@@ -21,13 +21,14 @@ from fusegen.declare.trace import TensorSpec
 from fusegen.derive.gradient import GradientNames
 from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.kernel import Kernel
+from fusegen.fuse.products import Product, chain, product_text
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer, Launch, Placement
 from fusegen.generate.render import one_file
 from fusegen.generate.wording import explain, starts_early
 from fusegen.launch.targets import chip_of
 from fusegen.wrap import doors
-from fusegen.wrap.run import is_dense, result_strides, row_major
+from fusegen.wrap.run import is_dense, row_major, strides_for
 from fusegen.wrap.tensors import TensorInfo
 
 PASSES = ("forward", "backward", "double-backward", "tangent")
@@ -77,7 +78,7 @@ class Pass:
                     (sizes[axis] if axis else 1) * (output.part.count if output.part and output.part.dim == d else 1)
                     for d, axis in enumerate(output.shape)
                 )
-                strides = _strides(shape, like.get(_base(output)), arguments)
+                strides = _strides(op, shape, like.get(_base(output)), arguments)
                 tensors[_base(output)] = TensorInfo(shape, strides, output.dtype, 0, "cpu")
         buffers: dict[str, Buffer] = {}
         things: tuple[Operand | Output, ...] = (*op.operands, *op.outputs)
@@ -90,7 +91,30 @@ class Pass:
 
     @property
     def kernels(self) -> list[pipeline.Planned]:
-        return pipeline.plan(self.op, self.layout, self.chip)
+        return [planned for part in self.parts for planned in pipeline.plan(part.op, part.layout, part.chip)]
+
+    @property
+    def parts(self) -> list[Pass]:
+        """The pass itself; of an op with matrix products, what runs before, between and behind them."""
+        whole = chain(self.op)
+        if whole is None:
+            return [self]
+        tensors = dict(self.tensors)
+        for between in whole.between:
+            shape = tuple(self.layout.sizes[axis] for axis in between.shape if axis)
+            tensors[between.name] = TensorInfo(shape, row_major(shape), between.dtype, 0, "cpu")
+        found: list[Pass] = []
+        fresh: set[str] = set()
+        for place, step in enumerate(whole.steps):
+            if isinstance(step, Product):
+                fresh.add(step.result)
+                continue
+            given = {_base(operand): tensors[_base(operand)] for operand in step.operands}
+            part = Pass.of(step, given, self.layout.sizes, {_base(o): tensors[_base(o)] for o in step.outputs})
+            layout = replace(part.layout, follows=place > 0, fresh=frozenset(fresh))
+            found.append(replace(part, layout=layout, chip=self.chip))
+            fresh |= {output.name for output in step.outputs}
+        return found
 
     def on(self, archs: Iterable[str]) -> Pass:
         """The same for GPUs of these architectures, such as "sm_80": with what all of them have."""
@@ -116,9 +140,11 @@ def _place(info: TensorInfo, thing: Operand | Output) -> tuple[tuple[int, ...], 
     return (*info.shape[: part.dim], size, *info.shape[part.dim + 1 :]), part.index * size * info.strides[part.dim]
 
 
-def _strides(shape: tuple[int, ...], like: TensorInfo | None, arguments: Sequence[TensorInfo]) -> tuple[int, ...]:
+def _strides(
+    op: Op, shape: tuple[int, ...], like: TensorInfo | None, arguments: Sequence[TensorInfo]
+) -> tuple[int, ...]:
     if like is None:
-        return result_strides(shape, arguments)
+        return strides_for(op, shape, arguments)
     return like.strides if is_dense(like.shape, like.strides) else row_major(shape)
 
 
@@ -258,9 +284,11 @@ def stages(item: Pass) -> list[str]:
     first = "traced" if label == "forward" else "derived"
     kept = f"\n  kept by the forward: {', '.join(item.kept)}" if item.kept else ""
     found = [section(f"{label}: {first}", op_text(item.op) + kept)]
-    lowered = pipeline.compile_op(item.op).lowered
-    if lowered != item.op:
-        found.append(section(f"{label}: rewritten to call fewer special functions", op_text(lowered)))
+    found += _split(item)
+    for part in item.parts:
+        lowered = pipeline.compile_op(part.op).lowered
+        if lowered != part.op:
+            found.append(section(f"{part.op.label}: rewritten to call fewer special functions", op_text(lowered)))
     kernels = item.kernels
     sizes = dict(item.layout.sizes)
     for planned in kernels:  # partial results have axes of their own
@@ -270,6 +298,17 @@ def stages(item: Pass) -> list[str]:
     found.append(section(f"{label}: scheduled", "\n".join(_schedule_texts(item.chip, kernels, sizes))))
     found.append(section(f"{label}: CUDA", item.text))
     return found
+
+
+def _split(item: Pass) -> list[str]:
+    """The section with the steps of an op that has matrix products."""
+    whole = chain(item.op)
+    if whole is None:
+        return []
+    count = sum(isinstance(step, Product) for step in whole.steps)
+    steps = [product_text(step) if isinstance(step, Product) else op_text(step) for step in whole.steps]
+    title = f"{item.op.label}: split at {count} matrix product{'' if count == 1 else 's'}"
+    return [section(title, "\n".join(steps))]
 
 
 def _kernel_text(kernel: Kernel) -> str:
