@@ -9,6 +9,7 @@ class LibraryOp(fg.FusedOp):
     """An op that takes torch's ``inplace=`` and looks at its arguments on every call, before anything runs.
 
     ``inplace=True`` writes the result into the first argument, which must not need a gradient (see ``out=``).
+    ``inplace_backward=True`` writes the first argument's gradient into its memory (see fusegen/wrap/overwrite).
 
     Args:
         limits: per option, what it must be in words, and the test of it. It is told all options by name.
@@ -22,6 +23,7 @@ class LibraryOp(fg.FusedOp):
         names = list(declaration.signature.parameters)
         self.limits, self.prepare = limits, prepare
         self.at = names.index("inplace") if "inplace" in names else -1
+        declaration.overwrites = names[0] if "inplace_backward" in names else None
         if limits or prepare:
             declaration.prepare = self._prepared
 

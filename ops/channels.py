@@ -44,13 +44,15 @@ def _check_count(op: str, shape: tuple[int, ...], count: int) -> None:
 
 
 class RunningOp(LibraryOp):
-    """An op that returns its result, and with running statistics their new values, which are then written into them."""
+    """An op that returns its results (two with ``return_sum``, else one), and with running statistics their new values,
+    which are then written into them."""
 
     def __call__(self, *args: fg.Tensor, **kwargs: fg.Tensor) -> fg.Tensor:
         result = super().__call__(*args, **kwargs)
-        if not isinstance(result, tuple):
+        count = 2 if kwargs.get("return_sum") else 1
+        if not isinstance(result, tuple) or len(result) == count:
             return result
-        out, *updated = result
+        shown, updated = result[:count], result[count:]
         values = self.declaration.signature.bind(*args, **kwargs).arguments
         for name, value in zip(("running_mean", "running_var"), updated, strict=True):
             running = values[name]
@@ -58,7 +60,7 @@ class RunningOp(LibraryOp):
                 running.copy_(value.detach())
             else:
                 running[...] = value
-        return out
+        return shown if count > 1 else shown[0]
 
 
 def _check_running(op: str, values: dict[str, fg.Tensor], from_input: bool) -> None:

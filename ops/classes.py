@@ -106,13 +106,18 @@ def nll_loss(
 def cross_entropy(
     input: fg.Tensor, target: fg.Tensor, weight: fg.Tensor = None, size_average: bool | None = None,
     ignore_index: fg.Scalar = -100, reduce: bool | None = None, reduction: str = "mean",
-    label_smoothing: float = 0.0, *, z_loss: float = 0.0,
+    label_smoothing: float = 0.0, *, z_loss: float = 0.0, inplace_backward: bool = False,
 ) -> fg.Tensor:  # fmt: skip
     """-weight[target] log(softmax(x)[target]) for logits x; "mean" divides by the sum of the weights.
 
     With ``label_smoothing`` s the target's share is 1 - s + s / C and each other class's s / C. A float target of the
     input's shape holds probabilities: -sum(weight target log(softmax(x))) over classes, and "mean" divides by the
     number of elements without the classes' dimension. ``z_loss`` adds z_loss log(sum(exp(x)))^2 to each element's loss.
+
+    With ``inplace_backward`` the backward writes the logits' gradient into the logits' own memory: no second tensor of
+    their size exists. They must be what an op computed, in memory that nothing reads afterwards; who saved them gets
+    torch's error; a second backward, or one to be differentiated, gets fusegen's. Under torch.compile, torch.func,
+    forward mode and activation checkpointing the gradient is an ordinary one.
 
     Source: torch.nn.functional.cross_entropy; Szegedy et al., arXiv 1512.00567; z_loss: Chowdhery et al., arXiv
     2204.02311.

@@ -15,7 +15,7 @@ import fusegen as fg
 
 INF, NAN = float("inf"), float("nan")
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
-MODULES = {"norms", "channels", "fused_norms", "softmaxes", "distances"}
+MODULES = {"norms", "channels", "softmaxes", "distances"}
 
 
 def statistics(channels: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -42,14 +42,6 @@ DERIVATIVES: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
     "vector_norm": (lambda x: fg.ops.vector_norm(x, 3.0, 1), [x23]),
     "normalize": (fg.ops.normalize, [x23]),
     "cosine_similarity": (fg.ops.cosine_similarity, [x23, draw(2, 3, seed=1)]),
-    "residual_bias_layer_norm": (
-        lambda *a: fg.ops.residual_bias_layer_norm(*a[:3], (3,), a[3], return_sum=True), [x23, b3, x23, w3],
-    ),
-    "layer_norm_gelu": (lambda x, w: fg.ops.layer_norm_gelu(x, (3,), w, residual=x, approximate="tanh"), [x23, w3]),
-    "batch_norm_leaky_relu": (
-        lambda x, r: fg.ops.batch_norm_leaky_relu(x, None, None, training=True, residual=r),
-        [x234, draw(2, 3, 4, seed=1)],
-    ),
 }  # fmt: skip
 
 
@@ -60,9 +52,7 @@ def test_first_and_second_derivatives(name: str) -> None:
 
 def test_every_op_is_differentiated() -> None:
     mine = {n for n in fg.ops.__all__ if getattr(fg.ops, n).__module__.rpartition(".")[2] in MODULES}
-    shown = {name.split()[0] for name in DERIVATIVES}
-    assert mine - shown - set(FUSED) == set()  # of one factory; those that are shown stand for all
-    assert shown <= mine
+    assert mine == {name.split()[0] for name in DERIVATIVES}
 
 
 # -- accuracy --------------------------------------------------------------------------------------------------------
@@ -318,59 +308,7 @@ def test_running_statistics_stay_in_evaluation() -> None:
     torch.testing.assert_close((mean, var), statistics(), rtol=0, atol=0)
 
 
-# -- fused -----------------------------------------------------------------------------------------------------------
-
-FUSED = sorted(n for n in fg.ops.__all__ if getattr(fg.ops, n).__module__.endswith("fused_norms"))
-OPTIONS: dict[str, dict[str, Any]] = {
-    "layer_norm": {"normalized_shape": (4,)}, "rms_norm": {"normalized_shape": (4,)}, "group_norm": {"num_groups": 2},
-    "batch_norm": {"running_mean": None, "running_var": None, "training": True}, "instance_norm": {},
-}  # fmt: skip
-
-
-def parts(name: str) -> tuple[str, str]:
-    """The norm and the activation in an op's name."""
-    norm = next(n for n in OPTIONS if n in name)
-    return norm, name.removeprefix(f"{norm}_")
-
-
-@pytest.mark.parametrize("name", [n for n in FUSED if not n.startswith("residual_")])
-def test_activation_after_a_norm(name: str) -> None:
-    norm, activation = parts(name)
-    x, residual, op = draw(3, 6, 4), draw(3, 6, 4, seed=1), getattr(fg.ops, name)
-    assert op.name == name
-    weight = draw(4 if norm in ("layer_norm", "rms_norm") else 6, seed=2)
-    options = OPTIONS[norm] | {"weight": weight}
-    normed = getattr(F, norm)(x, **options)
-    then = getattr(F, activation)
-    torch.testing.assert_close(op(x, **options), then(normed))
-    torch.testing.assert_close(op(x, **options, residual=residual), then(normed + residual))
-
-
-def test_options_of_both() -> None:
-    x = draw(3, 4)
-    ours = fg.ops.layer_norm_gelu(x, (4,), eps=0.1, approximate="tanh")
-    torch.testing.assert_close(ours, F.gelu(F.layer_norm(x, (4,), eps=0.1), approximate="tanh"))
-    ours = fg.ops.batch_norm_leaky_relu(x, None, None, training=True, negative_slope=0.3)
-    torch.testing.assert_close(ours, F.leaky_relu(F.batch_norm(x, None, None, training=True), 0.3))
-
-
-@pytest.mark.parametrize("norm", ["layer_norm", "rms_norm", "group_norm"])
-def test_bias_and_residual_before_a_norm(norm: str) -> None:
-    op, options = getattr(fg.ops, f"residual_bias_{norm}"), OPTIONS[norm]
-    x, residual = draw(3, 6, 4), draw(3, 6, 4, seed=1)
-    width = 6 if norm == "group_norm" else 4
-    bias, weight, norm_bias = (draw(width, seed=seed) for seed in (2, 3, 4))
-    along = bias[:, None] if norm == "group_norm" else bias
-    own = {} if norm == "rms_norm" else {"bias": norm_bias}
-    renamed = {f"norm_{key}": value for key, value in own.items()}
-    for given, total in (
-        ((bias, residual), x + along + residual), ((None, residual), x + residual), ((bias, None), x + along),
-        ((None, None), x),
-    ):  # fmt: skip
-        expected = getattr(F, norm)(total, **options, weight=weight, **own)
-        torch.testing.assert_close(op(x, *given, **options, weight=weight, **renamed), expected)
-        both = op(x, *given, **options, weight=weight, **renamed, return_sum=True)
-        torch.testing.assert_close(both, (expected, total))
+# -- inside an op ---------------------------------------------------------------------------------------------------
 
 
 def test_a_norm_inside_an_op() -> None:
@@ -411,7 +349,6 @@ REFUSED: list[tuple[Callable[..., Any], str, str]] = [
     (lambda x: fg.ops.batch_norm(x, None, None), "NoneType", "running_mean and running_var"),
     (lambda x: fg.ops.batch_norm(x, x[0, :, 0], None, training=True), "running_var: NoneType", "or None and None"),
     (lambda x: fg.ops.batch_norm(x, None, None, training=True, eps=-1.0), "eps=-1.0", "at least 0"),
-    (lambda x: fg.ops.batch_norm_relu(x, None, None, training=True, residual=x[0]), "shape [6, 5]", "the input's"),
     (grouped, "an intermediate result", "a view of its memory"),
     (lambda x: running(x, x[0, :, 0], x[0, :, 0]), "running_mean: Value", "no memory yet"),
     (lambda x: fg.ops.softmax(x, 3), "axis 3", "from -3 to 2"),

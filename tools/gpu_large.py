@@ -1,4 +1,4 @@
-"""What only a GPU's memory holds: results of more than 2^31 elements, and other libraries' tensors on the device.
+"""What only a GPU's memory holds: results of more than 2^31 elements, gradients in place, other libraries' tensors.
 
 Part of tools/gpu_check.sh. Every check compares with torch.
 """
@@ -75,13 +75,43 @@ def check_repeats() -> None:
         assert all(torch.equal(a, b) for a, b in zip(first, again, strict=True))
 
 
+def check_gradients_in_place() -> None:
+    """cross_entropy's inplace_backward: the ordinary gradient's bits, its memory saved, and what a step takes."""
+    for shape, dtype in (((4096, 128256), torch.bfloat16), ((8191, 50257), torch.bfloat16), ((100000, 1000), None)):
+        leaf = torch.randn(shape, device="cuda", dtype=dtype).requires_grad_()
+        target = torch.randint(0, shape[1], shape[:1], device="cuda")
+        found = {}
+        for inplace in (False, True):
+            for _ in range(3):
+                logits = leaf * 1
+                torch.cuda.synchronize()
+                before = torch.cuda.memory_allocated()
+                torch.cuda.reset_peak_memory_stats()
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                loss = fg.ops.cross_entropy(logits, target, inplace_backward=inplace)
+                (gradient,) = torch.autograd.grad(loss, [logits])
+                end.record()
+                torch.cuda.synchronize()
+                more = torch.cuda.max_memory_allocated() - before
+                assert (gradient.data_ptr() == logits.data_ptr()) == inplace
+                found[inplace] = gradient, more, start.elapsed_time(end)
+                del logits, loss, gradient
+        assert torch.equal(found[True][0], found[False][0])
+        size = leaf.numel() * leaf.element_size()
+        assert found[False][1] >= size and found[True][1] < size / 50
+        lines = [f"{more / 2**20:.0f} MiB more, {time:.3f} ms" for _, more, time in found.values()]
+        print(f"cross_entropy {list(shape)} {leaf.dtype}, a step: {lines[0]}; with inplace_backward {lines[1]}")
+
+
 def main() -> None:
     """All of it."""
+    check_gradients_in_place()
     check_repeats()
     check_other_libraries()
     check_large(((1,), (1,), (2281701379,)))
     check_large(((1, 3, 3), (253522376, 3, 3), (1, 3, 3)))
-    print("more than 2^31 elements, CuPy, JAX, 100 repeats: passed")
+    print("more than 2^31 elements, gradients in place, CuPy, JAX, 100 repeats: passed")
 
 
 if __name__ == "__main__":

@@ -35,6 +35,8 @@ else:
 
 _codes: set[Any] = set()
 AUTOCAST = (None, "float32", "half", "widest")
+# The option that a call of an op with ``Declaration.overwrites`` says it with.
+INPLACE_BACKWARD = "inplace_backward"
 
 
 @dataclass
@@ -50,6 +52,9 @@ class Declaration:
     computes as if they had been cast: nothing is copied.
 
     ``prepare`` turns a call's arguments into those of the function: it checks sizes, takes views, leaves out.
+
+    ``overwrites`` is the argument whose gradient is written into its own memory by calls with ``inplace_backward=True``
+    (wrap/overwrite).
     """
 
     function: Callable[..., Any]
@@ -58,6 +63,7 @@ class Declaration:
     gradient: Callable[..., Any] | None = None
     autocast: str | None = None
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    overwrites: str | None = None
     traces: dict[Any, Op] = field(default_factory=dict)
     arguments: dict[Op, dict[str, Any]] = field(default_factory=dict)
 
@@ -174,6 +180,10 @@ class Declaration:
             return None
         return None if found == {target} else target
 
+    def overwritten(self, values: Mapping[str, Any]) -> str | None:
+        """The argument whose memory its gradient takes in a call with these arguments."""
+        return self.overwrites if self.overwrites and values[INPLACE_BACKWARD] else None
+
     def set_gradient(self, function: Callable[..., Any]) -> None:
         """Replace the derived gradient (see ``FusedOp.gradient``)."""
         _codes.add(getattr(function, "__code__", None))
@@ -182,6 +192,12 @@ class Declaration:
     def inline(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The op called by another op's declaration: its body is traced in place."""
         arguments = self.bind(args, kwargs)
+        if self.overwritten(arguments):
+            raise DeclarationError(
+                current().where, given=f"a call of {self.name} with {INPLACE_BACKWARD}=True inside another op",
+                expected="a call of its own: inside an op there is no memory that a gradient could take",
+                fix=f"leave {INPLACE_BACKWARD} away, or call {self.name} outside",
+            )  # fmt: skip
         if self.gradient is not None:
             raise DeclarationError(
                 current().where,

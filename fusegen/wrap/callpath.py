@@ -117,6 +117,8 @@ class Teacher:
             return
         (run,) = runs
         trained = next((t for t in runner.trained.values() if t.forward is run.runner and t.training.wanted), None)
+        if trained is not None and self.module is not None and not runner.native_node:
+            return
         named = [*zip(self.parameters.names, args, strict=False), *kwargs.items()]
         inputs = self._inputs(run, [(name, value) for name, value in named if type(value) in _TENSORS], values)
         if inputs is None:

@@ -94,6 +94,8 @@ def example_of(name: str) -> Example:
         own = EXAMPLES[norm]
         before = {"bias": own.shapes["weight"], "residual": own.shape} if name.startswith("residual_") else {}
         return replace(own, shapes={**own.shapes, **before})
+    if name.startswith("residual_bias_") and name.removeprefix("residual_bias_") in EXAMPLES:  # softmax and its kin
+        return replace(EXAMPLES[name.removeprefix("residual_bias_")], shapes={"bias": (COLUMNS,)})
     if name.startswith(("bias_", "residual_bias_")):
         numbers = {"threshold": 0.1, "value": 20.0} if name.endswith("threshold") else {}
         return Example(shapes={"bias": (COLUMNS,)}, arguments=numbers)

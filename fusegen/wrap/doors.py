@@ -162,8 +162,8 @@ def mark_written(outs: Sequence[Any], framework: tensors.Framework) -> None:
 def check_overlap(op: str, values: Mapping[str, Any], outs: Sequence[Any], framework: tensors.Framework) -> None:
     """An output may be an argument, element for element. It may not overlap one otherwise: threads run in any order."""
     for i, out in enumerate(outs):
-        mine = _span(framework, out)
-        if any(mine[0] < span[1] and span[0] < mine[1] for span in (_span(framework, other) for other in outs[:i])):
+        mine = span(framework, out)
+        if any(mine[0] < span[1] and span[0] < mine[1] for span in (span(framework, other) for other in outs[:i])):
             raise ShapeError(
                 f"{op}, out=", given="two outputs in the same memory", expected="memory of its own for each",
                 fix="pass fresh tensors",
@@ -171,7 +171,7 @@ def check_overlap(op: str, values: Mapping[str, Any], outs: Sequence[Any], frame
         for name, value in values.items():
             if not framework.owns(value):
                 continue
-            theirs = _span(framework, value)
+            theirs = span(framework, value)
             same = framework.info(name, value)
             own = framework.info("out", out)
             identical = mine[0] == theirs[0] and same.strides == own.strides and same.shape == own.shape
@@ -183,7 +183,7 @@ def check_overlap(op: str, values: Mapping[str, Any], outs: Sequence[Any], frame
                 )  # fmt: skip
 
 
-def _span(framework: tensors.Framework, value: Any) -> tuple[int, int]:
+def span(framework: tensors.Framework, value: Any) -> tuple[int, int]:
     """First address, and one past the last."""
     info = framework.info("out", value)
     start = framework.pointer(value)

@@ -26,7 +26,7 @@ class FusedOp:
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
-        self._runners: dict[tuple[Op, bool], Any] = {}
+        self._runners: dict[tuple[Op, bool, str | None], Any] = {}
         self._path: Any = None  # wrap/callpath: called first, with calls it knows
         self._teacher: Any = None
         self.token = token_of(self, declaration.name)
@@ -103,7 +103,8 @@ class FusedOp:
 
         if self._teacher is None or self._teacher.is_outdated():
             self._take(callpath.Teacher(self.declaration, self._careful))
-        self._teacher.learn(args, kwargs, values, scalars, runs, op.result == "one", self._runners[op, True])
+        runner = self._runners[op, True, self.declaration.overwritten(values)]
+        self._teacher.learn(args, kwargs, values, scalars, runs, op.result == "one", runner)
 
     def _take(self, teacher: Any) -> None:
         self._teacher, self._path = teacher, teacher.caller
@@ -129,10 +130,11 @@ class FusedOp:
                 f"{self.name}{self.declaration.signature}", given="no tensor that the op reads",
                 expected="at least one tensor", fix="pass tensors; for numbers use Python's math",
             )  # fmt: skip
-        key = op, framework.name == "torch"
+        overwritten = self.declaration.overwritten(values)
+        key = op, framework.name == "torch", overwritten
         runner = self._runners.get(key)
-        if runner is None:
-            runner = self._runners.setdefault(key, self._new_runner(op, framework))  # the first of several threads'
+        if runner is None:  # the first of several threads'
+            runner = self._runners.setdefault(key, self._new_runner(op, framework, overwritten))
         if out is not None:
             outs = list(out) if isinstance(out, (tuple, list)) else [out]
             return self._into(runner, values, scalars, framework, outs)
@@ -141,9 +143,13 @@ class FusedOp:
         )
         return result
 
-    def _new_runner(self, op: Op, framework: tensors.Framework) -> Any:
+    def _new_runner(self, op: Op, framework: tensors.Framework, overwritten: str | None) -> Any:
         if framework.name != "torch":
             return runner_of(op)
+        if overwritten:
+            from fusegen.wrap.overwrite import Overwriting
+
+            return Overwriting(runner_of(op), overwritten=overwritten)
         from fusegen.wrap.torch_op import Differentiable
 
         override = self._override if self.declaration.gradient else None

@@ -262,14 +262,14 @@ def _check_out(op: Op, output: Output, out: TensorInfo, shape: tuple[int, ...]) 
             expected=f"{output.dtype} of shape {list(shape)}: an output is never broadcast, resized or cast",
             fix="pass a tensor of the result's shape and dtype, or leave out= away",
         )  # fmt: skip
-    if _overlaps_itself(out.shape, out.strides):
+    if overlaps_itself(out.shape, out.strides):
         raise ShapeError(
             f"{op.name}, out=", given=f"a tensor of shape {list(out.shape)} with strides {list(out.strides)}",
             expected="a tensor whose elements lie at different addresses", fix="pass a fresh tensor",
         )  # fmt: skip
 
 
-def _overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
+def overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """Whether two elements share an address (or might: steps that interleave count as overlapping)."""
     reach = 0
     for step, size in sorted((abs(st), si) for st, si in zip(strides, shape, strict=True) if si != 1):

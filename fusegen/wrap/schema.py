@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusegen.core.errors import DeclarationError
-from fusegen.declare.op import Declaration
+from fusegen.declare.op import INPLACE_BACKWARD, Declaration
 
 # What a schema calls each kind of argument. Ints are SymInt: a constant one is made concrete when it is looked at.
 TYPES = {
@@ -31,7 +31,7 @@ ACCEPTED = {
     "SymInt[]": {"ints"}, "ScalarType": {"dtype"}, "Scalar": {"float", "int", "bool"},
 }  # fmt: skip
 # Parameters that say how a call is carried out, not what it computes: an overload is always the functional one.
-HIDDEN = ("inplace",)
+HIDDEN = ("inplace", INPLACE_BACKWARD)
 # Results of an op whose number is not known before it is traced.
 MANY = -1
 

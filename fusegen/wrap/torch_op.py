@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import prod
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch._C import _functorch
@@ -43,6 +43,7 @@ class Differentiable:
     runner: Runner
     override: Callable[[Op, tuple[str, ...]], Any] | None = None
     trained: dict[tuple[str, ...], Trained] = field(default_factory=dict)
+    native_node: ClassVar[bool] = True  # the native call path's node of the graph does what this one's does
 
     def __call__(self, values: Mapping[str, Any], scalars: Mapping[str, Any]) -> list[Any]:
         """Results of the op; recorded by autograd and seen by torch.func where these are on."""
@@ -64,8 +65,16 @@ class Differentiable:
         if not (transformed or wanted or forward_ad._current_level >= 0):
             return self.runner(values, scalars, tensors.torch())
         trained = self.trained_for(wanted)
-        results = (_Node.apply if transformed else _apply)(trained, scalars, *given)  # type: ignore[no-untyped-call]
+        results = self.record(trained, scalars, given, transformed)
         return list(results[: trained.public])
+
+    def record(
+        self, trained: Trained, scalars: Mapping[str, Any], given: Sequence[Any], transformed: bool
+    ) -> Sequence[Any]:
+        """Results of the trained op as a node of the graph. ``transformed``: torch.func is to see it."""
+        apply = Node.apply if transformed else _apply
+        results: Sequence[Any] = apply(trained, scalars, *given)  # type: ignore[no-untyped-call]
+        return results
 
     def trained_for(self, wanted: tuple[str, ...]) -> Trained:
         """The op, ready for gradients of ``wanted``."""
@@ -154,19 +163,29 @@ class Trained:
             shapes: of all arguments by name.
             needed: arguments whose gradients are needed now; None: all that are wanted.
         """
-        names, arguments = self.names, self.forward.arguments
+        backward, values = self.asked(saved, cotangents, layout, shapes, needed)
+        if backward is None:
+            return [None] * len(self.forward.arguments)
+        found = dict(zip(result_names(backward.runner.op), backward(values, scalars), strict=True))
+        return [found.get(self.gradients.arguments[name]) for name in self.forward.arguments]
+
+    def asked(
+        self, saved: Sequence[Any], cotangents: Sequence[Any], layout: Any, shapes: Mapping[str, Sequence[int]],
+        needed: frozenset[str] | None,
+    ) -> tuple[Differentiable | None, dict[str, Any]]:  # fmt: skip
+        """The backward for such gradients (see ``gradients_of``; None if there are none), and what it reads by name."""
+        names = self.names
         given = tuple(i for i, c in enumerate(cotangents) if c is not None)
         if not given:
-            return [None] * len(arguments)
+            return None, {}
         wanted = frozenset(self.training.wanted) if needed is None else needed
         backward = self.backward(given, wanted, layout, self.sizes(shapes))
         if not backward.runner.op.outputs:
-            return [None] * len(arguments)
+            return None, {}
         read, positions = self.saved
         values = dict(zip((*read, *(names[i] for i in positions)), saved, strict=True))
         values.update({self.gradients.results[names[i]]: cotangents[i] for i in given})
-        found = dict(zip(result_names(backward.runner.op), backward(values, scalars), strict=True))
-        return [found.get(self.gradients.arguments[name]) for name in arguments]
+        return backward, values
 
     def sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """Sizes of all axes, from the arguments' shapes."""
@@ -307,7 +326,7 @@ def axis_sizes(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     return sizes
 
 
-class _Node(torch.autograd.Function):
+class Node(torch.autograd.Function):
     """forward(trained, scalars, *arguments) -> results, those kept for the backward last.
 
     Each level of torch.func's transforms calls this once, with what tensors are at that level.
@@ -364,4 +383,4 @@ class _Node(torch.autograd.Function):
 
 
 # What torch.autograd.Function.apply does outside of torch.func's transforms, less ten microseconds of inspect.
-_apply = super(torch.autograd.Function, _Node).apply
+_apply = super(torch.autograd.Function, Node).apply

@@ -1,0 +1,151 @@
+// fusegen emit batch_norm_gelu --which backward --dtype float32 --shape input=8,64,56,56 --shape weight=64
+//     --shape bias=64 --arg running_mean=None --arg running_var=None
+#include "fusegen.cuh"
+
+// batch_norm_gelu, backward                                   declared in ops/fused_norms.py
+//   value = float32(D0 * D2 * D3)
+//   rsqrt_value = rsqrt(deviation / value + eps)
+//   power = rsqrt_value^3
+//   ratio_value = 1 / value
+//   prod = 0.3989422804014327 * weight * 0.5 * power * ratio_value
+//   prod_rsqrt_value = 0.7978845608028654 * weight * 0.5 * rsqrt_value
+//   prod_rsqrt_value_2 = 0.5 * weight * rsqrt_value
+//   diff_input = input - total / value
+//   result_ = diff_input * (rsqrt_value * weight) + bias
+//   prod_result_2 = -0.7071067811865476 * result_
+//   exp_value = exp(-prod_result_2^2)
+//   prod_exp_value = diff_input * result_ * exp_value
+//   erfc_value = erfc(prod_result_2)
+//   prod_2 = diff_input * erfc_value
+//   ratio_value_2 = prod_2 * (0.25 * weight * power * ratio_value)
+//   prod_result_exp_value = result_ * exp_value
+//   prod_3 = prod_result_exp_value * (prod_rsqrt_value * ratio_value)
+//   prod_4 = prod_exp_value * (0.3989422804014327 * rsqrt_value)
+//   prod_result_3 = 0.3989422804014327 * result_
+//   sum_deviation = sum[d0, d2, d3](-(d_out * (prod_exp_value * prod + ratio_value_2)))
+//   sum_total = sum[d0, d2, d3](-(d_out * (prod_3 + erfc_value * (prod_rsqrt_value_2 * ratio_value))))
+//   sum_d_weight = sum[d0, d2, d3](d_out * (prod_4 + prod_2 * (0.5 * rsqrt_value)))
+//   sum_d_bias = sum[d0, d2, d3](d_out * (prod_result_3 * exp_value + 0.5 * erfc_value))
+//   prod_2_2 = prod_result_exp_value * prod_rsqrt_value
+//   prod_3_2 = erfc_value * prod_rsqrt_value_2
+//   sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (sum_deviation * 2)
+//   d_input = sum + sum_total
+//   d_weight = sum_d_weight
+//   d_bias = sum_d_bias
+// rows: 8 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
+extern "C" __global__ FUSEGEN_CLUSTER(8) __launch_bounds__(224, 6)
+void batch_norm_gelu_backward_f32(const float* __restrict__ input_ptr,      // [D0, D1, D2, D3]
+                                  const float* __restrict__ weight_ptr,     // [D1]
+                                  const float* __restrict__ bias_ptr,       // [D1]
+                                  const float* __restrict__ d_out_ptr,      // [D0, D1, D2, D3]
+                                  const float* __restrict__ total_ptr,      // [D1]
+                                  const float* __restrict__ deviation_ptr,  // [D1]
+                                  float* __restrict__ d_input_ptr,          // [D0, D1, D2, D3]
+                                  float* __restrict__ d_weight_ptr,         // [D1]
+                                  float* __restrict__ d_bias_ptr,           // [D1]
+                                  float eps, int64_t D0, int64_t D2, int64_t D3, int m, int n, fg::Divisor n2,
+                                  int input_stride0, int input_stride1, int d_out_stride0, int d_out_stride1,
+                                  int d_input_stride0, int d_input_stride1) {
+  // 8 blocks of 224 threads share a row.
+  fg::Link<8> link;
+  const int begin = int(fg::cluster_rank()) * 3584;
+  const int thread = threadIdx.x;
+  const int row = int(blockIdx.x) / 8;
+  const int end = n;
+  using input_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(input_element, input_row, [4][224]);
+  using d_out_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(d_out_element, d_out_row, [4][224]);
+  const int j0 = row;
+  const float weight = fg::load(weight_ptr + j0);
+  const float bias = fg::load(bias_ptr + j0);
+  const float total = fg::load(total_ptr + j0);
+  const float deviation = fg::load(deviation_ptr + j0);
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = begin + 4 * (224 * part + threadIdx.x);
+    if (at < end) {
+      int rest = at;
+      const int j2 = fg::take(rest, n2);
+      const int j1 = rest;
+      fg::load_async(&input_row[part][thread], input_ptr + j0 * input_stride0 + j1 * input_stride1 + j2);
+      fg::load_async(&d_out_row[part][thread], d_out_ptr + j0 * d_out_stride0 + j1 * d_out_stride1 + j2);
+    }
+  }
+  fg::await_loads();
+  link.ready();  // from here on all of them are there
+  const float value = float(D0 * D2 * D3);
+  const float rsqrt_value = rsqrtf(deviation / value + eps);
+  const float power = rsqrt_value * rsqrt_value * rsqrt_value;
+  const float ratio_value = 1.0f / value;
+  const float prod = 0.3989422804014327f * weight * 0.5f * power * ratio_value;
+  const float prod_rsqrt_value = 0.7978845608028654f * weight * 0.5f * rsqrt_value;
+  const float prod_rsqrt_value_2 = 0.5f * weight * rsqrt_value;
+
+  float sum_deviation = 0;
+  float sum_total = 0;
+  float sum_d_weight = 0;
+  float sum_d_bias = 0;
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = begin + 4 * (224 * part + threadIdx.x);
+    if (at >= end) break;
+    const auto input_v = fg::widen(input_row[part][thread]);
+    const auto d_out_v = fg::widen(d_out_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      const float d_out = d_out_v[k];
+      const float diff_input = input - total / value;
+      const float result_ = diff_input * (rsqrt_value * weight) + bias;
+      const float prod_result_2 = -0.7071067811865476f * result_;
+      const float exp_value = expf(-(prod_result_2 * prod_result_2));
+      const float prod_exp_value = diff_input * result_ * exp_value;
+      const float erfc_value = erfcf(prod_result_2);
+      const float prod_2 = diff_input * erfc_value;
+      const float ratio_value_2 = prod_2 * (0.25f * weight * power * ratio_value);
+      const float prod_result_exp_value = result_ * exp_value;
+      const float prod_3 = prod_result_exp_value * (prod_rsqrt_value * ratio_value);
+      const float prod_4 = prod_exp_value * (0.3989422804014327f * rsqrt_value);
+      const float prod_result_3 = 0.3989422804014327f * result_;
+      sum_deviation += -(d_out * (prod_exp_value * prod + ratio_value_2));
+      sum_total += -(d_out * (prod_3 + erfc_value * (prod_rsqrt_value_2 * ratio_value)));
+      sum_d_weight += d_out * (prod_4 + prod_2 * (0.5f * rsqrt_value));
+      sum_d_bias += d_out * (prod_result_3 * exp_value + 0.5f * erfc_value);
+    }
+  }
+  fg::cluster_sum<224, 0>(link, sum_deviation, sum_total, sum_d_weight, sum_d_bias);
+
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = begin + 4 * (224 * part + threadIdx.x);
+    if (at >= end) break;
+    int rest = at;
+    const int j2 = fg::take(rest, n2);
+    const int j1 = rest;
+    const auto input_v = fg::widen(input_row[part][thread]);
+    const auto d_out_v = fg::widen(d_out_row[part][thread]);
+    fg::Vec<float, 4> d_input_v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      const float d_out = d_out_v[k];
+      const float diff_input = input - total / value;
+      const float result_ = diff_input * (rsqrt_value * weight) + bias;
+      const float prod_result_2 = -0.7071067811865476f * result_;
+      const float exp_value = expf(-(prod_result_2 * prod_result_2));
+      const float erfc_value = erfcf(prod_result_2);
+      const float prod_result_exp_value = result_ * exp_value;
+      const float prod_2_2 = prod_result_exp_value * prod_rsqrt_value;
+      const float prod_3_2 = erfc_value * prod_rsqrt_value_2;
+      const float sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (sum_deviation * 2.0f);
+      d_input_v[k] = sum + sum_total;
+    }
+    fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
+  }
+
+  if (threadIdx.x == 0 && fg::cluster_rank() == 0) {
+    fg::store(d_weight_ptr + j0, sum_d_weight);
+    fg::store(d_bias_ptr + j0, sum_d_bias);
+  }
+}

@@ -1,0 +1,91 @@
+// fusegen emit instance_norm_silu --which forward --dtype float32 --shape input=8,64,56,56 --shape weight=64
+//     --shape bias=64
+#include "fusegen.cuh"
+
+// instance_norm_silu, forward                                 declared in ops/fused_norms.py
+//   value = float32(D2 * D3)
+//   total = sum[d2, d3](input)
+//   deviation = squared_deviation[d2, d3](input)
+//   prod_weight = rsqrt(deviation / value + eps) * weight
+//   result_ = (input - total / value) * prod_weight + bias
+//   out = result_ * sigmoid(result_)
+// rows: 224 threads a row over D2, D3, which stays in shared memory: read once
+extern "C" __global__ __launch_bounds__(224, 6)
+void instance_norm_silu_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1, D2, D3]
+                                    const float* __restrict__ weight_ptr,  // [D1]
+                                    const float* __restrict__ bias_ptr,    // [D1]
+                                    float* __restrict__ out_ptr,           // [D0, D1, D2, D3]
+                                    float eps, int64_t D2, int64_t D3, int m, int n, fg::Divisor n1,
+                                    int input_stride0, int input_stride1, int out_stride0, int out_stride1) {
+  const int thread = threadIdx.x;
+  const int row = int(blockIdx.x);
+  const int end = n;
+  using input_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(input_element, input_row, [4][224]);
+  int rest = row;
+  const int j1 = fg::take(rest, n1);
+  const int j0 = rest;
+  const float weight = fg::load(weight_ptr + j1);
+  const float bias = fg::load(bias_ptr + j1);
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (224 * part + threadIdx.x);
+    if (at < end) {
+      const int j2 = at;
+      fg::load_async(&input_row[part][thread], input_ptr + j0 * input_stride0 + j1 * input_stride1 + j2);
+    }
+  }
+  fg::await_loads();
+  const float value = float(D2 * D3);
+
+  float total = 0;
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (224 * part + threadIdx.x);
+    if (at >= end) break;
+    const auto input_v = fg::widen(input_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      total += input;
+    }
+  }
+  fg::row_sum<224, 1, 0>(total);
+  const float deviation_mean = fg::divide_by_count(total, float(n));
+  float deviation = 0;
+  float deviation_rest = 0;
+  fg::read_again();
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (224 * part + threadIdx.x);
+    if (at >= end) break;
+    const auto input_v = fg::widen(input_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      const float away = input - deviation_mean;
+      deviation += away * away;
+      deviation_rest += away;
+    }
+  }
+  fg::row_sum<224, 1, 1>(deviation, deviation_rest);
+  deviation -= deviation_rest * fg::divide_by_count(deviation_rest, float(n));
+  total += deviation_rest;
+  const float prod_weight = rsqrtf(deviation / value + eps) * weight;
+
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (224 * part + threadIdx.x);
+    if (at >= end) break;
+    const int j2 = at;
+    const auto input_v = fg::widen(input_row[part][thread]);
+    fg::Vec<float, 4> out_v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      const float result_ = (input - total / value) * prod_weight + bias;
+      out_v[k] = result_ * fg::sigmoid(result_);
+    }
+    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);
+  }
+}

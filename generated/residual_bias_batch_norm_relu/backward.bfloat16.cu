@@ -1,0 +1,164 @@
+// fusegen emit residual_bias_batch_norm_relu --which backward --dtype bfloat16 --shape input=8,64,56,56
+//     --shape bias=64 --shape residual=8,64,56,56 --shape weight=64 --arg running_mean=None --arg running_var=None
+#include "fusegen.cuh"
+
+// residual_bias_batch_norm_relu, backward                     declared in ops/fused_norms.py
+//   value = float32(D0 * D2 * D3)
+//   rsqrt_value = rsqrt(deviation / value + eps)
+//   ratio_value = 1 / value
+//   prod = 0.5 * weight * rsqrt_value^3 * ratio_value
+//   prod_weight = weight * rsqrt_value
+//   total_2 = input + bias + residual
+//   diff_total_2 = total_2 - total / value
+//   y = diff_total_2 * rsqrt_value
+//   below_result = y * weight <= 0
+//   sum_deviation = sum[d0, d2, d3](where(below_result, 0, -(d_out * diff_total_2 * prod)))
+//   sum_total = sum[d0, d2, d3](where(below_result, 0, -(d_out * (prod_weight * ratio_value))))
+//   sum_d_weight = sum[d0, d2, d3](where(below_result, 0, d_out * y))
+//   chosen = where(below_result, 0, d_out * prod_weight)
+//   d_input = chosen + diff_total_2 * (sum_deviation * 2) + sum_total
+//   sum_d_bias = sum[d0, d2, d3](d_input)
+//   d_residual = d_input
+//   d_bias = sum_d_bias
+//   d_weight = sum_d_weight
+// rows: 8 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
+extern "C" __global__ FUSEGEN_CLUSTER(8) __launch_bounds__(224, 6)
+void residual_bias_batch_norm_relu_backward_bf16(const bf16* __restrict__ input_ptr,       // [D0, D1, D2, D3]
+                                                 const bf16* __restrict__ bias_ptr,        // [D1]
+                                                 const bf16* __restrict__ residual_ptr,    // [D0, D1, D2, D3]
+                                                 const bf16* __restrict__ weight_ptr,      // [D1]
+                                                 const bf16* __restrict__ d_out_ptr,       // [D0, D1, D2, D3]
+                                                 const float* __restrict__ total_ptr,      // [D1]
+                                                 const float* __restrict__ deviation_ptr,  // [D1]
+                                                 bf16* __restrict__ d_input_ptr,           // [D0, D1, D2, D3]
+                                                 bf16* __restrict__ d_residual_ptr,        // [D0, D1, D2, D3]
+                                                 bf16* __restrict__ d_bias_ptr,            // [D1]
+                                                 bf16* __restrict__ d_weight_ptr,          // [D1]
+                                                 float eps, int64_t D0, int64_t D2, int64_t D3, int m, int n,
+                                                 fg::Divisor n2, int input_stride0, int input_stride1,
+                                                 int residual_stride0, int residual_stride1, int d_out_stride0,
+                                                 int d_out_stride1, int d_input_stride0, int d_input_stride1,
+                                                 int d_residual_stride0, int d_residual_stride1) {
+  // 8 blocks of 224 threads share a row.
+  fg::Link<8> link;
+  const int begin = int(fg::cluster_rank()) * 3584;
+  const int thread = threadIdx.x;
+  const int row = int(blockIdx.x) / 8;
+  const int end = n;
+  using input_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(input_element, input_row, [2][224]);
+  using residual_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(residual_element, residual_row, [2][224]);
+  using d_out_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(d_out_element, d_out_row, [2][224]);
+  const int j0 = row;
+  const float bias = fg::load(bias_ptr + j0);
+  const float weight = fg::load(weight_ptr + j0);
+  const float total = fg::load(total_ptr + j0);
+  const float deviation = fg::load(deviation_ptr + j0);
+#pragma unroll 2
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 8 * (224 * part + threadIdx.x);
+    if (at < end) {
+      int rest = at;
+      const int j2 = fg::take(rest, n2);
+      const int j1 = rest;
+      fg::load_async(&input_row[part][thread], input_ptr + j0 * input_stride0 + j1 * input_stride1 + j2);
+      const int residual_at = j0 * residual_stride0 + j1 * residual_stride1 + j2;
+      fg::load_async(&residual_row[part][thread], residual_ptr + residual_at);
+      fg::load_async(&d_out_row[part][thread], d_out_ptr + j0 * d_out_stride0 + j1 * d_out_stride1 + j2);
+    }
+  }
+  fg::await_loads();
+  link.ready();  // from here on all of them are there
+  const float value = float(D0 * D2 * D3);
+  const float rsqrt_value = rsqrtf(deviation / value + eps);
+  const float ratio_value = 1.0f / value;
+  const float prod = 0.5f * weight * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
+  const float prod_weight = weight * rsqrt_value;
+
+  float sum_deviation = 0;
+  float sum_total = 0;
+  float sum_d_weight = 0;
+#pragma unroll 2
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 8 * (224 * part + threadIdx.x);
+    if (at >= end) break;
+    const auto input_v = fg::widen(input_row[part][thread]);
+    const auto residual_v = fg::widen(residual_row[part][thread]);
+    const auto d_out_v = fg::widen(d_out_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float input = input_v[k];
+      const float residual = residual_v[k];
+      const float d_out = d_out_v[k];
+      const float total_2 = input + bias + residual;
+      const float diff_total_2 = total_2 - total / value;
+      const float y = diff_total_2 * rsqrt_value;
+      const bool below_result = y * weight <= 0.0f;
+      sum_deviation += below_result ? 0.0f : -(d_out * diff_total_2 * prod);
+      sum_total += below_result ? 0.0f : -(d_out * (prod_weight * ratio_value));
+      sum_d_weight += below_result ? 0.0f : d_out * y;
+    }
+  }
+  fg::cluster_sum<224, 0>(link, sum_deviation, sum_total, sum_d_weight);
+
+  float sum_d_bias = 0;
+#pragma unroll 2
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 8 * (224 * part + threadIdx.x);
+    if (at >= end) break;
+    const auto input_v = fg::widen(input_row[part][thread]);
+    const auto residual_v = fg::widen(residual_row[part][thread]);
+    const auto d_out_v = fg::widen(d_out_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float input = input_v[k];
+      const float residual = residual_v[k];
+      const float d_out = d_out_v[k];
+      const float total_2 = input + bias + residual;
+      const float diff_total_2 = total_2 - total / value;
+      const float y = diff_total_2 * rsqrt_value;
+      const bool below_result = y * weight <= 0.0f;
+      const float chosen = below_result ? 0.0f : d_out * prod_weight;
+      const float d_input = chosen + diff_total_2 * (sum_deviation * 2.0f) + sum_total;
+      sum_d_bias += d_input;
+    }
+  }
+  fg::cluster_sum<224, 1>(link, sum_d_bias);
+
+#pragma unroll 2
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 8 * (224 * part + threadIdx.x);
+    if (at >= end) break;
+    int rest = at;
+    const int j2 = fg::take(rest, n2);
+    const int j1 = rest;
+    const auto input_v = fg::widen(input_row[part][thread]);
+    const auto residual_v = fg::widen(residual_row[part][thread]);
+    const auto d_out_v = fg::widen(d_out_row[part][thread]);
+    fg::Vec<float, 8> d_input_v;
+    fg::Vec<float, 8> d_residual_v;
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float input = input_v[k];
+      const float residual = residual_v[k];
+      const float d_out = d_out_v[k];
+      const float total_2 = input + bias + residual;
+      const float diff_total_2 = total_2 - total / value;
+      const float y = diff_total_2 * rsqrt_value;
+      const bool below_result = y * weight <= 0.0f;
+      const float chosen = below_result ? 0.0f : d_out * prod_weight;
+      const float d_input = chosen + diff_total_2 * (sum_deviation * 2.0f) + sum_total;
+      d_input_v[k] = d_input;
+      d_residual_v[k] = d_input;
+    }
+    fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
+    fg::store_vector<8>(d_residual_ptr + j0 * d_residual_stride0 + j1 * d_residual_stride1 + j2, d_residual_v);
+  }
+
+  if (threadIdx.x == 0 && fg::cluster_rank() == 0) {
+    fg::store(d_bias_ptr + j0, sum_d_bias);
+    fg::store(d_weight_ptr + j0, sum_d_weight);
+  }
+}

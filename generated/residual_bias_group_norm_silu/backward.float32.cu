@@ -1,0 +1,266 @@
+// fusegen emit residual_bias_group_norm_silu --which backward --dtype float32 --shape input=8,64,56,56
+//     --shape bias=64 --shape residual=8,64,56,56 --shape weight=64 --arg num_groups=32
+#include "fusegen.cuh"
+
+// residual_bias_group_norm_silu, backward                     declared in ops/fused_norms.py
+//   value = float32(D2 * D3 * D4)
+//   rsqrt_value = rsqrt(deviation / value + eps)
+//   ratio_value = 1 / value
+//   prod = 0.5 * rsqrt_value^4 * ratio_value
+//   prod_2 = 0.5 * rsqrt_value^3 * ratio_value
+//   power_2 = rsqrt_value^2
+//   power_weight = weight^2
+//   total_2 = input + bias + residual
+//   diff_total_2 = total_2 - total / value
+//   power = diff_total_2^2
+//   y = diff_total_2 * rsqrt_value
+//   result_ = y * weight
+//   sigmoid_result = sigmoid(result_)
+//   diff = 1 - sigmoid_result
+//   prod_3 = power_weight * power * sigmoid_result * diff * prod
+//   sum = prod_3 + weight * diff_total_2 * sigmoid_result * prod_2
+//   prod_diff = power_weight * diff_total_2 * sigmoid_result * diff
+//   prod_4 = weight * sigmoid_result * (rsqrt_value * ratio_value)
+//   sum_deviation = sum[d2, d3, d4](-(d_out * sum))
+//   sum_total = sum[d2, d3, d4](-(d_out * (prod_diff * (power_2 * ratio_value) + prod_4)))
+//   prod_3_2 = power_weight * diff * diff_total_2 * power_2 * sigmoid_result
+//   prod_4_2 = weight * rsqrt_value * sigmoid_result
+//   sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (sum_deviation * 2)
+//   d_input = sum_2 + sum_total
+//   d_residual = d_input
+// rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once
+extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 4)
+void residual_bias_group_norm_silu_backward_f32_d_input_and_3_more(
+    const float* __restrict__ input_ptr,      // [D0, D1, D2, D3, D4]
+    const float* __restrict__ bias_ptr,       // [D1, D2]
+    const float* __restrict__ residual_ptr,   // [D0, D1, D2, D3, D4]
+    const float* __restrict__ weight_ptr,     // [D1, D2]
+    const float* __restrict__ d_out_ptr,      // [D0, D1, D2, D3, D4]
+    const float* __restrict__ total_ptr,      // [D0, D1]
+    const float* __restrict__ deviation_ptr,  // [D0, D1]
+    float* __restrict__ d_input_ptr,          // [D0, D1, D2, D3, D4]
+    float* __restrict__ d_residual_ptr,       // [D0, D1, D2, D3, D4]
+    float* __restrict__ sum_deviation_ptr,    // [D0, D1]
+    float* __restrict__ sum_total_ptr,        // [D0, D1]
+    float eps, int64_t D2, int64_t D3, int64_t D4, int m, int n, fg::Divisor n1, fg::Divisor n3, int input_stride0,
+    int input_stride1, int input_stride2, int bias_stride1, int residual_stride0, int residual_stride1,
+    int residual_stride2, int weight_stride1, int d_out_stride0, int d_out_stride1, int d_out_stride2,
+    int total_stride0, int deviation_stride0, int d_input_stride0, int d_input_stride1, int d_input_stride2,
+    int d_residual_stride0, int d_residual_stride1, int d_residual_stride2, int sum_deviation_stride0,
+    int sum_total_stride0) {
+  // 4 blocks of 224 threads share a row.
+  fg::Link<4> link;
+  const int begin = int(fg::cluster_rank()) * 1792;
+  const int row = int(blockIdx.x) / 4;
+  const int end = n;
+  fg::Raw<float, 4> input_row[2];
+  fg::Raw<float, 4> residual_row[2];
+  fg::Raw<float, 4> d_out_row[2];
+  int rest = row;
+  const int j1 = fg::take(rest, n1);
+  const int j0 = rest;
+  const float total = fg::load(total_ptr + j0 * total_stride0 + j1);
+  const float deviation = fg::load(deviation_ptr + j0 * deviation_stride0 + j1);
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 4 * (224 * part + threadIdx.x);
+    if (at < end) {
+      int rest = at;
+      const int j3 = fg::take(rest, n3);
+      const int j2 = rest;
+      const int input_at = j0 * input_stride0 + j1 * input_stride1 + j2 * input_stride2 + j3;
+      input_row[part] = fg::load_raw<4>(input_ptr + input_at);
+      const int residual_at = j0 * residual_stride0 + j1 * residual_stride1 + j2 * residual_stride2 + j3;
+      residual_row[part] = fg::load_raw<4>(residual_ptr + residual_at);
+      const int d_out_at = j0 * d_out_stride0 + j1 * d_out_stride1 + j2 * d_out_stride2 + j3;
+      d_out_row[part] = fg::load_raw<4>(d_out_ptr + d_out_at);
+    }
+  }
+  link.ready();  // from here on all of them are there
+  const float value = float(D2 * D3 * D4);
+  const float rsqrt_value = rsqrtf(deviation / value + eps);
+  const float ratio_value = 1.0f / value;
+  const float prod = 0.5f * fg::powi<4>(rsqrt_value) * ratio_value;
+  const float prod_2 = 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
+  const float power_2 = rsqrt_value * rsqrt_value;
+
+  float sum_deviation = 0;
+  float sum_total = 0;
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 4 * (224 * part + threadIdx.x);
+    if (at >= end) break;
+    int rest = at;
+    fg::take(rest, n3);
+    const int j2 = rest;
+    const auto input_v = fg::widen(input_row[part]);
+    const float bias = fg::load(bias_ptr + j1 * bias_stride1 + j2);
+    const auto residual_v = fg::widen(residual_row[part]);
+    const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j2);
+    const auto d_out_v = fg::widen(d_out_row[part]);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      const float residual = residual_v[k];
+      const float d_out = d_out_v[k];
+      const float power_weight = weight * weight;
+      const float total_2 = input + bias + residual;
+      const float diff_total_2 = total_2 - total / value;
+      const float power = diff_total_2 * diff_total_2;
+      const float y = diff_total_2 * rsqrt_value;
+      const float result_ = y * weight;
+      const float sigmoid_result = fg::sigmoid(result_);
+      const float diff = 1.0f - sigmoid_result;
+      const float prod_3 = power_weight * power * sigmoid_result * diff * prod;
+      const float sum = prod_3 + weight * diff_total_2 * sigmoid_result * prod_2;
+      const float prod_diff = power_weight * diff_total_2 * sigmoid_result * diff;
+      const float prod_4 = weight * sigmoid_result * (rsqrt_value * ratio_value);
+      sum_deviation += -(d_out * sum);
+      sum_total += -(d_out * (prod_diff * (power_2 * ratio_value) + prod_4));
+    }
+  }
+  fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);
+
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 4 * (224 * part + threadIdx.x);
+    if (at >= end) break;
+    int rest = at;
+    const int j3 = fg::take(rest, n3);
+    const int j2 = rest;
+    const auto input_v = fg::widen(input_row[part]);
+    const float bias = fg::load(bias_ptr + j1 * bias_stride1 + j2);
+    const auto residual_v = fg::widen(residual_row[part]);
+    const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j2);
+    const auto d_out_v = fg::widen(d_out_row[part]);
+    fg::Vec<float, 4> d_input_v;
+    fg::Vec<float, 4> d_residual_v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      const float residual = residual_v[k];
+      const float d_out = d_out_v[k];
+      const float power_weight = weight * weight;
+      const float total_2 = input + bias + residual;
+      const float diff_total_2 = total_2 - total / value;
+      const float y = diff_total_2 * rsqrt_value;
+      const float result_ = y * weight;
+      const float sigmoid_result = fg::sigmoid(result_);
+      const float diff = 1.0f - sigmoid_result;
+      const float prod_3_2 = power_weight * diff * diff_total_2 * power_2 * sigmoid_result;
+      const float prod_4_2 = weight * rsqrt_value * sigmoid_result;
+      const float sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (sum_deviation * 2.0f);
+      const float d_input = sum_2 + sum_total;
+      d_input_v[k] = d_input;
+      d_residual_v[k] = d_input;
+    }
+    const int d_input_at = j0 * d_input_stride0 + j1 * d_input_stride1 + j2 * d_input_stride2 + j3;
+    fg::store_vector<4>(d_input_ptr + d_input_at, d_input_v);
+    const int d_residual_at = j0 * d_residual_stride0 + j1 * d_residual_stride1 + j2 * d_residual_stride2 + j3;
+    fg::store_vector<4>(d_residual_ptr + d_residual_at, d_residual_v);
+  }
+
+  if (threadIdx.x == 0 && fg::cluster_rank() == 0) {
+    fg::store(sum_deviation_ptr + j0 * sum_deviation_stride0 + j1, sum_deviation);
+    fg::store(sum_total_ptr + j0 * sum_total_stride0 + j1, sum_total);
+  }
+}
+
+// residual_bias_group_norm_silu, backward                     declared in ops/fused_norms.py
+//   power_weight = weight^2
+//   total_2 = input + bias + residual
+//   value = float32(D2 * D3 * D4)
+//   diff_total_2 = total_2 - total / value
+//   rsqrt_value = rsqrt(deviation / value + eps)
+//   y = diff_total_2 * rsqrt_value
+//   result_ = y * weight
+//   sigmoid_result = sigmoid(result_)
+//   diff = 1 - sigmoid_result
+//   power_2 = rsqrt_value^2
+//   prod_3 = power_weight * diff * diff_total_2 * power_2 * sigmoid_result
+//   prod_4 = weight * rsqrt_value * sigmoid_result
+//   sum_2 = d_out * (prod_3 + prod_4) + sum_deviation * 2 * diff_total_2
+//   d_input = sum_2 + sum_total
+//   power = diff_total_2^2
+//   prod_5 = weight * diff * power * power_2 * sigmoid_result
+//   sum_d_bias = sum[d0, d3, d4](d_input)
+//   sum_d_weight = sum[d0, d3, d4](d_out * (prod_5 + y * sigmoid_result))
+//   d_bias = sum_d_bias
+//   d_weight = sum_d_weight
+// row: a block sums over D0, D3, D4, along the fast axis
+extern "C" __global__ __launch_bounds__(256, 4)
+void residual_bias_group_norm_silu_backward_f32_d_bias_and_1_more(
+    const float* __restrict__ input_ptr,      // [D0, D1, D2, D3, D4]
+    const float* __restrict__ bias_ptr,       // [D1, D2]
+    const float* __restrict__ residual_ptr,   // [D0, D1, D2, D3, D4]
+    const float* __restrict__ weight_ptr,     // [D1, D2]
+    const float* __restrict__ d_out_ptr,      // [D0, D1, D2, D3, D4]
+    const float* __restrict__ total_ptr,      // [D0, D1]
+    const float* __restrict__ deviation_ptr,  // [D0, D1]
+    const float* sum_deviation_ptr,           // [D0, D1]
+    const float* sum_total_ptr,               // [D0, D1]
+    float* __restrict__ d_bias_ptr,           // [D1, D2]
+    float* __restrict__ d_weight_ptr,         // [D1, D2]
+    float eps, int64_t D2, int64_t D3, int64_t D4, int m, int n, fg::Divisor n1, fg::Divisor n3, int input_stride0,
+    int input_stride1, int input_stride2, int bias_stride0, int residual_stride0, int residual_stride1,
+    int residual_stride2, int weight_stride0, int d_out_stride0, int d_out_stride1, int d_out_stride2,
+    int total_stride2, int deviation_stride2, int sum_deviation_stride2, int sum_total_stride2, int d_bias_stride0,
+    int d_weight_stride0) {
+  fg::wait_for_previous_kernel();
+  // A block owns one result and its n elements.
+  const int result = blockIdx.x;
+  int rest = result;
+  const int j1 = fg::take(rest, n1);
+  const int j0 = rest;
+  const float bias = fg::load(bias_ptr + j0 * bias_stride0 + j1);
+  const float weight = fg::load(weight_ptr + j0 * weight_stride0 + j1);
+
+  float sum_d_bias = 0;
+  float sum_d_weight = 0;
+  for (int at = 4 * threadIdx.x; at < n; at += 1024) {
+    int rest = at;
+    const int j3 = fg::take(rest, n3);
+    const int j2 = rest;
+    const int input_at = j0 * input_stride0 + j1 * input_stride1 + j2 * input_stride2 + j3;
+    const auto input_v = fg::load_vector<4>(input_ptr + input_at);
+    const int residual_at = j0 * residual_stride0 + j1 * residual_stride1 + j2 * residual_stride2 + j3;
+    const auto residual_v = fg::load_vector<4>(residual_ptr + residual_at);
+    const int d_out_at = j0 * d_out_stride0 + j1 * d_out_stride1 + j2 * d_out_stride2 + j3;
+    const auto d_out_v = fg::load_vector<4>(d_out_ptr + d_out_at);
+    const float total = fg::load(total_ptr + j0 + j2 * total_stride2);
+    const float deviation = fg::load(deviation_ptr + j0 + j2 * deviation_stride2);
+    const float sum_deviation = fg::load(sum_deviation_ptr + j0 + j2 * sum_deviation_stride2);
+    const float sum_total = fg::load(sum_total_ptr + j0 + j2 * sum_total_stride2);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      const float residual = residual_v[k];
+      const float d_out = d_out_v[k];
+      const float power_weight = weight * weight;
+      const float total_2 = input + bias + residual;
+      const float value = float(D2 * D3 * D4);
+      const float diff_total_2 = total_2 - total / value;
+      const float rsqrt_value = rsqrtf(deviation / value + eps);
+      const float y = diff_total_2 * rsqrt_value;
+      const float result_ = y * weight;
+      const float sigmoid_result = fg::sigmoid(result_);
+      const float diff = 1.0f - sigmoid_result;
+      const float power_2 = rsqrt_value * rsqrt_value;
+      const float prod_3 = power_weight * diff * diff_total_2 * power_2 * sigmoid_result;
+      const float prod_4 = weight * rsqrt_value * sigmoid_result;
+      const float sum_2 = d_out * (prod_3 + prod_4) + sum_deviation * 2.0f * diff_total_2;
+      const float d_input = sum_2 + sum_total;
+      const float power = diff_total_2 * diff_total_2;
+      const float prod_5 = weight * diff * power * power_2 * sigmoid_result;
+      sum_d_bias += d_input;
+      sum_d_weight += d_out * (prod_5 + y * sigmoid_result);
+    }
+  }
+  sum_d_bias = fg::block_sum<256>(sum_d_bias);
+  sum_d_weight = fg::block_sum<256>(sum_d_weight);
+
+  if (threadIdx.x == 0) {
+    fg::store(d_bias_ptr + j0 * d_bias_stride0 + j1, sum_d_bias);
+    fg::store(d_weight_ptr + j0 * d_weight_stride0 + j1, sum_d_weight);
+  }
+}

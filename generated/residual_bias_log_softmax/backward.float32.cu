@@ -1,0 +1,163 @@
+// fusegen emit residual_bias_log_softmax --which backward --dtype float32 --shape input=512,3072 --shape bias=3072
+//     --shape residual=512,3072
+#include "fusegen.cuh"
+
+// residual_bias_log_softmax, backward                         declared in ops/fused_norms.py
+//   sum_sum_exp = sum[d1](d_out)
+//   total = input + bias + residual
+//   prod = exp(total - barrier(top)) * (sum_sum_exp / sum_exp)
+//   d_input = d_out + -prod
+//   d_residual = d_input
+//   sum_d_bias = sum[d0](d_input)
+// rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_bias added up over the rows of a
+//     group, then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(192, 5)
+void residual_bias_log_softmax_backward_f32_d_input_and_1_more(
+    const float* __restrict__ input_ptr,          // [D0, D1]
+    const float* __restrict__ bias_ptr,           // [D1]
+    const float* __restrict__ residual_ptr,       // [D0, D1]
+    const float* __restrict__ d_out_ptr,          // [D0, D1]
+    const float* __restrict__ top_ptr,            // [D0]
+    const float* __restrict__ sum_exp_ptr,        // [D0]
+    float* __restrict__ d_input_ptr,              // [D0, D1]
+    float* __restrict__ d_residual_ptr,           // [D0, D1]
+    float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+    int m, int n, int input_stride0, int residual_stride0, int d_out_stride0, int d_input_stride0,
+    int d_residual_stride0) {
+  const int thread = threadIdx.x;
+  fg::Vec<float, 4> sum_d_bias_v[4] = {};
+  // All rows have these in common.
+  using bias_rows = fg::Raw<float, 4>[4][192];
+  bias_rows& bias_row = fg::dynamic_shared<bias_rows>();
+#pragma unroll
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (192 * part + threadIdx.x);
+    const int j1 = at;
+    fg::load_async(&bias_row[part][thread], bias_ptr + j1);
+  }
+
+  // The next row is read while the present one is worked on.
+  float top_next;
+  float sum_exp_next;
+  using input_rows = fg::Raw<float, 4>[2][4][192];
+  input_rows& input_row = fg::behind<input_rows>(bias_row);
+  using residual_rows = fg::Raw<float, 4>[2][4][192];
+  residual_rows& residual_row = fg::behind<residual_rows>(input_row);
+  using d_out_rows = fg::Raw<float, 4>[2][4][192];
+  d_out_rows& d_out_row = fg::behind<d_out_rows>(residual_row);
+  int turn = 1;
+  int row = int(blockIdx.x);
+  {
+    const int next = row;
+    const int j0 = next;
+    top_next = fg::load(top_ptr + j0);
+    sum_exp_next = fg::load(sum_exp_ptr + j0);
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const int at = 4 * (192 * part + threadIdx.x);
+      const int j1 = at;
+      fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+      fg::load_async(&residual_row[turn ^ 1][part][thread], residual_ptr + j0 * residual_stride0 + j1);
+      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+    }
+  }
+  for (; row < m; row += int(gridDim.x)) {
+    const int j0 = row;
+    const float top = top_next;
+    const float sum_exp = sum_exp_next;
+    turn ^= 1;
+    fg::await_loads();
+    if (row + int(gridDim.x) < m) {
+      const int next = row + int(gridDim.x);
+      const int j0 = next;
+      top_next = fg::load(top_ptr + j0);
+      sum_exp_next = fg::load(sum_exp_ptr + j0);
+#pragma unroll
+      for (int part = 0; part < 4; ++part) {
+        const int at = 4 * (192 * part + threadIdx.x);
+        const int j1 = at;
+        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+        fg::load_async(&residual_row[turn ^ 1][part][thread], residual_ptr + j0 * residual_stride0 + j1);
+        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+      }
+    }
+
+    float sum_sum_exp = 0;
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float d_out = d_out_v[k];
+        sum_sum_exp += d_out;
+      }
+    }
+    fg::row_sum<192, 1, 0>(sum_sum_exp);
+
+#pragma unroll
+    for (int part = 0; part < 4; ++part) {
+      const int at = 4 * (192 * part + threadIdx.x);
+      const int j1 = at;
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto bias_v = fg::widen(bias_row[part][thread]);
+      const auto residual_v = fg::widen(residual_row[turn][part][thread]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      fg::Vec<float, 4> d_input_v;
+      fg::Vec<float, 4> d_residual_v;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float input = input_v[k];
+        const float bias = bias_v[k];
+        const float residual = residual_v[k];
+        const float d_out = d_out_v[k];
+        const float total = input + bias + residual;
+        const float prod = expf(total - top) * (sum_sum_exp / sum_exp);
+        const float d_input = d_out + -prod;
+        d_input_v[k] = d_input;
+        d_residual_v[k] = d_input;
+        sum_d_bias_v[part][k] += d_input;
+      }
+      fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+      fg::store_vector<4>(d_residual_ptr + j0 * d_residual_stride0 + j1, d_residual_v);
+    }
+    __syncthreads();
+  }
+
+  // What this group of rows adds to each position.
+  const int group = int(blockIdx.x);
+#pragma unroll
+  for (int part = 0; part < 4; ++part) {
+    const int at = 4 * (192 * part + threadIdx.x);
+    fg::store_vector<4>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+  }
+}
+
+// residual_bias_log_softmax, backward                         declared in ops/fused_norms.py
+//   sum_d_bias = sum[groups](sum_d_bias_by_group)
+//   d_bias = sum_d_bias
+// column: 32 neighbouring results a block, summed over GROUPS
+extern "C" __global__ __launch_bounds__(1024)
+void residual_bias_log_softmax_backward_f32_d_bias(const float* sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+                                                   float* __restrict__ d_bias_ptr,        // [D1]
+                                                   int m, int n, int sum_d_bias_by_group_stride1) {
+  fg::wait_for_previous_kernel();
+  // A block owns 32 neighbouring results; its 32 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 32 + threadIdx.x;
+  const bool inside = result < m;
+  const int j0 = result;
+
+  float sum_d_bias = 0;
+  if (inside) {
+#pragma unroll 4
+    for (int at = threadIdx.y; at < n; at += 32) {
+      const int j1 = at;
+      const float sum_d_bias_by_group = fg::load(sum_d_bias_by_group_ptr + j0 + j1 * sum_d_bias_by_group_stride1);
+      sum_d_bias += sum_d_bias_by_group;
+    }
+  }
+  sum_d_bias = fg::column_sum<32>(sum_d_bias);
+
+  if (inside && threadIdx.y == 0) {
+    fg::store(d_bias_ptr + j0, sum_d_bias);
+  }
+}

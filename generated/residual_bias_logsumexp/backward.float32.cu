@@ -1,0 +1,149 @@
+// fusegen emit residual_bias_logsumexp --which backward --dtype float32 --shape input=512,3072 --shape bias=3072
+//     --shape residual=512,3072 --arg dim=-1
+#include "fusegen.cuh"
+
+// residual_bias_logsumexp, backward                           declared in ops/fused_norms.py
+//   same = abs(barrier(top)) == inf
+//   total = input + bias + residual
+//   exp_value = exp(total - barrier(top))
+//   d_input = where(same, 0, exp_value * (d_out / sum_exp))
+//   d_residual = d_input
+//   sum_d_bias = sum[d0](d_input)
+// rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(256, 2)
+void residual_bias_logsumexp_backward_f32_d_input_and_1_more(
+    const float* __restrict__ input_ptr,          // [D0, D1]
+    const float* __restrict__ bias_ptr,           // [D1]
+    const float* __restrict__ residual_ptr,       // [D0, D1]
+    const float* __restrict__ d_out_ptr,          // [D0]
+    const float* __restrict__ top_ptr,            // [D0]
+    const float* __restrict__ sum_exp_ptr,        // [D0]
+    float* __restrict__ d_input_ptr,              // [D0, D1]
+    float* __restrict__ d_residual_ptr,           // [D0, D1]
+    float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+    int m, int n, int input_stride0, int residual_stride0, int d_input_stride0, int d_residual_stride0) {
+  // 256 threads take 3072 elements of a row.
+  const int begin = int(blockIdx.y) * 3072;
+  fg::Vec<float, 4> sum_d_bias_v[3] = {};
+  // All rows have these in common.
+  fg::Raw<float, 4> bias_row[3];
+#pragma unroll
+  for (int part = 0; part < 3; ++part) {
+    const int at = begin + 4 * (256 * part + threadIdx.x);
+    const int j1 = at;
+    bias_row[part] = fg::load_raw<4>(bias_ptr + j1);
+  }
+
+  // The next row is read while the present one is worked on.
+  float d_out_next;
+  float top_next;
+  float sum_exp_next;
+  fg::Raw<float, 4> input_next[3];
+  fg::Raw<float, 4> residual_next[3];
+  int row = int(blockIdx.x);
+  {
+    const int next = row;
+    const int j0 = next;
+    d_out_next = fg::load(d_out_ptr + j0);
+    top_next = fg::load(top_ptr + j0);
+    sum_exp_next = fg::load(sum_exp_ptr + j0);
+#pragma unroll
+    for (int part = 0; part < 3; ++part) {
+      const int at = begin + 4 * (256 * part + threadIdx.x);
+      const int j1 = at;
+      input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
+      residual_next[part] = fg::load_raw<4>(residual_ptr + j0 * residual_stride0 + j1);
+    }
+  }
+  for (; row < m; row += int(gridDim.x)) {
+    const int j0 = row;
+    const float d_out = d_out_next;
+    const float top = top_next;
+    const float sum_exp = sum_exp_next;
+    fg::Raw<float, 4> input_row[3];
+    fg::Raw<float, 4> residual_row[3];
+#pragma unroll
+    for (int part = 0; part < 3; ++part) {
+      input_row[part] = input_next[part];
+      residual_row[part] = residual_next[part];
+    }
+    if (row + int(gridDim.x) < m) {
+      const int next = row + int(gridDim.x);
+      const int j0 = next;
+      d_out_next = fg::load(d_out_ptr + j0);
+      top_next = fg::load(top_ptr + j0);
+      sum_exp_next = fg::load(sum_exp_ptr + j0);
+#pragma unroll
+      for (int part = 0; part < 3; ++part) {
+        const int at = begin + 4 * (256 * part + threadIdx.x);
+        const int j1 = at;
+        input_next[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
+        residual_next[part] = fg::load_raw<4>(residual_ptr + j0 * residual_stride0 + j1);
+      }
+    }
+    const bool same = fg::abs(top) == fg::infinity<float>();
+
+#pragma unroll
+    for (int part = 0; part < 3; ++part) {
+      const int at = begin + 4 * (256 * part + threadIdx.x);
+      const int j1 = at;
+      const auto input_v = fg::widen(input_row[part]);
+      const auto bias_v = fg::widen(bias_row[part]);
+      const auto residual_v = fg::widen(residual_row[part]);
+      fg::Vec<float, 4> d_input_v;
+      fg::Vec<float, 4> d_residual_v;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float input = input_v[k];
+        const float bias = bias_v[k];
+        const float residual = residual_v[k];
+        const float total = input + bias + residual;
+        const float exp_value = expf(total - top);
+        const float d_input = same ? 0.0f : exp_value * (d_out / sum_exp);
+        d_input_v[k] = d_input;
+        d_residual_v[k] = d_input;
+        sum_d_bias_v[part][k] += d_input;
+      }
+      fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+      fg::store_vector<4>(d_residual_ptr + j0 * d_residual_stride0 + j1, d_residual_v);
+    }
+  }
+
+  // What this group of rows adds to each position.
+  const int group = int(blockIdx.x);
+#pragma unroll
+  for (int part = 0; part < 3; ++part) {
+    const int at = begin + 4 * (256 * part + threadIdx.x);
+    fg::store_vector<4>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+  }
+}
+
+// residual_bias_logsumexp, backward                           declared in ops/fused_norms.py
+//   sum_d_bias = sum[groups](sum_d_bias_by_group)
+//   d_bias = sum_d_bias
+// column: 32 neighbouring results a block, summed over GROUPS
+extern "C" __global__ __launch_bounds__(1024)
+void residual_bias_logsumexp_backward_f32_d_bias(const float* sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+                                                 float* __restrict__ d_bias_ptr,        // [D1]
+                                                 int m, int n, int sum_d_bias_by_group_stride1) {
+  fg::wait_for_previous_kernel();
+  // A block owns 32 neighbouring results; its 32 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 32 + threadIdx.x;
+  const bool inside = result < m;
+  const int j0 = result;
+
+  float sum_d_bias = 0;
+  if (inside) {
+#pragma unroll 4
+    for (int at = threadIdx.y; at < n; at += 32) {
+      const int j1 = at;
+      const float sum_d_bias_by_group = fg::load(sum_d_bias_by_group_ptr + j0 + j1 * sum_d_bias_by_group_stride1);
+      sum_d_bias += sum_d_bias_by_group;
+    }
+  }
+  sum_d_bias = fg::column_sum<32>(sum_d_bias);
+
+  if (inside && threadIdx.y == 0) {
+    fg::store(d_bias_ptr + j0, sum_d_bias);
+  }
+}

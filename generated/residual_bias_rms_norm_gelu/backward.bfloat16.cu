@@ -1,0 +1,231 @@
+// fusegen emit residual_bias_rms_norm_gelu --which backward --dtype bfloat16 --shape input=512,3072 --shape bias=3072
+//     --shape residual=512,3072 --shape weight=3072 --arg normalized_shape=(3072,)
+#include "fusegen.cuh"
+
+// residual_bias_rms_norm_gelu, backward                       declared in ops/fused_norms.py
+//   sum = total / float32(D1) + 1.1920928955078125e-07
+//   rrms = rsqrt(sum)
+//   power_rrms = rrms^2
+//   ratio = 1 / float32(D1)
+//   prod_2 = 0.19947114020071635 * rrms^4 * ratio
+//   prod_3 = 0.25 * rrms^3 * ratio
+//   prod_power_rrms = 0.3989422804014327 * power_rrms
+//   prod_rrms = 0.5 * rrms
+//   power_weight = weight^2
+//   total_2 = input + bias + residual
+//   power_total_2 = total_2^2
+//   prod = power_weight * power_total_2
+//   minus = -(prod * (0.5000000000000001 * power_rrms))
+//   exp_value = exp(minus)
+//   ratio_2 = prod * exp_value * prod_2
+//   prod_weight_total_2 = weight * total_2
+//   erfc_value = erfc(prod_weight_total_2 * (-0.7071067811865476 * rrms))
+//   sum_total = sum[d1](-(d_out * (ratio_2 + prod_weight_total_2 * erfc_value * prod_3)))
+//   prod_4 = power_weight * total_2 * exp_value * prod_power_rrms
+//   prod_d_out = d_out * (prod_4 + weight * erfc_value * prod_rrms)
+//   prod_sum_total = sum_total * (2 * bias + 2 * input + 2 * residual)
+//   d_input = prod_d_out + prod_sum_total
+//   prod_5 = weight * power_total_2 * exp_value * prod_power_rrms
+//   d_residual = d_input
+//   sum_d_bias = sum[d0](d_input)
+//   sum_d_weight = sum[d0](d_out * (prod_5 + total_2 * erfc_value * prod_rrms))
+// rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_bias, sum_d_weight added up over the
+//     rows of a group, then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(192, 4)
+void residual_bias_rms_norm_gelu_backward_bf16_d_input_and_1_more(
+    const bf16* __restrict__ input_ptr,             // [D0, D1]
+    const bf16* __restrict__ bias_ptr,              // [D1]
+    const bf16* __restrict__ residual_ptr,          // [D0, D1]
+    const bf16* __restrict__ weight_ptr,            // [D1]
+    const bf16* __restrict__ d_out_ptr,             // [D0, D1]
+    const float* __restrict__ total_ptr,            // [D0]
+    bf16* __restrict__ d_input_ptr,                 // [D0, D1]
+    bf16* __restrict__ d_residual_ptr,              // [D0, D1]
+    float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
+    float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
+    int64_t D1, int m, int n, int input_stride0, int residual_stride0, int d_out_stride0, int d_input_stride0,
+    int d_residual_stride0) {
+  const int thread = threadIdx.x;
+  fg::Vec<float, 8> sum_d_bias_v[2] = {};
+  fg::Vec<float, 8> sum_d_weight_v[2] = {};
+  // All rows have these in common.
+  fg::Raw<bf16, 8> bias_row[2];
+  fg::Raw<bf16, 8> weight_row[2];
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = 8 * (192 * part + threadIdx.x);
+    const int j1 = at;
+    bias_row[part] = fg::load_raw<8>(bias_ptr + j1);
+    weight_row[part] = fg::load_raw<8>(weight_ptr + j1);
+  }
+
+  // The next row is read while the present one is worked on.
+  float total_next;
+  using input_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(input_element, input_row, [2][2][192]);
+  using residual_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(residual_element, residual_row, [2][2][192]);
+  using d_out_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(d_out_element, d_out_row, [2][2][192]);
+  int turn = 1;
+  int row = int(blockIdx.x);
+  {
+    const int next = row;
+    const int j0 = next;
+    total_next = fg::load(total_ptr + j0);
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int at = 8 * (192 * part + threadIdx.x);
+      const int j1 = at;
+      fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+      fg::load_async(&residual_row[turn ^ 1][part][thread], residual_ptr + j0 * residual_stride0 + j1);
+      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+    }
+  }
+  for (; row < m; row += int(gridDim.x)) {
+    const int j0 = row;
+    const float total = total_next;
+    turn ^= 1;
+    fg::await_loads();
+    if (row + int(gridDim.x) < m) {
+      const int next = row + int(gridDim.x);
+      const int j0 = next;
+      total_next = fg::load(total_ptr + j0);
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const int at = 8 * (192 * part + threadIdx.x);
+        const int j1 = at;
+        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+        fg::load_async(&residual_row[turn ^ 1][part][thread], residual_ptr + j0 * residual_stride0 + j1);
+        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+      }
+    }
+    const float sum = fg::divide_by_count(total, float(D1)) + 1.1920928955078125e-07f;
+    const float rrms = rsqrtf(sum);
+    const float power_rrms = rrms * rrms;
+    const float ratio = fg::divide_by_count(1.0f, float(D1));
+    const float prod_2 = 0.19947114020071635f * fg::powi<4>(rrms) * ratio;
+    const float prod_3 = 0.25f * (rrms * rrms * rrms) * ratio;
+    const float prod_power_rrms = 0.3989422804014327f * power_rrms;
+    const float prod_rrms = 0.5f * rrms;
+
+    float sum_total = 0;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto bias_v = fg::widen(bias_row[part]);
+      const auto residual_v = fg::widen(residual_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const float input = input_v[k];
+        const float bias = bias_v[k];
+        const float residual = residual_v[k];
+        const float weight = weight_v[k];
+        const float d_out = d_out_v[k];
+        const float power_weight = weight * weight;
+        const float total_2 = input + bias + residual;
+        const float power_total_2 = total_2 * total_2;
+        const float prod = power_weight * power_total_2;
+        const float minus = -(prod * (0.5000000000000001f * power_rrms));
+        const float exp_value = fg::fast_exp(minus);
+        const float ratio_2 = prod * exp_value * prod_2;
+        const float prod_weight_total_2 = weight * total_2;
+        const float erfc_value = erfcf(prod_weight_total_2 * (-0.7071067811865476f * rrms));
+        sum_total += -(d_out * (ratio_2 + prod_weight_total_2 * erfc_value * prod_3));
+      }
+    }
+    fg::row_sum<192, 1, 0>(sum_total);
+
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int at = 8 * (192 * part + threadIdx.x);
+      const int j1 = at;
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto bias_v = fg::widen(bias_row[part]);
+      const auto residual_v = fg::widen(residual_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      fg::Vec<float, 8> d_input_v;
+      fg::Vec<float, 8> d_residual_v;
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const float input = input_v[k];
+        const float bias = bias_v[k];
+        const float residual = residual_v[k];
+        const float weight = weight_v[k];
+        const float d_out = d_out_v[k];
+        const float power_weight = weight * weight;
+        const float total_2 = input + bias + residual;
+        const float power_total_2 = total_2 * total_2;
+        const float prod = power_weight * power_total_2;
+        const float minus = -(prod * (0.5000000000000001f * power_rrms));
+        const float exp_value = fg::fast_exp(minus);
+        const float prod_weight_total_2 = weight * total_2;
+        const float erfc_value = erfcf(prod_weight_total_2 * (-0.7071067811865476f * rrms));
+        const float prod_4 = power_weight * total_2 * exp_value * prod_power_rrms;
+        const float prod_d_out = d_out * (prod_4 + weight * erfc_value * prod_rrms);
+        const float prod_sum_total = sum_total * (2.0f * bias + 2.0f * input + 2.0f * residual);
+        const float d_input = prod_d_out + prod_sum_total;
+        const float prod_5 = weight * power_total_2 * exp_value * prod_power_rrms;
+        d_input_v[k] = d_input;
+        d_residual_v[k] = d_input;
+        sum_d_bias_v[part][k] += d_input;
+        sum_d_weight_v[part][k] += d_out * (prod_5 + total_2 * erfc_value * prod_rrms);
+      }
+      fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+      fg::store_vector<8>(d_residual_ptr + j0 * d_residual_stride0 + j1, d_residual_v);
+    }
+    __syncthreads();
+  }
+
+  // What this group of rows adds to each position.
+  const int group = int(blockIdx.x);
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = 8 * (192 * part + threadIdx.x);
+    fg::store_vector<8>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+    fg::store_vector<8>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
+  }
+}
+
+// residual_bias_rms_norm_gelu, backward                       declared in ops/fused_norms.py
+//   sum_d_bias = sum[groups](sum_d_bias_by_group)
+//   sum_d_weight = sum[groups](sum_d_weight_by_group)
+//   d_bias = sum_d_bias
+//   d_weight = sum_d_weight
+// column: 32 neighbouring results a block, summed over GROUPS
+extern "C" __global__ __launch_bounds__(1024)
+void residual_bias_rms_norm_gelu_backward_bf16_d_bias_and_1_more(
+    const float* sum_d_bias_by_group_ptr,    // [GROUPS, D1]
+    const float* sum_d_weight_by_group_ptr,  // [GROUPS, D1]
+    bf16* __restrict__ d_bias_ptr,           // [D1]
+    bf16* __restrict__ d_weight_ptr,         // [D1]
+    int m, int n, int sum_d_bias_by_group_stride1, int sum_d_weight_by_group_stride1) {
+  fg::wait_for_previous_kernel();
+  // A block owns 32 neighbouring results; its 32 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 32 + threadIdx.x;
+  const bool inside = result < m;
+  const int j0 = result;
+
+  float sum_d_bias = 0;
+  float sum_d_weight = 0;
+  if (inside) {
+#pragma unroll 4
+    for (int at = threadIdx.y; at < n; at += 32) {
+      const int j1 = at;
+      const float sum_d_bias_by_group = fg::load(sum_d_bias_by_group_ptr + j0 + j1 * sum_d_bias_by_group_stride1);
+      const float sum_d_weight_by_group = fg::load(sum_d_weight_by_group_ptr + j0 + j1 * sum_d_weight_by_group_stride1);
+      sum_d_bias += sum_d_bias_by_group;
+      sum_d_weight += sum_d_weight_by_group;
+    }
+  }
+  sum_d_bias = fg::column_sum<32>(sum_d_bias);
+  sum_d_weight = fg::column_sum<32>(sum_d_weight);
+
+  if (inside && threadIdx.y == 0) {
+    fg::store(d_bias_ptr + j0, sum_d_bias);
+    fg::store(d_weight_ptr + j0, sum_d_weight);
+  }
+}
