@@ -35,12 +35,21 @@ class Arranged:
     names: tuple[str, str, str]
     views: tuple[View, View, View]
 
-    def run(self, tensors: Mapping[str, Any], framework: Framework) -> None:
+    @property
+    def uses(self) -> set[str]:
+        """Tensors that it reads or writes."""
+        return set(self.names)
+
+    def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
         """Compute it, into the third tensor."""
+        framework.multiply(*self.sides(tensors, framework))
+
+    def sides(self, tensors: Mapping[str, Any], framework: Framework) -> tuple[Any, Any, Any]:
+        """The two factors and the result, as the routine takes them."""
         left, right, result = (
             _seen(framework, tensors[name], view) for name, view in zip(self.names, self.views, strict=True)
         )
-        framework.multiply(left, right, result)
+        return left, right, result
 
 
 def _seen(framework: Framework, tensor: Any, view: View) -> Any:

@@ -1,0 +1,171 @@
+"""What a library does behind a matrix product itself, and when that is better than a product and a kernel.
+
+cuBLASLt adds a bias and applies relu or gelu (its tanh form) before the product is written, which saves a pass over
+memory. An epilogue that computes the same is recognized by what it computes, however it was written; which way is
+faster is measured once for a GPU, a dtype and sizes up to the next powers of two, and remembered on disk.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from fusegen.core.ir import Op, Operand, Reduce
+from fusegen.fuse.products import Product
+from fusegen.launch.cache import default_cache
+from fusegen.launch.memo import compiler_digest
+from fusegen.launch.sealed import digest
+
+OWN, LIBRARY = "product and kernel", "cuBLASLt's epilogue"
+REPEATS = 7
+
+
+@dataclass(frozen=True)
+class Closing:
+    """An epilogue that the library has: ``activation(product + bias)``."""
+
+    activation: str
+    bias: str
+
+    def run(self, left: Any, right: Any, bias: Any, out: Any) -> None:
+        """Compute it on torch tensors of two dimensions, into ``out``."""
+        import torch
+
+        torch._addmm_activation(bias, left, right, use_gelu=self.activation == "gelu", out=out)
+
+
+@functools.lru_cache(maxsize=1024)
+def closing(product: Product, part: Op) -> Closing | None:
+    """What the library could do in the place of ``part``, the op behind a product, if it computes just that."""
+    others = [operand for operand in part.operands if operand.name != product.result]
+    (out, *more) = part.outputs
+    plain = not (more or part.scalars or out.part or any(isinstance(s, Reduce) for s in part.statements))
+    if not plain or out.shape != product.axes or len(product.axes) < 2 or len(others) != 1:
+        return None
+    if others[0].shape != product.axes[-1:] or others[0].dtype is not out.dtype or others[0].part:
+        return None
+    return next((Closing(name, others[0].name) for name in ("relu", "gelu") if _computes(part, product, name)), None)
+
+
+def _computes(part: Op, product: Product, activation: str) -> bool:
+    """Whether ``part`` is this activation of product + bias, tried on random numbers in double precision."""
+    import torch
+    from torch.nn import functional
+
+    from fusegen.wrap.reference import reference
+
+    expected: dict[str, Callable[[Any], Any]] = {
+        "relu": functional.relu, "gelu": lambda x: functional.gelu(x, approximate="tanh")
+    }  # fmt: skip
+    sizes = {axis: 3 + at for at, axis in enumerate(product.axes)}
+    generator = torch.Generator().manual_seed(0)
+
+    def random(operand: Operand) -> Any:
+        shape = [sizes[axis] for axis in operand.shape if axis]
+        return 3 * torch.randn(shape, generator=generator, dtype=torch.float64)
+
+    given = {operand.name: random(operand) for operand in part.operands}
+    total = functools.reduce(torch.add, given.values())  # the bias lies along the last axis
+    (found,) = reference(part, given)
+    return bool(torch.allclose(found, expected[activation](total), rtol=1e-9, atol=1e-12))
+
+
+# -- which one ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Microseconds of both ways; a way that is not there, or computes something else, has none."""
+
+    times: Mapping[str, float]
+
+    @property
+    def best(self) -> str:
+        return min(self.times, key=lambda way: self.times[way])
+
+    def __str__(self) -> str:
+        return ", ".join(f"{way} {time:.1f} us" for way, time in self.times.items())
+
+
+_known: dict[tuple[str, ...], Measured] = {}
+
+
+def bucket(device: str, dtype: str, sizes: Sequence[int], activation: str) -> tuple[str, ...]:
+    """What is measured once: sizes count up to the next power of two."""
+    import torch
+
+    rounded = [str(1 << max(size - 1, 0).bit_length()) for size in sizes]
+    return (torch.cuda.get_device_name(device), str(torch.version.cuda), torch.__version__, dtype, activation, *rounded)
+
+
+def remembered(key: tuple[str, ...]) -> Measured | None:
+    """What was measured for a bucket, here or in another process."""
+    if key not in _known:
+        found = default_cache().get(_place(key))
+        if found is None:
+            return None
+        _known[key] = Measured(json.loads(found))
+    return _known[key]
+
+
+def _place(key: tuple[str, ...]) -> str:
+    return digest("product", compiler_digest(), *key)
+
+
+def choose(key: tuple[str, ...], closing: Closing, dtype: Any, ways: Mapping[str, Callable[[], Any]]) -> str:
+    """The faster way, measured now if nobody has; while a CUDA graph is captured nothing can be, and it is our own."""
+    import torch
+
+    found = remembered(key)
+    if found is None:
+        if torch.cuda.is_current_stream_capturing():
+            return OWN
+        found = _known[key] = _measure(ways, _is_right(closing, dtype))
+        default_cache().put(_place(key), json.dumps(dict(found.times)).encode())
+    return found.best
+
+
+def _measure(ways: Mapping[str, Callable[[], Any]], library_is_right: bool) -> Measured:
+    from fusegen.wrap.stopwatch import Stopwatch
+
+    clock = Stopwatch(REPEATS)
+    return Measured({way: clock(work) for way, work in ways.items() if way == OWN or library_is_right})
+
+
+@functools.cache
+def _is_right(closing: Closing, dtype: Any) -> bool:
+    """Whether the library's epilogue passes NaN and infinities on, which not every version does."""
+    import torch
+    from torch.nn import functional
+
+    x = torch.randn(64, 64, device="cuda", dtype=torch.float32).to(dtype)
+    x[3, 5], x[7, 0] = float("nan"), float("inf")
+    w, b = torch.randn(64, 64, device="cuda").to(dtype), torch.randn(64, device="cuda").to(dtype)
+    out = torch.empty_like(x)
+    try:
+        closing.run(x, w, b, out)
+    except (AttributeError, RuntimeError):  # a torch without it, or a dtype it does not take
+        return False
+    total = x.float() @ w.float() + b.float()
+    wanted = functional.relu(total) if closing.activation == "relu" else functional.gelu(total, approximate="tanh")
+    return bool(torch.allclose(out.float(), wanted, rtol=0.05, atol=0.5, equal_nan=True))
+
+
+def notes(product: Product, part: Op, sizes: Mapping[str, int]) -> list[str]:
+    """What `fusegen show` says of the ways a product and the op behind it can go; measurements where there are some."""
+    found = closing(product, part)
+    if found is None:
+        return []
+    line = f"  on a GPU: {LIBRARY} ({found.activation}) instead of the next step, where it is measured to be faster"
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
+        return [line]
+    *rows, columns = (sizes[axis] for axis in product.axes)
+    key = bucket("cuda", part.outputs[0].dtype.name, (prod(rows), columns, sizes[product.over[0]]), found.activation)
+    measured = remembered(key)
+    return [f"{line}: {measured or 'not measured yet for these sizes'}"]
