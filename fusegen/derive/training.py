@@ -8,10 +8,24 @@ otherwise: what can be recomputed from operands that are read anyway costs no me
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fusegen.core.ir import Call, Expr, Op, Operand, Output, Ref, axis_order, expr_axes, refs, substitute, walk
+from fusegen.core.ir import (
+    Call,
+    Expr,
+    Op,
+    Operand,
+    Output,
+    Reduce,
+    Ref,
+    axis_order,
+    const,
+    expr_axes,
+    refs,
+    substitute,
+    walk,
+)
 from fusegen.core.lets import introduce_lets, safe_name
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import Factor, factors, rounded, stored_as, unrounded
@@ -60,17 +74,22 @@ def train(op: Op, wanted: tuple[str, ...]) -> Training:
         kept.append((expr, operand))
         if expr not in {o.expr for o in op.expand()[1]}:
             extra.append(Output(operand.name, expr, operand.dtype, operand.shape))
-    choice = _best_cut(op, _reading_kept(backward, kept), axes)
+    kept += _signs_kept(op, backward)
+    stored = {rounded(r.ref, stored_as(r)): r.ref for r in op.expand()[0] if r.kind == DOT}
+    choice = _best_cut(op, _reading_kept(backward, kept), axes, stored)
     if choice is not None:
         expr, operand, is_output = choice
         kept.append((expr, operand))
         if not is_output:
             extra.append(Output(operand.name, expr, operand.dtype, operand.shape))
+    read = {operand.name for operand in _reading_kept(backward, kept).operands}
+    kept = [(expr, operand) for expr, operand in kept if operand.name in read]
+    extra = [output for output in extra if output.name in read]
     return Training(_with_outputs(op, extra), len(op.outputs), wanted, tuple(kept))
 
 
 def _factors_kept(op: Op, backward: Op, taken: set[str]) -> list[tuple[Operand, Expr]]:
-    """Factors of products that the forward writes to memory, and that the backward multiplies with as well."""
+    """Factors of products that the forward writes, and that the backward multiplies with as well."""
     axes, names = op.axes_of(), op.names()
     outputs = {o.expr: o for o in op.expand()[1] if o.part is None}
     read = {side.expr for reduce in backward.expand()[0] if reduce.kind == DOT for side in factors(reduce)}
@@ -87,6 +106,30 @@ def _factors_kept(op: Op, backward: Op, taken: set[str]) -> list[tuple[Operand, 
                 found[side.expr] = Operand(safe_name(names.get(side.expr, "factor"), taken), side.dtype, shape)
                 taken.add(found[side.expr].name)
     return [(operand, expr) for expr, operand in found.items()]
+
+
+def _signs_kept(op: Op, backward: Op) -> list[tuple[Expr, Operand]]:
+    """Outputs that are relu of what a product is part of, where the backward asks only for its sign.
+
+    ``x <= 0`` exactly where ``where(x <= 0, 0, x) <= 0``, for NaN too; and so with ``x > 0``
+    and ``where(x > 0, x, 0)``.
+    """
+    dots = {reduce.ref for reduce in op.expand()[0] if reduce.kind == DOT}
+    found: list[tuple[Expr, Operand]] = []
+    nodes = list(walk([item.expr for items in backward.expand() for item in items]))
+    for output in op.expand()[1]:
+        chosen = output.expr
+        if not isinstance(chosen, Call) or chosen.function != "where" or output.part is not None:
+            continue
+        test, *arms = chosen.args
+        if not isinstance(test, Call) or test.function not in ("le", "gt"):
+            continue
+        x, zero = test.args
+        uses = [node for node in nodes if x in node.children]
+        is_relu = arms == ([zero, x] if test.function == "le" else [x, zero])
+        if is_relu and zero is const(0, x.dtype) and uses == [test] and dots & set(refs(x)):
+            found.append((x, Operand(output.name, output.dtype, output.shape)))
+    return found
 
 
 def _is_written(side: Factor) -> bool:
@@ -126,21 +169,31 @@ def _reading_kept(backward: Op, kept: Sequence[tuple[Expr, Operand]]) -> Op:
     )
 
 
-def _best_cut(op: Op, backward: Op, axes: dict[str, frozenset[str]]) -> tuple[Expr, Operand, bool] | None:
-    """The output or intermediate that is most worth keeping, if any is."""
+def _best_cut(
+    op: Op, backward: Op, axes: dict[str, frozenset[str]], stored: Mapping[Expr, Expr]
+) -> tuple[Expr, Operand, bool] | None:
+    """The output or intermediate that is most worth keeping, if any is.
+
+    Args:
+        stored: products as they are after rounding, to what reads them where they are kept.
+    """
     reduces, outputs = backward.expand()
-    exprs = [item.expr for item in (*reduces, *outputs)]
-    forward = set(walk([item.expr for item in op.expand()[1]]))
+    exprs = [item.expr for item in (*reduces, *outputs) if not (isinstance(item, Reduce) and item.kind == DOT)]
+    forward = {substitute(node, dict(stored)): node for node in walk([item.expr for item in op.expand()[1]])}
     known = {**axes, **backward.axes_of()}
     rank = max((len(a) for a in known.values()), default=0)
     operands = {o.name: o for o in op.operands}
+    products = {o.name: o for o in backward.operands if o.ref in stored.values()}
+    operands |= products
 
     def weight(size: int, along: frozenset[str]) -> float:
         return size * LIGHTER_PER_AXIS ** (rank - len(along))
 
     def reads(values: dict[Expr, Expr]) -> float:
         names = {ref.name for expr in exprs for ref in refs(substitute(expr, values))}
-        return sum(weight(operands[n].dtype.size, known[n]) for n in names if n in operands)
+        return sum(
+            weight(operands[n].dtype.size, known[n]) * (2 if n in products else 1) for n in names if n in operands
+        )
 
     by_expr = {o.expr: o for o in op.expand()[1] if o.part is None and isinstance(o.expr, Call)}
     dtype = next((o.dtype for o in op.outputs if o.dtype.is_float), op.outputs[0].dtype)
@@ -150,16 +203,17 @@ def _best_cut(op: Op, backward: Op, axes: dict[str, frozenset[str]]) -> tuple[Ex
         if not isinstance(node, Call) or node not in forward or node.dtype is not dtype.compute:
             continue
         along = expr_axes(node, known)
-        output = by_expr.get(node)
+        own = forward[node]
+        output = by_expr.get(own) if isinstance(own, Call) else None
         if output is not None:
             operand = Operand(output.name, output.dtype, output.shape)
         else:
             shape = tuple(sorted(along, key=axis_order))
             taken = set(known) | {o.name for o in op.outputs}
-            operand = Operand(safe_name(op.names().get(node, "kept"), taken), dtype, shape)
+            operand = Operand(safe_name(op.names().get(own, "kept"), taken), dtype, shape)
         cost = reads({node: operand.ref}) + weight(dtype.size, along) * (1 if output is not None else 2)
         if cost < limit:
-            limit, best = cost, (cost, node, operand, output is not None)
+            limit, best = cost, (cost, own, operand, output is not None)
     return best[1:] if best else None
 
 

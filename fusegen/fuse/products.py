@@ -117,7 +117,7 @@ class _Splitter:
     def _home(self, exprs: Container[Expr], dtype: DType, axes: frozenset[str]) -> Operand | None:
         """An output that is just this tensor."""
         for o in self.outputs:
-            if o.expr in exprs and o.part is None and o.dtype is dtype and None not in o.shape and set(o.shape) == axes:
+            if o.expr in exprs and o.part is None and o.dtype is dtype and set(o.shape) - {None} == axes:
                 return Operand(o.name, dtype, o.shape)
         return None
 
