@@ -113,12 +113,13 @@ def test_passes_are_what_they_are_called() -> None:
             return d * 2
 
     runs = {}
-    for which in ("fwd", "bwd", "step"):
+    for which in ("fwd", "train", "bwd", "step"):
         work = one_pass(Watched.apply, [leaf(3), torch.tensor([1, 2])][:1], which)
         seen.clear()
         work()
         runs[which] = list(seen)
-    assert runs == {"fwd": [False], "bwd": [True], "step": [False, True]}
+    assert runs == {"fwd": [False], "train": [False], "bwd": [True], "step": [False, True]}
+    assert [one_pass(Watched.apply, [leaf(3)], which)().requires_grad for which in ("fwd", "train")] == [False, True]
     with pytest.raises(ValueError, match="no backward"):
         one_pass(lambda x: x.detach(), [leaf(3)], "bwd")
 

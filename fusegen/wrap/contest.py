@@ -65,6 +65,9 @@ def results_of(returned: Any) -> tuple[Any, ...]:
 def one_pass(function: Callable[..., Any], inputs: Sequence[torch.Tensor], which: str) -> Callable[[], Any]:
     """A call that runs one pass of ``function``, with everything it needs made before.
 
+    Args:
+        which: one of PASSES, or "train": the forward that keeps what a backward needs.
+
     Raises:
         ValueError: there is no gradient: no input requires one, or the function's results have none.
     """
@@ -73,6 +76,8 @@ def one_pass(function: Callable[..., Any], inputs: Sequence[torch.Tensor], which
     if which == "fwd":
         detached = [t.detach() for t in inputs]
         return lambda: function(*detached)
+    if which == "train":
+        return lambda: function(*inputs)
     wanted = [t for t in inputs if t.requires_grad]
 
     def forward() -> tuple[torch.Tensor, ...]:

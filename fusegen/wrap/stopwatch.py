@@ -12,8 +12,11 @@ import time
 from collections.abc import Callable
 from typing import Any, Protocol
 
-# Long enough for the host to enqueue a whole backward pass while the device sleeps.
+# Long enough for the host to enqueue a whole backward pass of one kernel or two while the device sleeps.
 SLEEP_CYCLES = 1_500_000
+# What takes the host longer than that (several steps from Python) gets half as long again as it took: no GPU's clock
+# is faster than this.
+CYCLES_A_SECOND = 2_000_000_000
 FLUSH_BYTES = 256 * 1024 * 1024
 COPIED_ELEMENTS = 2**29
 WARM_UP = 3
@@ -54,13 +57,21 @@ class Stopwatch:
         """Median time of ``work`` on the device."""
         for _ in range(WARM_UP):
             work()
-        return statistics.median(self._once(work) for _ in range(self.repeats))
+        cycles = self._sleep_for(work)
+        return statistics.median(self._once(work, cycles) for _ in range(self.repeats))
 
-    def _once(self, work: Callable[[], Any]) -> float:
+    def _sleep_for(self, work: Callable[[], Any]) -> int:
+        """How long the device sleeps while the host enqueues ``work``."""
+        self.torch.cuda.synchronize()
+        start = time.perf_counter()
+        work()
+        return max(SLEEP_CYCLES, int(1.5 * (time.perf_counter() - start) * CYCLES_A_SECOND))
+
+    def _once(self, work: Callable[[], Any], cycles: int) -> float:
         cuda = self.torch.cuda
         start, end = cuda.Event(enable_timing=True), cuda.Event(enable_timing=True)
         self.flush.zero_()
-        cuda._sleep(SLEEP_CYCLES)
+        cuda._sleep(cycles)
         start.record()
         work()
         end.record()

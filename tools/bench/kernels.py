@@ -35,6 +35,11 @@ class Measured:
         return self.times[OURS] / self.floor
 
     @property
+    def slow(self) -> bool:
+        """Whether it misses what the project aims at."""
+        return self.ratio > AIM
+
+    @property
     def best(self) -> str:
         """The fastest peer; empty if there is none."""
         return min((name for name in self.times if name != OURS), key=lambda name: self.times[name], default="")
@@ -48,18 +53,20 @@ class Run:
         bandwidth: of a copy, bytes per microsecond.
         failed: rows that fusegen could not run, with its error.
         left_out: why a peer has no time, by row.
+        aim: in words, what is slow that is above it.
     """
 
     bandwidth: float
     measured: list[Measured] = field(default_factory=list)
     failed: dict[str, str] = field(default_factory=dict)
     left_out: dict[str, dict[str, str]] = field(default_factory=dict)
+    aim: str = f"{AIM:.2f} of the floor"
 
     def summary(self) -> list[str]:
         """How many passes reach the aim, where a peer is ahead, and who could not be measured."""
-        slow = [m for m in self.measured if m.ratio > AIM]
+        slow = [m for m in self.measured if m.slow]
         behind = [m for m in self.measured if m.best and m.times[m.best] * NOISE < m.times[OURS]]
-        lines = [f"{len(self.measured)} passes, {len(slow)} above {AIM:.2f} of the floor, {len(behind)} behind a peer"]
+        lines = [f"{len(self.measured)} passes, {len(slow)} above {self.aim}, {len(behind)} behind a peer"]
         for m in sorted(behind, key=lambda m: m.times[m.best] / m.times[OURS]):
             lines.append(f"  behind {m.best} by {m.times[OURS] / m.times[m.best]:.2f}: {m.title}, {m.which}")
         titles: dict[str, list[str]] = {}
@@ -86,12 +93,19 @@ def contest_of(row: Row, wanted: Sequence[str], device: str = "cuda") -> Contest
     return contest
 
 
-def measure(rows: Sequence[Row], wanted: Sequence[str], repeats: int = 30) -> Run:
-    """Every row and pass, on the current GPU, beside the peers ``wanted``; a line a row as it goes."""
-    watch = Stopwatch(repeats)
-    run = Run(watch.copy_bandwidth())
+def copy_bandwidth(watch: Stopwatch) -> float:
+    """What floors divide by, bytes a microsecond; says so."""
+    bandwidth = watch.copy_bandwidth()
     torch.cuda.empty_cache()
-    print(f"{torch.cuda.get_device_name()}, copy {run.bandwidth / 1e6:.2f} TB/s")
+    print(f"{torch.cuda.get_device_name()}, copy {bandwidth / 1e6:.2f} TB/s", flush=True)
+    return bandwidth
+
+
+def measure(rows: Sequence[Row], wanted: Sequence[str], watch: Clock, bandwidth: float) -> Run:
+    """Every row and pass, on the current GPU, beside the peers ``wanted``; a line a row as it goes."""
+    run = Run(bandwidth)
+    if not rows:
+        return run
     print("of each pass: fusegen's microseconds, the same over the floor, and the best peer's", flush=True)
     width = max((len(row.title) for row in rows), default=0)
     for row in rows:

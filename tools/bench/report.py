@@ -47,8 +47,12 @@ _HOST = """
 """
 
 
-def report(run: Run, first_calls: Sequence[tuple[str, float, float, float]], host: str = "", models: str = "") -> str:
-    """The document; ``host`` and ``models``: the tables of tools/bench/host and of tools/bench/models."""
+def report(
+    run: Run, first_calls: Sequence[tuple[str, float, float, float]], host: str = "", models: str = "",
+    products: str = "",
+) -> str:  # fmt: skip
+    """The document; ``host`` and ``models``: the tables of tools/bench/host and of tools/bench/models; ``products``:
+    the section of tools/bench/products."""
     text = _HEAD.format(
         gpu=torch.cuda.get_device_name(), torch=torch.__version__, cuda=torch.version.cuda,
         bandwidth=run.bandwidth / 1e6,
@@ -59,6 +63,7 @@ def report(run: Run, first_calls: Sequence[tuple[str, float, float, float]], hos
     for m in run.measured:
         times = [f"{m.times[name]:.1f}" if name in m.times else "" for name in columns]
         text += f"| {m.title} | {m.which} | {m.floor:.1f} | {' | '.join(times)} | {m.ratio:.2f} |\n"
+    text += products
     text += _COLD if first_calls else ""
     for what, *times_of in first_calls:
         text += f"| {what} | {' | '.join(f'{t:.3f}' for t in times_of)} |\n"

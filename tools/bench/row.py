@@ -26,17 +26,20 @@ class Input:
     Args:
         classes: if not 0, int64 indices below it instead.
         fixed: no gradient is wanted.
+        scale: standard deviation of the numbers.
     """
 
     shape: Shape
     classes: int = 0
     fixed: bool = False
+    scale: float = 1.0
 
     def tensor(self, dtype: torch.dtype, device: str) -> torch.Tensor:
         """Random, of the row's dtype unless it holds indices."""
         if self.classes:
             return torch.randint(0, self.classes, self.shape, device=device)
-        return torch.randn(self.shape, device=device).to(dtype).requires_grad_(not self.fixed)
+        numbers = torch.randn(self.shape, device=device).mul_(self.scale)
+        return numbers.to(dtype).requires_grad_(not self.fixed)
 
 
 @dataclass(frozen=True)

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 
-from tools.bench import rows_elementwise, rows_reductions
+from tools.bench import rows_elementwise, rows_products, rows_reductions
 from tools.bench.row import Row
+from tools.bench.row_products import ProductRow
 
 ROWS: tuple[Row, ...] = (
     *rows_elementwise.ROWS,
@@ -17,4 +18,14 @@ ROWS: tuple[Row, ...] = (
 
 def matching(pattern: str | None) -> list[Row]:
     """Rows in whose title the regular expression occurs, whatever the case; all if there is none."""
-    return [row for row in ROWS if pattern is None or re.search(pattern, row.title, re.IGNORECASE)]
+    return [row for row in ROWS if fits(row.title, pattern)]
+
+
+def matching_products(pattern: str | None) -> list[ProductRow]:
+    """The same of the rows with matrix products, by "products: " and the title."""
+    return [row for row in rows_products.ROWS if fits(f"products: {row.title}", pattern)]
+
+
+def fits(title: str, pattern: str | None) -> bool:
+    """Whether the regular expression, if there is one, occurs in a title, whatever the case."""
+    return pattern is None or re.search(pattern, title, re.IGNORECASE) is not None

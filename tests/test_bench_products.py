@@ -1,0 +1,187 @@
+"""tools/bench, rows with matrix products: what they are measured against, and that wrong results are not measured."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import replace
+from math import prod
+from typing import Any
+
+import pytest
+import torch
+
+import fusegen as fg
+from fusegen.core import dtypes
+from fusegen.core.products import contracted_sizes
+from fusegen.fuse.products import Product, chain
+from fusegen.wrap.inspect import Pass, shown_passes
+from fusegen.wrap.stopwatch import WallClock
+from tools.bench import linear_model, products
+from tools.bench.products import MeasuredProduct, WrongResult, verify
+from tools.bench.row import BF16, F16, Input
+from tools.bench.row_products import Plain, ProductRow, Target
+from tools.bench.rows import matching, matching_products
+from tools.bench.rows_products import LAYER, LONG, ROWS, _activated, _linear, _mlp, _scores, _swiglu
+
+T = (24, 16, 32)
+SILU = _activated("silu", BF16, *T, targets=LAYER)
+
+
+class Counting:
+    """A clock that calls the work once and counts microseconds from 1."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def __call__(self, work: Callable[[], Any]) -> float:
+        work()
+        self.calls += 1
+        return float(self.calls)
+
+    def back_to_back(self, work: Any, wait: Any) -> float:
+        raise NotImplementedError
+
+
+def specs_of(row: ProductRow) -> dict[str, Any]:
+    dtype = dtypes.BY_NAME[str(row.dtype).removeprefix("torch.")]
+    shapes = [given.shape if isinstance(given, Input) else given for given in row.inputs]
+    return {name: fg.TensorSpec(dtype, shape) for name, shape in zip(row.names, shapes, strict=True)}
+
+
+def derived(item: Pass) -> tuple[int, int]:
+    """Multiplications of a pass's products, and the bytes that the steps between them read and write."""
+    whole = chain(item.op)
+    assert whole is not None
+    sizes = contracted_sizes(item.op, item.layout.sizes)
+    flops = sum(prod(sizes[a] for a in (*s.axes, *s.over)) for s in whole.steps if isinstance(s, Product))
+    things = [thing for part in whole.parts for thing in (*part.operands, *part.outputs)]
+    return flops, sum(prod(sizes[a] for a in thing.shape if a) * thing.dtype.size for thing in things)
+
+
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.title)
+def test_the_plain_products_of_a_row_are_those_that_are_derived(row: ProductRow) -> None:
+    """Counted by hand in the rows, and by fusegen from what it derives; of the rest no more than fusegen moves."""
+    for which, item in zip(("fwd", "bwd"), shown_passes(row.op, (), specs_of(row)), strict=True):
+        flops, moved = derived(item)
+        assert sum(plain.operations for plain in row.products[which]) == flops
+        assert row.floor_bytes(which) <= moved
+        if row.op.name == "linear_silu":  # where there is nothing to choose
+            assert row.floor_bytes(which) == moved
+    assert {m.layout for m in row.products["bwd"]} == {"nn", "tn"}
+
+
+def test_plain_products_are_read_as_they_lie() -> None:
+    left, right = Plain((5, 4, 6), (5, 4, 3), "tn").sides(torch.float32, "cpu")
+    assert (left @ right).shape == (5, 6, 3) and left.stride() == (24, 1, 6)
+    assert [Plain((2, 4, 6), (2, 3, 6), "nt").operations, Plain((4, 6), (4, 3), "tn").operations] == [144, 72]
+
+
+SMALL = [_linear(BF16, *T), SILU, _activated("relu", F16, *T), _mlp(F16, *T), _swiglu(BF16, *T),
+         _scores(BF16, 2, 8, 4, 8)]  # fmt: skip
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("row", SMALL, ids=lambda row: row.title)
+def test_rows_and_their_references_compute_the_same(row: ProductRow) -> None:
+    verify(row, row.tensors("cpu"))
+
+
+class WrongGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, d: torch.Tensor) -> torch.Tensor:
+        return d * 1.1
+
+
+def one_row(x: torch.Tensor) -> torch.Tensor:
+    """All right but for one row of many."""
+    return torch.cat([x[:1] * 1.5, x[1:]])
+
+
+@pytest.mark.parametrize(
+    ("change", "what"),
+    [
+        (lambda out: out * 1.05, "result 0: differs"), (lambda out: out[:, :1], "result 0: .*not"),
+        (lambda out: out * torch.nan, "result 0"), (one_row, "result 0"), (WrongGradient.apply, "gradient 0: differs"),
+    ],
+)  # fmt: skip
+def test_a_wrong_row_fails(change: Any, what: str) -> None:
+    row = replace(SILU, reference=lambda *tensors: change(SILU.reference(*tensors)))
+    with pytest.raises(WrongResult, match=what):
+        verify(row, row.tensors("cpu"))
+    run = products.measure([row, SILU], (), Counting(), 1e6, "cpu")
+    assert list(run.failed) == [row.title] and "WrongResult" in run.failed[row.title]
+    assert {m.title for m in run.measured} == {SILU.title}
+
+
+def test_a_row_is_measured_between_its_plain_products() -> None:
+    run = products.measure([_activated("gelu_tanh", F16, *T, targets=LAYER)], ("torch",), Counting(), 1e3, "cpu")
+    assert not run.failed
+    # Plain: 1 and 2, then 12 and 13; between them fusegen, torch, and where there is no gradient cuBLASLt.
+    assert [(m.which, m.floor, *m.times.values()) for m in run.measured] == [
+        ("fwd", 6.5, 3, 4, 5), ("train", 6.5, 6, 7), ("bwd", 7.5, 8, 9), ("step", 14, 10, 11),
+    ]  # fmt: skip
+    fwd, train, bwd, step = (m.target for m in run.measured if isinstance(m, MeasuredProduct))
+    one_pass = 2 * (3 * 24 * 32 + 2 * 32) / 1e3
+    assert (fwd, train, bwd) == pytest.approx((1.15 * 6.5, 1.35 * 6.5, 7.5 + 1.1 * one_pass))
+    assert step == pytest.approx(train + bwd)
+    text = products.section(run)
+    assert "| plain products | target | fusegen | torch | cuBLASLt | over products | over target |" in text
+    assert f"| fwd | 6.5 | {fwd:.1f} | 3.0 | 4.0 | 5.0 | 0.46 | {3 / fwd:.2f} |" in text
+    assert "| bwd | 7.5 | " in text and "| 8.0 | 9.0 |  | 1.07 |" in text
+
+
+def test_what_is_slow_is_above_its_target() -> None:
+    found = [MeasuredProduct("row", "fwd", 10.0, {"fusegen": 11.0}, target) for target in (None, 10.5, 11.5)]
+    assert [(m.slow, m.to_target) for m in found] == [(False, ""), (True, "1.05"), (False, "0.96")]
+    run = products.Run(1.0, found, aim="their target")  # type: ignore[arg-type]
+    assert run.summary()[0] == "3 passes, 1 above their target, 0 behind a peer"
+
+
+def test_targets_are_those_that_were_set() -> None:
+    targets = {row.title: row.targets for row in ROWS}
+    assert LAYER["fwd"] == Target(1.15) and LAYER["train"] == Target(1.35) and LONG["bwd"] == Target(1.03)
+    for name in ("gelu_tanh", "silu"):
+        assert targets[f"linear + {name} fp16 8192x768x3072"] is LAYER
+        assert targets[f"linear + {name} bf16 16384x1024x4096"] is LAYER
+        assert targets[f"linear + {name} bf16 8192x4096x14336"] is LONG
+
+
+def test_who_is_asked_to_compute_a_row() -> None:
+    def names(row: ProductRow, *wanted: str, **rest: Any) -> list[str]:
+        contest = products.contest_of(row, wanted, "cpu", **rest)
+        return [*(c.name for c in contest.contenders), *contest.left_out]
+
+    relu = _activated("relu", F16, *T)
+    assert names(relu, "torch", "QuACK") == ["fusegen", "torch", "cuBLASLt", "QuACK"]
+    assert names(relu) == ["fusegen"]
+    assert names(SILU, "torch", "Liger", autotune=True) == ["fusegen", "torch"]
+    assert names(_swiglu(BF16, *T), "Liger") == ["fusegen", "Liger"]
+
+
+def test_rows_with_products_are_found_by_that_word() -> None:
+    assert matching_products("PRODUCTS") == matching_products(None) == list(ROWS)
+    assert matching("products") == []
+    assert [row.title for row in matching_products("products.*relu.*fp16")] == ["linear + relu fp16 8192x768x3072"]
+    titles = [row.title for row in ROWS]
+    assert len(titles) == len(set(titles))
+    assert any(row.autotune for row in ROWS) and not all(row.autotune for row in ROWS)
+
+
+@pytest.mark.emulator
+def test_the_model_is_the_same_for_every_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_model, "STEPS", 1)
+    size = linear_model.Size(2, 4, 8, 16)
+    found = linear_model.measure(WallClock(1), "cpu", compiled=False, size=size)
+    assert [line.way for line in found.lines] == ["eager", "fusegen"] and not found.left_out
+    lines = [linear_model.Line("eager", 0.5, 100, 300), linear_model.Line("fusegen", 2, 80, 200)]
+    assert linear_model.table(lines).splitlines()[2:] == [
+        "| eager | 100.0 | 1.00 | 300.0 | 1.00 | 0.50 |", "| fusegen | 80.0 | 1.25 | 200.0 | 1.50 | 2.00 |",
+    ]  # fmt: skip
+    monkeypatch.setattr(linear_model, "layers", lambda x, *rest: linear_model.torch_layers(x * 1.5, *rest))
+    found = linear_model.measure(WallClock(1), "cpu", compiled=False, size=size)
+    assert re.match("WrongResult: gradient 0", found.left_out["fusegen"])
