@@ -159,10 +159,11 @@ def _activated(name: str, dtype: torch.dtype, m: int, k: int, n: int, **rest: An
     a single row are the same."""
     op, activation, inference = ACTIVATIONS[name]
     seen = m * n // (8 * dtype.itemsize) if name == "relu" else m * n
+    biases = 2 * n if m > 1 else n
     reference = lambda x, w, b: activation(F.linear(x, w, b))  # noqa: E731
     return ProductRow(
         _title(f"linear + {name}", dtype, m, k, n), op, reference, dtype, [(m, k), _weight(n, k), (n,)],
-        2 * m * n + n, 2 * m * n + seen + (2 if m > 1 else 1) * n, products=_layer(m, k, n), inference=inference, **rest,
+        2 * m * n + n, 2 * m * n + seen + biases, products=_layer(m, k, n), inference=inference, **rest,
     )  # fmt: skip
 
 
