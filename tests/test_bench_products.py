@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import replace
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,7 +18,8 @@ from fusegen.core.products import contracted_sizes
 from fusegen.fuse.products import Product, chain
 from fusegen.wrap.inspect import Pass, shown_passes
 from fusegen.wrap.stopwatch import WallClock
-from tools.bench import linear_model, products
+from tools.bench import __main__ as command
+from tools.bench import kernels, linear_model, products
 from tools.bench.products import MeasuredProduct, WrongResult, verify
 from tools.bench.row import BF16, F16, Input
 from tools.bench.row_products import Plain, ProductRow, Target
@@ -170,6 +172,27 @@ def test_rows_with_products_are_found_by_that_word() -> None:
     titles = [row.title for row in ROWS]
     assert len(titles) == len(set(titles))
     assert any(row.autotune for row in ROWS) and not all(row.autotune for row in ROWS)
+
+
+def test_the_page_has_them_and_a_wrong_row_ends_in_1(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def run_of(title: str, failed: dict[str, str]) -> Any:
+        found = MeasuredProduct(title, "fwd", 10.0, {"fusegen": 11.0}, 12.0)
+        return lambda *args, **kwargs: products.Run(4e6, [found], failed)
+
+    monkeypatch.setattr(command, "Stopwatch", WallClock)
+    monkeypatch.setattr(kernels, "copy_bandwidth", lambda watch: 4e6)
+    monkeypatch.setattr(kernels, "measure", run_of("softmax", {}))
+    monkeypatch.setattr(linear_model, "report", lambda *args: ("| eager |", ""))
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda: "GPU")
+    page = tmp_path / "page.md"
+    monkeypatch.setattr("sys.argv", ["bench", "--only", ".", "--write", str(page)])
+    for failed in ({}, {"linear": "wrong"}):
+        monkeypatch.setattr(products, "measure", run_of("linear", failed))
+        assert command.main() == len(failed)
+    text = page.read_text(encoding="utf-8")
+    assert "| softmax | fwd | 10.0 | 11.0 | 1.10 |" in text
+    assert "## Matrix products" in text and "| linear | fwd | 10.0 | 12.0 | 11.0 | 1.10 | 0.92 |" in text
+    assert text.index("| linear |") < text.index("| eager |")
 
 
 @pytest.mark.emulator
