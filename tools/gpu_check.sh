@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # The whole GPU check in one command, for a machine with a GPU, torch, CuPy and the CUDA tools:
-#   tools/gpu_check.sh [tests] [large] [sanitizer] [bench] [accuracy] ...   (default: all of them)
+#   tools/gpu_check.sh [tests] [large] [sanitizer] [bench] [accuracy] ...   (default: these; distributed needs two GPUs)
 # Logs go to $OUT (default build/gpu). Ends with one line per part; exits non-zero if a part failed.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
@@ -27,6 +27,10 @@ for name in $parts; do
       # Kernels run on the GPU; the emulator's own tests, which are about the CPU, are not part of this.
       FUSEGEN_TEST_DEVICE=cuda part tests python3 -m pytest -n 12 -q -p no:cacheprovider --ignore-glob "tests/test_emulator*" \
         -m "not cpu" tests
+      ;;
+    distributed)  # for a machine with two GPUs
+      FUSEGEN_TEST_DEVICE=cuda part distributed python3 -m pytest -q -s -p no:cacheprovider tests/test_sharding.py \
+        tests/test_distributed.py tests/test_native.py::test_several_gpus
       ;;
     sanitizer)
       for tool in memcheck racecheck synccheck initcheck; do

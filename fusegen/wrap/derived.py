@@ -29,6 +29,8 @@ from fusegen.core.serialize import op_to_json
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import ScalarSpec, TensorSpec
 from fusegen.derive.gradient import GradientNames
+from fusegen.derive.sharding import localized, tied
+from fusegen.derive.stages import staged
 from fusegen.wrap import fake, tensors, torch_op
 from fusegen.wrap.chain import runner_of
 from fusegen.wrap.run import Runner
@@ -45,7 +47,7 @@ class Derived:
     Args:
         declaration: of the op that was called.
         call: arguments of the call as text (see ``call_text``).
-        steps: what was derived from it, in order.
+        steps: what was derived from it, in order: methods here, and what they were told.
         op: the result.
         axes: axes whose sizes no operand tells; they are handed over.
         like: results whose strides are handed over, with their ranks: gradients, which lie as their arguments do.
@@ -107,14 +109,9 @@ class Derived:
 
     def _back(self, given: tuple[int, ...]) -> Derived:
         lean = torch_op.lean_backward(self.training, given)
-        carried = {axis for operand in lean.operands for axis in operand.shape if axis}
-        exprs = [item.expr for item in (*lean.statements, *lean.outputs)]
-        needed = {node.axis for node in walk(exprs) if isinstance(node, Size)}
-        needed |= {axis for output in lean.outputs for axis in output.shape if axis}
-        axes = tuple(sorted(needed - carried))
         ranks = {o.part.base if o.part else o.name: len(o.shape) for o in lean.outputs}
         steps = (*self.steps, ("back", given))
-        return Derived(self.declaration, self.call, steps, lean, axes, tuple(ranks.items()), len(ranks))
+        return Derived(self.declaration, self.call, steps, lean, untold_axes(lean), tuple(ranks.items()), len(ranks))
 
     @cached_property
     def gradients(self) -> GradientNames:
@@ -124,6 +121,22 @@ class Derived:
     def saved(self) -> tuple[list[str], list[int]]:
         """Arguments, and results by position, that the backward reads."""
         return torch_op.saved_by(self.training, self.arguments)
+
+    def local(self, which: tuple[Any, ...]) -> Derived:
+        """What one process runs (derive/sharding).
+
+        Args:
+            which: the axis that the op goes through in stages, or None; the stage; axes of which the process has a
+                piece.
+        """
+        return self._child(("local", which), lambda: self._local(*which))
+
+    def _local(self, through: str | None, stage: int, *axes: str) -> Derived:
+        op = localized(self.op if through is None else staged(self.op, tied(self.op, through))[stage], axes)
+        names = torch_op.result_names(op)
+        like = tuple((name, rank) for name, rank in self.like if name in names)
+        steps = (*self.steps, ("local", (through, stage, *axes)))
+        return Derived(self.declaration, self.call, steps, op, untold_axes(op), like, len(names))
 
     # -- what a graph hands over --------------------------------------------------------------------------------------
 
@@ -160,6 +173,14 @@ class Derived:
         infos = {name: fake.describe(name, t) for name, t in zip(self.arguments, given, strict=True)}
         sizes, strides = self.unpack(layout)
         return fake.results(self.op, infos, sizes, strides)
+
+
+def untold_axes(op: Op) -> tuple[str, ...]:
+    """Axes whose sizes an op needs and no operand tells."""
+    carried = {axis for operand in op.operands for axis in operand.shape if axis}
+    needed = {node.axis for node in walk([i.expr for i in (*op.statements, *op.outputs)]) if isinstance(node, Size)}
+    needed |= {axis for output in op.outputs for axis in output.shape if axis}
+    return tuple(sorted(needed - carried))
 
 
 # -- calls as text ---------------------------------------------------------------------------------------------------
@@ -252,7 +273,7 @@ def find(declaration: Declaration, calls: dict[str, Derived], text: str) -> Deri
     node: Derived | None = calls[key]
     for kind, which in steps:
         assert node is not None
-        node = node.train(tuple(which)) if kind == "train" else node.back(tuple(which))
+        node = getattr(node, kind)(tuple(which))
     if node is None or json.loads(node.text)[-1] != checksum:
         raise DeclarationError(
             f"{declaration.name}, a graph that torch.compile kept", given="a graph of an earlier declaration of the op",

@@ -10,6 +10,7 @@ the functions it is declared in, so that ops of one name in two modules are two 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -57,6 +58,8 @@ class Registered:
         self.overloads: dict[tuple[str, str], schema.Schema] = {}
         self.calls: dict[str, Derived] = {}
         self.texts: dict[str, Derived] = {}
+        self.defined: dict[str, tuple[schema.Schema, DType | None]] = {}
+        self._sharded: Any = None
         for which in ("forward", "backward"):
             _torch.define(f"{name}_{which}(Tensor[] tensors, Scalar[] numbers, SymInt[] layout, str op) -> Tensor[]",
                           tags=(torch.Tag.pt2_compliant_tag,))  # fmt: skip
@@ -81,7 +84,17 @@ class Registered:
                     found.packet, given=f"constants {dict(found.fixed)} beside {dict(known.fixed)}",
                     expected="constants that can be told apart by name", fix="declare an op for each",
                 )  # fmt: skip
+            self._teach()
         return f"{found.packet}.{found.overload or 'default'}"
+
+    def _teach(self) -> None:
+        """Tell torch what becomes of DTensors, where there can be any."""
+        if "torch.distributed.tensor" in sys.modules:
+            if self._sharded is None:
+                from fusegen.wrap.sharded import Sharded
+
+                self._sharded = Sharded(self, _torch)
+            self._sharded.teach()
 
     def _define(self, found: schema.Schema) -> None:
         """The overload, and beside it what autocast turns it into."""
@@ -99,6 +112,7 @@ class Registered:
     def _define_as(self, packet: str, found: schema.Schema, autocast: DType | None) -> None:
         name = f"{packet}.{found.overload}".rstrip(".")
         _torch.define(name + found.text, tags=(torch.Tag.pt2_compliant_tag,))
+        self.defined[name] = found, autocast
         fixed = dict(found.fixed)
 
         def run(*args: Any, **kwargs: Any) -> Any:
@@ -118,6 +132,7 @@ class Registered:
             given = (*args, *kwargs.values())
             if is_plain(given):
                 return run(*args, **kwargs)
+            self._teach()
             if not _needs_gradient(given):
                 with below_autograd():
                     return dispatched(packet, found.overload)(*args, **kwargs)
@@ -160,6 +175,20 @@ class Registered:
     # -- gradients ----------------------------------------------------------------------------------------------------
 
     def _differentiate(self, given: Mapping[str, Any], autocast: DType | None) -> Any:
+        root, tensors, scalars = self._root(given, autocast)
+        results = differentiate(self, root, tensors, scalars, [])
+        return self.op.restored(given, results[0] if root.op.result == "one" else tuple(results))
+
+    def call_as_derived(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """What overload ``name`` computes, by way of the forward that keeps (nothing): there DTensors have a rule."""
+        found, autocast = self.defined[name]
+        given = found.named(args, kwargs)
+        root, tensors, scalars = self._root(given, autocast)
+        results = self.call_derived(root, tensors, scalars, [])
+        return self._packed(self.op.restored(given, results[0] if root.op.result == "one" else tuple(results)))
+
+    def _root(self, given: Mapping[str, Any], autocast: DType | None) -> tuple[Derived, list[Any], dict[str, Any]]:
+        """The Op of a call, its tensors in order, and its numbers."""
         values = self.declaration.bind((), given)
         op, specs, scalars, tensors = fake.trace_call(self.declaration, values, autocast)
         call = derived.call_text(specs, op, autocast)
@@ -167,15 +196,14 @@ class Registered:
             names = dict.fromkeys(o.part.base if o.part else o.name for o in op.outputs)
             self.calls[call] = Derived(self.declaration, call, (), op, public=len(names))
         root = self.calls[call]
-        results = differentiate(self, root, [tensors[n] for n in root.arguments], scalars, [])
-        return self.op.restored(given, results[0] if op.result == "one" else tuple(results))
+        return root, [tensors[n] for n in root.arguments], scalars
 
     def call_derived(
         self, node: Derived, given: Sequence[torch.Tensor], scalars: Mapping[str, Any], layout: Sequence[Any]
     ) -> list[torch.Tensor]:
         """The registered op for something derived, called."""
         self.texts.setdefault(node.text, node)
-        which = "forward" if node.steps[-1][0] == "train" else "backward"
+        which = "forward" if not node.steps or node.steps[-1][0] == "train" else "backward"
         numbers = [scalars[scalar.name] for scalar in node.op.scalars]
         call = dispatched(f"{self.name}_{which}")
         found: list[torch.Tensor] = call(list(given), numbers, list(layout), node.text)
@@ -186,23 +214,25 @@ class Registered:
         self.calls.clear()
         self.texts.clear()
 
-    def _node(self, text: str) -> Derived:
+    def node(self, text: str) -> Derived:
+        """What a text in a graph stands for."""
         node = self.texts.get(text)
         if node is None:
             node = self.texts[text] = derived.find(self.declaration, self.calls, text)
         return node
 
     def _run_derived(self, given: Any, numbers: Any, layout: Any, op: str) -> list[torch.Tensor]:
-        return self._node(op).run(given, numbers, layout)
+        return self.node(op).run(given, numbers, layout)
 
     def _imagine_derived(self, given: Any, numbers: Any, layout: Any, op: str) -> list[torch.Tensor]:
-        return self._node(op).imagine(given, layout)
+        return self.node(op).imagine(given, layout)
 
     def _differentiate_derived(self, given: Any, numbers: Any, layout: Any, op: str) -> list[torch.Tensor]:
-        node = self._node(op)
+        node = self.node(op)
         needed = _needs_gradient(given)
         if not needed and is_plain(given):
             return node.run(given, numbers, layout)
+        self._teach()
         scalars = dict(zip((scalar.name for scalar in node.op.scalars), numbers, strict=True))
         if needed:
             return list(differentiate(self, node, given, scalars, layout))

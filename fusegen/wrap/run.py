@@ -297,6 +297,11 @@ def _dense_in_order(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ..
     return tuple(strides)
 
 
+def dense_like(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
+    """Dense strides with the dimensions in the order that ``strides`` have."""
+    return _dense_in_order(shape, sorted(range(len(shape)), key=lambda d: -strides[d]))
+
+
 def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     """No gaps and no overlaps, in whatever order of dimensions."""
     if tuple(strides) == row_major(shape):  # nothing to sort, which for symbolic sizes is guards

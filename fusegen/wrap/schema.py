@@ -15,6 +15,7 @@ import re
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from fusegen.core.errors import DeclarationError
@@ -172,6 +173,7 @@ def result_count(declaration: Declaration) -> int:
     return _returned(declaration.function)
 
 
+@lru_cache(maxsize=1024)
 def _returned(function: Callable[..., Any]) -> int:
     """The same, read off the code: what stands before each ``return``, or jumps to it."""
     code = getattr(function, "__code__", None)
