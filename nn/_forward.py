@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -27,23 +27,40 @@ def tell(name: str, reason: str) -> None:
     _LOG.info("%s ran torch's own forward: %s", name, reason)
 
 
+# Dtypes of an input for which a module's results have the dtypes that torch.autocast gives torch's forward on a GPU.
+ANY = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+FLOAT32 = (torch.float32,)
+NONE = ()
+
+
 def taken_over(input: Any) -> bool:
-    """Whether torch is tracing or compiling the call, or autocast would choose the dtypes: then torch's forward runs.
+    """Whether torch is tracing or compiling the call: then torch's forward runs.
 
     torch.compile fuses these functions itself, into what surrounds them.
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return True
-    if not isinstance(input, torch.Tensor):  # torch.fx
-        return True
+    return not isinstance(input, torch.Tensor)  # torch.fx
+
+
+def autocast_decides(input: Any, agrees: Sequence[torch.dtype] = ANY) -> bool:
+    """Whether torch.autocast would choose other dtypes than the op's policy: then torch's forward runs.
+
+    The policies are those of torch's ops on CUDA; on the CPU autocast has others.
+    """
     kind = input.device.type
-    return kind in ("cpu", "cuda") and torch.is_autocast_enabled(kind)
+    if kind not in ("cpu", "cuda") or not torch.is_autocast_enabled(kind):
+        return False
+    return kind == "cpu" or input.dtype not in agrees
 
 
-def fused(compute: Compute, own: Compute) -> Compute:
+def fused(compute: Compute, own: Compute, agrees: Sequence[torch.dtype] = ANY) -> Compute:
     """The method that calls ``compute``, and ``own`` (torch's) where torch takes over or an op refuses the arguments.
 
     A call that is wrong for both raises torch's error, with fusegen's as its context.
+
+    Args:
+        agrees: see ``autocast_decides``.
     """
 
     @functools.wraps(own)
@@ -52,7 +69,8 @@ def fused(compute: Compute, own: Compute) -> Compute:
             bound = inspect.signature(own).bind(self, *inputs, **named)
             bound.apply_defaults()
             inputs = bound.args[1:]
-        if not taken_over(inputs[0] if inputs else None):
+        first = inputs[0] if inputs else None
+        if not taken_over(first) and not autocast_decides(first, agrees):
             try:
                 return compute(self, *inputs)
             except REFUSALS as refusal:
@@ -63,14 +81,17 @@ def fused(compute: Compute, own: Compute) -> Compute:
     return forward
 
 
-def drop_in(base: type[torch.nn.Module], compute: Compute, says: str, method: str = "forward") -> type[torch.nn.Module]:
+def drop_in(
+    base: type[torch.nn.Module], compute: Compute, says: str, method: str = "forward",
+    agrees: Sequence[torch.dtype] = ANY,
+) -> type[torch.nn.Module]:  # fmt: skip
     """A subclass of torch's ``base`` of the same name, whose ``method`` computes with ``compute``."""
-    pieces = {method: fused(compute, getattr(base, method)), "fusegen_base": base}
+    pieces = {method: fused(compute, getattr(base, method), agrees), "fusegen_base": base}
     made = type(base.__name__, (base,), pieces)
     made.__module__ = "fusegen.nn"
     made.__doc__ = (
         f"torch.nn.{base.__name__}, computed by {says}\n\n"
         "Arguments, parameters, buffers, state dict and repr are torch's. What the op does not take (complex, sparse\n"
-        "or nested tensors, autocast, torch.compile, ...) is computed by torch's own forward."
+        "or nested tensors, torch.compile, ...) is computed by torch's own forward."
     )
     return made

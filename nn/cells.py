@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 import fusegen as fg
 
-from ._forward import drop_in
+from ._forward import NONE, drop_in
 
 
 def _batched(module: Any, input: torch.Tensor, *states: torch.Tensor) -> bool:
@@ -44,7 +44,8 @@ def _gru(module: Any, input: torch.Tensor, hx: torch.Tensor | None = None) -> An
     return fg.ops.gru_cell(*gates, hidden, module.bias_ih, module.bias_hh)
 
 
+# torch.autocast casts a cell's states as well.
 CELLS: dict[type[nn.Module], type[nn.Module]] = {
-    nn.LSTMCell: drop_in(nn.LSTMCell, _lstm, "two matrix products and fusegen.ops.lstm_cell."),
-    nn.GRUCell: drop_in(nn.GRUCell, _gru, "two matrix products and fusegen.ops.gru_cell."),
+    nn.LSTMCell: drop_in(nn.LSTMCell, _lstm, "two matrix products and fusegen.ops.lstm_cell.", agrees=NONE),
+    nn.GRUCell: drop_in(nn.GRUCell, _gru, "two matrix products and fusegen.ops.gru_cell.", agrees=NONE),
 }

@@ -13,7 +13,7 @@ from torch import nn
 
 import fusegen as fg
 
-from ._forward import Compute, drop_in
+from ._forward import ANY, NONE, Compute, drop_in
 
 ops = fg.ops
 
@@ -69,6 +69,10 @@ ROWS: list[tuple[type[nn.Module], Any, str]] = [
 ]
 
 
+# What torch.autocast gives another dtype than the op does, or refuses.
+OF_AUTOCAST = (nn.PReLU, nn.BCELoss)
+
+
 def with_options(op: Any, options: str) -> Compute:
     """``op`` of a module's inputs and of the attributes that ``options`` lists."""
     names = tuple(options.split())
@@ -97,7 +101,8 @@ def _made(base: type[nn.Module], op: Any, options: str) -> type[nn.Module]:
     can_write = "inplace" in op.declaration.signature.parameters
     compute = in_place(op, options, base.forward) if can_write else with_options(op, options)
     formula = str(op.__doc__).partition("\n")[0]
-    return drop_in(base, compute, f"fusegen.ops.{op.name}: {formula}")
+    agrees = NONE if base in OF_AUTOCAST else ANY
+    return drop_in(base, compute, f"fusegen.ops.{op.name}: {formula}", agrees=agrees)
 
 
 def _softmax_of_channels(module: Any, input: torch.Tensor) -> Any:

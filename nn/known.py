@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 import fusegen as fg
 
-from ._forward import REFUSALS, Compute, fused
+from ._forward import ANY, FLOAT32, REFUSALS, Compute, fused
 
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
@@ -273,7 +273,9 @@ def _subclass(base: type[nn.Module], name: str) -> type[nn.Module]:
         parts: Any = base.__reduce_ex__(self, max(int(protocol), 2))
         return (_revived, (base, name), *parts[2:])
 
-    forward = fused(COMPUTES[name], base.forward)
+    # Under torch.autocast a gated MLP ends in a matrix product, which chooses the dtype; what the functions that
+    # another library put together give for half types, nobody knows.
+    forward = fused(COMPUTES[name], base.forward, ANY if "(gate)" in name else FLOAT32)
     made = type(base.__name__, (base,), {"forward": forward, "__reduce_ex__": reduce_ex, "fusegen_base": base})
     made.__module__, made.__qualname__, made.__doc__ = base.__module__, base.__qualname__, base.__doc__
     return made

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 
 import fusegen as fg
 
-from ._forward import REFUSALS, taken_over, tell
+from ._forward import REFUSALS, autocast_decides, taken_over, tell
 from .known import Unlike, random
 
 Loss = Callable[..., torch.Tensor]
@@ -41,7 +41,7 @@ class CausalLoss:
         ignore_index: int = -100, shift_labels: Any = None, **others: Any,
     ) -> torch.Tensor:  # fmt: skip
         arguments = (logits, labels, vocab_size, num_items_in_batch, ignore_index, shift_labels)
-        if not others and not taken_over(logits):
+        if not others and not taken_over(logits) and not autocast_decides(logits):
             try:
                 return _causal(*arguments)
             except REFUSALS as refusal:

@@ -1,16 +1,9 @@
-// fusegen's native call path, part 3: the Python module. See fusegen/wrap/native.py, which builds and loads it.
+// fusegen's native call path, part 4: the Python module. See fusegen/wrap/native.py, which builds and loads it.
 
-#include "fusegen_native_node.h"
+#include "fusegen_native_kernel.h"
 
 namespace fusegen {
 namespace {
-
-// How the Python numbers of a parameter count: as values of the call, or as constants of the plan.
-constexpr int64_t kFloatsVary = 1, kIntegersVary = 2;
-
-enum Tag : uint64_t { kNumber = 2, kSingle, kInteger, kFloat, kString, kTuple, kObject, kKeyword };
-
-uint64_t tagged(Tag tag, uint64_t value) { return static_cast<uint64_t>(tag) << 60 ^ value; }
 
 // Adds a compile-time constant by value; false for what cannot be compared (lists, arrays, tensors of other kinds).
 bool add_constant(Key& key, PyObject* value) {
@@ -22,10 +15,7 @@ bool add_constant(Key& key, PyObject* value) {
     if (overflow) return false;
     key.words.append({tagged(kInteger, 0), static_cast<uint64_t>(integer)});
   } else if (PyFloat_CheckExact(value)) {
-    const double real = PyFloat_AS_DOUBLE(value);  // bits tell -0.0 from 0.0, and find NaN again
-    uint64_t bits;
-    std::memcpy(&bits, &real, sizeof bits);
-    key.words.append({tagged(kFloat, 0), bits});
+    key.words.append({tagged(kFloat, 0), bits_of(PyFloat_AS_DOUBLE(value))});
   } else if (PyUnicode_CheckExact(value)) {
     key.words.append({tagged(kString, 0), static_cast<uint64_t>(PyObject_Hash(value))});
     key.objects.push_back(value);
@@ -378,8 +368,9 @@ PyObject* learn_backward(PyObject*, PyObject* arguments) {
   Addresses addresses;
   if (!backward_key(needed, tensors, given, numbers, key, addresses)) Py_RETURN_FALSE;
   auto held = unwrap_plan(backward);
+  std::shared_ptr<Plan> oldest;  // goes after the lock: it holds Python objects
   const std::lock_guard<std::mutex> guard(plan->training->lock);
-  if (!plan->training->backwards.find(key)) plan->training->backwards.put(key, std::move(held));
+  if (!plan->training->backwards.find(key)) oldest = plan->training->backwards.put(key, std::move(held));
   Py_RETURN_TRUE;
   END_HANDLE_TH_ERRORS
 }
@@ -395,6 +386,11 @@ PyMethodDef caller_methods[] = {
 PyMethodDef module_methods[] = {
     {"plan", make_plan, METH_VARARGS, nullptr},
     {"learn_backward", learn_backward, METH_VARARGS, nullptr},
+    {"install", install_kernels, METH_VARARGS, nullptr},
+    {"is_asked", is_asked, METH_O, nullptr},
+    {"learn_kernel", learn_kernel, METH_VARARGS, nullptr},
+    {"forget_kernels", forget_kernels, METH_O, nullptr},
+    {"plan_count", plan_count, METH_O, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 

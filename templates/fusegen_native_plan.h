@@ -197,15 +197,23 @@ class Table {
     return nullptr;
   }
 
-  void put(const Key& key, std::shared_ptr<Plan> plan) {
-    while (!entries_.empty() && entries_.size() >= most_) drop_oldest();
+  // Returns the plan that had to go, for the caller to let go of where it holds no lock.
+  std::shared_ptr<Plan> put(const Key& key, std::shared_ptr<Plan> plan) {
+    std::shared_ptr<Plan> oldest;
+    if (!entries_.empty() && entries_.size() >= most_) oldest = drop_oldest();
     for (PyObject* object : key.objects) Py_INCREF(object);
     entries_.push_back({key, std::move(plan)});
     places_.emplace(key.hash(), std::prev(entries_.end()));
+    return oldest;
   }
 
   void clear() {
     while (!entries_.empty()) drop_oldest();
+  }
+
+  void swap(Table& other) {
+    entries_.swap(other.entries_);
+    places_.swap(other.places_);
   }
 
   size_t size() const { return entries_.size(); }
@@ -216,7 +224,7 @@ class Table {
     std::shared_ptr<Plan> plan;
   };
 
-  void drop_oldest() {
+  std::shared_ptr<Plan> drop_oldest() {
     const auto range = places_.equal_range(entries_.front().key.hash());
     for (auto at = range.first; at != range.second; ++at) {
       if (at->second == entries_.begin()) {
@@ -224,9 +232,10 @@ class Table {
         break;
       }
     }
-    const Entry oldest = std::move(entries_.front());  // objects may run Python code when they go: after the table is done
+    Entry oldest = std::move(entries_.front());  // objects may run Python code when they go: after the table is done
     entries_.pop_front();
     for (PyObject* object : oldest.key.objects) Py_DECREF(object);
+    return std::move(oldest.plan);
   }
 
   size_t most_;
@@ -250,16 +259,20 @@ inline int64_t current_stream_id(c10::DeviceIndex device) {
 
 inline PyObject* raw_stream_function = nullptr;  // torch._C._cuda_getCurrentRawStream
 
-// Needs the GIL.
 inline Stream current_stream(c10::DeviceIndex device) {
-  static Stream last[256];
-  static bool known[256];
+  static thread_local Stream last[256];  // a thread's own: dispatched calls do not hold the GIL
+  static thread_local bool known[256];
   const int64_t id = current_stream_id(device);
   const auto at = static_cast<uint8_t>(device);
   if (!known[at] || last[at].id != id) {
+    const pybind11::gil_scoped_acquire gil;
     auto index = THPObjectPtr(PyLong_FromLong(device));
     auto handle = THPObjectPtr(PyObject_CallFunctionObjArgs(raw_stream_function, index.get(), nullptr));
-    if (!handle) throw python_error();
+    if (!handle) {
+      python_error error;
+      error.persist();
+      throw error;
+    }
     last[at] = {id, PyLong_AsVoidPtr(handle.get())};
     known[at] = true;
   }

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import math
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 import torch
 
 import fusegen as fg
+from fusegen.launch.emulator import EmulatedKernel
 from fusegen.wrap import callpath, native
 
 DEVICE = os.environ.get("FUSEGEN_TEST_DEVICE", "cpu")
@@ -62,6 +65,23 @@ def fresh(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Counted]]:
         yield make
 
 
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Kernels whose native launch reports a failed assertion."""
+    kind = ctypes.CFUNCTYPE(
+        ctypes.c_int, *[ctypes.c_void_p] * 3, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64, ctypes.c_int,
+        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
+    )  # fmt: skip
+
+    def launch(*arguments: Any) -> int:
+        ctypes.memmove(arguments[8], b"thread 3: x > 0\0", 16)
+        return 2
+
+    function = kind(launch)
+    monkeypatch.setattr(EmulatedKernel, "address", ctypes.cast(function, ctypes.c_void_p).value)
+    yield
+
+
 def is_native(op: Any) -> bool:
     return not isinstance(op._path, callpath.PythonCaller)
 
@@ -87,3 +107,26 @@ def leaves(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
 
 def torch_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
+
+
+CALLS: dict[str, tuple[Any, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]] = {
+    "plain": (lerp, lambda: (tuple(tensors((4, 4), (4, 4), (4, 4))), {})),
+    "broadcast": (lerp, lambda: (tuple(tensors((4, 4), (4,), (4, 1))), {})),
+    "misaligned": (lerp, lambda: ((misaligned(16), misaligned(16), 0.5), {})),
+    "turned": (lerp, lambda: ((torch.randn(4, 6).t(), torch.randn(6, 4), 0.5), {})),
+    "spread": (lerp, lambda: ((torch.randn(4, 8)[:, ::2], torch.randn(4), 0.5), {})),
+    "expanded": (lerp, lambda: ((torch.randn(4, 1).expand(4, 4), torch.randn(4), 0.5), {})),
+    "other dtypes": (lerp, lambda: ((torch.randn(4).half(), torch.randn(4).double(), 2), {})),
+    "empty": (lerp, lambda: ((torch.randn(0, 3), torch.randn(3), 0.5), {})),
+    "no dimensions": (lerp, lambda: ((torch.randn(()), torch.randn(()), 0.5), {})),
+    "an int": (lerp, lambda: ((torch.randn(4), torch.randn(4), 2), {})),
+    "a bool": (lerp, lambda: ((torch.randn(4), torch.randn(4), True), {})),
+    "an infinite float": (lerp, lambda: ((torch.zeros(4), torch.ones(4), 1e300), {})),
+    "NaN": (lerp, lambda: ((torch.randn(4), torch.randn(4), math.nan), {})),
+    "negative zero": (lerp, lambda: ((-torch.zeros(4), torch.randn(4), -0.0), {})),
+    "by name": (lerp, lambda: ((torch.randn(4),), {"w": 0.5, "y": torch.randn(4)})),
+    "the same twice": (lerp, lambda: ((x := torch.randn(4), x, x), {})),
+    "constants": (shifted, lambda: ((torch.randn(4, 3),), {"by": 2.0, "axes": (0,), "scale": 3})),
+    "rows": (norm, lambda: ((torch.randn(3, 8), torch.randn(8)), {"eps": 1e-3})),
+    "several results": (both, lambda: (tuple(tensors((3, 4), (4,))), {})),
+}

@@ -16,31 +16,9 @@ import torch
 
 import fusegen as fg
 from fusegen.wrap import callpath
-from tests.call_paths import DEVICE, both, lerp, misaligned, norm, same, shifted, tensors
+from tests.call_paths import CALLS, DEVICE, lerp, misaligned, norm, same, shifted, tensors
 
 pytest_plugins = ("tests.call_paths",)
-
-CALLS: dict[str, tuple[Any, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]] = {
-    "plain": (lerp, lambda: (tuple(tensors((4, 4), (4, 4), (4, 4))), {})),
-    "broadcast": (lerp, lambda: (tuple(tensors((4, 4), (4,), (4, 1))), {})),
-    "misaligned": (lerp, lambda: ((misaligned(16), misaligned(16), 0.5), {})),
-    "turned": (lerp, lambda: ((torch.randn(4, 6).t(), torch.randn(6, 4), 0.5), {})),
-    "spread": (lerp, lambda: ((torch.randn(4, 8)[:, ::2], torch.randn(4), 0.5), {})),
-    "expanded": (lerp, lambda: ((torch.randn(4, 1).expand(4, 4), torch.randn(4), 0.5), {})),
-    "other dtypes": (lerp, lambda: ((torch.randn(4).half(), torch.randn(4).double(), 2), {})),
-    "empty": (lerp, lambda: ((torch.randn(0, 3), torch.randn(3), 0.5), {})),
-    "no dimensions": (lerp, lambda: ((torch.randn(()), torch.randn(()), 0.5), {})),
-    "an int": (lerp, lambda: ((torch.randn(4), torch.randn(4), 2), {})),
-    "a bool": (lerp, lambda: ((torch.randn(4), torch.randn(4), True), {})),
-    "an infinite float": (lerp, lambda: ((torch.zeros(4), torch.ones(4), 1e300), {})),
-    "NaN": (lerp, lambda: ((torch.randn(4), torch.randn(4), math.nan), {})),
-    "negative zero": (lerp, lambda: ((-torch.zeros(4), torch.randn(4), -0.0), {})),
-    "by name": (lerp, lambda: ((torch.randn(4),), {"w": 0.5, "y": torch.randn(4)})),
-    "the same twice": (lerp, lambda: ((x := torch.randn(4), x, x), {})),
-    "constants": (shifted, lambda: ((torch.randn(4, 3),), {"by": 2.0, "axes": (0,), "scale": 3})),
-    "rows": (norm, lambda: ((torch.randn(3, 8), torch.randn(8)), {"eps": 1e-3})),
-    "several results": (both, lambda: (tuple(tensors((3, 4), (4,))), {})),
-}
 
 
 @pytest.mark.parametrize("name", CALLS)

@@ -246,24 +246,6 @@ def test_a_graph_of_an_earlier_declaration_is_refused() -> None:
         node.target([x] * len(tensors), numbers, layout, text.replace(text.rpartition(", ")[2], "1]"))
 
 
-def test_transforms_in_compiled_code() -> None:
-    """Reverse mode composes; forward mode is refused, not zero."""
-    x, y = torch.randn(3, 4), torch.randn(4)
-
-    def loss(x: torch.Tensor) -> torch.Tensor:
-        return gate(x, y).square().sum()
-
-    compiled = torch.compile(torch.func.grad(loss), backend="aot_eager", fullgraph=True)
-    torch.testing.assert_close(compiled(x), torch.func.grad(loss)(x))
-    with pytest.raises(Exception, match="a tensor with a tangent"):
-        torch.compile(lambda x: torch.func.jvp(loss, (x,), (x,)), backend="aot_eager", fullgraph=True)(x)
-    registered = gate.overload(x, y)
-    direct = torch.func.grad(lambda x: registered(x, y).square().sum())(x)
-    torch.testing.assert_close(direct, torch.func.grad(loss)(x))
-    with pytest.raises(fg.DerivativeError, match="a tensor with a tangent"):
-        torch.func.jvp(lambda x: registered(x, y), (x,), (x,))
-
-
 # -- export, make_fx, fake tensors -----------------------------------------------------------------------------------
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import ctypes
 import sysconfig
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,6 @@ import torch
 
 import fusegen as fg
 from fusegen.launch import emulator
-from fusegen.launch.emulator import EmulatedKernel
 from fusegen.wrap import native
 from tests.call_paths import DEVICE, Counted, is_native, lerp, norm, torch_norm
 
@@ -27,23 +24,6 @@ def test_it_builds_where_it_can() -> None:
     if not Path(sysconfig.get_paths()["include"], "Python.h").exists():
         pytest.skip("Python came without its headers")
     assert native.module() is not None, native.problem()
-
-
-@pytest.fixture
-def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Kernels whose native launch reports a failed assertion."""
-    kind = ctypes.CFUNCTYPE(
-        ctypes.c_int, *[ctypes.c_void_p] * 3, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64, ctypes.c_int,
-        ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t,
-    )  # fmt: skip
-
-    def launch(*arguments: Any) -> int:
-        ctypes.memmove(arguments[8], b"thread 3: x > 0\0", 16)
-        return 2
-
-    function = kind(launch)
-    monkeypatch.setattr(EmulatedKernel, "address", ctypes.cast(function, ctypes.c_void_p).value)
-    yield
 
 
 @pytest.mark.cpu
@@ -172,3 +152,26 @@ def test_several_gpus(fresh: Any, cuda: torch.device) -> None:
         assert torch.cuda.current_device() == 0
     with pytest.raises(fg.DeviceError, match="all tensors on one device"):
         known(torch.ones(8, device="cuda:0"), torch.ones(8, device="cuda:1"), 0.5)
+
+
+@pytest.mark.gpu
+def test_registered_ops(cuda: torch.device) -> None:
+    """The same of calls by torch's dispatcher: any stream, and in graphs that Inductor captures."""
+    known = fg.FusedOp(lerp.declaration)
+    x = torch.full((64,), 2.0, device=cuda)
+    overload = known.overload(x, x, 0.5)
+    side = torch.cuda.Stream()
+    for stream in (torch.cuda.current_stream(), side, side, torch.cuda.current_stream()):
+        stream.wait_stream(torch.cuda.default_stream())
+        with torch.cuda.stream(stream):
+            torch.cuda._sleep(20_000_000)
+            out = overload(x, x * 3, 0.5)
+        torch.cuda.default_stream().wait_stream(stream)
+        assert (out == 4).all()
+    compiled = torch.compile(lambda x: known(x, x * 3, 0.5).sum(), mode="reduce-overhead", fullgraph=True)
+    for value in (1.0, 2.0, 3.0, 4.0):
+        torch.compiler.cudagraph_mark_step_begin()
+        leaf = torch.full((64,), value, device=cuda, requires_grad=True)
+        total = compiled(leaf)
+        total.backward()
+        assert total.item() == 128 * value and leaf.grad is not None and (leaf.grad == 2).all()

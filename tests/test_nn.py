@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import inspect
 import io
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import fusegen as fg
+from fusegen.nn import _forward
 from fusegen.nn.cells import CELLS
 from fusegen.nn.drop_ins import DROP_INS
 
@@ -119,7 +122,6 @@ def outcome(module: nn.Module, inputs: tuple[Any, ...]) -> list[torch.Tensor]:
 @pytest.fixture
 def fused_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing may be computed by torch unnoticed."""
-    from fusegen.nn import _forward
 
     def refused(name: str, reason: str) -> None:
         raise AssertionError(f"{name} fell back: {reason}")
@@ -254,6 +256,81 @@ def test_autocast_chooses_the_dtype() -> None:
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert fg.nn.MSELoss()(x, x).dtype is torch.float32
         assert fg.nn.GELU()(x).dtype is torch.bfloat16
+
+
+@contextlib.contextmanager
+def cuda_autocast(dtype: torch.dtype = torch.bfloat16) -> Iterator[None]:
+    """torch.autocast("cuda"), also where there is none."""
+    torch.set_autocast_enabled("cuda", True)
+    torch.set_autocast_dtype("cuda", dtype)
+    try:
+        yield
+    finally:
+        torch.set_autocast_enabled("cuda", False)
+        torch.clear_autocast_cache()
+
+
+# What torch refuses under autocast, or cannot tell without a device.
+UNTOLD = ("BCELoss", "GaussianNLLLoss", "LSTMCell", "GRUCell")
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_under_autocast_on_a_gpu_the_ops_run_and_give_torchs_dtypes(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """For every class, on fake CUDA tensors; LayerNorm shows that ours runs."""
+    monkeypatch.setattr(_forward, "tell", lambda *said: pytest.fail(str(said)))
+
+    def on_cuda(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(on_cuda, value))
+        kind = dtype if value.is_floating_point() else value.dtype
+        return torch.empty(value.shape, dtype=kind, device="cuda")
+
+    def results(kind: type[nn.Module], options: dict[str, Any], make: Maker) -> list[torch.dtype]:
+        module, inputs = kind(**options).requires_grad_(False).eval(), make()  # nothing in place: fake CUDA cannot
+        with FakeTensorMode():
+            for held in (module._parameters, module._buffers):
+                for name, tensor in held.items():
+                    held[name] = (
+                        tensor if tensor is None else torch.empty(tensor.shape, dtype=tensor.dtype, device="cuda")
+                    )
+            given = on_cuda(inputs)
+            with cuda_autocast(), torch.no_grad():
+                assert not _forward.autocast_decides(tensors(given)[0])
+                return [result.dtype for result in tensors(module(*given))]
+
+    for name in BASES:
+        for options, make in CASES[name] if name not in UNTOLD else []:
+            assert results(getattr(fg.nn, name), options, make) == results(BASES[name], options, make), name
+    monkeypatch.setattr(nn.functional, "layer_norm", lambda *_: pytest.fail("torch's own forward ran"))
+    assert results(fg.nn.LayerNorm, {"normalized_shape": 8}, ONE) == [torch.float32]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_under_autocast_on_a_gpu(dtype: torch.dtype) -> None:
+    """Results and gradients are torch's, in dtype and, as far as bfloat16 goes, in value."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a GPU")
+
+    def on_cuda(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return tuple(map(on_cuda, value))
+        return value.to("cuda", dtype if value.is_floating_point() else value.dtype)
+
+    for name in BASES:
+        for options, make in CASES[name] if name != "BCELoss" else []:
+            ours = getattr(fg.nn, name)(**options).cuda()
+            theirs = copy.deepcopy(ours)
+            theirs.__class__ = BASES[name]
+            inputs = on_cuda(make())
+            with torch.autocast("cuda", torch.bfloat16):
+                found, expected = (outcome(module, inputs) for module in (ours, theirs))
+            assert [t.dtype for t in found] == [t.dtype for t in expected], name
+            for a, b in zip(found, expected, strict=True):
+                torch.testing.assert_close(a, b, rtol=0.03, atol=0.03, msg=lambda m, name=name: f"{name}: {m}")
 
 
 def test_compiled_without_graph_breaks() -> None:

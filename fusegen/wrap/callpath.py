@@ -16,11 +16,12 @@ from types import FunctionType
 from typing import TYPE_CHECKING, Any, cast
 
 import torch
+from torch.utils._device import DeviceContext
 
 from fusegen.core.ir import Scalar
 from fusegen.declare.op import Declaration
 from fusegen.launch.program import Launchable
-from fusegen.wrap import doors, native, tensors
+from fusegen.wrap import native, tensors
 from fusegen.wrap.run import MOST_PLANS, Run, watch
 
 if TYPE_CHECKING:
@@ -250,10 +251,17 @@ def _plain_dispatch() -> bool:
     """No mode and no transform is active in this thread."""
     return (
         torch._C._len_torch_dispatch_stack() == 0
-        and doors.only_device_modes()
+        and only_device_modes()
         and torch._C._functorch.peek_interpreter_stack() is None
         and torch.autograd.forward_ad._current_level < 0
     )
+
+
+def only_device_modes() -> bool:
+    """Whether no ``__torch_function__`` mode would look at a call. ``torch.device`` as a context, and
+    ``torch.set_default_device``, are modes that only functions without tensors ask."""
+    modes = (torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack()))
+    return all(isinstance(mode, DeviceContext) for mode in modes)
 
 
 def _again(lesson: Lesson, found: list[Any], numbers: list[Any]) -> Any:

@@ -3,8 +3,9 @@
 What torch traces into a graph must be a registered op, also in another process that loads the graph from a cache. So
 each op ``NAME`` has beside it ``NAME_forward`` and ``NAME_backward``, which take the tensors of the Op in order, its
 runtime numbers, what no tensor tells of sizes and strides, and a text that says which Op it is: the call (kinds of
-arguments, which sizes are 1, constants) and the steps from there ("train" for some arguments, "back" from some
-results). Kernels find the Op by that text, and derive it where they see it for the first time.
+arguments, which sizes are 1, constants) and the steps from there: "train" for gradients of some arguments, "back" from
+some results, "batch" where some arguments have a value for each of many calls, "tangent" given those of some arguments.
+Kernels find the Op by that text, and derive it where they see it for the first time.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from __future__ import annotations
 import ast
 import json
 import zlib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import lcm
 from typing import Any
@@ -28,13 +29,18 @@ from fusegen.core.ir import Op, Size, walk
 from fusegen.core.serialize import op_to_json
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import ScalarSpec, TensorSpec
+from fusegen.derive.batch import batch, is_wide
 from fusegen.derive.gradient import GradientNames
+from fusegen.derive.override import Batched, Overridden
 from fusegen.derive.sharding import localized, tied
 from fusegen.derive.stages import staged
+from fusegen.derive.tangent import tangent_names
+from fusegen.derive.training import Training
 from fusegen.wrap import fake, tensors, torch_op
 from fusegen.wrap.chain import runner_of
 from fusegen.wrap.run import Runner
 
+Override = Callable[[Op, tuple[str, ...]], Any]
 MOST_RUNNERS = 256
 # No parameter can have this name.
 AUTOCAST = "autocast to"
@@ -52,6 +58,8 @@ class Derived:
         axes: axes whose sizes no operand tells; they are handed over.
         like: results whose strides are handed over, with their ranks: gradients, which lie as their arguments do.
         public: how many results the caller sees; the rest is kept for the backward.
+        override: for the op and names of arguments, what stands in for their derived gradient (derive/override).
+        over: the ``override`` of the op that this one was trained from.
     """
 
     declaration: Declaration
@@ -62,6 +70,8 @@ class Derived:
     like: tuple[tuple[str, int], ...] = ()
     public: int = 0
     training: Any = None
+    override: Override | None = None
+    over: Override | None = None
     runners: dict[tuple[int, ...], Runner] = field(default_factory=dict)
     children: dict[tuple[Any, ...], Derived] = field(default_factory=dict)
 
@@ -91,21 +101,49 @@ class Derived:
         found = self._child(("back", given), lambda: self._back(given))
         return found if found.op.outputs else None
 
+    def batch(self, wide: tuple[str, ...]) -> Derived:
+        """Many calls in one, of which the arguments ``wide`` have a value each."""
+        return self._child(("batch", wide), lambda: self._batch(frozenset(wide)))
+
+    def tangent(self, given: tuple[str, ...]) -> Derived:
+        """The tangents of the float results, given those of these arguments."""
+        return self._child(("tangent", given), lambda: self._tangent(given))
+
     def _child(self, step: tuple[Any, ...], make: Any) -> Derived:
         if step not in self.children:
             self.children[step] = make()
         return self.children[step]
 
     def _train(self, wanted: tuple[str, ...]) -> Derived:
-        if self.declaration.gradient is not None and not self.steps:
-            from fusegen.derive.override import Overridden
-
-            training: Any = Overridden(self.op, wanted, self.declaration)
+        if not wanted:
+            training: Any = Training(self.op, len(self.op.outputs), (), ())
+        elif self.override is not None:
+            training = self.override(self.op, wanted)
         else:
             training = pipeline.train_op(self.op, wanted)
-        steps = (*self.steps, ("train", wanted))
-        count = len(self.names)
-        return Derived(self.declaration, self.call, steps, training.forward, self.axes, self.like, count, training)
+        return replace(
+            self, steps=(*self.steps, ("train", wanted)), op=training.forward, public=len(self.names),
+            training=training, override=None, over=self.override, runners={}, children={},
+        )  # fmt: skip
+
+    def _batch(self, wide: frozenset[str]) -> Derived:
+        single, override = self.override, None
+        op = batch(self.op, wide)
+        if single is not None:
+            override = lambda _, wanted: Batched(single(self.op, wanted), wide)  # noqa: E731
+            op = override(self.op, ()).forward
+        has_calls = is_wide(op)
+        like = tuple((name, rank + has_calls[name]) for name, rank in self.like)
+        return replace(
+            self, steps=(*self.steps, ("batch", tuple(sorted(wide)))), op=op, axes=untold_axes(op), like=like,
+            training=None, override=override, over=None, runners={}, children={},
+        )  # fmt: skip
+
+    def _tangent(self, given: tuple[str, ...]) -> Derived:
+        found = torch_op.reading(pipeline.tangent_op(self.op, given, self.over), self.op.operands[:1])
+        count = len(torch_op.result_names(found))
+        steps = (*self.steps, ("tangent", given))
+        return Derived(self.declaration, self.call, steps, found, untold_axes(found), (), count)
 
     def _back(self, given: tuple[int, ...]) -> Derived:
         lean = torch_op.lean_backward(self.training, given)
@@ -120,7 +158,11 @@ class Derived:
     @cached_property
     def saved(self) -> tuple[list[str], list[int]]:
         """Arguments, and results by position, that the backward reads."""
-        return torch_op.saved_by(self.training, self.arguments)
+        return torch_op.saved_by(self.training, self.arguments) if self.training.wanted else ([], [])
+
+    @cached_property
+    def tangents(self) -> GradientNames:
+        return tangent_names(self.op)
 
     def local(self, which: tuple[Any, ...]) -> Derived:
         """What one process runs (derive/sharding).
@@ -178,7 +220,8 @@ class Derived:
 def untold_axes(op: Op) -> tuple[str, ...]:
     """Axes whose sizes an op needs and no operand tells."""
     carried = {axis for operand in op.operands for axis in operand.shape if axis}
-    needed = {node.axis for node in walk([i.expr for i in (*op.statements, *op.outputs)]) if isinstance(node, Size)}
+    exprs = [item.expr for item in (*op.statements, *op.outputs)]
+    needed = {node.axis for node in walk(exprs) if isinstance(node, Size)}
     needed |= {axis for output in op.outputs for axis in output.shape if axis}
     return tuple(sorted(needed - carried))
 
@@ -255,6 +298,14 @@ def _spec(name: str, given: str) -> Any:
     return _opaque[text]
 
 
+def root(declaration: Declaration, call: str, op: Op) -> Derived:
+    """The Op of a call, from which others are derived."""
+    override = None
+    if declaration.gradient is not None:
+        override = lambda op, wanted: Overridden(op, wanted, declaration)  # noqa: E731
+    return Derived(declaration, call, (), op, public=len(torch_op.result_names(op)), override=override)
+
+
 def find(declaration: Declaration, calls: dict[str, Derived], text: str) -> Derived:
     """The Op that a graph names.
 
@@ -268,8 +319,7 @@ def find(declaration: Declaration, calls: dict[str, Derived], text: str) -> Deri
     key = json.dumps(call)
     if key not in calls:
         op = declaration.trace(*specs_of(key))
-        count = len(torch_op.result_names(op))
-        calls[key] = Derived(declaration, key, (), op, public=count)
+        calls[key] = root(declaration, key, op)
     node: Derived | None = calls[key]
     for kind, which in steps:
         assert node is not None

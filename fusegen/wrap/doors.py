@@ -82,29 +82,35 @@ def is_traced(values: Sequence[Any]) -> bool:
     import torch
 
     if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
-        return False  # the registered op has neither tangents nor batches: wrap/torch_op has
+        return is_recorded()  # what runs has transforms of its own (wrap/torch_op), with fewer steps
     given = [value for value in values if isinstance(value, torch.Tensor)]
     if any(type(t) not in (torch.Tensor, torch.nn.Parameter) or t.is_meta for t in given):
         return True
     return torch._C._len_torch_dispatch_stack() > 0
 
 
+def is_recorded() -> bool:
+    """Whether torch makes a graph of calls (make_fx, a fake mode), or functions of tensors that it copied."""
+    from torch import _C
+
+    modes = _C._TorchDispatchModeKey
+    return _C._len_torch_dispatch_stack() > 0 and any(
+        _C._get_dispatch_mode(key) is not None for key in (modes.PROXY, modes.FUNCTIONAL, modes.FAKE)
+    )
+
+
 def dispatcher() -> Callable[..., Any]:
-    """What calls an op through torch's dispatcher (wrap/library.py), also in code that Dynamo traces."""
-    if sys.modules["torch"].compiler.is_dynamo_compiling():
-        from fusegen.wrap.dynamo import call
-    else:
-        from fusegen.wrap.library import call
+    """What calls an op through torch's dispatcher (wrap/library.py)."""
+    from fusegen.wrap.library import call
+
     return call
 
 
-def only_device_modes() -> bool:
-    """Whether no ``__torch_function__`` mode would look at a call. ``torch.device`` as a context, and
-    ``torch.set_default_device``, are modes that only functions without tensors ask."""
-    from torch import _C
-    from torch.utils._device import DeviceContext
+def compiled_call() -> Callable[..., Any]:
+    """The same for code that Dynamo traces."""
+    from fusegen.wrap.dynamo import call
 
-    return all(isinstance(_C._get_function_stack_at(i), DeviceContext) for i in range(_C._len_torch_function_stack()))
+    return call
 
 
 def torch_function(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
@@ -114,6 +120,8 @@ def torch_function(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     from torch import Tensor
     from torch.nn import Parameter
     from torch.overrides import handle_torch_function, has_torch_function
+
+    from fusegen.wrap.callpath import only_device_modes
 
     outs = kwargs.get("out")
     given = (*args, *kwargs.values(), *(outs if isinstance(outs, (tuple, list)) else ()))

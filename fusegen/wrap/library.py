@@ -13,26 +13,34 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import torch
+from torch import SymBool, SymFloat, SymInt, Tensor, dtype
 from torch.autograd import forward_ad
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
-from fusegen.core.errors import DeclarationError, DerivativeError, ShapeError
+from fusegen.core.errors import DeclarationError, ShapeError
+from fusegen.core.ir import Op
 from fusegen.declare.trace import TensorSpec
-from fusegen.wrap import derived, fake, schema
+from fusegen.wrap import derived, fake, schema, vmap
 from fusegen.wrap import tensors as fusegen_tensors
+from fusegen.wrap.callpath import FLOATS_VARY, INTEGERS_VARY
 from fusegen.wrap.derived import Derived
+from fusegen.wrap.prepared import Prepared, flags_of
+from fusegen.wrap.run import watch
 from fusegen.wrap.tokens import find
 from fusegen.wrap.traced import below_autograd, differentiate
 
 NAMESPACE = "fusegen"
-BACKENDS = ("CPU", "CUDA")
 AUTOCAST_DEVICES = ("cpu", "cuda")
+# Of what is derived, the numbers are values of a call; tensors, layout and text are not (see Registered).
+DERIVED_FLAGS = (0, FLOATS_VARY | INTEGERS_VARY, 0, 0)
 
 _torch = torch.library.Library(NAMESPACE, "FRAGMENT")
+_ops = torch.ops.fusegen
 _lock = threading.RLock()
 _taken: set[str] = set()
 
@@ -60,16 +68,21 @@ class Registered:
         self.texts: dict[str, Derived] = {}
         self.defined: dict[str, tuple[schema.Schema, DType | None]] = {}
         self._sharded: Any = None
+        self.prepared: dict[str, Prepared] = {}
         for which in ("forward", "backward"):
             _torch.define(f"{name}_{which}(Tensor[] tensors, Scalar[] numbers, SymInt[] layout, str op) -> Tensor[]",
                           tags=(torch.Tag.pt2_compliant_tag,))  # fmt: skip
-            self._implement(f"{name}_{which}", self._run_derived, self._imagine_derived, self._differentiate_derived)
+            run = partial(self._run_derived, which)
+            vmapped = partial(vmap.of_derived, self, f"{name}_{which}")
+            self._implement(f"{name}_{which}", run, self._imagine_derived, self._differentiate_derived, vmapped)
+            self.prepared[which] = Prepared(f"{name}_{which}", DERIVED_FLAGS)
 
-    def _implement(self, name: str, run: Any, imagine: Any, differentiated: Any) -> None:
-        for key in BACKENDS:
-            _torch.impl(name, run, key)
+    def _implement(self, name: str, run: Any, imagine: Any, differentiated: Any, batched: Any) -> None:
+        """The kernels in Python, for tensors of all devices; native ones stand before them (wrap/prepared.py)."""
+        _torch.impl(name, run, "CompositeExplicitAutograd")
         torch.library.register_fake(f"{NAMESPACE}::{name}", imagine, lib=_torch)
         _torch.impl(name, differentiated, "Autograd")
+        _torch.impl(name, batched, "FuncTorchBatched")
 
     def overload(self, kinds: Mapping[str, str], fixed: Mapping[str, Any]) -> str:
         """The name of the overload for a call, ``lerp.default``; it is registered if it is new."""
@@ -103,8 +116,8 @@ class Registered:
         if policy is None:
             return
         targets = [dtypes.float16, dtypes.bfloat16] if policy == "half" else [dtypes.float32]
-        for dtype in targets:
-            self._define_as(f"{found.packet}_autocast_{dtype}", found, dtype)
+        for target in targets:
+            self._define_as(f"{found.packet}_autocast_{target}", found, target)
         for device in AUTOCAST_DEVICES:
             name = f"{found.packet}.{found.overload}".rstrip(".")
             _torch.impl(name, self._autocast(found, device), f"Autocast{device.upper()}")
@@ -115,10 +128,20 @@ class Registered:
         self.defined[name] = found, autocast
         fixed = dict(found.fixed)
 
-        def run(*args: Any, **kwargs: Any) -> Any:
+        def call(*args: Any, **kwargs: Any) -> Any:
             if fixed:
                 args, kwargs = (), found.named(args, kwargs)
-            return self._packed(self.op.call(args, kwargs, autocast))
+            if autocast is None and prepared.module is None:  # then the op's own call path knows best
+                return self.packed((self.op._path or self.op._careful)(args, kwargs))
+            return self.packed(self.op.call(args, kwargs, autocast))
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with torch.no_grad(), watch() as runs:
+                result = call(*args, **kwargs)
+            if prepared.is_asked():
+                given = {**defaults, **found.named(args, kwargs)}
+                prepared.learn_call({name: given[name] for name in found.names}, runs, result)
+            return result
 
         def imagine(*args: Any, **kwargs: Any) -> Any:
             given = found.named(args, kwargs)
@@ -126,19 +149,25 @@ class Registered:
             op, _, _, tensors = fake.trace_call(self.declaration, values, autocast)
             infos = {name: fake.describe(name, tensor) for name, tensor in tensors.items()}
             results = fake.results(op, infos, {}, {})
-            return self._packed(self.op.restored(given, results[0] if op.result == "one" else tuple(results)))
+            return self.packed(self.op.restored(given, results[0] if op.result == "one" else tuple(results)))
 
         def differentiated(*args: Any, **kwargs: Any) -> Any:
             given = (*args, *kwargs.values())
             if is_plain(given):
-                return run(*args, **kwargs)
+                return call(*args, **kwargs)
             self._teach()
             if not _needs_gradient(given):
                 with below_autograd():
                     return dispatched(packet, found.overload)(*args, **kwargs)
-            return self._packed(self._differentiate(found.named(args, kwargs), autocast))
+            return self.packed(self._differentiate(found.named(args, kwargs), autocast))
 
-        self._implement(name, run, imagine, differentiated)
+        def vmapped(*args: Any, **kwargs: Any) -> Any:
+            return vmap.of_call(self, dispatched(packet, found.overload), found, autocast, args, kwargs)
+
+        self._implement(name, run, imagine, differentiated, vmapped)
+        arguments = dispatched(packet, found.overload)._schema.arguments
+        defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+        prepared = self.prepared[name] = Prepared(name, flags_of(self.declaration, found.names, defaults))
 
     def _autocast(self, found: schema.Schema, device: str) -> Any:
         """The kernel that torch.autocast calls: it goes on to the overload that computes in the policy's dtype."""
@@ -155,7 +184,7 @@ class Registered:
 
         return cast
 
-    def _packed(self, result: Any) -> Any:
+    def packed(self, result: Any) -> Any:
         """A result as the schema has it.
 
         Raises:
@@ -185,25 +214,29 @@ class Registered:
         given = found.named(args, kwargs)
         root, tensors, scalars = self._root(given, autocast)
         results = self.call_derived(root, tensors, scalars, [])
-        return self._packed(self.op.restored(given, results[0] if root.op.result == "one" else tuple(results)))
+        return self.packed(self.op.restored(given, results[0] if root.op.result == "one" else tuple(results)))
 
     def _root(self, given: Mapping[str, Any], autocast: DType | None) -> tuple[Derived, list[Any], dict[str, Any]]:
         """The Op of a call, its tensors in order, and its numbers."""
         values = self.declaration.bind((), given)
         op, specs, scalars, tensors = fake.trace_call(self.declaration, values, autocast)
+        root = self.root(op, specs, autocast)
+        return root, [tensors[n] for n in root.arguments], scalars
+
+    def root(self, op: Op, specs: Mapping[str, Any], autocast: DType | None) -> Derived:
+        """The Op of a call, from which others are derived."""
         call = derived.call_text(specs, op, autocast)
         if call not in self.calls:
-            names = dict.fromkeys(o.part.base if o.part else o.name for o in op.outputs)
-            self.calls[call] = Derived(self.declaration, call, (), op, public=len(names))
-        root = self.calls[call]
-        return root, [tensors[n] for n in root.arguments], scalars
+            self.calls[call] = derived.root(self.declaration, call, op)
+        return self.calls[call]
 
     def call_derived(
         self, node: Derived, given: Sequence[torch.Tensor], scalars: Mapping[str, Any], layout: Sequence[Any]
     ) -> list[torch.Tensor]:
         """The registered op for something derived, called."""
         self.texts.setdefault(node.text, node)
-        which = "forward" if not node.steps or node.steps[-1][0] == "train" else "backward"
+        last = node.steps[-1][0] if node.steps else "train"
+        which = "backward" if last in ("back", "local") else "forward"
         numbers = [scalars[scalar.name] for scalar in node.op.scalars]
         call = dispatched(f"{self.name}_{which}")
         found: list[torch.Tensor] = call(list(given), numbers, list(layout), node.text)
@@ -213,6 +246,8 @@ class Registered:
         """Derive anew what is derived: the op has another gradient."""
         self.calls.clear()
         self.texts.clear()
+        for prepared in self.prepared.values():
+            prepared.forget()
 
     def node(self, text: str) -> Derived:
         """What a text in a graph stands for."""
@@ -221,8 +256,14 @@ class Registered:
             node = self.texts[text] = derived.find(self.declaration, self.calls, text)
         return node
 
-    def _run_derived(self, given: Any, numbers: Any, layout: Any, op: str) -> list[torch.Tensor]:
-        return self.node(op).run(given, numbers, layout)
+    def _run_derived(self, which: str, given: Any, numbers: Any, layout: Any, op: str) -> list[torch.Tensor]:
+        node, prepared = self.node(op), self.prepared[which]
+        with watch() as runs:
+            results = node.run(given, numbers, layout)
+        if prepared.is_asked():
+            scalars = {scalar.name: i for i, scalar in enumerate(node.op.scalars)}
+            prepared.learn(runs, range(len(given)), scalars, results)
+        return results
 
     def _imagine_derived(self, given: Any, numbers: Any, layout: Any, op: str) -> list[torch.Tensor]:
         return self.node(op).imagine(given, layout)
@@ -247,17 +288,10 @@ def dispatched(packet: str, overload: str = "") -> torch._ops.OpOverload:
 
 
 def _needs_gradient(given: Sequence[Any]) -> bool:
-    """Whether autograd has to see a call.
-
-    Raises:
-        DerivativeError: forward mode would have to. What is traced has gradients only.
-    """
+    """Whether autograd has to see a call."""
     tensors = [v for v in given if isinstance(v, torch.Tensor)]
-    if forward_ad._current_level >= 0 and any(forward_ad.unpack_dual(t).tangent is not None for t in tensors):
-        raise DerivativeError(
-            "a registered op", given="a tensor with a tangent (torch.func.jvp, jacfwd, hessian, forward mode)",
-            expected="reverse mode where torch traces", fix="use grad or vjp, or call the op outside of compiled code",
-        )  # fmt: skip
+    if any(forward_ad.unpack_dual(t, level=0).tangent is not None for t in tensors):  # a graph's level only C++ knows
+        return True
     return torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
 
 
@@ -316,23 +350,23 @@ def register(*ops: Any) -> list[str]:
 
 def kind_of(value: Any) -> str:
     """What wrap/schema.py calls an argument."""
-    if isinstance(value, torch.Tensor):
+    if isinstance(value, Tensor):
         return "Tensor"
     if value is None:
         return "none"
-    if isinstance(value, (bool, torch.SymBool)):
+    if isinstance(value, (bool, SymBool)):
         return "bool"
-    if isinstance(value, (int, torch.SymInt)):
+    if isinstance(value, (int, SymInt)):
         return "int"
-    if isinstance(value, (float, torch.SymFloat)):
+    if isinstance(value, (float, SymFloat)):
         return "float"
     if isinstance(value, str):
         return "str"
-    if isinstance(value, torch.dtype):
+    if isinstance(value, dtype):
         return "dtype"
     if isinstance(value, (tuple, list)):
         for item in value:
-            if isinstance(item, bool) or not isinstance(item, (int, torch.SymInt)):
+            if isinstance(item, bool) or not isinstance(item, (int, SymInt)):
                 return "other"
         return "ints"
     return "other"
@@ -340,11 +374,11 @@ def kind_of(value: Any) -> str:
 
 def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The op called through torch's dispatcher. Dynamo traces this function, and sees one call of a registered op."""
-    kwargs = dict(kwargs)
+    kwargs = {**kwargs}
     out = kwargs.pop("out", None)
     name, given = resolve(op, args, kwargs)
     packet, _, overload = name.partition(".")
-    result = getattr(getattr(torch.ops.fusegen, packet), overload)(**given)
+    result = getattr(getattr(_ops, packet), overload)(**given)
     if isinstance(result, (list, tuple)):
         result = result[0] if isinstance(result, list) and len(result) == 1 else tuple(result)
     return result if out is None else into(op, result, out)

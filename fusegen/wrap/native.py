@@ -1,7 +1,8 @@
 """The native call path: templates/fusegen_native.cpp, built once by the machine's C++ compiler and then loaded.
 
-Nobody waits for it: a first call finds the built module in the cache, or has a helper process build it while calls go
-the Python way. Whatever is missing (a compiler, Python's headers, a folder to keep the module in), ops run as before.
+No call waits for it: a first call finds the built module in the cache, or has a helper process build it while calls go
+the Python way. What torch traces (wrap/library.py) does wait: its kernels are registered once. Whatever is missing (a
+compiler, Python's headers, a folder to keep the module in), ops run as before.
 ``FUSEGEN_NATIVE=0`` never loads it, ``FUSEGEN_NATIVE=wait`` builds it before the first call returns.
 """
 
@@ -30,7 +31,7 @@ from fusegen.launch.sealed import digest
 
 VARIABLE = "FUSEGEN_NATIVE"
 NAME = "fusegen_native"
-SOURCES = (f"{NAME}.cpp", f"{NAME}_node.h", f"{NAME}_plan.h")
+SOURCES = (f"{NAME}.cpp", f"{NAME}_kernel.h", f"{NAME}_node.h", f"{NAME}_plan.h")
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
 _LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
 
@@ -166,17 +167,28 @@ def module() -> Any | None:
         return _state.module
     if not _state.asked:
         _state.asked = True
-        mode = os.environ.get(VARIABLE, "1")
-        has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()  # the module's tables rely on it
-        if mode == "0" or sys.platform == "win32" or not has_gil:
+        if not _is_possible():
             return None
-        if mode == "wait":
+        if os.environ.get(VARIABLE) == "wait":
             _state.seek()
         else:
             threading.Thread(target=_state.seek, name="fusegen-native", daemon=True).start()
     if _state.path is not None and not _state.problem:
         _load(_state.path)
     return _state.module
+
+
+def awaited() -> Any | None:
+    """The loaded module, built first if need be: for what is decided once, and is about to take seconds anyway."""
+    if _state.module is None and not _state.problem and _is_possible():
+        _state.asked = True
+        _state.seek()
+    return module()
+
+
+def _is_possible() -> bool:
+    has_gil = getattr(sys, "_is_gil_enabled", lambda: True)()  # the module's tables rely on it
+    return os.environ.get(VARIABLE, "1") != "0" and sys.platform != "win32" and has_gil
 
 
 def is_found() -> bool:

@@ -13,6 +13,7 @@ from fusegen.declare.op import Declaration, is_symbolic
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
 from fusegen.wrap import doors, tensors
 from fusegen.wrap.chain import runner_of
+from fusegen.wrap.doors import compiled_call
 from fusegen.wrap.run import Run, Runner, watch
 from fusegen.wrap.tokens import token_of
 
@@ -51,9 +52,10 @@ class FusedOp:
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Dynamo knows the answer to this, and reads no further. Every call asks it, so it is written out here.
+        # Dynamo knows the answer to this, and reads no further. Every call asks it, so it is written out here. Each
+        # name that Dynamo meets is a guard, checked on every compiled call, and a module met in two ways a slow one.
         if "torch" in sys.modules and sys.modules["torch"].compiler.is_dynamo_compiling():
-            return doors.dispatcher()(self, args, kwargs)
+            return compiled_call()(self, args, kwargs)
         path = self._path
         return self._careful(args, kwargs) if path is None else path(args, kwargs)
 

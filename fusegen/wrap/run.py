@@ -50,6 +50,7 @@ class Run:
     runner: Runner
     plan: Plan
     tensors: Mapping[str, Any]
+    scalars: Mapping[str, Any]
     results: list[Any]
 
 
@@ -63,11 +64,15 @@ _watched = _Watched()
 @contextmanager
 def watch() -> Iterator[list[Run]]:
     """The runs of this thread meanwhile: what a call path learns from."""
-    before, _watched.runs = _watched.runs, []
+    before = _watched.runs
+    runs: list[Run] = []
+    _watched.runs = runs
     try:
-        yield _watched.runs
+        yield runs
     finally:
         _watched.runs = before
+        if before is not None:
+            before += runs
 
 
 @dataclass
@@ -110,7 +115,7 @@ class Runner:
             self._check_in_place(plan, tensors, framework, out)
         results = self.launch(plan, tensors, scalars, framework, out)
         if _watched.runs is not None:
-            _watched.runs.append(Run(self, plan, tensors, results))
+            _watched.runs.append(Run(self, plan, tensors, scalars, results))
         return results
 
     def _check_in_place(self, plan: Plan, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any]) -> None:

@@ -205,9 +205,8 @@ class Trained:
         return _remembered(self.calls, ("tangent", given, tuple(sizes.items())), make)
 
     def _tangent_op(self, given: tuple[str, ...]) -> Op:
-        found = pipeline.tangent_op(self.training.forward, given, self.override)
-        some = self.training.forward.operands[:1]  # a tangent of zeros reads nothing; this still says on which device
-        return replace(found, operands=tuple(_read_operands(found)) or some)
+        op = self.training.forward
+        return reading(pipeline.tangent_op(op, given, self.override), op.operands[:1])
 
     def batched(self, wide: frozenset[str], count: int) -> Differentiable:
         """``count`` calls in one, of which the arguments ``wide`` have a value each."""
@@ -279,6 +278,11 @@ def result_names(op: Op) -> list[str]:
 def _read_operands(op: Op) -> list[Any]:
     read = {ref.name for item in (*op.statements, *op.outputs) for ref in refs(item.expr)}
     return [o for o in op.operands if o.name in read]
+
+
+def reading(op: Op, otherwise: Sequence[Any]) -> Op:
+    """The op with the operands that it reads; one of zeros reads nothing, and needs one to say on which device."""
+    return replace(op, operands=tuple(_read_operands(op)) or tuple(otherwise))
 
 
 def _lean(op: Op, names: set[str]) -> Op:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
+from torch.autograd import forward_ad
 
 from fusegen.wrap import torch_op
 from fusegen.wrap.derived import Derived
@@ -22,18 +23,20 @@ def differentiate(
     wanted = tuple(n for n, t in zip(node.arguments, given, strict=True) if t.requires_grad)
     trained = node.train(wanted)
     with enable_single_level_autograd_function():
-        results = _apply(registered, trained, scalars, layout, *given)  # type: ignore[no-untyped-call]
+        enabled = torch._C._is_fwd_grad_enabled()  # which apply switches off, for transforms further out too
+        results = _apply(registered, trained, scalars, layout, enabled, *given)  # type: ignore[no-untyped-call]
     return list(results[: trained.public])
 
 
 class _Node(torch.autograd.Function):
-    """forward(registered, trained, scalars, layout, *tensors) -> results, those kept for the backward last."""
+    """forward(registered, trained, scalars, layout, enabled, *tensors) -> results, those kept for the backward last."""
 
     @staticmethod
     def forward(
-        ctx: Any, registered: Any, trained: Derived, scalars: Mapping[str, Any], layout: Sequence[Any], *given: Any
-    ) -> tuple[Any, ...]:
-        with below_autograd():
+        ctx: Any, registered: Any, trained: Derived, scalars: Mapping[str, Any], layout: Sequence[Any], enabled: bool,
+        *given: Any,
+    ) -> tuple[Any, ...]:  # fmt: skip
+        with below_autograd(), forward_ad._set_fwd_grad_enabled(enabled):
             results = registered.call_derived(trained, given, scalars, layout)
         values = dict(zip(trained.arguments, given, strict=True))
         names, positions = trained.saved
@@ -43,6 +46,7 @@ class _Node(torch.autograd.Function):
         ctx.strides = {trained.gradients.arguments[n]: values[n].stride() for n in trained.training.wanted}
         sizes = torch_op.axis_sizes(trained.op, {n: v.shape for n, v in values.items()})
         ctx.sizes = {**trained.unpack(layout)[0], **sizes}
+        ctx.save_for_forward(*given)  # what jvp gets as saved_tensors
         ctx.mark_non_differentiable(*[r for r in results if not r.is_floating_point()])
         ctx.set_materialize_grads(False)
         return tuple(results)
@@ -50,7 +54,7 @@ class _Node(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         trained: Derived = ctx.trained
-        nothing = (None,) * (4 + len(trained.arguments))
+        nothing = (None,) * (5 + len(trained.arguments))
         given = tuple(i for i, c in enumerate(cotangents) if c is not None)
         node = trained.back(given) if given else None
         if node is None:
@@ -60,7 +64,21 @@ class _Node(torch.autograd.Function):
         layout = node.layout(ctx.sizes, ctx.strides)
         results = ctx.registered.call_derived(node, [values[n] for n in node.arguments], ctx.scalars, layout)
         found = dict(zip(node.names, results, strict=True))
-        return (*nothing[:4], *[found.get(trained.gradients.arguments[name]) for name in trained.arguments])
+        return (*nothing[:5], *[found.get(trained.gradients.arguments[name]) for name in trained.arguments])
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
+        trained: Derived = ctx.trained
+        along = {n: t for n, t in zip(trained.arguments, tangents[5:], strict=True) if t is not None}
+        if not any(output.dtype.is_float for output in trained.op.outputs):
+            return (None,) * len(trained.names)
+        node = trained.tangent(tuple(along))
+        values = dict(zip(trained.arguments, ctx.saved_tensors, strict=True))
+        values.update({trained.tangents.arguments[name]: t for name, t in along.items()})
+        given = [values[n] for n in node.arguments]
+        results = ctx.registered.call_derived(node, given, ctx.scalars, node.layout(ctx.sizes, {}))
+        found = dict(zip(node.names, results, strict=True))
+        return tuple(found.get(trained.tangents.results.get(name, "")) for name in trained.names)
 
 
 # What torch.autograd.Function.apply does below the transforms: a kernel is called with tensors of one level of them.

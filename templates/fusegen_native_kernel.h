@@ -1,0 +1,258 @@
+// fusegen's native call path, part 3: the kernels that torch's dispatcher calls for registered ops.
+//
+// A graph that torch compiled calls torch.ops.fusegen.*. Each of these ops has kernels in Python (fusegen/wrap/library.py)
+// that can do everything. Before them stand the two kernels of this file: one for tensors that autograd need not see, and
+// one for tensors with memory, which does what a call like an earlier one did without asking Python.
+
+#pragma once
+
+#include "fusegen_native_node.h"
+
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <torch/library.h>
+
+namespace fusegen {
+
+// How the numbers of a parameter count: as values of the call, or as constants of the plan.
+constexpr int64_t kFloatsVary = 1, kIntegersVary = 2;
+
+enum Tag : uint64_t { kNumber = 2, kSingle, kInteger, kFloat, kString, kTuple, kObject, kKeyword };
+
+inline uint64_t tagged(Tag tag, uint64_t value) { return static_cast<uint64_t>(tag) << 60 ^ value; }
+
+inline uint64_t bits_of(double value) {  // bits tell -0.0 from 0.0, and find NaN again
+  uint64_t bits;
+  std::memcpy(&bits, &value, sizeof bits);
+  return bits;
+}
+
+// A call as the dispatcher hands it over.
+struct BoxedCall {
+  Key key;
+  Addresses addresses;
+  Numbers numbers;
+};
+
+inline void add_text(Key& key, const std::string& text) {
+  key.words.push_back(tagged(kString, text.size()));
+  const size_t first = key.words.size();
+  key.words.resize(first + (text.size() + 7) / 8, 0);
+  std::memcpy(key.words.data() + first, text.data(), text.size());
+}
+
+inline void add_number(BoxedCall& call, const Number& number, bool varies) {
+  const auto type = static_cast<uint64_t>(number.type);
+  call.key.words.push_back(tagged(kNumber, type << 1 | uint64_t{varies}));
+  if (varies) call.numbers.push_back(number);
+  else call.key.words.push_back(number.type == 'f' ? bits_of(number.real) : static_cast<uint64_t>(number.integer));
+}
+
+// Adds an argument; false for what only Python can judge.
+inline bool add_value(BoxedCall& call, const c10::IValue& value, int64_t flags) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    return tensor.defined() && add_tensor(call.key, tensor, false, call.addresses);
+  }
+  Number number;
+  if (value.isDouble()) {
+    number.real = value.toDouble();
+    add_number(call, number, flags & kFloatsVary);
+  } else if (value.isInt() || value.isBool()) {
+    number.type = value.isBool() ? 'b' : 'i';
+    number.integer = value.isBool() ? value.toBool() : value.toInt();
+    add_number(call, number, flags & kIntegersVary);
+  } else if (value.isNone()) {
+    call.key.words.push_back(tagged(kSingle, 0));
+  } else if (value.isString()) {
+    add_text(call.key, value.toStringRef());
+  } else if (value.isList()) {
+    const auto items = value.toListRef();
+    call.key.words.push_back(tagged(kTuple, items.size()));
+    for (const c10::IValue& item : items)
+      if (!add_value(call, item, flags)) return false;
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// The plans of one registered op. `lock` is never held while Python runs: dispatch does not hold the GIL.
+struct Prepared {
+  std::vector<int64_t> flags;  // of each argument of the schema
+  std::mutex lock;
+  Table plans;
+
+  Prepared(std::vector<int64_t> flags, size_t most) : flags(std::move(flags)), plans(most) {}
+
+  std::shared_ptr<Plan> find(const Key& key) {
+    const std::lock_guard<std::mutex> guard(lock);
+    return plans.find(key);
+  }
+
+  void put(const Key& key, std::shared_ptr<Plan> plan) {
+    std::shared_ptr<Plan> oldest;  // goes after the lock: it holds Python objects
+    const std::lock_guard<std::mutex> guard(lock);
+    if (!plans.find(key)) oldest = plans.put(key, std::move(plan));
+  }
+
+  void clear() {
+    Table held(0);
+    const std::lock_guard<std::mutex> guard(lock);
+    held.swap(plans);
+  }
+};
+
+// The call that this thread is asking Python about, which may teach its plan (learn_kernel).
+class Asking {
+ public:
+  static thread_local Asking* now;
+  const Prepared& prepared;
+  const Key* key;  // null for a call that cannot be told from others
+
+  Asking(const Prepared& prepared, const Key* key) : prepared(prepared), key(key), before_(now) { now = this; }
+  ~Asking() { now = before_; }
+
+ private:
+  Asking* before_;
+};
+
+inline thread_local Asking* Asking::now = nullptr;
+
+// For tensors with memory.
+class BackendKernel : public c10::OperatorKernel {
+ public:
+  explicit BackendKernel(std::shared_ptr<Prepared> prepared) : prepared_(std::move(prepared)) {}
+
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+    const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+    BoxedCall call;
+    bool known = plain_dispatch();
+    for (size_t i = 0; known && i < arguments.size(); ++i) known = add_value(call, arguments[i], prepared_->flags[i]);
+    if (known) {
+      if (const auto plan = prepared_->find(call.key)) return answer(op, *plan, call, *stack);
+    }
+    const Asking asking(*prepared_, known ? &call.key : nullptr);
+    op.redispatchBoxed(c10::DispatchKeySet(), stack);  // no key at all: the kernel for all devices, which is Python's
+  }
+
+ private:
+  static void answer(const c10::OperatorHandle& op, const Plan& plan, const BoxedCall& call, torch::jit::Stack& stack) {
+    Tensors results;
+    try {
+      void* stream = plan.cuda ? current_stream(plan.device).handle : nullptr;
+      run(plan, call.addresses, call.numbers, stream, results);
+    } catch (const LaunchFailure& failure) {
+      raise_failure(plan, failure);
+    }
+    torch::jit::drop(stack, op.schema().arguments().size());
+    const auto& returns = op.schema().returns();
+    if (returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType) {
+      c10::List<at::Tensor> list;
+      list.reserve(results.size());
+      for (at::Tensor& result : results) list.push_back(std::move(result));
+      stack.emplace_back(std::move(list));
+    } else {
+      for (at::Tensor& result : results) stack.emplace_back(std::move(result));
+    }
+  }
+
+  std::shared_ptr<Prepared> prepared_;
+};
+
+// Whether autograd has to see a call with this argument.
+inline bool is_recorded(const c10::IValue& value) {
+  if (value.isTensor()) {
+    const at::Tensor& tensor = value.toTensor();
+    if (!tensor.defined()) return false;
+    return (c10::GradMode::is_enabled() && tensor.requires_grad()) || tensor._fw_grad(0).defined();
+  }
+  if (!value.isTensorList()) return false;
+  const auto items = value.toListRef();
+  return std::any_of(items.begin(), items.end(), is_recorded);
+}
+
+// For tensors that autograd knows. What it must see goes to Python.
+class AutogradKernel : public c10::OperatorKernel {
+ public:
+  void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
+    const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
+    if (std::any_of(arguments.begin(), arguments.end(), is_recorded))  // the kernel for all devices, which is Python's
+      return op.redispatchBoxed(c10::DispatchKeySet(c10::DispatchKey::AutogradOther), stack);
+    const at::AutoDispatchBelowAutograd below;
+    op.redispatchBoxed(keys & c10::after_autograd_keyset, stack);
+  }
+};
+
+inline constexpr const char* kPreparedName = "fusegen.Prepared";
+
+// install(name, flags, most): the kernels for an op that is defined. They stay until the process ends.
+inline PyObject* install_kernels(PyObject*, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  const char* name;
+  PyObject* flags;
+  Py_ssize_t most;
+  if (!PyArg_ParseTuple(arguments, "sO!n", &name, &PyTuple_Type, &flags, &most)) return nullptr;
+  std::vector<int64_t> values;
+  for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(flags); ++i)
+    values.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(flags, i)));
+  auto prepared = std::make_shared<Prepared>(std::move(values), static_cast<size_t>(most));
+  static auto* library = new torch::Library(torch::Library::IMPL, "fusegen", std::nullopt, "fusegen_native", 0);
+  for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
+    auto kernel = torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BackendKernel>(prepared));
+    library->impl(name, torch::dispatch(key, std::move(kernel)));
+  }
+  for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
+    auto kernel = torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AutogradKernel>());
+    library->impl(name, torch::dispatch(key, std::move(kernel)));
+  }
+  return PyCapsule_New(new std::shared_ptr<Prepared>(std::move(prepared)), kPreparedName, [](PyObject* capsule) {
+    delete static_cast<std::shared_ptr<Prepared>*>(PyCapsule_GetPointer(capsule, kPreparedName));
+  });
+  END_HANDLE_TH_ERRORS
+}
+
+inline Prepared& unwrap_prepared(PyObject* capsule) {
+  auto* held = static_cast<std::shared_ptr<Prepared>*>(PyCapsule_GetPointer(capsule, kPreparedName));
+  if (!held) throw python_error();
+  return **held;
+}
+
+// learn_kernel(kernels, plan): what to do from now on for calls like the one that Python is asked about.
+inline PyObject* learn_kernel(PyObject*, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  PyObject *kernels, *plan;
+  if (!PyArg_ParseTuple(arguments, "OO", &kernels, &plan)) return nullptr;
+  Prepared& prepared = unwrap_prepared(kernels);
+  const Asking* asking = Asking::now;
+  if (asking == nullptr || asking->key == nullptr || &asking->prepared != &prepared) Py_RETURN_FALSE;
+  prepared.put(*asking->key, unwrap_plan(plan));
+  Py_RETURN_TRUE;
+  END_HANDLE_TH_ERRORS
+}
+
+// is_asked(kernels): whether learn_kernel would learn something.
+inline PyObject* is_asked(PyObject*, PyObject* kernels) {
+  HANDLE_TH_ERRORS
+  const Asking* asking = Asking::now;
+  return PyBool_FromLong(asking != nullptr && asking->key != nullptr && &asking->prepared == &unwrap_prepared(kernels));
+  END_HANDLE_TH_ERRORS
+}
+
+// forget_kernels(kernels): every plan.
+inline PyObject* forget_kernels(PyObject*, PyObject* kernels) {
+  HANDLE_TH_ERRORS
+  unwrap_prepared(kernels).clear();
+  Py_RETURN_NONE;
+  END_HANDLE_TH_ERRORS
+}
+
+// plan_count(kernels).
+inline PyObject* plan_count(PyObject*, PyObject* kernels) {
+  HANDLE_TH_ERRORS
+  Prepared& prepared = unwrap_prepared(kernels);
+  const std::lock_guard<std::mutex> guard(prepared.lock);
+  return PyLong_FromSize_t(prepared.plans.size());
+  END_HANDLE_TH_ERRORS
+}
+
+}  // namespace fusegen
