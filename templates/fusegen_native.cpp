@@ -254,9 +254,29 @@ class Reader {
   const char *at_, *end_;
 };
 
+std::unique_ptr<Product> read_product(Reader& words) {
+  auto product = std::make_unique<Product>();
+  product->closing = words.next();
+  product->dtype = static_cast<at::ScalarType>(words.next());
+  for (int64_t i = product->closing == Product::kNone ? 3 : 4; i > 0; --i) {
+    Factor factor;
+    factor.kind = words.next();
+    factor.index = words.next();
+    factor.offset = words.next();
+    factor.sizes = words.list();
+    factor.strides = words.list();
+    product->factors.push_back(std::move(factor));
+  }
+  return product;
+}
+
 Step read_step(Reader& words) {
   Step step;
   step.function = words.address<void*>();
+  if (step.function == nullptr) {
+    step.product = read_product(words);
+    return step;
+  }
   step.early = words.next() != 0;
   step.shared = static_cast<unsigned>(words.next());
   for (unsigned& size : step.grid) size = static_cast<unsigned>(words.next());
@@ -312,7 +332,8 @@ PyObject* make_plan(PyObject*, PyObject* arguments) {
     auto sizes = words.list();
     auto strides = words.list();
     const auto dtype = reinterpret_cast<THPDtype*>(PyTuple_GET_ITEM(dtypes, i))->scalar_type;
-    plan->results.push_back({std::move(sizes), std::move(strides), dtype});
+    const int64_t first = words.next(), last = words.next();
+    plan->results.push_back({std::move(sizes), std::move(strides), dtype, first, last});
   }
   plan->visible = static_cast<size_t>(words.next());
   plan->one = words.next() != 0;

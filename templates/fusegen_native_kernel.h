@@ -145,6 +145,7 @@ class BackendKernel : public c10::OperatorKernel {
       raise_failure(plan, failure);
     }
     torch::jit::drop(stack, op.schema().arguments().size());
+    results.resize(plan.visible);  // not what lay between steps
     const auto& returns = op.schema().returns();
     if (returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType) {
       c10::List<at::Tensor> list;

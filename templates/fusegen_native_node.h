@@ -144,7 +144,7 @@ class FusedNode : public torch::autograd::Node {
       raise_failure(backward, failure);
     }
     torch::autograd::variable_list gradients(plan->inputs.size());
-    for (size_t i = 0; i < results.size(); ++i)  // one that nobody asked for (-1) was computed along
+    for (size_t i = 0; i < backward.gradient_of.size(); ++i)  // one that nobody asked for (-1) was computed along
       if (backward.gradient_of[i] >= 0) gradients[backward.gradient_of[i]] = std::move(results[i]);
     return gradients;
   }

@@ -18,7 +18,13 @@
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/ops/_addmm_activation.h>
+#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mm.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -113,8 +119,24 @@ struct Slot {
   char format;
 };
 
+// A tensor in a matrix product: where it begins, and the dimensions it is read with.
+struct Factor {
+  int64_t kind, index, offset;  // as a Slot's
+  std::vector<int64_t> sizes, strides;
+};
+
+// result = left @ right; or relu or gelu of left @ right + bias, as the library's epilogue.
+struct Product {
+  enum Closing : int64_t { kNone, kRelu, kGelu };
+  int64_t closing;
+  at::ScalarType dtype;
+  std::vector<Factor> factors;  // left, right, result, and the bias where there is an epilogue
+};
+
+// A launch, or a matrix product.
 struct Step {
-  void* function;
+  std::unique_ptr<Product> product;
+  void* function = nullptr;
   bool early;       // it may start while the step before drains (fusegen/launch/driver.py)
   unsigned shared;  // bytes of shared memory by request
   unsigned grid[3], block[3];
@@ -126,6 +148,7 @@ struct Step {
 struct Result {
   std::vector<int64_t> sizes, strides;
   at::ScalarType dtype;
+  int64_t first = -1, last = -1;  // of a tensor between steps: those that it lives through
 };
 
 // A launch that failed: fusegen's Python says what the code means.
@@ -170,7 +193,7 @@ struct Plan {
   int64_t workspace = 0;
   std::vector<int64_t> inputs;  // which of the call's tensors
   std::vector<Result> results;
-  size_t visible = 0;  // results that the caller sees; those that follow are kept for the backward
+  size_t visible = 0;  // results that the caller sees; those that follow are kept for the backward, or between steps
   bool one = true;
   std::vector<int64_t> gradient_of;  // of a backward: the argument that each result is the gradient of
   std::vector<Number> fixed;
@@ -362,13 +385,42 @@ inline at::Tensor allocate(const Plan& plan, c10::IntArrayRef sizes, c10::IntArr
   return at::empty_strided(sizes, strides, at::TensorOptions().dtype(dtype).device(device));
 }
 
-// Allocates results and launches everything on `stream`.
+inline at::Tensor view(const Plan& plan, const Factor& factor, const char* base, at::ScalarType dtype) {
+  const auto device = plan.cuda ? c10::Device(c10::DeviceType::CUDA, plan.device) : c10::Device(c10::DeviceType::CPU);
+  auto* data = const_cast<char*>(base) + factor.offset;
+  return at::from_blob(
+      data, factor.sizes, factor.strides, [](void*) {}, at::TensorOptions().dtype(dtype).device(device), device);
+}
+
+// `base` says where an input or result begins. On torch's current stream, which is the launches' too.
+template <class Base>
+void multiply(const Plan& plan, const Product& product, const Base& base) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  c10::SmallVector<at::Tensor, 4> tensors;
+  for (const Factor& factor : product.factors)
+    tensors.push_back(view(plan, factor, base(factor.kind, factor.index), product.dtype));
+  at::Tensor& result = tensors[2];
+  if (product.closing != Product::kNone) {
+    at::_addmm_activation_out(result, tensors[3], tensors[0], tensors[1], 1, 1, product.closing == Product::kGelu);
+  } else if (result.dim() == 2) {
+    at::mm_out(result, tensors[0], tensors[1]);
+  } else if (result.dim() == 3) {
+    at::bmm_out(result, tensors[0], tensors[1]);
+  } else {
+    at::matmul_out(result, tensors[0], tensors[1]);
+  }
+}
+
+// Allocates results and does everything on `stream`.
 inline void run(
     const Plan& plan, const c10::SmallVectorImpl<const char*>& addresses, const c10::SmallVectorImpl<Number>& numbers,
     void* stream, c10::SmallVectorImpl<at::Tensor>& results) {
   for (const Result& result : plan.results)
-    results.push_back(allocate(plan, result.sizes, result.strides, result.dtype));
+    results.push_back(result.first < 0 ? allocate(plan, result.sizes, result.strides, result.dtype) : at::Tensor());
   if (plan.steps.empty()) return;
+  const auto base = [&](int64_t kind, int64_t index) {
+    return kind == Slot::kInput ? addresses[plan.inputs[index]] : static_cast<const char*>(results[index].data_ptr());
+  };
   at::Tensor workspace;
   if (plan.workspace) workspace = allocate(plan, {plan.workspace}, {1}, at::kByte);
   c10::SmallVector<uint64_t, 64> block;
@@ -377,6 +429,16 @@ inline void run(
   if (plan.cuda) context.emplace(plan);
   for (size_t at = 0; at < plan.steps.size(); ++at) {
     const Step& step = plan.steps[at];
+    for (size_t i = 0; i < plan.results.size(); ++i) {
+      const Result& result = plan.results[i];
+      if (result.first == static_cast<int64_t>(at))
+        results[i] = allocate(plan, result.sizes, result.strides, result.dtype);
+      if (result.last >= 0 && result.last < static_cast<int64_t>(at)) results[i].reset();
+    }
+    if (step.product) {
+      multiply(plan, *step.product, base);
+      continue;
+    }
     block.assign(step.block_image.begin(), step.block_image.end());
     for (size_t i = 0; i < step.slots.size(); ++i) {
       const Slot& slot = step.slots[i];
@@ -384,10 +446,9 @@ inline void run(
         write_number(&block[i], slot.format, slot.index < 0 ? plan.fixed[-1 - slot.index] : numbers[slot.index]);
         continue;
       }
-      const char* base = slot.kind == Slot::kInput ? addresses[plan.inputs[slot.index]]
-          : slot.kind == Slot::kResult             ? static_cast<const char*>(results[slot.index].data_ptr())
-                                                   : static_cast<const char*>(workspace.data_ptr());
-      block[i] = reinterpret_cast<uintptr_t>(base) + slot.offset;
+      const char* begin = slot.kind == Slot::kWorkspace ? static_cast<const char*>(workspace.data_ptr())
+                                                         : base(slot.kind, slot.index);
+      block[i] = reinterpret_cast<uintptr_t>(begin) + slot.offset;
     }
     params.clear();
     for (const uint32_t offset : step.offsets) params.push_back(reinterpret_cast<char*>(block.data()) + offset);

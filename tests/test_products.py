@@ -9,8 +9,13 @@ import torch.nn.functional as F
 import fusegen as fg
 from fusegen.core.ir import Op
 from fusegen.core.products import products
+from fusegen.derive.training import train
 from fusegen.fuse.products import Product, chain
+from fusegen.wrap import native
+from fusegen.wrap.backends import closing
+from fusegen.wrap.chain import ChainRunner
 from fusegen.wrap.reference import reference
+from fusegen.wrap.tensors import torch as torch_framework
 
 
 @fg.op
@@ -202,3 +207,66 @@ def test_a_tensor_times_its_own_transpose_is_refused() -> None:
     for wrong in (gram, mirrored):
         with pytest.raises(fg.DeclarationError, match="transpose"):
             wrong(random(3, 3))
+
+
+def test_calls_like_an_earlier_one_run_no_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    if native.module() is None:
+        pytest.skip("no native call path")
+    ran: list[str] = []
+    launch = ChainRunner.launch
+    monkeypatch.setattr(ChainRunner, "launch", lambda self, *args: (ran.append(self.op.label), launch(self, *args))[1])
+    op = fg.FusedOp(mlp.declaration)
+    arguments = [a.detach().float().requires_grad_() for a in CASES["mlp of rank 3"][2]]
+    theirs = [a.detach().requires_grad_() for a in arguments]
+    for _ in range(4):
+        result, expected = op(*arguments), torch_mlp(*theirs)
+        torch.testing.assert_close(result, expected)
+        cotangent = torch.randn_like(expected)
+        found = torch.autograd.grad(result, arguments, cotangent)
+        torch.testing.assert_close(found, torch.autograd.grad(expected, theirs, cotangent))
+    assert ran == ["forward", "backward", "backward"]  # a native node's first backward teaches it the others
+
+
+def test_what_lies_between_steps_goes_when_it_is_no_longer_read() -> None:
+    runner = ChainRunner(attention.trace(*CASES["attention"][2]))
+    infos = {name: torch_framework().info(name, t) for name, t in zip("qkv", CASES["attention"][2], strict=True)}
+    plan = runner.plan_for(infos, None)
+    assert [names for names in plan.dropped if names] and plan.dropped[0] == ()
+    plan.flatten()
+    assert plan.program is not None and all(0 <= t.first < t.last for t in plan.between)
+
+
+@pytest.mark.parametrize(
+    ("spelled", "name"),
+    [
+        (lambda h: fg.ops.relu(h), "relu"),
+        (lambda h: fg.where(h > 0, h, 0.0), "relu"),
+        (lambda h: 0.5 * h * (1 + fg.tanh(0.7978845608028654 * (h + 0.044715 * h * h * h))), "gelu"),
+        (lambda h: fg.ops.gelu(h), None),
+        (lambda h: h * fg.sigmoid(h), None),
+        (lambda h: fg.maximum(h, 0.1), None),
+    ],
+)
+def test_the_librarys_epilogues_are_known_by_what_they_compute(spelled: Any, name: str | None) -> None:
+    op = fg.op(lambda x, w, b: spelled(fg.linear(x, w, b)), name="layer")
+    whole = chain(op.trace(random(3, 4), random(5, 4), random(5)))
+    assert whole is not None
+    product, part = whole.steps
+    assert isinstance(product, Product) and isinstance(part, Op)
+    found = closing(product, part)
+    assert (found and found.activation) == name
+
+
+def test_relu_keeps_its_result_and_not_the_product() -> None:
+    op = fg.op(lambda x, w, b: fg.ops.relu(fg.linear(x, w, b)), name="layer")
+    arguments = [random(3, 4), random(5, 4), random(5)]
+    training = train(op.trace(*arguments), ("x", "w", "b"))
+    assert [o.name for o in training.forward.outputs] == ["out"]
+    x, w, b = arguments
+    b[0] = torch.nan  # asks for no gradient where torch.relu has none
+    own, theirs = ([a.detach().requires_grad_() for a in (x, w, b)] for _ in range(2))
+    result, expected = op(*own), torch.relu(F.linear(*theirs))
+    torch.testing.assert_close(result, expected, equal_nan=True)
+    cotangent = torch.randn_like(expected)
+    found = torch.autograd.grad(result, own, cotangent)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, theirs, cotangent), equal_nan=True)

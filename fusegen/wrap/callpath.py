@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 from torch.utils._device import DeviceContext
 
+from fusegen.core import dtypes
 from fusegen.core.ir import Scalar
 from fusegen.declare.op import Declaration
 from fusegen.launch.program import Launchable
 from fusegen.wrap import native, tensors
-from fusegen.wrap.run import MOST_PLANS, Run, watch
+from fusegen.wrap.products import Multiply
+from fusegen.wrap.run import MOST_PLANS, Run, row_major, watch
 
 if TYPE_CHECKING:
     from fusegen.wrap.torch_op import Differentiable, Trained
@@ -117,6 +119,8 @@ class Teacher:
         if len(runs) != 1 or any(runs[0].tensors[name] is not values[name] for name in runs[0].runner.arguments):
             return
         (run,) = runs
+        if self.module is not None and run.plan.program is None:
+            return
         trained = next((t for t in runner.trained.values() if t.forward is run.runner and t.training.wanted), None)
         if trained is not None and self.module is not None and not runner.native_node:
             return
@@ -282,18 +286,26 @@ def _again(lesson: Lesson, found: list[Any], numbers: list[Any]) -> Any:
 def native_plan(module: Any, lesson: Lesson, gradient_of: Sequence[int] = ()) -> Any:
     """A lesson as a plan of the native module (its ``make_plan`` reads these words in this order)."""
     run, op = lesson.run, lesson.run.runner.op
-    plan = run.plan
+    plan, between = run.plan, run.plan.between
+    assert plan.program is not None
+    steps = plan.program.steps
     layout = _Workspaces.of(plan.program.workspaces)
     fixed = [lesson.fixed[s.name] for s in op.scalars if s.name not in lesson.numbers]
     words = [*plan.target.native(), layout.size, len(lesson.inputs), *lesson.inputs]
     for _, shape, strides, _ in plan.results:
-        words += [len(shape), *shape, len(strides), *strides]
+        words += [len(shape), *shape, len(strides), *strides, -1, -1]
+    for tensor in between:
+        words += [len(tensor.shape), *tensor.shape, len(tensor.shape), *row_major(tensor.shape)]
+        words += [tensor.first, tensor.last]
     words += [lesson.visible, int(lesson.one), len(gradient_of), *gradient_of, len(fixed)]
     for value in fixed:
         words += _number(value)
     slots = _slots(lesson, op.scalars, layout)
-    words.append(len(plan.program.steps))
-    for step in plan.program.steps:
+    words.append(len(steps))
+    for step in steps:
+        if isinstance(step, Multiply):
+            words += _product(step, slots)
+            continue
         image, offsets = step.image()
         block = struct.unpack(f"={len(image) // 8}q", image[: len(image) // 8 * 8])
         loaded = cast(Launchable, step.loaded)
@@ -307,14 +319,15 @@ def native_plan(module: Any, lesson: Lesson, gradient_of: Sequence[int] = ()) ->
         saves = [(0, run.runner.arguments.index(name)) for name in arguments] + [(1, at) for at in kept]
         differentiable = [i for i, result in enumerate(run.results) if result.is_floating_point()]
         words += [len(saves), *(word for save in saves for word in save), len(differentiable), *differentiable]
-    kernels = [cast(Launchable, step.loaded) for step in plan.program.steps]
 
     def fail(at: int, code: int, message: str) -> None:
-        kernels[at].fail(code, message)
+        launched = [step for step in steps[at:] if not isinstance(step, Multiply)]
+        cast(Launchable, launched[0].loaded).fail(code, message)
 
-    dtypes = tuple(tensors.torch().back[dtype] for *_, dtype in plan.results)
+    made = [*(dtype for *_, dtype in plan.results), *(tensor.dtype for tensor in between)]
+    torch_dtypes = tuple(tensors.torch().back[dtype] for dtype in made)
     title, backward = (None, None) if trained is None else (f"{op.name}Backward", Backward(module, lesson))
-    return module.plan(native.plan_words(words), dtypes, fail, title, backward)
+    return module.plan(native.plan_words(words), torch_dtypes, fail, title, backward)
 
 
 _INPUT, _RESULT, _WORKSPACE, _NUMBER = range(4)
@@ -341,14 +354,32 @@ def _slots(lesson: Lesson, scalars: Sequence[Scalar], layout: _Workspaces) -> di
     run = lesson.run
     arguments = run.runner.arguments
     bases = [base for base, *_ in run.plan.results]
-    found = {slot.name: (_INPUT, arguments.index(slot.source), slot.offset) for slot in run.plan.inputs}
+    found = {name: (_INPUT, index, 0) for index, name in enumerate(arguments)}
+    found |= {name: (_RESULT, index, 0) for index, name in enumerate(bases)}
+    found |= {slot.name: (_INPUT, arguments.index(slot.source), slot.offset) for slot in run.plan.inputs}
     found |= {slot.name: (_RESULT, bases.index(slot.source), slot.offset) for slot in run.plan.outputs}
+    found |= {tensor.name: (_RESULT, len(bases) + i, 0) for i, tensor in enumerate(run.plan.between)}
     found |= {name: (_WORKSPACE, 0, offset) for name, offset in layout.offsets.items()}
     places = iter(range(len(scalars)))
     for scalar in scalars:
         index = lesson.numbers[scalar.name] if scalar.name in lesson.numbers else -1 - next(places)
         found[scalar.name] = (_NUMBER, index, 0)
     return found
+
+
+# torch's numbers of the dtypes that products come in (c10::ScalarType).
+_SCALAR_TYPES = {dtypes.float16: 5, dtypes.float32: 6, dtypes.float64: 7, dtypes.bfloat16: 15}
+_CLOSINGS = {"": 0, "relu": 1, "gelu": 2}
+
+
+def _product(step: Multiply, slots: Mapping[str, tuple[int, int, int]]) -> list[int]:
+    """A matrix product: a null function, and its tensors."""
+    words = [0, _CLOSINGS[step.closing], _SCALAR_TYPES[step.dtype]]
+    for name, view in zip(step.names, step.views, strict=True):
+        kind, index, offset = slots[name]
+        offset += view.offset * step.dtype.size
+        words += [kind, index, offset, len(view.shape), *view.shape, len(view.strides), *view.strides]
+    return words
 
 
 def _codes(form: str) -> list[str]:
@@ -382,7 +413,7 @@ class Backward:
         asked = frozenset(name for name, is_needed in names if is_needed and name in self.trained.training.wanted)
         with watch() as runs:
             gradients = self.trained.gradients_of(saved, cotangents, self.layout, self.shapes, scalars, asked)
-        if len(runs) == 1 and not torch.is_grad_enabled():
+        if len(runs) == 1 and runs[0].plan.program is not None and not torch.is_grad_enabled():
             backward = self._plan(saved, cotangents, gradients, runs[0])
             if backward is not None:
                 self.module.learn_backward(plan, needed, saved, cotangents, numbers, backward)

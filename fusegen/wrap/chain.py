@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, Protocol
 
@@ -12,10 +12,11 @@ from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Op
 from fusegen.core.products import contracted_sizes, mismatch, products
 from fusegen.fuse.products import Chain, Product, chain
-from fusegen.wrap.backends import LIBRARY, OWN, Closing, bucket, choose, closing
-from fusegen.wrap.products import Arranged, Lying, arrange, named
-from fusegen.wrap.run import Plan, Runner, common_device, part_of, row_major
-from fusegen.wrap.tensors import Framework, TensorInfo
+from fusegen.launch.program import Program, Workspace
+from fusegen.wrap.backends import LIBRARY, OWN, Closing, bucket, choose, closing, remembered
+from fusegen.wrap.products import Arranged, Lying, View, arrange, named
+from fusegen.wrap.run import Between, Plan, Runner, Slot, common_device, part_of, row_major
+from fusegen.wrap.tensors import Framework, TensorInfo, target_of
 
 # Addresses from a framework's allocator, modulo 16.
 ALIGNED = 0
@@ -27,6 +28,41 @@ class Step(Protocol):
     @property
     def uses(self) -> set[str]: ...
     def run(self, tensors: dict[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None: ...
+    def flat(self, place: int) -> Flat | None: ...
+
+
+@dataclass
+class Flat:
+    """What a step is to the native call path: launches and products, and the memory that they need."""
+
+    steps: list[Any] = field(default_factory=list)
+    workspaces: list[Workspace] = field(default_factory=list)
+    own: list[tuple[str, tuple[int, ...], DType]] = field(default_factory=list)
+
+    def __iadd__(self, other: Flat) -> Flat:
+        self.steps += other.steps
+        self.workspaces += other.workspaces
+        self.own += other.own
+        return self
+
+
+@dataclass(frozen=True)
+class _Multiplied:
+    """A product by the framework's routine."""
+
+    arranged: Arranged
+    dtype: DType
+
+    @property
+    def uses(self) -> set[str]:
+        return set(self.arranged.names)
+
+    def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
+        framework.multiply(*self.arranged.sides(tensors, framework))
+
+    def flat(self, place: int) -> Flat | None:
+        found = self.arranged.multiply(self.dtype)
+        return None if found is None else Flat([found])
 
 
 @dataclass(frozen=True)
@@ -44,66 +80,95 @@ class _Part:
     def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
         self.runner.launch(self.plan, tensors, scalars, framework, [tensors[name] for name in self.writes])
 
+    def flat(self, place: int) -> Flat | None:
+        """Workspaces of several parts may have one name, so they are numbered."""
+        program = self.plan.program
+        assert program is not None
+        names = {workspace.name: f"{place}: {workspace.name}" for workspace in program.workspaces}
+        steps = [replace(s, dynamic=tuple(names.get(name, name) for name in s.dynamic)) for s in program.steps]
+        return Flat(steps, [replace(workspace, name=names[workspace.name]) for workspace in program.workspaces])
+
 
 @dataclass(frozen=True)
 class _Either:
     """A product and the part behind it, or the library's own way to do both (wrap/backends)."""
 
-    product: Arranged
-    between: Between
+    product: _Multiplied
+    between: tuple[str, tuple[int, ...], DType]
     part: _Part
     closing: Closing
     key: tuple[str, ...]
 
     @property
     def uses(self) -> set[str]:
-        return (self.product.uses | self.part.uses) - {self.between.name}
+        return (self.product.uses | self.part.uses) - {self.between[0]}
 
     def run(self, tensors: dict[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
         out = tensors[self.part.writes[0]]
+        name, shape, dtype = self.between
 
         def ours() -> None:
-            mine = {**tensors, self.between.name: self.between.make(framework, str(out.device))}
+            mine = {**tensors, name: framework.empty(shape, row_major(shape), dtype, str(out.device))}
             self.product.run(mine, scalars, framework)
             self.part.run(mine, scalars, framework)
 
         def library() -> None:
             # The result lies as the product's does: that tensor's view of two dimensions is this one's.
-            left, right, result = self.product.sides({**tensors, self.between.name: out}, framework)
+            left, right, result = self.product.arranged.sides({**tensors, name: out}, framework)
             self.closing.run(left, right, tensors[self.closing.bias], result)
 
         ways = {OWN: ours, LIBRARY: library}
         ways[choose(self.key, self.closing, out.dtype, ways)]()
 
+    def flat(self, place: int) -> Flat | None:
+        measured = remembered(self.key)
+        if measured is None:
+            return None
+        if measured.best == OWN:
+            found, part = self.product.flat(place), self.part.flat(place)
+            if found is None or part is None:
+                return None
+            found += part
+            found.own.append(self.between)
+            return found
+        result = self.product.arranged.views[2]
+        bias = View(result.shape[-1:], (1,), 0)
+        arranged = replace(self.product.arranged, names=(*self.product.arranged.names[:2], self.part.writes[0]))
+        step = arranged.multiply(self.product.dtype, self.closing.activation, (self.closing.bias, bias))
+        return None if step is None else Flat([step])
 
-@dataclass(frozen=True)
-class Between:
-    """A tensor between steps."""
 
-    name: str
-    shape: tuple[int, ...]
-    dtype: DType
-
-    def make(self, framework: Framework, device: str) -> Any:
-        return framework.empty(self.shape, row_major(self.shape), self.dtype, device)
-
-
-@dataclass(frozen=True)
-class ChainPlan:
+@dataclass
+class ChainPlan(Plan):
     """The steps for one layout. ``made`` and ``dropped``: tensors between steps that begin and end with each step."""
 
-    device: str
-    results: tuple[tuple[str, tuple[int, ...], tuple[int, ...], DType], ...]
-    steps: tuple[Step, ...]
-    made: tuple[tuple[Between, ...], ...]
-    dropped: tuple[tuple[str, ...], ...]
+    steps: tuple[Step, ...] = ()
+    made: tuple[tuple[tuple[str, tuple[int, ...], DType], ...], ...] = ()
+    dropped: tuple[tuple[str, ...], ...] = ()
+
+    def flatten(self) -> None:
+        """Say what the native call path does, if it can: what has been measured by now counts."""
+        flat = Flat()
+        lives: dict[str, tuple[tuple[int, ...], DType, int]] = {}
+        found: list[Between] = []
+        for place, step in enumerate(self.steps):
+            first = len(flat.steps)
+            piece = step.flat(place)
+            if piece is None:
+                return
+            flat += piece
+            lives.update({name: (shape, dtype, first) for name, shape, dtype in (*self.made[place], *piece.own)})
+            for name in (*self.dropped[place], *(name for name, *_ in piece.own)):
+                shape, dtype, start = lives.pop(name)
+                found.append(Between(name, shape, dtype, start, len(flat.steps) - 1))
+        self.program, self.between = Program(flat.steps, flat.workspaces), tuple(found)
 
 
 @dataclass
 class ChainRunner(Runner):
     """A Runner for an op with products (see ``runner_of``)."""
 
-    chains: dict[Any, ChainPlan] = field(default_factory=dict)
+    by_torch: bool = True
 
     @cached_property
     def chain(self) -> Chain:
@@ -111,24 +176,27 @@ class ChainRunner(Runner):
         assert found is not None
         return found
 
-    def __call__(
-        self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework,
-        out: Sequence[Any] | None = None,
-    ) -> list[Any]:  # fmt: skip
-        """Results in order of the op's outputs (a packed output once)."""
-        infos = {name: framework.info(name, tensors[name]) for name in self.arguments}
-        given = None if out is None else [framework.info(f"out[{i}]", t) for i, t in enumerate(out)]
-        if out is not None:
-            self._check_apart(tensors, framework, out)
-        key = (tuple(infos.values()), tuple(given) if given else None)
-        plan = self.chains.get(key)
-        if plan is None:
-            if len(self.chains) >= 1024:
-                self.chains.clear()
-            plan = self.chains[key] = self._plan_chain(infos, given, by_torch=framework.name == "torch")
-        return _run(plan, tensors, scalars, framework, out)
+    def launch(
+        self, plan: Plan, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework, out: Any
+    ) -> list[Any]:
+        """Results of a plan that was made for tensors of this layout."""
+        assert isinstance(plan, ChainPlan)
+        results = list(out) if out is not None else [
+            framework.empty(shape, strides, dtype, plan.device) for _, shape, strides, dtype in plan.results
+        ]  # fmt: skip
+        known = dict(tensors)
+        known.update({name: tensor for (name, *_), tensor in zip(plan.results, results, strict=True)})
+        for step, made, dropped in zip(plan.steps, plan.made, plan.dropped, strict=True):
+            for name, shape, dtype in made:
+                known[name] = framework.empty(shape, row_major(shape), dtype, plan.device)
+            step.run(known, scalars, framework)
+            for name in dropped:
+                del known[name]
+        if plan.program is None:
+            plan.flatten()
+        return results
 
-    def _check_apart(self, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any]) -> None:
+    def _check_in_place(self, plan: Plan, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any]) -> None:
         addresses = {framework.pointer(tensor): name for name, tensor in tensors.items()}
         for tensor in out:
             name = addresses.get(framework.pointer(tensor))
@@ -138,22 +206,23 @@ class ChainRunner(Runner):
                     expected="memory of its own", fix="pass a fresh tensor, or leave out= away",
                 )  # fmt: skip
 
-    def _plan_chain(
-        self, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None, *, by_torch: bool
-    ) -> ChainPlan:
+    def plan_for(self, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> Plan:
+        """The plan for arguments and, where they are given, results of this layout."""
         device = common_device(self.op, infos, out)
         sizes = dict(self.sizes)
         origin: dict[str, str] = {}
         known: dict[str, TensorInfo] = dict(infos)
         lying: dict[str, Lying] = {}
+        inputs = []
         for operand in self.op.operands:
             base = operand.part.base if operand.part else operand.name
             shape, strides, offset = part_of(infos[base], operand.part)
             self._measure(operand.shape, shape, base, sizes, origin)
             lying[operand.name] = _lying(base, operand, strides, offset)
+            inputs.append(Slot(operand.name, base, offset * operand.dtype.size))
         check_factors(self.op, sizes)
         sizes = contracted_sizes(self.op, sizes)
-        results, _ = self._results(infos, sizes, {}, out)
+        results, outputs = self._results(infos, sizes, {}, out)
         for position, (name, shape, strides, dtype) in enumerate(results):
             strides = strides if out is None else out[position].strides
             known[name] = TensorInfo(shape, strides, dtype, ALIGNED, device)
@@ -169,10 +238,21 @@ class ChainRunner(Runner):
         for step in self.chain.steps:
             steps.append(self._step(step, sizes, known, lying, frozenset(written) if steps else None))
             written |= {step.result} if isinstance(step, Product) else {o.name for o in step.outputs}
-        if by_torch and device != "cpu":
+        if self.by_torch and device != "cpu":
             steps = self._with_library(steps, sizes, known, device)
         made, dropped = _lifetimes(self.chain, steps, known)
-        return ChainPlan(device, tuple(results), tuple(steps), made, dropped)
+        return ChainPlan(
+            None,
+            target_of(device),
+            device,
+            tuple(inputs),
+            tuple(outputs),
+            tuple(results),
+            (),
+            tuple(steps),
+            made,
+            dropped,
+        )
 
     def _step(
         self, step: Op | Product, sizes: Mapping[str, int], known: Mapping[str, TensorInfo],
@@ -187,7 +267,8 @@ class ChainRunner(Runner):
             Lying(lying[s.name].tensor, named(s, lying[s.name].strides), lying[s.name].offset)
             for s in (step.left, step.right)
         ]
-        return arrange(step, sizes, sides[0], sides[1], lying[step.result])
+        arranged = arrange(step, sizes, sides[0], sides[1], lying[step.result])
+        return _Multiplied(arranged, known[lying[step.result].tensor].dtype)
 
     def _with_library(
         self, steps: Sequence[Step], sizes: Mapping[str, int], known: Mapping[str, TensorInfo], device: str
@@ -196,7 +277,7 @@ class ChainRunner(Runner):
         found: list[Step] = []
         for at, step in enumerate(steps):
             before = found[-1] if found else None
-            if isinstance(step, _Part) and isinstance(before, Arranged):
+            if isinstance(step, _Part) and isinstance(before, _Multiplied):
                 either = self._either(at, before, step, known, device)
                 if either is not None:
                     found[-1] = either
@@ -205,10 +286,11 @@ class ChainRunner(Runner):
         return found
 
     def _either(
-        self, at: int, arranged: Arranged, part: _Part, known: Mapping[str, TensorInfo], device: str
+        self, at: int, multiplied: _Multiplied, part: _Part, known: Mapping[str, TensorInfo], device: str
     ) -> _Either | None:
         product, op = self.chain.steps[at - 1 : at + 1]
         assert isinstance(product, Product) and isinstance(op, Op)
+        arranged = multiplied.arranged
         is_between = any(operand.name == product.result for operand in self.chain.between)
         is_read_later = any(product.result in _names(step) for step in self.chain.steps[at + 1 :])
         if not is_between or is_read_later or any(len(v.shape) != 2 or v.copied for v in arranged.views):
@@ -220,9 +302,9 @@ class ChainRunner(Runner):
         out, bias = known[part.writes[0]], known[closed.bias]
         if out.strides != row_major(out.shape) or bias.strides != (1,) or 0 in (rows, inner, columns):
             return None
-        own = Between(product.result, known[product.result].shape, out.dtype)
+        own = (product.result, known[product.result].shape, out.dtype)
         key = bucket(device, out.dtype.name, (rows, columns, inner), closed.activation)
-        return _Either(arranged, own, part, closed, key)
+        return _Either(multiplied, own, part, closed, key)
 
 
 def _lying(tensor: str, thing: Any, strides: Sequence[int], offset: int = 0) -> Lying:
@@ -253,7 +335,7 @@ def _names(step: Op | Product) -> set[str]:
 
 def _lifetimes(
     whole: Chain, steps: Sequence[Step], known: Mapping[str, TensorInfo]
-) -> tuple[tuple[tuple[Between, ...], ...], tuple[tuple[str, ...], ...]]:
+) -> tuple[tuple[tuple[tuple[str, tuple[int, ...], DType], ...], ...], tuple[tuple[str, ...], ...]]:
     """Tensors between steps: those that each step is the first to use, and those that it is the last to use."""
     names = [operand.name for operand in whole.between]
     uses = [step.uses for step in steps]
@@ -262,31 +344,16 @@ def _lifetimes(
         before: set[str] = set().union(*uses[:at])
         after: set[str] = set().union(*uses[at + 1 :])
         first = [name for name in names if name in used - before]
-        made.append(tuple(Between(name, known[name].shape, known[name].dtype) for name in first))
+        made.append(tuple((name, known[name].shape, known[name].dtype) for name in first))
         dropped.append(tuple(name for name in names if name in used - after))
     return tuple(made), tuple(dropped)
 
 
-def _run(
-    plan: ChainPlan, given: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework,
-    out: Sequence[Any] | None,
-) -> list[Any]:  # fmt: skip
-    results = list(out) if out is not None else [
-        framework.empty(shape, strides, dtype, plan.device) for _, shape, strides, dtype in plan.results
-    ]  # fmt: skip
-    tensors = dict(given)
-    tensors.update({name: tensor for (name, *_), tensor in zip(plan.results, results, strict=True)})
-    for step, made, dropped in zip(plan.steps, plan.made, plan.dropped, strict=True):
-        tensors.update({between.name: between.make(framework, plan.device) for between in made})
-        step.run(tensors, scalars, framework)
-        for name in dropped:
-            del tensors[name]
-    return results
-
-
 def runner_of(
     op: Op, sizes: Mapping[str, int] | None = None,
-    like: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None,
+    like: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None, *, by_torch: bool = True,
 ) -> Runner:  # fmt: skip
     """What runs ``op``, with products or without."""
-    return (ChainRunner if products(op) else Runner)(op, sizes or {}, like or {})
+    if products(op):
+        return ChainRunner(op, sizes or {}, like or {}, by_torch=by_torch)
+    return Runner(op, sizes or {}, like or {})

@@ -147,7 +147,7 @@ class FusedOp:
 
     def _new_runner(self, op: Op, framework: tensors.Framework, overwritten: str | None) -> Any:
         if framework.name != "torch":
-            return runner_of(op)
+            return runner_of(op, by_torch=False)
         if overwritten:
             from fusegen.wrap.overwrite import Overwriting
 

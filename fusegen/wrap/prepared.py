@@ -74,7 +74,9 @@ class Prepared:
         if len(runs) != 1 or inputs is None:
             return
         (run,) = runs
-        if len(results) != len(run.results) or not all(map(_is_all_of, results, run.results)):
+        if run.plan.program is None or len(results) != len(run.results):
+            return
+        if not all(map(_is_all_of, results, run.results)):
             return
         plan = run.plan
         layouts = [

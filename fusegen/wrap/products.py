@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from fusegen.core.dtypes import DType
 from fusegen.fuse.products import Product, Source
 from fusegen.wrap.tensors import Framework
 
@@ -29,20 +30,30 @@ class View:
 
 
 @dataclass(frozen=True)
+class Multiply:
+    """A product as the native call path does it: left, right, result, and a bias where ``closing`` is an activation."""
+
+    names: tuple[str, ...]
+    views: tuple[View, ...]
+    dtype: DType
+    closing: str = ""
+
+
+@dataclass(frozen=True)
 class Arranged:
     """A product as [..., m, k] @ [..., k, n] -> [..., m, n], and where each of the three is found."""
 
     names: tuple[str, str, str]
     views: tuple[View, View, View]
 
-    @property
-    def uses(self) -> set[str]:
-        """Tensors that it reads or writes."""
-        return set(self.names)
-
-    def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
-        """Compute it, into the third tensor."""
-        framework.multiply(*self.sides(tensors, framework))
+    def multiply(self, dtype: DType, closing: str = "", bias: tuple[str, View] | None = None) -> Multiply | None:
+        """The same as a step of the native call path; None where a factor has to be copied first."""
+        if any(view.copied for view in self.views):
+            return None
+        names, views = self.names, self.views
+        if bias is None:
+            return Multiply(names, views, dtype, closing)
+        return Multiply((*names, bias[0]), (*views, bias[1]), dtype, closing)
 
     def sides(self, tensors: Mapping[str, Any], framework: Framework) -> tuple[Any, Any, Any]:
         """The two factors and the result, as the routine takes them."""

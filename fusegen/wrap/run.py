@@ -11,6 +11,7 @@ from threading import local
 from typing import Any
 
 from fusegen import pipeline
+from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeviceError, ShapeError
 from fusegen.core.ir import Op, Output
 from fusegen.core.products import products
@@ -23,7 +24,7 @@ MOST_PLANS = 4096
 
 
 @dataclass(frozen=True)
-class _Slot:
+class Slot:
     """A pointer of the program: argument or output ``source``, ``offset`` bytes further on."""
 
     name: str
@@ -31,16 +32,31 @@ class _Slot:
     offset: int
 
 
+@dataclass(frozen=True)
+class Between:
+    """A tensor between the steps of a plan, and the first and last of those that use it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: DType
+    first: int
+    last: int
+
+
 @dataclass
 class Plan:
-    """One op for one layout. Its program takes the inputs' addresses, the outputs', and the op's scalars."""
+    """One op for one layout. Its program takes the inputs' addresses, the outputs', and the op's scalars.
 
-    program: Program
+    ``program`` is None for a plan that is more than launches and products, ``between`` what lies between its steps.
+    """
+
+    program: Program | None
     target: CpuTarget | GpuTarget
     device: str
-    inputs: tuple[_Slot, ...]
-    outputs: tuple[_Slot, ...]
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
     results: tuple[tuple[str, tuple[int, ...], tuple[int, ...], Any], ...]
+    between: tuple[Between, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -120,6 +136,7 @@ class Runner:
 
     def _check_in_place(self, plan: Plan, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any]) -> None:
         """An output that is an argument must not be written by one kernel and read by a later one."""
+        assert plan.program is not None
         steps = [set(step.dynamic) for step in plan.program.steps]
         for (base, *_), tensor in zip(plan.results, out, strict=True):
             address = framework.pointer(tensor)
@@ -147,7 +164,9 @@ class Runner:
         values += [framework.pointer(by_name[s.source]) + s.offset for s in plan.outputs]
         values += [scalar_value(scalar, scalars[scalar.name]) for scalar in self.op.scalars]
         stream = framework.stream(plan.device)
-        plan.target.run(lambda: plan.program.run(values, lambda size: framework.workspace(size, plan.device), stream))
+        program = plan.program
+        assert program is not None
+        plan.target.run(lambda: program.run(values, lambda size: framework.workspace(size, plan.device), stream))
         return results
 
     # -- planning -------------------------------------------------------------------------------------------------
@@ -168,7 +187,7 @@ class Runner:
             by_axis = {axis: strides[d] for d, axis in enumerate(operand.shape) if axis}
             alignment = (infos[base].alignment + offset * operand.dtype.size) % 16
             buffers[operand.name] = Buffer(operand.dtype, by_axis, alignment)
-            inputs.append(_Slot(operand.name, base, offset * operand.dtype.size))
+            inputs.append(Slot(operand.name, base, offset * operand.dtype.size))
         results, outputs = self._results(infos, sizes, buffers, out)
         target = target_of(device)
         layout = pipeline.Layout(sizes, buffers, self.fresh is not None, self.fresh or frozenset())
@@ -195,9 +214,9 @@ class Runner:
     def _results(
         self, infos: Mapping[str, TensorInfo], sizes: Mapping[str, int], buffers: dict[str, Buffer],
         out: list[TensorInfo] | None,
-    ) -> tuple[list[Any], list[_Slot]]:  # fmt: skip
+    ) -> tuple[list[Any], list[Slot]]:  # fmt: skip
         results: list[Any] = []
-        slots: list[_Slot] = []
+        slots: list[Slot] = []
         made: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         for output in self.op.outputs:
             base = output.part.base if output.part else output.name
@@ -211,7 +230,7 @@ class Runner:
             by_axis = {axis: strides[d] for d, axis in enumerate(output.shape) if axis}
             alignment = (info.alignment + offset * output.dtype.size) % 16
             buffers[output.name] = Buffer(output.dtype, by_axis, alignment)
-            slots.append(_Slot(output.name, base, offset * output.dtype.size))
+            slots.append(Slot(output.name, base, offset * output.dtype.size))
         return results, slots
 
     def _result_layout(
