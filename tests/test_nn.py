@@ -321,6 +321,8 @@ def test_under_autocast_on_a_gpu(dtype: torch.dtype) -> None:
         return value.to("cuda", dtype if value.is_floating_point() else value.dtype)
 
     for name in BASES:
+        if name == "RMSNorm" and dtype is torch.bfloat16 and torch.__version__ < "2.12":
+            continue  # there it gave the input's dtype where weights are float32; from 2.13 on float32, as ours does
         for options, make in CASES[name] if name != "BCELoss" else []:
             ours = getattr(fg.nn, name)(**options).cuda()
             theirs = copy.deepcopy(ours)
