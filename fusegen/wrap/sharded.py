@@ -18,6 +18,8 @@ from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor import placement_types as placed
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
+from torch.distributed.tensor._redistribute import redistribute_local_tensor
 
 from fusegen.core.errors import DeclarationError
 from fusegen.derive import placing, sharding
@@ -231,10 +233,10 @@ def _local_shape(shape: Sequence[Any], places: Sequence[Any], mesh: Sequence[int
 
 def _piece(tensor: DTensor, mesh: DeviceMesh, places: Sequence[Any]) -> torch.Tensor:
     """What this process has of a tensor, once it is placed as it must be."""
-    with torch.no_grad():
-        if tensor.placements != tuple(places):
-            tensor = tensor.redistribute(mesh, places)
-        local: Any = tensor.to_local()
+    local: Any = tensor._local_tensor
+    if tensor.placements != tuple(places):  # DTensor.redistribute is for autograd, below which this is
+        target = DTensorSpec(mesh, tuple(places), tensor_meta=tensor._spec.tensor_meta)
+        local = redistribute_local_tensor(local, tensor._spec, target)
     return local.wait() if isinstance(local, AsyncCollectiveTensor) else local
 
 
