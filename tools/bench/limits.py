@@ -15,6 +15,9 @@ LIMITS = (
      "A launch alone takes 4 to 5 us here, and a pass that needs sums over several axes takes two or three; the "
      "floor of these rows is below or near that. The second stage of a split sum is a kernel of its own, so that "
      "results do not depend on timing. Kernels of one program start while the one before drains."),
+    (r"lerp f32 x\[256,1,1,1\]", "bwd",
+     "The pass over memory itself is at 1.02 of the floor (85 percent of DRAM's peak); two small sums over what its blocks "
+     "left follow, 4 us each as kernels, of which their early start hides about two."),
     (r"x,y\[16,204800\]", "fwd bwd step",
      "27 MB a tensor: launch, first loads and the last blocks take 5 us whatever the bandwidth is."),
     (r"\[32768,1024\]|\[100000,1000\]", "fwd bwd",
@@ -41,11 +44,28 @@ LIMITS = (
      "Bound by the number of instructions and the barrier a row: 71 to 76 percent of issue slots at 33 percent "
      "occupancy, 80 registers a thread, of which 32 are column sums. More threads a multiprocessor (1024) spill or "
      "starve (135 us at 4096); fewer (512) wait (116 us). The sums over groups take another 3 to 5 us."),
+    (r"softmax .*262144\]", "bwd",
+     "Both operands of a row fill the shared memory of 16 blocks, one on a multiprocessor: a third of the warps that fit, "
+     "and memory at 70 percent of its peak where shorter rows reach 86."),
+    (r"softmax", "fwd",
+     "Two exponentials and twelve other instructions an element: instructions issue in 88 percent of cycles, the unit for "
+     "exponentials is busy in 70. Subtracting the maximum and scaling in one multiply-add instead of two would save two "
+     "of the twelve, and loses the last bits where maxima are large."),
+    (r"rms_norm .*32768\]", "fwd",
+     "Two blocks share a row: warps wait for memory (17 cycles of every instruction), at 75 percent of DRAM's peak and 86 "
+     "of L2's, of which the weight is a third."),
+    (r"layer_norm", "fwd",
+     "Instructions issue in 70 to 76 percent of cycles and L2 is at 86 to 90 percent of its peak: weight and bias come "
+     "from there for every row. DRAM is at 76 to 82."),
+    (r"cross_entropy", "bwd",
+     "L2 at 86 percent of its peak, DRAM at 79, 40 percent of the warps that fit (64 registers a thread)."),
     (r"cross_entropy", "fwd step",
-     "Rows pass by in chunks, one block of 512 threads a row, and a second kernel takes the mean. In clusters, "
-     "with the row kept in shared memory, took 368 us forward at 128256. Not profiled further."),
+     "Rows pass by in chunks, one block of 512 threads a row, and a second kernel takes the mean (3 us). Instructions "
+     "issue in 73 to 80 percent of cycles: maximum and sum of a chunk are two walks through registers. In clusters, "
+     "with the row kept in shared memory, took 368 us forward at 128256."),
     (r"LSTM cell with bias", "fwd bwd step",
-     "Not profiled. Backward keeps four column sums a position beside five operands."),
+     "Backward keeps four column sums a position beside five operands: 185 registers a thread, an eighth of the warps "
+     "that fit, DRAM at 76 percent of its peak; the sums over groups are 32 blocks and take 7 us more."),
     (r"gelu_tanh|relu", "fwd bwd step",
      "Backward adds a second kernel for the bias, 3 to 4 us. Planes of 7 x 7 halves are rows of 49 elements: up to 6 "
      "vectors, and single elements at both ends."),
