@@ -16,8 +16,8 @@ LIMITS = (
      "floor of these rows is below or near that. The second stage of a split sum is a kernel of its own, so that "
      "results do not depend on timing. Kernels of one program start while the one before drains."),
     (r"lerp f32 x\[256,1,1,1\]", "bwd",
-     "The pass over memory itself is at 1.02 of the floor (85 percent of DRAM's peak); two small sums over what its blocks "
-     "left follow, 4 us each as kernels, of which their early start hides about two."),
+     "The pass over memory itself is at 1.02 of the floor (85 percent of DRAM's peak); two small sums over what "
+     "its blocks left follow, 4 us each as kernels, of which their early start hides about two."),
     (r"x,y\[16,204800\]", "fwd bwd step",
      "27 MB a tensor: launch, first loads and the last blocks take 5 us whatever the bandwidth is."),
     (r"\[32768,1024\]|\[100000,1000\]", "fwd bwd",
@@ -45,15 +45,15 @@ LIMITS = (
      "occupancy, 80 registers a thread, of which 32 are column sums. More threads a multiprocessor (1024) spill or "
      "starve (135 us at 4096); fewer (512) wait (116 us). The sums over groups take another 3 to 5 us."),
     (r"softmax .*262144\]", "bwd",
-     "Both operands of a row fill the shared memory of 16 blocks, one on a multiprocessor: a third of the warps that fit, "
-     "and memory at 70 percent of its peak where shorter rows reach 86."),
+     "Both operands of a row fill the shared memory of 16 blocks, one on a multiprocessor: a third of the warps "
+     "that fit, and memory at 70 percent of its peak where shorter rows reach 86."),
     (r"softmax", "fwd",
-     "Two exponentials and twelve other instructions an element: instructions issue in 88 percent of cycles, the unit for "
-     "exponentials is busy in 70. Subtracting the maximum and scaling in one multiply-add instead of two would save two "
-     "of the twelve, and loses the last bits where maxima are large."),
+     "Two exponentials and twelve other instructions an element: instructions issue in 88 percent of cycles, the "
+     "unit for exponentials is busy in 70. Subtracting the maximum and scaling in one multiply-add instead of two "
+     "would save two of the twelve, and loses the last bits where maxima are large."),
     (r"rms_norm .*32768\]", "fwd",
-     "Two blocks share a row: warps wait for memory (17 cycles of every instruction), at 75 percent of DRAM's peak and 86 "
-     "of L2's, of which the weight is a third."),
+     "Two blocks share a row: warps wait for memory (17 cycles of every instruction), at 75 percent of DRAM's peak "
+     "and 86 of L2's, of which the weight is a third."),
     (r"layer_norm", "fwd",
      "Instructions issue in 70 to 76 percent of cycles and L2 is at 86 to 90 percent of its peak: weight and bias come "
      "from there for every row. DRAM is at 76 to 82."),
