@@ -7,11 +7,12 @@ them into an existing model. torch is imported with this package, not with fuseg
 from __future__ import annotations
 
 from .cells import CELLS
+from .convs import CONVS
 from .drop_ins import DROP_INS
 from .gated import AddLayerNorm, AddRMSNorm, GeGLU, QuickGELU, ReGLU, SquaredReLU, SwiGLU
 from .patching import Patched, patch
 
-_CLASSES = {made.__name__: made for made in (*DROP_INS.values(), *CELLS.values())}
+_CLASSES = {made.__name__: made for made in (*DROP_INS.values(), *CELLS.values(), *CONVS)}
 globals().update(_CLASSES)
 
 __all__ = ["AddLayerNorm", "AddRMSNorm", "GeGLU", "Patched", "QuickGELU", "ReGLU", "SquaredReLU", "SwiGLU", "patch"]

@@ -1,11 +1,15 @@
-"""The pointwise parts of recurrent cells, on packed gates: blocks are read in place, and gradients written packed.
+"""Recurrent cells on packed gates: blocks are read in place, and gradients written packed.
 
-What is left of a cell are two matrix products, x W_ih^T and h W_hh^T.
+``NAME_cell`` is the pointwise part of a cell, given the sums of its two products x W_ih^T and h W_hh^T;
+``linear_NAME_cell`` is all of it.
 """
 
 from __future__ import annotations
 
 import fusegen as fg
+
+from ._options import limited
+from ._shapes import sizes, view, wrong_shape
 
 
 @fg.op
@@ -23,7 +27,12 @@ def lstm_cell(gates: fg.Tensor, cell: fg.Tensor, bias: fg.Tensor = None) -> tupl
 
     Source: torch.nn.LSTMCell; Hochreiter and Schmidhuber, Neural Computation 9 (8), 1997.
     """
-    i, f, g, o = _plus(fg.split(gates, 4), bias)
+    result: tuple[fg.Tensor, fg.Tensor] = _lstm(*_plus(fg.split(gates, 4), bias), cell)
+    return result
+
+
+@fg.op
+def _lstm(i: fg.Tensor, f: fg.Tensor, g: fg.Tensor, o: fg.Tensor, cell: fg.Tensor) -> tuple[fg.Tensor, fg.Tensor]:
     new_cell = fg.sigmoid(f) * cell + fg.sigmoid(i) * fg.tanh(g)
     hidden = fg.sigmoid(o) * fg.tanh(new_cell)
     return hidden, new_cell
@@ -46,12 +55,111 @@ def gru_cell(
 
     Source: torch.nn.GRUCell; Cho et al., arXiv 1406.1078.
     """
-    i_r, i_z, i_n = _plus(fg.split(input_gates, 3), input_bias)
-    h_r, h_z, h_n = _plus(fg.split(hidden_gates, 3), hidden_bias)
+    return _gru(*_plus(fg.split(input_gates, 3), input_bias), *_plus(fg.split(hidden_gates, 3), hidden_bias), hidden)
+
+
+@fg.op
+def _gru(
+    i_r: fg.Tensor, i_z: fg.Tensor, i_n: fg.Tensor, h_r: fg.Tensor, h_z: fg.Tensor, h_n: fg.Tensor, hidden: fg.Tensor
+) -> fg.Tensor:
     r = fg.sigmoid(i_r + h_r)
     z = fg.sigmoid(i_z + h_z)
     n = fg.tanh(i_n + r * h_n)
     return n + z * (hidden - n)
+
+
+# -- with their products ---------------------------------------------------------------------------------------------
+
+
+def _prepared(count: int) -> fg.Tensor:
+    """Weights [count H, in] seen as [count, H, in], so that one product gives all gates, and states as [..., 1, in]:
+    a product [..., count, H] then lies as torch's [..., count H] does. Views, no data moves.
+    """
+
+    def prepare(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
+        if sizes(values["input"]) is None:  # called by another op's declaration
+            return {}
+        seen = {}
+        for name, rank in {"weight_ih": 2, "weight_hh": 2, "bias_ih": 1, "bias_hh": 1}.items():
+            shape = sizes(values[name])
+            if shape is not None and (len(shape) != rank or shape[0] % count):
+                expected = f"rank {rank}, and a first size that divides by the {count} gates"
+                raise wrong_shape(op, name, shape, expected, "check how the gates are packed")
+            seen[name] = None if shape is None else view(values[name], (count, shape[0] // count, *shape[1:]))
+        for name in ("input", "hidden"):
+            shape = sizes(values[name])
+            if not shape:
+                raise wrong_shape(op, name, shape, "[N, features] or [features]", "add the missing dimension")
+            seen[name] = view(values[name], (*shape[:-1], 1, shape[-1]))
+        return seen
+
+    return prepare
+
+
+@limited(_prepared(4), autocast="half")
+def linear_lstm_cell(
+    input: fg.Tensor, hidden: fg.Tensor, cell: fg.Tensor, weight_ih: fg.Tensor, weight_hh: fg.Tensor,
+    bias_ih: fg.Tensor = None, bias_hh: fg.Tensor = None,
+) -> tuple[fg.Tensor, fg.Tensor]:  # fmt: skip
+    """(hidden, cell) of an LSTM step.
+
+    lstm_cell(linear(input, weight_ih) + linear(hidden, weight_hh), cell, biases), in one op of two products.
+
+    Args:
+        input: [N, I], or [I].
+        hidden, cell: [N, H], or [H].
+        weight_ih, weight_hh: [4 H, I] and [4 H, H], torch's order i, f, g, o.
+        bias_ih, bias_hh: [4 H].
+
+    Source: torch.nn.LSTMCell.
+    """
+    if weight_ih.ndim == 2:
+        own, recurrent = _blocks(input, weight_ih, bias_ih, 4), _blocks(hidden, weight_hh, bias_hh, 4)
+        gates = [a + b for a, b in zip(own, recurrent, strict=True)]
+    else:
+        gates = _apart(_together(input, weight_ih, bias_ih) + _together(hidden, weight_hh, bias_hh), 4)
+    result: tuple[fg.Tensor, fg.Tensor] = _lstm(*gates, cell)
+    return result
+
+
+@limited(_prepared(3), autocast="half")
+def linear_gru_cell(
+    input: fg.Tensor, hidden: fg.Tensor, weight_ih: fg.Tensor, weight_hh: fg.Tensor, bias_ih: fg.Tensor = None,
+    bias_hh: fg.Tensor = None,
+) -> fg.Tensor:  # fmt: skip
+    """The new hidden state of a GRU step.
+
+    gru_cell(linear(input, weight_ih), linear(hidden, weight_hh), hidden, biases), in one op of two products.
+
+    Args:
+        input: [N, I], or [I].
+        hidden: [N, H], or [H].
+        weight_ih, weight_hh: [3 H, I] and [3 H, H], torch's order r, z, n.
+        bias_ih, bias_hh: [3 H].
+
+    Source: torch.nn.GRUCell.
+    """
+    if weight_ih.ndim == 2:
+        return _gru(*_blocks(input, weight_ih, bias_ih, 3), *_blocks(hidden, weight_hh, bias_hh, 3), hidden)
+    own, recurrent = _together(input, weight_ih, bias_ih), _together(hidden, weight_hh, bias_hh)
+    return _gru(*_apart(own, 3), *_apart(recurrent, 3), fg.sum(hidden, -2))
+
+
+def _together(x: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor) -> fg.Tensor:
+    """All gates of x [..., 1, in] and weight [count, H, in], as one product [..., count, H]."""
+    product = fg.sum(fg.expand_dims(x, -2) @ weight.mT, -2)
+    return product if bias is None else product + bias
+
+
+def _apart(gates: fg.Tensor, count: int) -> list[fg.Tensor]:
+    """[..., count, H] as one [..., H] a gate."""
+    at = fg.index(gates, -2)
+    return [fg.sum(fg.where(at == k, gates, 0), -2) for k in range(count)]
+
+
+def _blocks(x: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor, count: int) -> fg.Tensor:
+    """A product a gate, where the weight is another declaration's."""
+    return _plus([fg.linear(x, block) for block in fg.split(weight, count, 0)], bias)
 
 
 def _plus(gates: fg.Tensor, bias: fg.Tensor) -> fg.Tensor:

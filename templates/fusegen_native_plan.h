@@ -16,15 +16,11 @@
 #include <torch/csrc/autograd/saved_variable.h>
 #include <torch/csrc/utils/object_ptr.h>
 
+#include "fusegen_native_product.h"
+
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
-#include <ATen/core/LegacyTypeDispatch.h>
-#include <ATen/ops/_addmm_activation.h>
-#include <ATen/ops/bmm.h>
 #include <ATen/ops/empty_strided.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/ops/matmul.h>
-#include <ATen/ops/mm.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -117,20 +113,6 @@ struct Slot {
   enum Kind : int64_t { kInput, kResult, kWorkspace, kNumber };
   int64_t kind, index, offset;  // a fixed number has index -1 - (its place among the plan's fixed numbers)
   char format;
-};
-
-// A tensor in a matrix product: where it begins, and the dimensions it is read with.
-struct Factor {
-  int64_t kind, index, offset;  // as a Slot's
-  std::vector<int64_t> sizes, strides;
-};
-
-// result = left @ right; or relu or gelu of left @ right + bias, as the library's epilogue.
-struct Product {
-  enum Closing : int64_t { kNone, kRelu, kGelu };
-  int64_t closing;
-  at::ScalarType dtype;
-  std::vector<Factor> factors;  // left, right, result, and the bias where there is an epilogue
 };
 
 // A launch, or a matrix product.
@@ -380,35 +362,12 @@ inline void launch(const Plan& plan, size_t at, const Step& step, void** params,
   if (code) throw LaunchFailure{at, code, message};
 }
 
+inline c10::Device place_of(const Plan& plan) {
+  return plan.cuda ? c10::Device(c10::DeviceType::CUDA, plan.device) : c10::Device(c10::DeviceType::CPU);
+}
+
 inline at::Tensor allocate(const Plan& plan, c10::IntArrayRef sizes, c10::IntArrayRef strides, at::ScalarType dtype) {
-  const auto device = plan.cuda ? c10::Device(c10::DeviceType::CUDA, plan.device) : c10::Device(c10::DeviceType::CPU);
-  return at::empty_strided(sizes, strides, at::TensorOptions().dtype(dtype).device(device));
-}
-
-inline at::Tensor view(const Plan& plan, const Factor& factor, const char* base, at::ScalarType dtype) {
-  const auto device = plan.cuda ? c10::Device(c10::DeviceType::CUDA, plan.device) : c10::Device(c10::DeviceType::CPU);
-  auto* data = const_cast<char*>(base) + factor.offset;
-  return at::from_blob(
-      data, factor.sizes, factor.strides, [](void*) {}, at::TensorOptions().dtype(dtype).device(device), device);
-}
-
-// `base` says where an input or result begins. On torch's current stream, which is the launches' too.
-template <class Base>
-void multiply(const Plan& plan, const Product& product, const Base& base) {
-  const at::AutoDispatchBelowADInplaceOrView below;
-  c10::SmallVector<at::Tensor, 4> tensors;
-  for (const Factor& factor : product.factors)
-    tensors.push_back(view(plan, factor, base(factor.kind, factor.index), product.dtype));
-  at::Tensor& result = tensors[2];
-  if (product.closing != Product::kNone) {
-    at::_addmm_activation_out(result, tensors[3], tensors[0], tensors[1], 1, 1, product.closing == Product::kGelu);
-  } else if (result.dim() == 2) {
-    at::mm_out(result, tensors[0], tensors[1]);
-  } else if (result.dim() == 3) {
-    at::bmm_out(result, tensors[0], tensors[1]);
-  } else {
-    at::matmul_out(result, tensors[0], tensors[1]);
-  }
+  return at::empty_strided(sizes, strides, at::TensorOptions().dtype(dtype).device(place_of(plan)));
 }
 
 // Allocates results and does everything on `stream`.
@@ -436,7 +395,7 @@ inline void run(
       if (result.last >= 0 && result.last < static_cast<int64_t>(at)) results[i].reset();
     }
     if (step.product) {
-      multiply(plan, *step.product, base);
+      multiply(*step.product, place_of(plan), base);
       continue;
     }
     block.assign(step.block_image.begin(), step.block_image.end());

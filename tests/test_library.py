@@ -68,7 +68,7 @@ def strides(results: Any) -> list[tuple[int, ...]]:
 
 # One of a kind; tools/opcheck.py checks them all.
 KINDS = ["lerp", "gelu", "layer_norm", "batch_norm", "group_norm", "cross_entropy", "lstm_cell", "swiglu_packed",
-         "argmax", "where"]  # fmt: skip
+         "argmax", "where", "linear_gelu", "mlp"]  # fmt: skip
 
 
 @pytest.mark.parametrize("name", KINDS)

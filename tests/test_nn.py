@@ -380,3 +380,30 @@ def test_torch_is_imported_only_with_modules() -> None:
 
     code = "import sys, fusegen as fg; fg.ops; assert 'torch' not in sys.modules; fg.nn; assert 'torch' in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize("rank", [1, 2, 3])
+def test_a_convolution_with_its_activation(rank: int) -> None:
+    base, kind = getattr(nn, f"Conv{rank}d"), getattr(fg.nn, f"Conv{rank}dAct")
+    options: dict[str, Any] = {"activation": "leaky_relu", "options": {"negative_slope": 0.2}}
+    theirs, ours = base(4, 6, 3, padding=1), kind(4, 6, 3, padding=1, **options)
+    ours.load_state_dict(theirs.state_dict())
+    assert "activation='leaky_relu'" in repr(ours) and repr(pickle.loads(pickle.dumps(ours))) == repr(ours)
+    x, residual = real(2, 4, *[5] * rank).requires_grad_(), real(2, 6, *[5] * rank)
+    for more in ((), (residual,)):
+        expected = nn.functional.leaky_relu(sum(more, theirs(x)), 0.2)
+        found, cotangent = ours(x, *more), torch.randn_like(expected)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(ours(x[0], *(r[0] for r in more)), expected[0])
+        torch.testing.assert_close(
+            torch.autograd.grad(found, [x, *ours.parameters()], cotangent),
+            torch.autograd.grad(expected, [x, *theirs.parameters()], cotangent), rtol=1e-4, atol=1e-4,
+        )  # fmt: skip
+
+
+def test_a_convolution_whose_activation_is_unknown() -> None:
+    with pytest.raises(fg.DeclarationError, match=r"(?s)Conv2dAct, option activation.*'swish'.*silu"):
+        fg.nn.Conv2dAct(4, 6, 3, activation="swish")
+    image = real(2, 4, 5, 5).to(memory_format=torch.channels_last)
+    found = fg.nn.Conv2dAct(4, 6, 3, bias=False, activation="silu")(image)
+    assert found.is_contiguous(memory_format=torch.channels_last)

@@ -79,7 +79,7 @@ DERIVATIVES: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
     "poisson_nll_loss": (lambda *a: fg.ops.poisson_nll_loss(*a, full=True), [draw(3, 2), draw(3, 2, low=1.5, high=4)]),
     "gaussian_nll_loss": (fg.ops.gaussian_nll_loss, [draw(3, 2), draw(3, 2, seed=1), probability(3)]),
 }
-NOT_DIFFERENTIATED_HERE = {"where", "masked_fill", "minimum", "maximum"}
+NOT_DIFFERENTIATED_HERE = {"where", "masked_fill", "minimum", "maximum", "linear_lstm_cell", "linear_gru_cell"}
 
 
 # Other test files differentiate the rest.

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 import fusegen as fg
 
 FUSED = {name: getattr(fg.ops, name).__module__.rpartition(".")[2] for name in fg.ops.__all__}
-FUSED = {name: module for name, module in FUSED.items() if module in ("bias", "fused_norms")}
+FUSED = {name: module for name, module in FUSED.items() if module in ("bias", "fused_norms", "linear")}
 ACTIVATIONS = sorted(n.removeprefix("residual_bias_") for n, m in FUSED.items() if m == "bias" and "residual_" in n)
 REQUIRED = {"threshold": {"threshold": 0.1, "value": 7.0}}
 

@@ -47,6 +47,8 @@ def files(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
             specs = {n: v for n, v in arguments.items() if isinstance(v, TensorSpec)}
             options = [f"--arg {n}={v}" for n, v in arguments.items() if n not in specs and n not in _defaults(op)]
             for item in passes(op, (), arguments, "backward" if _has_backward(op, arguments) else "forward"):
+                if not item.kernels:  # a matrix product and nothing else
+                    continue
                 which = item.op.label
                 shapes = [f"--shape {n}={','.join(map(str, s.shape))}" for n, s in specs.items()]
                 kinds = [f"--dtype {n}={s.dtype}" for n, s in specs.items() if s.dtype is not dtype]

@@ -38,7 +38,7 @@ def matmul(a: Like, b: Like) -> Value:
         raise ShapeError(
             f"{tracer.where}, matmul", given=f"{_shape(left)} @ {_shape(right)}",
             expected=f"equal inner dimensions: {_size(inner)} against {_size(other)}",
-            fix="transpose one side with .mT (fg.linear takes its weight as [out, in])",
+            fix="transpose one side with .mT",
         )  # fmt: skip
     batch = broadcast([_only(left, row[:-2]), _only(right, column[:-2])], "matmul")
     m, n = row[-2], column[-1]
@@ -58,8 +58,19 @@ def matmul(a: Like, b: Like) -> Value:
 
 
 def linear(x: Like, weight: Like, bias: Like | None = None) -> Value:
-    """``x @ weight.mT + bias`` with a weight [out, in]. Source: torch.nn.functional.linear."""
-    made = matmul(x, mT(lift(weight)) if lift(weight).ndim > 1 else weight)
+    """``x @ weight.mT + bias`` with a weight [out, in]. Source: torch.nn.functional.linear.
+
+    Raises:
+        ShapeError: the weight's last dimension is not the input's; see ``matmul`` for the rest.
+    """
+    value, matrix = lift(x), lift(weight)
+    if value.ndim and matrix.ndim and _size(value.dims[-1]) != _size(matrix.dims[-1]):
+        raise ShapeError(
+            f"{current().where}, linear", given=f"{_shape(value)} and the weight {_shape(matrix)}",
+            expected=f"a weight [out, in] with in = {_size(value.dims[-1])}",
+            fix="transpose the weight with .mT if it is [in, out]",
+        )  # fmt: skip
+    made = matmul(value, mT(matrix) if matrix.ndim > 1 else matrix)
     return made if bias is None else elementwise("add", made, bias)
 
 

@@ -40,8 +40,7 @@ class Example:
             return self, False
 
         def follow(sizes: tuple[int, ...]) -> tuple[int, ...]:
-            places = range(2) if len(sizes) == 2 else [0 if sizes == (ROWS,) else 1] * len(sizes)
-            return tuple(size * new[place] // old[place] for size, place in zip(sizes, places, strict=True))
+            return tuple(new[0] if size == ROWS else size * new[1] // COLUMNS for size in sizes)
 
         shapes = {name: follow(sizes) for name, sizes in self.shapes.items()}
         arguments = {n: follow(value) if n == "normalized_shape" else value for n, value in self.arguments.items()}
@@ -54,12 +53,22 @@ _FEATURES = {"weight": (COLUMNS,), "bias": (COLUMNS,)}
 _CHANNELS = {"weight": (64,), "bias": (64,)}
 _IMAGE = (8, 64, 56, 56)
 
+_WIDE = (COLUMNS, 768)
+_BLOCK = {"input": (ROWS, 768), "gate": _WIDE, "up": _WIDE, "down": (768, COLUMNS)}
+_STATE = (ROWS, 768)
+_LINEAR = {"input": (ROWS, 768), "weight": _WIDE, "bias": (COLUMNS,)}
+
 EXAMPLES: dict[str, Example] = {
+    "addmm": Example(shapes={"mat1": (ROWS, 768), "mat2": (768, COLUMNS)}, arguments={"beta": 1.0, "alpha": 1.0}),
     "alpha_blend": Example(IMAGES, {"foreground": IMAGES, "background": IMAGES, "alpha": MASKS}),
     "alpha_over": Example(IMAGES, {"foreground_alpha": MASKS, "background_alpha": MASKS}, positive=True),
     "addcdiv": Example(positive=True),
+    "baddbmm": Example(
+        (8, 56, 64), {"input": (8, 56, 56), "batch2": (8, 64, 56)}, arguments={"beta": 1.0, "alpha": 1.0}
+    ),
     "batch_norm": Example(_IMAGE, _CHANNELS, arguments={"running_mean": None, "running_var": None, "training": True}),
     "binary_cross_entropy": Example(positive=True),
+    "conv1x1": Example(_IMAGE, {"weight": (64, 64, 1, 1), "bias": (64,)}),
     "cosine_embedding_loss": Example(shapes={"target": (ROWS,)}),
     "cross_entropy": _CLASSES,
     "clamp": Example(arguments={"min": -1.0, "max": 1.0}),
@@ -70,10 +79,20 @@ EXAMPLES: dict[str, Example] = {
     "kl_div": Example(positive=True),
     "layer_norm": Example(shapes=_FEATURES, arguments={"normalized_shape": (COLUMNS,)}),
     "lerp": Example(shapes={"weight": _ROW}),
+    "linear": Example(shapes=_LINEAR),
+    "linear_gru_cell": Example(
+        shapes={"input": (ROWS, 768), "hidden": (ROWS, 1024), "weight_ih": _WIDE, "weight_hh": (COLUMNS, 1024)}
+    ),
+    "linear_lstm_cell": Example(
+        shapes={"input": _STATE, "hidden": _STATE, "cell": _STATE, "weight_ih": _WIDE, "weight_hh": _WIDE}
+    ),
+    "linear_residual": Example(shapes={**_LINEAR, "residual": _ROW}),
     "log_softmax": Example(arguments={"dim": -1}),
     "logsumexp": Example(arguments={"dim": -1}),
     "lstm_cell": Example(shapes={"cell": (ROWS, COLUMNS // 4)}),
     "masked_fill": Example(dtypes={"mask": dtypes.bool_}, arguments={"value": 0.0}),
+    "matmul": Example(shapes={"input": (ROWS, 768), "other": (768, COLUMNS)}),
+    "mlp": Example(shapes={**_BLOCK, "up_bias": (COLUMNS,), "down_bias": (768,)}),
     "nll_loss": _CLASSES,
     "prelu": Example(shapes={"weight": (COLUMNS,)}),
     "rms_norm": Example(shapes={"weight": (COLUMNS,)}, arguments={"normalized_shape": (COLUMNS,)}),
@@ -96,7 +115,11 @@ def example_of(name: str) -> Example:
         return replace(own, shapes={**own.shapes, **before})
     if name.startswith("residual_bias_") and name.removeprefix("residual_bias_") in EXAMPLES:  # softmax and its kin
         return replace(EXAMPLES[name.removeprefix("residual_bias_")], shapes={"bias": (COLUMNS,)})
+    numbers = {"threshold": 0.1, "value": 20.0} if name.endswith("threshold") else {}
     if name.startswith(("bias_", "residual_bias_")):
-        numbers = {"threshold": 0.1, "value": 20.0} if name.endswith("threshold") else {}
         return Example(shapes={"bias": (COLUMNS,)}, arguments=numbers)
+    if name.startswith("linear_"):
+        return Example(shapes=_LINEAR, arguments=numbers)
+    if name.endswith("_mlp"):
+        return Example(shapes=_BLOCK)
     return Example()

@@ -1,0 +1,29 @@
+// fusegen emit addmm --which forward --dtype float32 --shape input=512,3072 --shape mat1=512,768
+//     --shape mat2=768,3072
+#include "fusegen.cuh"
+
+// addmm, forward epilogue                                     declared in ops/products.py
+//   out = where(beta == 0, 0, beta * input) + alpha * product
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void addmm_forward_epilogue_f32(const float* __restrict__ input_ptr,  // [D0, D1]
+                                const float* product_ptr,             // [D0, D1]
+                                float* __restrict__ out_ptr,          // [D0, D1]
+                                float beta, float alpha, int n) {
+  fg::wait_for_previous_kernel();
+  // Locate: each thread owns 4 consecutive elements.
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+
+  const auto input_v = fg::load_vector<4>(input_ptr + at);
+  const auto product_v = fg::load_vector<4>(product_ptr + at);
+  fg::Vec<float, 4> out_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float input = input_v[k];
+    const float product = product_v[k];
+    out_v[k] = (beta == 0.0f ? 0.0f : beta * input) + alpha * product;
+  }
+  fg::store_vector<4>(out_ptr + at, out_v);
+}

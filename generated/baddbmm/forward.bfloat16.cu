@@ -1,0 +1,29 @@
+// fusegen emit baddbmm --which forward --dtype bfloat16 --shape input=8,56,56 --shape batch1=8,56,64
+//     --shape batch2=8,64,56
+#include "fusegen.cuh"
+
+// baddbmm, forward epilogue                                   declared in ops/products.py
+//   out = where(beta == 0, 0, beta * input) + alpha * product
+// elementwise: 8 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void baddbmm_forward_epilogue_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2]
+                                   const bf16* product_ptr,             // [D0, D1, D2]
+                                   bf16* __restrict__ out_ptr,          // [D0, D1, D2]
+                                   float beta, float alpha, int n) {
+  fg::wait_for_previous_kernel();
+  // Locate: each thread owns 8 consecutive elements.
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+
+  const auto input_v = fg::load_vector<8>(input_ptr + at);
+  const auto product_v = fg::load_vector<8>(product_ptr + at);
+  fg::Vec<float, 8> out_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float input = input_v[k];
+    const float product = product_v[k];
+    out_v[k] = (beta == 0.0f ? 0.0f : beta * input) + alpha * product;
+  }
+  fg::store_vector<8>(out_ptr + at, out_v);
+}

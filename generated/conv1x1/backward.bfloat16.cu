@@ -1,0 +1,34 @@
+// fusegen emit conv1x1 --which backward --dtype bfloat16 --shape input=8,64,56,56 --shape weight=64,64,1,1
+//     --shape bias=64
+#include "fusegen.cuh"
+
+// conv1x1, backward prologue                                  declared in ops/linear.py
+//   sum_d_bias = sum[d0, d2, d3](d_last)
+//   d_bias = sum_d_bias
+// row: a block sums over D0, D2, D3, along the fast axis
+extern "C" __global__ __launch_bounds__(256, 4)
+void conv1x1_backward_prologue_bf16(const bf16* __restrict__ d_last_ptr,  // [D0, D1, D2, D3]
+                                    bf16* __restrict__ d_bias_ptr,        // [D1]
+                                    int m, int n, fg::Divisor n2, int d_last_stride0, int d_last_stride1) {
+  // A block owns one result and its n elements.
+  const int result = blockIdx.x;
+  const int j0 = result;
+
+  float sum_d_bias = 0;
+  for (int at = 8 * threadIdx.x; at < n; at += 2048) {
+    int rest = at;
+    const int j2 = fg::take(rest, n2);
+    const int j1 = rest;
+    const auto d_last_v = fg::load_vector<8>(d_last_ptr + j0 * d_last_stride0 + j1 * d_last_stride1 + j2);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float d_last = d_last_v[k];
+      sum_d_bias += d_last;
+    }
+  }
+  sum_d_bias = fg::block_sum<256>(sum_d_bias);
+
+  if (threadIdx.x == 0) {
+    fg::store(d_bias_ptr + j0, sum_d_bias);
+  }
+}

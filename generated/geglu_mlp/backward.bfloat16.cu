@@ -1,0 +1,71 @@
+// fusegen emit geglu_mlp --which backward --dtype bfloat16 --shape input=512,768 --shape gate=3072,768
+//     --shape up=3072,768 --shape down=768,3072
+#include "fusegen.cuh"
+
+// geglu_mlp, backward between 1                               declared in ops/mlps.py
+//   erfc_value = erfc(-0.7071067811865476 * product)
+//   prod = 0.5 * product * erfc_value
+//   exp_value = exp(-(0.5000000000000001 * product^2))
+//   prod_2 = 0.3989422804014327 * product * product_2 * exp_value
+//   prod_d_product_3_prod = d_product_3 * prod
+//   prod_d_product_3 = d_product_3 * (prod_2 + 0.5 * product_2 * erfc_value)
+// elementwise: 8 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void geglu_mlp_backward_between_1_bf16(const bf16* __restrict__ product_ptr,          // [D0, D3]
+                                       const bf16* __restrict__ product_2_ptr,        // [D0, D3]
+                                       const bf16* d_product_3_ptr,                   // [D0, D3]
+                                       bf16* __restrict__ prod_d_product_3_prod_ptr,  // [D0, D3]
+                                       bf16* __restrict__ prod_d_product_3_ptr,       // [D0, D3]
+                                       int n) {
+  fg::wait_for_previous_kernel();
+  // Locate: each thread owns 8 consecutive elements.
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+
+  const auto product_v = fg::load_vector<8>(product_ptr + at);
+  const auto product_2_v = fg::load_vector<8>(product_2_ptr + at);
+  const auto d_product_3_v = fg::load_vector<8>(d_product_3_ptr + at);
+  fg::Vec<float, 8> prod_d_product_3_prod_v;
+  fg::Vec<float, 8> prod_d_product_3_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float product = product_v[k];
+    const float product_2 = product_2_v[k];
+    const float d_product_3 = d_product_3_v[k];
+    const float erfc_value = erfcf(-0.7071067811865476f * product);
+    const float prod = 0.5f * product * erfc_value;
+    const float exp_value = fg::fast_exp(-(0.5000000000000001f * (product * product)));
+    const float prod_2 = 0.3989422804014327f * product * product_2 * exp_value;
+    prod_d_product_3_prod_v[k] = d_product_3 * prod;
+    prod_d_product_3_v[k] = d_product_3 * (prod_2 + 0.5f * product_2 * erfc_value);
+  }
+  fg::store_vector<8>(prod_d_product_3_prod_ptr + at, prod_d_product_3_prod_v);
+  fg::store_vector<8>(prod_d_product_3_ptr + at, prod_d_product_3_v);
+}
+
+// geglu_mlp, backward epilogue                                declared in ops/mlps.py
+//   d_input = d_product_2 + d_product
+// elementwise: 8 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void geglu_mlp_backward_epilogue_bf16(const bf16* d_product_2_ptr,     // [D0, D2]
+                                      const bf16* d_product_ptr,       // [D0, D2]
+                                      bf16* __restrict__ d_input_ptr,  // [D0, D2]
+                                      int n) {
+  fg::wait_for_previous_kernel();
+  // Locate: each thread owns 8 consecutive elements.
+  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+
+  const auto d_product_2_v = fg::load_vector<8>(d_product_2_ptr + at);
+  const auto d_product_v = fg::load_vector<8>(d_product_ptr + at);
+  fg::Vec<float, 8> d_input_v;
+
+#pragma unroll
+  for (int k = 0; k < 8; ++k) {
+    const float d_product_2 = d_product_2_v[k];
+    const float d_product = d_product_v[k];
+    d_input_v[k] = d_product_2 + d_product;
+  }
+  fg::store_vector<8>(d_input_ptr + at, d_input_v);
+}

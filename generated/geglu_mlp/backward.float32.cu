@@ -1,0 +1,71 @@
+// fusegen emit geglu_mlp --which backward --dtype float32 --shape input=512,768 --shape gate=3072,768
+//     --shape up=3072,768 --shape down=768,3072
+#include "fusegen.cuh"
+
+// geglu_mlp, backward between 1                               declared in ops/mlps.py
+//   erfc_value = erfc(-0.7071067811865476 * gate_2)
+//   prod = 0.5 * gate_2 * erfc_value
+//   exp_value = exp(-(0.5000000000000001 * gate_2^2))
+//   prod_2 = 0.3989422804014327 * gate_2 * value * exp_value
+//   prod_d_product_prod = d_product * prod
+//   prod_d_product = d_product * (prod_2 + 0.5 * value * erfc_value)
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void geglu_mlp_backward_between_1_f32(const float* __restrict__ gate_2_ptr,         // [D0, D3]
+                                      const float* __restrict__ value_ptr,          // [D0, D3]
+                                      const float* d_product_ptr,                   // [D0, D3]
+                                      float* __restrict__ prod_d_product_prod_ptr,  // [D0, D3]
+                                      float* __restrict__ prod_d_product_ptr,       // [D0, D3]
+                                      int n) {
+  fg::wait_for_previous_kernel();
+  // Locate: each thread owns 4 consecutive elements.
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+
+  const auto gate_2_v = fg::load_vector<4>(gate_2_ptr + at);
+  const auto value_v = fg::load_vector<4>(value_ptr + at);
+  const auto d_product_v = fg::load_vector<4>(d_product_ptr + at);
+  fg::Vec<float, 4> prod_d_product_prod_v;
+  fg::Vec<float, 4> prod_d_product_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float gate_2 = gate_2_v[k];
+    const float value = value_v[k];
+    const float d_product = d_product_v[k];
+    const float erfc_value = erfcf(-0.7071067811865476f * gate_2);
+    const float prod = 0.5f * gate_2 * erfc_value;
+    const float exp_value = expf(-(0.5000000000000001f * (gate_2 * gate_2)));
+    const float prod_2 = 0.3989422804014327f * gate_2 * value * exp_value;
+    prod_d_product_prod_v[k] = d_product * prod;
+    prod_d_product_v[k] = d_product * (prod_2 + 0.5f * value * erfc_value);
+  }
+  fg::store_vector<4>(prod_d_product_prod_ptr + at, prod_d_product_prod_v);
+  fg::store_vector<4>(prod_d_product_ptr + at, prod_d_product_v);
+}
+
+// geglu_mlp, backward epilogue                                declared in ops/mlps.py
+//   d_input = d_value + d_gate_2
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void geglu_mlp_backward_epilogue_f32(const float* d_value_ptr,         // [D0, D2]
+                                     const float* d_gate_2_ptr,        // [D0, D2]
+                                     float* __restrict__ d_input_ptr,  // [D0, D2]
+                                     int n) {
+  fg::wait_for_previous_kernel();
+  // Locate: each thread owns 4 consecutive elements.
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+
+  const auto d_value_v = fg::load_vector<4>(d_value_ptr + at);
+  const auto d_gate_2_v = fg::load_vector<4>(d_gate_2_ptr + at);
+  fg::Vec<float, 4> d_input_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float d_value = d_value_v[k];
+    const float d_gate_2 = d_gate_2_v[k];
+    d_input_v[k] = d_value + d_gate_2;
+  }
+  fg::store_vector<4>(d_input_ptr + at, d_input_v);
+}

@@ -1,0 +1,169 @@
+// fusegen emit linear_gru_cell --which backward --dtype float32 --shape input=512,768 --shape hidden=512,1024
+//     --shape weight_ih=3072,768 --shape weight_hh=3072,1024
+#include "fusegen.cuh"
+
+// linear_gru_cell, backward prologue                          declared in ops/cells.py
+//   r = sigmoid(i_r + h_r)
+//   n_ = tanh(i_n + r * h_n)
+//   power_n = n_^2
+//   diff = 1 - power_n
+//   prod_r = diff * r
+//   z = sigmoid(i_z + h_z)
+//   prod_d_out = d_out * ((1 - z) * (hidden - n_) * z)
+//   chosen = where(index(d5) == 2, d_out * (prod_r - prod_r * z), 0)
+//   prod_r_2 = h_n * (1 - r) * diff * r
+//   prod_d_out_2 = d_out * (prod_r_2 - prod_r_2 * z)
+//   sum_2 = chosen + where(index(d5) == 1, prod_d_out, 0)
+//   sum = sum_2 + where(index(d5) == 0, prod_d_out_2, 0)
+// elementwise: 4 elements a thread; hidden, d_out, i_r, i_z, i_n, h_r, h_z, h_n, @index_d5 gathered element by element
+extern "C" __global__ __launch_bounds__(256)
+void linear_gru_cell_backward_prologue_f32_sum(const float* __restrict__ hidden_ptr,  // [D0, 1, D3]
+                                               const float* __restrict__ d_out_ptr,   // [D0, D3]
+                                               const float* __restrict__ i_r_ptr,     // [D0, D3]
+                                               const float* __restrict__ i_z_ptr,     // [D0, D3]
+                                               const float* __restrict__ i_n_ptr,     // [D0, D3]
+                                               const float* __restrict__ h_r_ptr,     // [D0, D3]
+                                               const float* __restrict__ h_z_ptr,     // [D0, D3]
+                                               const float* __restrict__ h_n_ptr,     // [D0, D3]
+                                               float* __restrict__ sum_ptr,           // [D0, D3, D5]
+                                               int n, fg::Divisor n1) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  fg::Vec<float, 4> sum_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    int rest = fg::at_most(at + k, n - 1);
+    const int j1 = fg::take(rest, n1);
+    const int j0 = rest;
+    const float hidden = fg::load(hidden_ptr + j0);
+    const float d_out = fg::load(d_out_ptr + j0);
+    const float i_r = fg::load(i_r_ptr + j0);
+    const float i_z = fg::load(i_z_ptr + j0);
+    const float i_n = fg::load(i_n_ptr + j0);
+    const float h_r = fg::load(h_r_ptr + j0);
+    const float h_z = fg::load(h_z_ptr + j0);
+    const float h_n = fg::load(h_n_ptr + j0);
+    const int64_t index_d5 = j1;
+    const float r = fg::sigmoid(i_r + h_r);
+    const float n_ = tanhf(i_n + r * h_n);
+    const float power_n = n_ * n_;
+    const float diff = 1.0f - power_n;
+    const float prod_r = diff * r;
+    const float z = fg::sigmoid(i_z + h_z);
+    const float prod_d_out = d_out * ((1.0f - z) * (hidden - n_) * z);
+    const float chosen = index_d5 == 2 ? d_out * (prod_r - prod_r * z) : 0.0f;
+    const float prod_r_2 = h_n * (1.0f - r) * diff * r;
+    const float prod_d_out_2 = d_out * (prod_r_2 - prod_r_2 * z);
+    const float sum_2 = chosen + (index_d5 == 1 ? prod_d_out : 0.0f);
+    sum_v[k] = sum_2 + (index_d5 == 0 ? prod_d_out_2 : 0.0f);
+  }
+  fg::store_vector<4>(sum_ptr + at, sum_v);
+}
+
+// linear_gru_cell, backward prologue                          declared in ops/cells.py
+//   r = sigmoid(i_r + h_r)
+//   n_ = tanh(i_n + r * h_n)
+//   power_n = n_^2
+//   z = sigmoid(i_z + h_z)
+//   prod_d_out = d_out * ((1 - z) * (hidden - n_) * z)
+//   chosen = where(index(d1) == 2, d_out * (1 + (power_n - 1) * z - power_n), 0)
+//   diff = 1 - power_n
+//   prod_r_2 = h_n * (1 - r) * diff * r
+//   prod_d_out_2 = d_out * (prod_r_2 - prod_r_2 * z)
+//   sum = chosen + where(index(d1) == 1, prod_d_out, 0)
+//   sum_2 = sum + where(index(d1) == 0, prod_d_out_2, 0)
+// elementwise: 4 elements a thread; hidden, d_out, i_r, i_z, i_n, h_r, h_z, h_n broadcast; @index_d1 gathered element
+//     by element
+extern "C" __global__ __launch_bounds__(256)
+void linear_gru_cell_backward_prologue_f32_sum_2(const float* __restrict__ hidden_ptr,  // [D0, 1, D3]
+                                                 const float* __restrict__ d_out_ptr,   // [D0, D3]
+                                                 const float* __restrict__ i_r_ptr,     // [D0, D3]
+                                                 const float* __restrict__ i_z_ptr,     // [D0, D3]
+                                                 const float* __restrict__ i_n_ptr,     // [D0, D3]
+                                                 const float* __restrict__ h_r_ptr,     // [D0, D3]
+                                                 const float* __restrict__ h_z_ptr,     // [D0, D3]
+                                                 const float* __restrict__ h_n_ptr,     // [D0, D3]
+                                                 float* __restrict__ sum_2_ptr,         // [D0, D1, D3]
+                                                 int n, fg::Divisor n1, fg::Divisor n2, int hidden_stride0,
+                                                 int d_out_stride0, int i_r_stride0, int i_z_stride0,
+                                                 int i_n_stride0, int h_r_stride0, int h_z_stride0, int h_n_stride0) {
+  fg::wait_for_previous_kernel();
+  // Locate: each thread owns 4 consecutive elements.
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
+  const int j2 = fg::take(rest, n2);
+  const int j1 = fg::take(rest, n1);
+  const int j0 = rest;
+
+  const auto hidden_v = fg::load_vector<4>(hidden_ptr + j0 * hidden_stride0 + j2);
+  const auto d_out_v = fg::load_vector<4>(d_out_ptr + j0 * d_out_stride0 + j2);
+  const auto i_r_v = fg::load_vector<4>(i_r_ptr + j0 * i_r_stride0 + j2);
+  const auto i_z_v = fg::load_vector<4>(i_z_ptr + j0 * i_z_stride0 + j2);
+  const auto i_n_v = fg::load_vector<4>(i_n_ptr + j0 * i_n_stride0 + j2);
+  const auto h_r_v = fg::load_vector<4>(h_r_ptr + j0 * h_r_stride0 + j2);
+  const auto h_z_v = fg::load_vector<4>(h_z_ptr + j0 * h_z_stride0 + j2);
+  const auto h_n_v = fg::load_vector<4>(h_n_ptr + j0 * h_n_stride0 + j2);
+  fg::Vec<float, 4> sum_2_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float hidden = hidden_v[k];
+    const float d_out = d_out_v[k];
+    const float i_r = i_r_v[k];
+    const float i_z = i_z_v[k];
+    const float i_n = i_n_v[k];
+    const float h_r = h_r_v[k];
+    const float h_z = h_z_v[k];
+    const float h_n = h_n_v[k];
+    const int64_t index_d1 = j1;
+    const float r = fg::sigmoid(i_r + h_r);
+    const float n_ = tanhf(i_n + r * h_n);
+    const float power_n = n_ * n_;
+    const float z = fg::sigmoid(i_z + h_z);
+    const float prod_d_out = d_out * ((1.0f - z) * (hidden - n_) * z);
+    const float chosen = index_d1 == 2 ? d_out * (1.0f + (power_n - 1.0f) * z - power_n) : 0.0f;
+    const float diff = 1.0f - power_n;
+    const float prod_r_2 = h_n * (1.0f - r) * diff * r;
+    const float prod_d_out_2 = d_out * (prod_r_2 - prod_r_2 * z);
+    const float sum = chosen + (index_d1 == 1 ? prod_d_out : 0.0f);
+    sum_2_v[k] = sum + (index_d1 == 0 ? prod_d_out_2 : 0.0f);
+  }
+  fg::store_vector<4>(sum_2_ptr + at, sum_2_v);
+}
+
+// linear_gru_cell, backward epilogue                          declared in ops/cells.py
+//   z = sigmoid(i_z + h_z)
+//   d_hidden = d_out * z + d_recurrent
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void linear_gru_cell_backward_epilogue_f32(const float* __restrict__ d_out_ptr,  // [D0, D3]
+                                           const float* __restrict__ i_z_ptr,    // [D0, D3]
+                                           const float* __restrict__ h_z_ptr,    // [D0, D3]
+                                           const float* d_recurrent_ptr,         // [D0, D3]
+                                           float* __restrict__ d_hidden_ptr,     // [D0, 1, D3]
+                                           int n) {
+  fg::wait_for_previous_kernel();
+  // Locate: each thread owns 4 consecutive elements.
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+
+  const auto d_out_v = fg::load_vector<4>(d_out_ptr + at);
+  const auto i_z_v = fg::load_vector<4>(i_z_ptr + at);
+  const auto h_z_v = fg::load_vector<4>(h_z_ptr + at);
+  const auto d_recurrent_v = fg::load_vector<4>(d_recurrent_ptr + at);
+  fg::Vec<float, 4> d_hidden_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float d_out = d_out_v[k];
+    const float i_z = i_z_v[k];
+    const float h_z = h_z_v[k];
+    const float d_recurrent = d_recurrent_v[k];
+    const float z = fg::sigmoid(i_z + h_z);
+    d_hidden_v[k] = d_out * z + d_recurrent;
+  }
+  fg::store_vector<4>(d_hidden_ptr + at, d_hidden_v);
+}

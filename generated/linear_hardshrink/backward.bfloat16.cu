@@ -1,0 +1,124 @@
+// fusegen emit linear_hardshrink --which backward --dtype bfloat16 --shape input=512,768 --shape weight=3072,768
+//     --shape bias=3072
+#include "fusegen.cuh"
+
+// linear_hardshrink, backward prologue                        declared in ops/linear.py
+//   x = product + bias
+//   chosen_d_out = where(abs(x) <= lambd, 0, d_out)
+//   sum_d_bias = sum[d0](chosen_d_out)
+// rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(192, 5)
+void linear_hardshrink_backward_prologue_bf16_chosen_d_out(const bf16* __restrict__ bias_ptr,            // [D1]
+                                                           const bf16* __restrict__ d_out_ptr,           // [D0, D1]
+                                                           const bf16* __restrict__ product_ptr,         // [D0, D1]
+                                                           bf16* __restrict__ chosen_d_out_ptr,          // [D0, D1]
+                                                           float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+                                                           float lambd, int m, int n, int d_out_stride0,
+                                                           int product_stride0, int chosen_d_out_stride0) {
+  // 192 threads take 3072 elements of a row.
+  const int begin = int(blockIdx.y) * 3072;
+  const int thread = threadIdx.x;
+  fg::Vec<float, 8> sum_d_bias_v[2] = {};
+  // All rows have these in common.
+  fg::Raw<bf16, 8> bias_row[2];
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 8 * (192 * part + threadIdx.x);
+    const int j1 = at;
+    bias_row[part] = fg::load_raw<8>(bias_ptr + j1);
+  }
+
+  // The next row is read while the present one is worked on.
+  using d_out_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(d_out_element, d_out_row, [2][2][192]);
+  using product_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(product_element, product_row, [2][2][192]);
+  int turn = 1;
+  int row = int(blockIdx.x);
+  {
+    const int next = row;
+    const int j0 = next;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int at = begin + 8 * (192 * part + threadIdx.x);
+      const int j1 = at;
+      fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+      fg::load_async(&product_row[turn ^ 1][part][thread], product_ptr + j0 * product_stride0 + j1);
+    }
+  }
+  for (; row < m; row += int(gridDim.x)) {
+    const int j0 = row;
+    turn ^= 1;
+    fg::await_loads();
+    if (row + int(gridDim.x) < m) {
+      const int next = row + int(gridDim.x);
+      const int j0 = next;
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const int at = begin + 8 * (192 * part + threadIdx.x);
+        const int j1 = at;
+        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+        fg::load_async(&product_row[turn ^ 1][part][thread], product_ptr + j0 * product_stride0 + j1);
+      }
+    }
+
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int at = begin + 8 * (192 * part + threadIdx.x);
+      const int j1 = at;
+      const auto bias_v = fg::widen(bias_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      const auto product_v = fg::widen(product_row[turn][part][thread]);
+      fg::Vec<float, 8> chosen_d_out_v;
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const float bias = bias_v[k];
+        const float d_out = d_out_v[k];
+        const float product = product_v[k];
+        const float x = product + bias;
+        const float chosen_d_out = fg::abs(x) <= lambd ? 0.0f : d_out;
+        chosen_d_out_v[k] = chosen_d_out;
+        sum_d_bias_v[part][k] += chosen_d_out;
+      }
+      fg::store_vector<8>(chosen_d_out_ptr + j0 * chosen_d_out_stride0 + j1, chosen_d_out_v);
+    }
+  }
+
+  // What this group of rows adds to each position.
+  const int group = int(blockIdx.x);
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = begin + 8 * (192 * part + threadIdx.x);
+    fg::store_vector<8>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+  }
+}
+
+// linear_hardshrink, backward prologue                        declared in ops/linear.py
+//   sum_d_bias = sum[groups](sum_d_bias_by_group)
+//   d_bias = sum_d_bias
+// column: 32 neighbouring results a block, summed over GROUPS
+extern "C" __global__ __launch_bounds__(1024)
+void linear_hardshrink_backward_prologue_bf16_d_bias(const float* sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+                                                     bf16* __restrict__ d_bias_ptr,         // [D1]
+                                                     int m, int n, int sum_d_bias_by_group_stride1) {
+  fg::wait_for_previous_kernel();
+  // A block owns 32 neighbouring results; its 32 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 32 + threadIdx.x;
+  const bool inside = result < m;
+  const int j0 = result;
+
+  float sum_d_bias = 0;
+  if (inside) {
+#pragma unroll 4
+    for (int at = threadIdx.y; at < n; at += 32) {
+      const int j1 = at;
+      const float sum_d_bias_by_group = fg::load(sum_d_bias_by_group_ptr + j0 + j1 * sum_d_bias_by_group_stride1);
+      sum_d_bias += sum_d_bias_by_group;
+    }
+  }
+  sum_d_bias = fg::column_sum<32>(sum_d_bias);
+
+  if (inside && threadIdx.y == 0) {
+    fg::store(d_bias_ptr + j0, sum_d_bias);
+  }
+}

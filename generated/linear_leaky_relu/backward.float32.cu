@@ -1,0 +1,125 @@
+// fusegen emit linear_leaky_relu --which backward --dtype float32 --shape input=512,768 --shape weight=3072,768
+//     --shape bias=3072
+#include "fusegen.cuh"
+
+// linear_leaky_relu, backward prologue                        declared in ops/linear.py
+//   x = product + bias
+//   prod_d_out = d_out * where(x > 0, 1, negative_slope)
+//   sum_d_bias = sum[d0](prod_d_out)
+// rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(256, 2)
+void linear_leaky_relu_backward_prologue_f32_prod_d_out(const float* __restrict__ bias_ptr,           // [D1]
+                                                        const float* __restrict__ d_out_ptr,          // [D0, D1]
+                                                        const float* __restrict__ product_ptr,        // [D0, D1]
+                                                        float* __restrict__ prod_d_out_ptr,           // [D0, D1]
+                                                        float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+                                                        float negative_slope, int m, int n, int d_out_stride0,
+                                                        int product_stride0, int prod_d_out_stride0) {
+  // 256 threads take 3072 elements of a row.
+  const int begin = int(blockIdx.y) * 3072;
+  fg::Vec<float, 4> sum_d_bias_v[3] = {};
+  // All rows have these in common.
+  fg::Raw<float, 4> bias_row[3];
+#pragma unroll
+  for (int part = 0; part < 3; ++part) {
+    const int at = begin + 4 * (256 * part + threadIdx.x);
+    const int j1 = at;
+    bias_row[part] = fg::load_raw<4>(bias_ptr + j1);
+  }
+
+  // The next row is read while the present one is worked on.
+  fg::Raw<float, 4> d_out_next[3];
+  fg::Raw<float, 4> product_next[3];
+  int row = int(blockIdx.x);
+  {
+    const int next = row;
+    const int j0 = next;
+#pragma unroll
+    for (int part = 0; part < 3; ++part) {
+      const int at = begin + 4 * (256 * part + threadIdx.x);
+      const int j1 = at;
+      d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
+      product_next[part] = fg::load_raw<4>(product_ptr + j0 * product_stride0 + j1);
+    }
+  }
+  for (; row < m; row += int(gridDim.x)) {
+    const int j0 = row;
+    fg::Raw<float, 4> d_out_row[3];
+    fg::Raw<float, 4> product_row[3];
+#pragma unroll
+    for (int part = 0; part < 3; ++part) {
+      d_out_row[part] = d_out_next[part];
+      product_row[part] = product_next[part];
+    }
+    if (row + int(gridDim.x) < m) {
+      const int next = row + int(gridDim.x);
+      const int j0 = next;
+#pragma unroll
+      for (int part = 0; part < 3; ++part) {
+        const int at = begin + 4 * (256 * part + threadIdx.x);
+        const int j1 = at;
+        d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
+        product_next[part] = fg::load_raw<4>(product_ptr + j0 * product_stride0 + j1);
+      }
+    }
+
+#pragma unroll
+    for (int part = 0; part < 3; ++part) {
+      const int at = begin + 4 * (256 * part + threadIdx.x);
+      const int j1 = at;
+      const auto bias_v = fg::widen(bias_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[part]);
+      const auto product_v = fg::widen(product_row[part]);
+      fg::Vec<float, 4> prod_d_out_v;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float bias = bias_v[k];
+        const float d_out = d_out_v[k];
+        const float product = product_v[k];
+        const float x = product + bias;
+        const float prod_d_out = d_out * (x > 0.0f ? 1.0f : negative_slope);
+        prod_d_out_v[k] = prod_d_out;
+        sum_d_bias_v[part][k] += prod_d_out;
+      }
+      fg::store_vector<4>(prod_d_out_ptr + j0 * prod_d_out_stride0 + j1, prod_d_out_v);
+    }
+  }
+
+  // What this group of rows adds to each position.
+  const int group = int(blockIdx.x);
+#pragma unroll
+  for (int part = 0; part < 3; ++part) {
+    const int at = begin + 4 * (256 * part + threadIdx.x);
+    fg::store_vector<4>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+  }
+}
+
+// linear_leaky_relu, backward prologue                        declared in ops/linear.py
+//   sum_d_bias = sum[groups](sum_d_bias_by_group)
+//   d_bias = sum_d_bias
+// column: 32 neighbouring results a block, summed over GROUPS
+extern "C" __global__ __launch_bounds__(1024)
+void linear_leaky_relu_backward_prologue_f32_d_bias(const float* sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+                                                    float* __restrict__ d_bias_ptr,        // [D1]
+                                                    int m, int n, int sum_d_bias_by_group_stride1) {
+  fg::wait_for_previous_kernel();
+  // A block owns 32 neighbouring results; its 32 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 32 + threadIdx.x;
+  const bool inside = result < m;
+  const int j0 = result;
+
+  float sum_d_bias = 0;
+  if (inside) {
+#pragma unroll 4
+    for (int at = threadIdx.y; at < n; at += 32) {
+      const int j1 = at;
+      const float sum_d_bias_by_group = fg::load(sum_d_bias_by_group_ptr + j0 + j1 * sum_d_bias_by_group_stride1);
+      sum_d_bias += sum_d_bias_by_group;
+    }
+  }
+  sum_d_bias = fg::column_sum<32>(sum_d_bias);
+
+  if (inside && threadIdx.y == 0) {
+    fg::store(d_bias_ptr + j0, sum_d_bias);
+  }
+}

@@ -1,0 +1,92 @@
+// fusegen emit reglu_mlp --which backward --dtype float32 --shape input=512,768 --shape gate=3072,768
+//     --shape up=3072,768 --shape down=768,3072
+#include "fusegen.cuh"
+
+// reglu_mlp, backward prologue                                declared in ops/mlps.py
+//   below_gate_2 = gate_2 <= 0
+//   hidden = where(below_gate_2, 0, gate_2 * value)
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void reglu_mlp_backward_prologue_f32(const float* __restrict__ gate_2_ptr,  // [D0, D3]
+                                     const float* __restrict__ value_ptr,   // [D0, D3]
+                                     float* __restrict__ hidden_ptr,        // [D0, D3]
+                                     int n) {
+  // Locate: each thread owns 4 consecutive elements.
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+
+  const auto gate_2_v = fg::load_vector<4>(gate_2_ptr + at);
+  const auto value_v = fg::load_vector<4>(value_ptr + at);
+  fg::Vec<float, 4> hidden_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float gate_2 = gate_2_v[k];
+    const float value = value_v[k];
+    const bool below_gate_2 = gate_2 <= 0.0f;
+    hidden_v[k] = below_gate_2 ? 0.0f : gate_2 * value;
+  }
+  fg::store_vector<4>(hidden_ptr + at, hidden_v);
+}
+
+// reglu_mlp, backward between 1                               declared in ops/mlps.py
+//   below_gate_2 = gate_2 <= 0
+//   chosen = where(below_gate_2, 0, d_product * gate_2)
+//   chosen_2 = where(below_gate_2, 0, d_product * value)
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void reglu_mlp_backward_between_1_f32(const float* __restrict__ gate_2_ptr,  // [D0, D3]
+                                      const float* __restrict__ value_ptr,   // [D0, D3]
+                                      const float* d_product_ptr,            // [D0, D3]
+                                      float* __restrict__ chosen_ptr,        // [D0, D3]
+                                      float* __restrict__ chosen_2_ptr,      // [D0, D3]
+                                      int n) {
+  fg::wait_for_previous_kernel();
+  // Locate: each thread owns 4 consecutive elements.
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+
+  const auto gate_2_v = fg::load_vector<4>(gate_2_ptr + at);
+  const auto value_v = fg::load_vector<4>(value_ptr + at);
+  const auto d_product_v = fg::load_vector<4>(d_product_ptr + at);
+  fg::Vec<float, 4> chosen_v;
+  fg::Vec<float, 4> chosen_2_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float gate_2 = gate_2_v[k];
+    const float value = value_v[k];
+    const float d_product = d_product_v[k];
+    const bool below_gate_2 = gate_2 <= 0.0f;
+    chosen_v[k] = below_gate_2 ? 0.0f : d_product * gate_2;
+    chosen_2_v[k] = below_gate_2 ? 0.0f : d_product * value;
+  }
+  fg::store_vector<4>(chosen_ptr + at, chosen_v);
+  fg::store_vector<4>(chosen_2_ptr + at, chosen_2_v);
+}
+
+// reglu_mlp, backward epilogue                                declared in ops/mlps.py
+//   d_input = d_value + d_gate_2
+// elementwise: 4 elements a thread, everything lies side by side
+extern "C" __global__ __launch_bounds__(256)
+void reglu_mlp_backward_epilogue_f32(const float* d_value_ptr,         // [D0, D2]
+                                     const float* d_gate_2_ptr,        // [D0, D2]
+                                     float* __restrict__ d_input_ptr,  // [D0, D2]
+                                     int n) {
+  fg::wait_for_previous_kernel();
+  // Locate: each thread owns 4 consecutive elements.
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+
+  const auto d_value_v = fg::load_vector<4>(d_value_ptr + at);
+  const auto d_gate_2_v = fg::load_vector<4>(d_gate_2_ptr + at);
+  fg::Vec<float, 4> d_input_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float d_value = d_value_v[k];
+    const float d_gate_2 = d_gate_2_v[k];
+    d_input_v[k] = d_value + d_gate_2;
+  }
+  fg::store_vector<4>(d_input_ptr + at, d_input_v);
+}

@@ -1,0 +1,60 @@
+"""Matrix products with what torch adds to them. Products are the framework's own; all else is fused behind them.
+
+A product is accumulated in float32 for half types and rounded to the dtype of its factors, as torch.matmul does.
+"""
+
+from __future__ import annotations
+
+import fusegen as fg
+
+from ._options import floats
+
+
+@fg.op(autocast="half")
+def matmul(input: fg.Tensor, other: fg.Tensor) -> fg.Tensor:
+    """input @ other over the last two dimensions, batched over those before, which broadcast.
+
+    A tensor of one dimension is a row on the left and a column on the right. Source: torch.matmul.
+    """
+    return floats("matmul", input) @ floats("matmul", other)
+
+
+@fg.op(autocast="half")
+def addmm(
+    input: fg.Tensor, mat1: fg.Tensor, mat2: fg.Tensor, *, beta: fg.Scalar = 1, alpha: fg.Scalar = 1
+) -> fg.Tensor:  # fmt: skip
+    """beta input + alpha (mat1 @ mat2) for matrices; ``input`` broadcasts, and is not read into it where beta is 0.
+
+    Source: torch.addmm.
+    """
+    return _added("addmm", 2, input, mat1, mat2, beta, alpha)
+
+
+@fg.op(autocast="half")
+def baddbmm(
+    input: fg.Tensor, batch1: fg.Tensor, batch2: fg.Tensor, *, beta: fg.Scalar = 1, alpha: fg.Scalar = 1
+) -> fg.Tensor:  # fmt: skip
+    """beta input + alpha (batch1 @ batch2) for batches of matrices; see ``addmm``. Source: torch.baddbmm."""
+    return _added("baddbmm", 3, input, batch1, batch2, beta, alpha)
+
+
+def _added(
+    name: str, rank: int, input: fg.Tensor, left: fg.Tensor, right: fg.Tensor, beta: fg.Scalar, alpha: fg.Scalar
+) -> fg.Tensor:
+    for side in (left, right):
+        if side.ndim != rank:
+            raise fg.ShapeError(
+                name, given=f"a factor of rank {side.ndim}", expected=f"tensors of rank {rank} (as torch)",
+                fix="fg.ops.matmul takes any ranks, and broadcasts",
+            )  # fmt: skip
+    product = floats(name, left) @ floats(name, right)
+    if input.ndim > rank or any(map(_wider, input.dims[::-1], product.dims[::-1])):
+        raise fg.ShapeError(
+            name, given="an input that is larger than the product", expected="one that broadcasts to it",
+            fix="add it outside: input + fg.ops.matmul(...)",
+        )  # fmt: skip
+    return fg.where(beta == 0, 0, beta * input) + alpha * product
+
+
+def _wider(mine: fg.Tensor, theirs: fg.Tensor) -> bool:
+    return mine is not None and theirs is None
