@@ -29,6 +29,7 @@ from fusegen.declare.language import *  # noqa: F403
 from fusegen.declare.op import Const, Scalar, Tensor, is_symbolic
 from fusegen.declare.trace import ScalarSpec, TensorSpec
 from fusegen.declare.value import cast
+from fusegen.wrap.linear_op import LinearLossOp
 from fusegen.wrap.op import FusedOp, op
 
 __version__ = "0.1.0"
@@ -43,6 +44,7 @@ __all__ = [
     "FusedOp",
     "FusegenError",
     "LegalityError",
+    "LinearLossOp",
     "Scalar",
     "ScalarSpec",
     "ShapeError",

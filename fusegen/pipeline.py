@@ -17,6 +17,7 @@ from fusegen.core.check import check_op
 from fusegen.core.ir import Op
 from fusegen.core.serialize import op_from_json, op_to_json
 from fusegen.derive.gradient import gradient
+from fusegen.derive.joint import value_and_gradient
 from fusegen.derive.lower import lower
 from fusegen.derive.tangent import tangent
 from fusegen.derive.training import Training, kept_as_op, kept_from_op, train
@@ -137,6 +138,15 @@ def tangent_op(op: Op, wanted: tuple[str, ...], override: Callable[[Op, tuple[st
         return tangent(op, gradient(op, wanted))
     parts = (op_to_json(op), *wanted)
     (text,) = remember("tangent", parts, lambda: [op_to_json(tangent(op, gradient(op, wanted)))])
+    return op_from_json(text)
+
+
+def joint_op(op: Op, wanted: tuple[str, ...], given: Sequence[int]) -> Op:
+    """``op`` and the gradients of ``wanted`` in one (derive/joint); the derivation is remembered between processes."""
+    if not is_memorable(op):
+        return value_and_gradient(op, wanted, given)
+    parts = (op_to_json(op), *wanted, "given", *map(str, given))
+    (text,) = remember("joint", parts, lambda: [op_to_json(value_and_gradient(op, wanted, given))])
     return op_from_json(text)
 
 

@@ -195,6 +195,9 @@ from .linear import (
     linear_tanhshrink,
     linear_threshold,
 )
+from .linear_losses import (
+    linear_cross_entropy,
+)
 from .losses import (
     huber_loss,
     l1_loss,
@@ -266,7 +269,8 @@ __all__ = [
     "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "hinge_embedding_loss", "huber_loss", "instance_norm",
     "instance_norm_gelu", "instance_norm_leaky_relu", "instance_norm_relu", "instance_norm_silu", "kl_div", "l1_loss",
     "layer_norm", "layer_norm_gelu", "layer_norm_relu", "layer_norm_silu", "leaky_relu", "lerp", "linear",
-    "linear_celu", "linear_elu", "linear_gelu", "linear_gru_cell", "linear_hardshrink", "linear_hardsigmoid",
+    "linear_celu", "linear_cross_entropy", "linear_elu", "linear_gelu", "linear_gru_cell", "linear_hardshrink",
+    "linear_hardsigmoid",
     "linear_hardswish", "linear_hardtanh", "linear_leaky_relu", "linear_logsigmoid", "linear_lstm_cell", "linear_mish",
     "linear_quick_gelu", "linear_relu", "linear_relu6", "linear_residual", "linear_selu", "linear_sigmoid",
     "linear_silu", "linear_softplus", "linear_softshrink", "linear_softsign", "linear_squared_relu", "linear_tanh",

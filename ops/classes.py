@@ -68,7 +68,8 @@ def _along(weight: fg.Tensor, x: fg.Tensor, dim: int) -> fg.Tensor:
     return fg.expand_dims(weight, tuple(range(1, x.ndim - dim)))
 
 
-def _weight_of_target(weight: fg.Tensor, hit: fg.Tensor, counted: fg.Tensor, dim: int) -> fg.Tensor:
+def weight_of_target(weight: fg.Tensor, hit: fg.Tensor, counted: fg.Tensor, dim: int) -> fg.Tensor:
+    """The weight of each target that counts, 0 of others."""
     return fg.where(counted, fg.sum(fg.where(hit, weight, 0), dim), 0)
 
 
@@ -93,9 +94,37 @@ def nll_loss(
     dim = _class_dim(x)
     hit, counted = _one_hot("nll_loss", x, target, dim), _counted(x, target, ignore_index, dim)
     loss = fg.where(counted, -fg.sum(fg.where(hit, x, 0), dim), 0)
-    weight = None if weight is None else _weight_of_target(_along(weight, x, dim), hit, counted, dim)
+    weight = None if weight is None else weight_of_target(_along(weight, x, dim), hit, counted, dim)
     loss = fg.cast(_times(weight, loss), x.dtype)
     return reduced("nll_loss", loss, reduction, size_average, reduce, counted if weight is None else weight)
+
+
+@fg.op
+def class_losses(
+    name: str, x: fg.Tensor, target: fg.Tensor, weight: fg.Tensor, ignore_index: fg.Scalar,
+    label_smoothing: fg.Tensor, z_loss: fg.Tensor, dim: fg.Const,
+) -> tuple[fg.Tensor, fg.Tensor]:  # fmt: skip
+    """The cross entropy of each element, and what a mean over them divides by the sum of; None: by their number."""
+    smoothed = not _is_zero(label_smoothing)
+    top = fg.stop_gradient(fg.amax(x, dim, keepdims=True))
+    spread = fg.log(fg.sum_exp(x, dim, keepdims=True))  # log(sum(exp(x))) - top
+    surprise = spread - (x - top)  # -log(softmax(x))
+    weight = None if weight is None else _along(weight, x, dim)
+    if target.dtype.is_float and target.ndim == x.ndim:
+        share = (1 - label_smoothing) * target + label_smoothing / fg.size(x, dim) if smoothed else target
+        loss, counted, divisor = fg.sum(_times(weight, share * surprise), dim), True, None
+    else:
+        hit, counted = _one_hot(name, x, target, dim), _counted(x, target, ignore_index, dim)
+        picked = fg.sum(fg.where(hit, x, 0), dim, keepdims=True)
+        divisor = counted if weight is None else weight_of_target(weight, hit, counted, dim)
+        loss = _times(None if weight is None else divisor, fg.sum(spread - (picked - top), dim))
+        if smoothed:
+            others = fg.mean(_times(weight, surprise), dim)
+            loss = (1 - label_smoothing) * loss + _times(label_smoothing, others)
+    if not _is_zero(z_loss):
+        loss = loss + _times(z_loss, fg.square(fg.sum(top + spread, dim)))
+    loss = loss if counted is True else fg.where(counted, loss, 0)
+    return loss, divisor
 
 
 @limited(
@@ -122,24 +151,8 @@ def cross_entropy(
     Source: torch.nn.functional.cross_entropy; Szegedy et al., arXiv 1512.00567; z_loss: Chowdhery et al., arXiv
     2204.02311.
     """
-    x, smoothed = floats("cross_entropy", input), not _is_zero(label_smoothing)
-    dim = _class_dim(x)
-    top = fg.stop_gradient(fg.amax(x, dim, keepdims=True))
-    spread = fg.log(fg.sum_exp(x, dim, keepdims=True))  # log(sum(exp(x))) - top
-    surprise = spread - (x - top)  # -log(softmax(x))
-    weight = None if weight is None else _along(weight, x, dim)
-    if target.dtype.is_float and target.ndim == x.ndim:
-        share = (1 - label_smoothing) * target + label_smoothing / fg.size(x, dim) if smoothed else target
-        loss, counted, divisor = fg.sum(_times(weight, share * surprise), dim), True, None
-    else:
-        hit, counted = _one_hot("cross_entropy", x, target, dim), _counted(x, target, ignore_index, dim)
-        picked = fg.sum(fg.where(hit, x, 0), dim, keepdims=True)
-        divisor = counted if weight is None else _weight_of_target(weight, hit, counted, dim)
-        loss = _times(None if weight is None else divisor, fg.sum(spread - (picked - top), dim))
-        if smoothed:
-            others = fg.mean(_times(weight, surprise), dim)
-            loss = (1 - label_smoothing) * loss + _times(label_smoothing, others)
-    if not _is_zero(z_loss):
-        loss = loss + _times(z_loss, fg.square(fg.sum(top + spread, dim)))
-    loss = fg.cast(loss if counted is True else fg.where(counted, loss, 0), x.dtype)
+    x = floats("cross_entropy", input)
+    options = ignore_index, label_smoothing, z_loss
+    loss, divisor = class_losses("cross_entropy", x, target, weight, *options, _class_dim(x))
+    loss = fg.cast(loss, x.dtype)
     return reduced("cross_entropy", loss, reduction, size_average, reduce, divisor)

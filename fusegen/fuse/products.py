@@ -7,12 +7,12 @@ step that can: reductions of a cotangent, for instance, share the pass that prep
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Call, Expr, Op, Operand, Output, Reduce, expr_axes, refs, substitute
+from fusegen.core.ir import Call, Expr, Op, Operand, Output, Reduce, Size, expr_axes, refs, substitute, walk
 from fusegen.core.lets import introduce_lets, safe_name
 from fusegen.core.products import KIND, Factor, factors, products, rounded, stored_as, unrounded
 from fusegen.core.text import shape_text
@@ -178,8 +178,9 @@ class _Splitter:
         outputs = [replace(o, expr=substitute(o.expr, values)) for o in results]
         mine = [replace(r, expr=substitute(r.expr, values)) for r in self.reduces if self.level[r.name] == level]
         mine = live_reduces(mine, outputs)
-        read = {ref.name for item in (*mine, *outputs) for ref in refs(item.expr)}
+        read = {ref.name for item in (*mine, *outputs) for ref in refs(item.expr)} - {reduce.name for reduce in mine}
         operands = {o.name: o for o in (*self.op.operands, *self.stored.values()) if o.name in read}
+        operands.update(self._measured([item.expr for item in (*mine, *outputs)], operands))
         names = {substitute(expr, values): name for expr, name in self.names.items()}
         names = {expr: name for expr, name in names.items() if isinstance(expr, Call)}
         scalars = tuple(s for s in self.op.scalars if s.name in read)
@@ -190,6 +191,13 @@ class _Splitter:
             self.op, label=f"{self.op.label} {place}", operands=tuple(operands.values()), scalars=scalars,
             statements=tuple(statements), outputs=tuple(bound), result="tuple",
         )  # fmt: skip
+
+    def _measured(self, exprs: Sequence[Expr], operands: Mapping[str, Operand]) -> dict[str, Operand]:
+        """Arguments that say the sizes that a step computes with, of axes that no tensor has that it reads."""
+        sizes = {node.axis for node in walk(exprs) if isinstance(node, Size)}
+        sizes -= {axis for operand in operands.values() for axis in operand.shape if axis}
+        carriers = (next((o for o in self.op.operands if axis in o.shape), None) for axis in sorted(sizes))
+        return {carrier.name: carrier for carrier in carriers if carrier is not None}
 
     def _product(self, dot: Reduce) -> Product:
         result = self.stored[dot.ref]

@@ -80,6 +80,9 @@ EXAMPLES: dict[str, Example] = {
     "layer_norm": Example(shapes=_FEATURES, arguments={"normalized_shape": (COLUMNS,)}),
     "lerp": Example(shapes={"weight": _ROW}),
     "linear": Example(shapes=_LINEAR),
+    "linear_cross_entropy": Example(
+        shapes={"linear_weight": (COLUMNS, COLUMNS), "target": (ROWS,)}, dtypes={"target": dtypes.int64}
+    ),
     "linear_gru_cell": Example(
         shapes={"input": (ROWS, 768), "hidden": (ROWS, 1024), "weight_ih": _WIDE, "weight_hh": (COLUMNS, 1024)}
     ),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 
 from fusegen.wrap import library
@@ -11,4 +13,11 @@ from fusegen.wrap.library import call
 for function in (library.positional, library.select, library.refuse):
     torch.compiler.assume_constant_result(function)
 
-__all__ = ["call"]
+
+@torch.compiler.disable  # type: ignore[untyped-decorator]
+def outside(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The op called between two graphs."""
+    return op(*args, **kwargs)
+
+
+__all__ = ["call", "outside"]

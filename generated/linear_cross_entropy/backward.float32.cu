@@ -1,0 +1,59 @@
+// fusegen emit linear_cross_entropy --which backward --dtype float32 --dtype target=int64 --shape input=512,3072
+//     --shape linear_weight=3072,3072 --shape target=512
+#include "fusegen.cuh"
+
+// linear_cross_entropy, backward prologue                     declared in ops/linear_losses.py
+//   divisor = (target != ignore_index) & (target >= 0) & (target < D2)
+//   prod_d_out = d_out * (1 / float32(total_2))
+//   top_2 = barrier(top)
+//   prod = exp(logits - top_2) * (prod_d_out / sum_exp)
+//   chosen_divisor = where(divisor, where(index(d2) == target, -prod_d_out, -0), 0)
+//   sum = chosen_divisor + where(divisor, prod, 0)
+// rows: D2 in pieces, each read once
+extern "C" __global__ __launch_bounds__(256, 4)
+void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ target_ptr,   // [D0]
+                                                const float* __restrict__ d_out_ptr,      // []
+                                                const float* __restrict__ logits_ptr,     // [D0, D2]
+                                                const float* __restrict__ top_ptr,        // [D0]
+                                                const float* __restrict__ sum_exp_ptr,    // [D0]
+                                                const int64_t* __restrict__ total_2_ptr,  // []
+                                                float* __restrict__ sum_ptr,              // [D0, D2]
+                                                int64_t ignore_index, int64_t D2, int m, int n, int logits_stride0,
+                                                int sum_stride0) {
+  // 256 threads take 3072 elements of a row.
+  const int begin = int(blockIdx.y) * 3072;
+  const float d_out = fg::load(d_out_ptr);
+  const int64_t total_2 = fg::load(total_2_ptr);
+  const int row = int(blockIdx.x);
+  fg::Raw<float, 4> logits_row[3];
+  const int j0 = row;
+  const int64_t target = fg::load(target_ptr + j0);
+  const float top = fg::load(top_ptr + j0);
+  const float sum_exp = fg::load(sum_exp_ptr + j0);
+#pragma unroll
+  for (int part = 0; part < 3; ++part) {
+    const int at = begin + 4 * (256 * part + threadIdx.x);
+    const int j1 = at;
+    logits_row[part] = fg::load_raw<4>(logits_ptr + j0 * logits_stride0 + j1);
+  }
+  const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D2);
+  const float prod_d_out = d_out * (1.0f / float(total_2));
+  const float top_2 = top;
+
+#pragma unroll
+  for (int part = 0; part < 3; ++part) {
+    const int at = begin + 4 * (256 * part + threadIdx.x);
+    const int j1 = at;
+    const auto logits_v = fg::widen(logits_row[part]);
+    fg::Vec<float, 4> sum_v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float logits = logits_v[k];
+      const int64_t index_d2 = j1 + k;
+      const float prod = expf(logits - top_2) * (prod_d_out / sum_exp);
+      const float chosen_divisor = divisor ? (index_d2 == target ? -prod_d_out : -0.0f) : 0.0f;
+      sum_v[k] = chosen_divisor + (divisor ? prod : 0.0f);
+    }
+    fg::store_vector<4>(sum_ptr + j0 * sum_stride0 + j1, sum_v);
+  }
+}

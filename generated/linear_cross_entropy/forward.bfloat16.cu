@@ -1,0 +1,143 @@
+// fusegen emit linear_cross_entropy --which forward --dtype bfloat16 --dtype target=int64 --shape input=512,3072
+//     --shape linear_weight=3072,3072 --shape target=512
+#include "fusegen.cuh"
+
+// linear_cross_entropy, forward prologue                      declared in ops/linear_losses.py
+//   divisor = (target != ignore_index) & (target >= 0) & (target < D2)
+//   total_2 = sum[d0](int64(divisor))
+// whole: one pass adds up everything
+extern "C" __global__ __launch_bounds__(256, 4)
+void linear_cross_entropy_forward_prologue_bf16(const int64_t* __restrict__ target_ptr,  // [D0]
+                                                int64_t* __restrict__ total_2_ptr,       // []
+                                                int64_t ignore_index, int64_t D2, int n) {
+  int64_t total_2 = 0;
+
+  // The blocks take turns; each thread owns 2 consecutive elements at a time.
+  const int first = 2 * (int(blockIdx.x) * 256 + threadIdx.x);
+  const int stride = 2 * int(gridDim.x) * 256;
+  for (int at = first; at < n; at += stride) {
+    const auto target_v = fg::load_vector<2>(target_ptr + at);
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const int64_t target = target_v[k];
+      const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D2);
+      total_2 += int64_t(divisor);
+    }
+  }
+  total_2 = fg::block_sum<256>(total_2);
+
+  if (threadIdx.x == 0) {
+    fg::store(total_2_ptr, total_2);
+  }
+}
+
+// linear_cross_entropy, forward epilogue                      declared in ops/linear_losses.py
+//   top = max[d2](product)
+//   sum_exp = sum_exp[d2](product)
+//   picked = sum[d2](where(index(d2) == target, product, 0))
+// rows: 96 threads a row over D2, which stays in shared memory: read once
+extern "C" __global__ __launch_bounds__(96, 14)
+void linear_cross_entropy_forward_epilogue_bf16_top_and_2_more(const int64_t* __restrict__ target_ptr,  // [D0]
+                                                               const bf16* product_ptr,                 // [D0, D2]
+                                                               float* __restrict__ top_ptr,             // [D0]
+                                                               float* __restrict__ sum_exp_ptr,         // [D0]
+                                                               float* __restrict__ picked_ptr,          // [D0]
+                                                               int m, int n, int product_stride0) {
+  fg::wait_for_previous_kernel();
+  const int thread = threadIdx.x;
+  const int row = int(blockIdx.x);
+  using product_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(product_element, product_row, [4][96]);
+  const int j0 = row;
+  const int64_t target = fg::load(target_ptr + j0);
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 8 * (96 * part + threadIdx.x);
+    const int j1 = at;
+    fg::load_async(&product_row[part][thread], product_ptr + j0 * product_stride0 + j1);
+  }
+  fg::await_loads();
+
+  fg::SumExp<float> sum_exp_state;
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const auto product_v = fg::widen(product_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float product = product_v[k];
+      sum_exp_state.see(product);
+    }
+  }
+  sum_exp_state.settle();
+  fg::read_again();
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const auto product_v = fg::widen(product_row[part][thread]);
+#pragma unroll
+    for (int k = 0; k < 8; ++k) {
+      const float product = product_v[k];
+      sum_exp_state.take_fast(product);
+    }
+  }
+  sum_exp_state.finish();
+  fg::row_merge<96, 1, 0>(sum_exp_state);
+  const float sum_exp = sum_exp_state.result();
+  const float top = sum_exp_state.partner();
+  const int64_t picked_at = target;
+  float picked = 0;
+  if (0 <= picked_at && picked_at < n) picked = fg::load(product_ptr + j0 * product_stride0 + picked_at);
+
+  if (threadIdx.x == 0) {
+    fg::store(top_ptr + j0, top);
+    fg::store(sum_exp_ptr + j0, sum_exp);
+    fg::store(picked_ptr + j0, picked);
+  }
+}
+
+// linear_cross_entropy, forward epilogue                      declared in ops/linear_losses.py
+//   divisor = (target != ignore_index) & (target >= 0) & (target < D2)
+//   spread = log(sum_exp)
+//   top_2 = barrier(top)
+//   loss = where(divisor, spread - (picked - top_2), 0)
+//   total = sum[d0](loss)
+//   out = total / float32(total_2)
+// whole: one pass adds up everything
+extern "C" __global__ __launch_bounds__(256, 4)
+void linear_cross_entropy_forward_epilogue_bf16_out(const int64_t* __restrict__ target_ptr,  // [D0]
+                                                    const int64_t* total_2_ptr,              // []
+                                                    const float* top_ptr,                    // [D0]
+                                                    const float* sum_exp_ptr,                // [D0]
+                                                    const float* picked_ptr,                 // [D0]
+                                                    bf16* __restrict__ out_ptr,              // []
+                                                    int64_t ignore_index, int64_t D2, int n) {
+  fg::wait_for_previous_kernel();
+  float total = 0;
+
+  // The blocks take turns; each thread owns 4 consecutive elements at a time.
+  const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  const int stride = 4 * int(gridDim.x) * 256;
+  for (int at = first; at < n; at += stride) {
+    const auto target_v = fg::load_vector<4>(target_ptr + at);
+    const auto top_v = fg::load_vector<4>(top_ptr + at);
+    const auto sum_exp_v = fg::load_vector<4>(sum_exp_ptr + at);
+    const auto picked_v = fg::load_vector<4>(picked_ptr + at);
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const int64_t target = target_v[k];
+      const float top = top_v[k];
+      const float sum_exp = sum_exp_v[k];
+      const float picked = picked_v[k];
+      const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D2);
+      const float spread = fg::fast_log(sum_exp);
+      const float top_2 = top;
+      const float loss = divisor ? spread - (picked - top_2) : 0.0f;
+      total += loss;
+    }
+  }
+  total = fg::block_sum<256>(total);
+
+  if (threadIdx.x == 0) {
+    const int64_t total_2 = fg::load(total_2_ptr);
+    fg::store(out_ptr, total / float(total_2));
+  }
+}

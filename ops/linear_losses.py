@@ -1,0 +1,112 @@
+"""Losses of a linear layer's result, which a language model's head is: the logits of all rows never exist at once.
+
+Called with torch's tensors, such an op goes a chunk of rows at a time (``fg.LinearLossOp``): beside the arguments and
+their gradients it takes at most a tenth of the memory of all logits.
+"""
+
+from __future__ import annotations
+
+import fusegen as fg
+
+from ._options import LibraryOp, floats, limited, reduced
+from ._shapes import same_sizes, sizes, wrong_shape
+from .classes import class_losses, weight_of_target
+
+
+@fg.op(name="linear_cross_entropy_rows")
+def _rows(
+    logits: fg.Tensor, linear_bias: fg.Tensor, target: fg.Tensor, weight: fg.Tensor, ignore_index: fg.Scalar,
+    label_smoothing: fg.Tensor, z_loss: fg.Tensor,
+) -> fg.Tensor:  # fmt: skip
+    """The loss of each row of logits, in float32 for half types."""
+    x = logits if linear_bias is None else logits + linear_bias
+    x = fg.cast(x, x.dtype.compute)
+    options = ignore_index, label_smoothing, z_loss
+    loss, _ = class_losses("linear_cross_entropy", x, target, weight, *options, 1)
+    return loss
+
+
+@fg.op(name="linear_cross_entropy_total")
+def _total(
+    loss: fg.Tensor, target: fg.Tensor, weight: fg.Tensor, ignore_index: fg.Scalar, classes: fg.Scalar,
+    reduction: fg.Const, dtype: fg.Const,
+) -> fg.Tensor:  # fmt: skip
+    """The losses as they are, their sum, or their mean; ``target``: class numbers, or None for probabilities."""
+    share = None if target is None else (target != ignore_index) & (target >= 0) & (target < classes)
+    if target is not None and weight is not None:
+        hit = fg.index(fg.expand_dims(weight, 0), 1) == fg.expand_dims(target, 1)
+        share = weight_of_target(fg.expand_dims(weight, 0), hit, share, 1)
+    return fg.cast(reduced("linear_cross_entropy", loss, reduction, weight=share), dtype)
+
+
+class LinearCrossEntropy(fg.LinearLossOp, LibraryOp):
+    """Cross entropy of a linear layer's rows."""
+
+    rows, total = _rows, _total
+
+
+def _prepare(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
+    """Sizes that fit. Options that are zero are left out of the kernel."""
+    shape, matrix, given = sizes(values["input"]), sizes(values["linear_weight"]), sizes(values["target"])
+    if shape and matrix is not None and given is not None:
+        _check_sizes(op, shape, matrix, given, values)
+    changed = {name: None for name in ("label_smoothing", "z_loss") if values[name] == 0}
+    return changed | ({"ignore_index": -100} if values["ignore_index"] is None else {})
+
+
+def _check_sizes(
+    op: str, shape: tuple[int, ...], matrix: tuple[int, ...], given: tuple[int, ...], values: dict[str, fg.Tensor]
+) -> None:
+    if len(matrix) != 2 or matrix[1] != shape[-1]:
+        raise wrong_shape(
+            op, "linear_weight", matrix, f"shape [classes, {shape[-1]}] for an input of shape {list(shape)}",
+            "pass it as nn.Linear's weight, [out, in]",
+        )  # fmt: skip
+    for name in ("linear_bias", "weight"):
+        same_sizes(op, name, values[name], matrix[:1], "one number a class")
+    shares = (*shape[:-1], matrix[0])
+    if given not in (shape[:-1], shares):
+        raise wrong_shape(
+            op, "target", given, f"shape {list(shape[:-1])}: a class number each, or {list(shares)}: probabilities",
+            "one target for each row of the input",
+        )  # fmt: skip
+    if given == shares and values["ignore_index"] is not None:
+        raise fg.DeclarationError(
+            f"{op}, option ignore_index", given=f"{values['ignore_index']} with a target of probabilities",
+            expected="None (as torch)", fix="leave it out, or pass class numbers",
+        )  # fmt: skip
+
+
+@limited(
+    _prepare,
+    LinearCrossEntropy,
+    label_smoothing=("a number from 0 to 1", lambda label_smoothing, **_: 0 <= label_smoothing <= 1),
+    autocast="half",
+)
+def linear_cross_entropy(
+    input: fg.Tensor, linear_weight: fg.Tensor, target: fg.Tensor, *, linear_bias: fg.Tensor = None,
+    weight: fg.Tensor = None, reduction: str = "mean", ignore_index: fg.Scalar = None, label_smoothing: float = 0.0,
+    z_loss: float = 0.0,
+) -> fg.Tensor:  # fmt: skip
+    """cross_entropy(x W^T + b, target) for an input x [..., K], W [classes, K] and class numbers [...].
+
+    Arguments are cross_entropy's; the result is of the input's dtype, and float32 under autocast. The logits exist a
+    chunk of rows at a time, and so does their gradient. Where losses are added up the gradients are computed with
+    the loss, and a backward only scales them; with reduction="none", and in a second backward, the logits are computed
+    again. They exist in full where a gradient is differentiated again, under forward mode and torch.func, where
+    gradients of ``weight`` or of probabilities are asked for, with NumPy and CuPy. torch.compile breaks its graph here.
+
+    The weight's gradient is added up over chunks in its own dtype: in half types it is rounded once a chunk.
+
+    Source: torch.nn.functional.linear_cross_entropy; by chunks of rows: Hsu et al. (Liger), arXiv 2410.10989.
+    """
+    x = floats("linear_cross_entropy", input)
+    if x.ndim == 0 or linear_weight.ndim != 2:
+        raise wrong_shape(
+            "linear_cross_entropy", "linear_weight", f"rank {linear_weight.ndim} for an input of rank {x.ndim}",
+            "rank 2, for an input of rank 1 or more", "pass it as nn.Linear's weight, [out, in]",
+        )  # fmt: skip
+    logits = fg.linear(x, linear_weight, linear_bias)
+    options = ignore_index, label_smoothing, z_loss
+    loss, divisor = class_losses("linear_cross_entropy", logits, target, weight, *options, logits.ndim - 1)
+    return fg.cast(reduced("linear_cross_entropy", loss, reduction, weight=divisor), x.dtype)
