@@ -71,10 +71,11 @@ _numbers = itertools.count()
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function compiled, with code like no other: Dynamo keeps with it what it compiled, and how often."""
+    """The function compiled, with code of its own in a real file: Dynamo keeps with it what it compiled, and wraps
+    functions from no file in one of its own, which all of them would share."""
     namespace: dict[str, Any] = {"function": function}
     name = f"call_{next(_numbers)}"
-    exec(f"def {name}(*arguments): return function(*arguments)", namespace)
+    exec(compile(f"def {name}(*arguments): return function(*arguments)", __file__, "exec"), namespace)
     made: Callable[..., Any] = torch.compile(namespace[name], fullgraph=True)
     return made
 
