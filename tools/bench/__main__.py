@@ -48,8 +48,10 @@ def main() -> int:
         failed |= {linear_model.TITLE: problem} if problem else {}
     tuning = options.only or options.no_peers
     first_calls = [] if tuning else cold.measure()
-    host_tables = "" if tuning else host.report()
-    models = "" if tuning else _models()
+    host_tables = "" if tuning else f"{host.report()}\n{_printed('compiled', '--only', 'lerp(x, y, w)')}"
+    models = "" if tuning else _printed("models")
+    if not tuning:
+        section += _LINEAR_LOSS.format(table=_printed("linear_loss", "--sizes", "8192x4096x128256", "--rows", ""))
     for title, error in failed.items():
         print(f"\n{title}\n{error}", file=sys.stderr)
     if options.write:
@@ -57,11 +59,23 @@ def main() -> int:
     return 1 if failed else 0
 
 
-def _models() -> str:
-    """The table of tools/bench/models, in a process of its own."""
-    done = subprocess.run([sys.executable, "-m", "tools.bench.models"], capture_output=True, text=True, check=False)
-    print(done.stdout)
-    return done.stdout
+_LINEAR_LOSS = """
+## Cross entropy behind a linear layer
+
+Loss and gradients of input and weight; memory beyond arguments and gradients; errors from float32 products.
+
+```
+{table}
+```
+"""
+
+
+def _printed(module: str, *arguments: str) -> str:
+    """The tables that another module of this folder prints, in a process of its own."""
+    command = [sys.executable, "-m", f"tools.bench.{module}", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    print(done.stdout, done.stderr[-2000:] if done.returncode else "")
+    return done.stdout.strip()
 
 
 if __name__ == "__main__":

@@ -40,6 +40,11 @@ class Measured:
         return self.ratio > AIM
 
     @property
+    def is_behind(self) -> bool:
+        """Whether a peer is faster by more than the noise."""
+        return bool(self.best) and self.times[self.best] * NOISE < self.times[OURS]
+
+    @property
     def best(self) -> str:
         """The fastest peer; empty if there is none."""
         return min((name for name in self.times if name != OURS), key=lambda name: self.times[name], default="")
@@ -65,7 +70,7 @@ class Run:
     def summary(self) -> list[str]:
         """How many passes reach the aim, where a peer is ahead, and who could not be measured."""
         slow = [m for m in self.measured if m.slow]
-        behind = [m for m in self.measured if m.best and m.times[m.best] * NOISE < m.times[OURS]]
+        behind = [m for m in self.measured if m.is_behind]
         lines = [f"{len(self.measured)} passes, {len(slow)} above {self.aim}, {len(behind)} behind a peer"]
         for m in sorted(behind, key=lambda m: m.times[m.best] / m.times[OURS]):
             lines.append(f"  behind {m.best} by {m.times[OURS] / m.times[m.best]:.2f}: {m.title}, {m.which}")

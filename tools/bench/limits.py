@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from tools.bench.kernels import Measured
+from tools.bench.kernels import AIM, NOISE, OURS, Measured
 
-AIM = 1.10
+UNKNOWN = "Not looked into."
 
 # (rows by title, passes, why). The first that fits a row counts. Counters are Nsight Compute's.
 LIMITS = (
@@ -74,6 +74,40 @@ LIMITS = (
 )  # fmt: skip
 
 
+# (rows by title, passes, the faster peer, why).
+BEHIND = (
+    (r"lerp f32 three|swiglu|mish", "bwd", "torch.compile",
+     "Its forward writes an intermediate (y - x) that its backward reads in the place of two inputs: less in the "
+     "backward, more in the forward. fusegen keeps what moves least over both; the step is the one to compare."),
+    (r".", "step", "JAX",
+     "A JAX step is one program that knows what becomes of the result: forward and backward of the pass meet in one "
+     "kernel, and less is moved than separate passes must, which is what the floor counts."),
+    (r"\[(7|1|128),|\[16,3,244,244\]|x,y\[16,", "fwd bwd step", "",
+     "Bound by launches; see above."),
+)  # fmt: skip
+
+
+def behind(measured: Sequence[Measured]) -> str:
+    """The section of the page: passes in which a peer is faster by more than the noise, by reason."""
+    found: dict[str, list[str]] = {}
+    for m in measured:
+        if m.is_behind:
+            by = m.times[OURS] / m.times[m.best]
+            found.setdefault(_why_behind(m), []).append(f"{m.title} {m.which}: {m.best}, by {by:.2f}")
+    text = f"\n## Behind a peer by more than {NOISE - 1:.0%}\n" if found else ""
+    for reason, rows in found.items():
+        text += f"\n{reason}\n\n" + "".join(f"- {row}\n" for row in rows)
+    return text
+
+
+def _why_behind(m: Measured) -> str:
+    for pattern, passes, peer, reason in BEHIND:
+        if m.which in passes.split() and m.best.startswith(peer) and re.search(pattern, m.title):
+            return reason
+    reason = _reason(m)
+    return "Not understood." if reason == UNKNOWN else "What limits it stands above."
+
+
 def limits(measured: Sequence[Measured]) -> str:
     """The section of the page: rows above the aim, by reason."""
     found: dict[str, list[str]] = {}
@@ -90,4 +124,4 @@ def _reason(m: Measured) -> str:
     for pattern, passes, reason in LIMITS:
         if m.which in passes.split() and re.search(pattern, m.title):
             return reason
-    return "Not looked into."
+    return UNKNOWN

@@ -8,7 +8,7 @@ import torch
 
 from fusegen.wrap.peers import NAMES
 from tools.bench.kernels import OURS, Run
-from tools.bench.limits import limits
+from tools.bench.limits import behind, limits
 
 _HEAD = """# Performance
 
@@ -69,4 +69,4 @@ def report(
         text += f"| {what} | {' | '.join(f'{t:.3f}' for t in times_of)} |\n"
     text += _HOST.format(tables=host) if host else ""
     text += _MODELS.format(tables=models.strip()) if models else ""
-    return text + limits(run.measured)
+    return text + limits(run.measured) + behind(run.measured)
