@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, ClassVar
 
 from fusegen.wrap import doors
-from fusegen.wrap.op import FusedOp
+from fusegen.wrap.op import FusedOp, torch_is_loaded
 
 
 class LinearLossOp(FusedOp):
@@ -27,10 +26,13 @@ class LinearLossOp(FusedOp):
     total: ClassVar[Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if "torch" in sys.modules and sys.modules["torch"].compiler.is_dynamo_compiling():
-            from fusegen.wrap.dynamo import outside
+        if torch_is_loaded():
+            import torch
 
-            return outside(self, args, kwargs)
+            if torch.compiler.is_dynamo_compiling():
+                from fusegen.wrap.dynamo import outside
+
+                return outside(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], autocast: Any = Ellipsis) -> Any:

@@ -18,6 +18,15 @@ from fusegen.wrap.run import Run, Runner, watch
 from fusegen.wrap.tokens import token_of
 
 
+def torch_is_loaded() -> bool:
+    """Whether torch has been imported. Dynamo takes the answer as it is: it would go through all of ``sys.modules``,
+    to which its own imports add meanwhile."""
+    return "torch" in sys.modules
+
+
+torch_is_loaded._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
 class FusedOp:
     """A declared op.
 
@@ -52,10 +61,13 @@ class FusedOp:
         return self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        # Dynamo knows the answer to this, and reads no further. Every call asks it, so it is written out here. Each
-        # name that Dynamo meets is a guard, checked on every compiled call, and a module met in two ways a slow one.
-        if "torch" in sys.modules and sys.modules["torch"].compiler.is_dynamo_compiling():
-            return compiled_call()(self, args, kwargs)
+        # Dynamo knows the answer to this, and reads no further. Each name that it meets is a guard, checked on every
+        # compiled call, and a module met in two ways a slow one.
+        if torch_is_loaded():
+            import torch
+
+            if torch.compiler.is_dynamo_compiling():
+                return compiled_call()(self, args, kwargs)
         path = self._path
         return self._careful(args, kwargs) if path is None else path(args, kwargs)
 
