@@ -34,12 +34,6 @@ template <typename T, int N> struct WidenPairs {
 template <int N> struct Widen<half, N> : WidenPairs<half, N> {};
 template <int N> struct Widen<bf16, N> : WidenPairs<bf16, N> {};
 
-// N elements from `pointer`, whose address suits an access of that width.
-template <int N, typename T> FG_DEVICE Vec<compute_t<T>, N> load_vector(const T* pointer) {
-  const Vec<T, N> raw = *reinterpret_cast<const Vec<T, N>*>(pointer);  // a copy: one access, not N
-  return Widen<T, N>::all(raw);
-}
-
 // The same as it lies in memory, to be widened where it is used. Words, not halves: a register holds two of those, and
 // moves them together.
 template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Raw {
@@ -54,6 +48,12 @@ template <typename T, int N> FG_DEVICE Raw<T, N> at_once(const Raw<T, N>& there)
     const uint4 words = *reinterpret_cast<const uint4*>(&there);
     Raw<T, N> raw;
     raw.word[0] = words.x, raw.word[1] = words.y, raw.word[2] = words.z, raw.word[3] = words.w;
+    return raw;
+  }
+  if constexpr (sizeof(there) == 8) {
+    const uint2 words = *reinterpret_cast<const uint2*>(&there);
+    Raw<T, N> raw;
+    raw.word[0] = words.x, raw.word[1] = words.y;
     return raw;
   }
 #endif
@@ -104,6 +104,13 @@ template <int N> struct WidenRaw<half, N> : WidenRawPairs<half, N> {};
 template <int N> struct WidenRaw<bf16, N> : WidenRawPairs<bf16, N> {};
 template <typename T, int N> FG_DEVICE Vec<compute_t<T>, N> widen(const Raw<T, N>& raw) {
   return WidenRaw<T, N>::all(at_once(raw));
+}
+
+// N elements from `pointer`, whose address suits an access of that width.
+template <int N, typename T> FG_DEVICE Vec<compute_t<T>, N> load_vector(const T* pointer) {
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) return widen(*reinterpret_cast<const Raw<T, N>*>(pointer));
+  const Vec<T, N> raw = *reinterpret_cast<const Vec<T, N>*>(pointer);  // a copy: one access, not N
+  return Widen<T, N>::all(raw);
 }
 
 // Elements i .. i + N - 1 of n; the last vector may overhang, and reads as zero there.

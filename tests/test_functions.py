@@ -6,6 +6,7 @@ What float32 and the half types make of each row is swept in tests/test_sweep.py
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import mpmath
@@ -151,6 +152,23 @@ def test_mish_is_linear_far_right_however_large() -> None:
         )
         (gradient,) = torch.autograd.grad(op(x).sum(), x)
         assert gradient.tolist() == pytest.approx([1.0] * 4, abs=1e-6)
+
+
+def test_half_kernels_of_one_plus_erf_keep_the_left_tail_and_share_the_exponential() -> None:
+    op = fg.op(lambda x: x * 0.5 * (1 + fg.erf(x / math.sqrt(2))), name="gelu_by_erf")
+    x = torch.linspace(-5, 3, 801).half().requires_grad_()
+    y = op(x)
+    (slope,) = torch.autograd.grad(y.sum(), x)
+    exact = x.detach().double()
+    normal = 0.5 * torch.erfc(-exact * math.sqrt(0.5))
+    density = torch.exp(-exact * exact / 2) / math.sqrt(2 * math.pi)
+    torch.testing.assert_close(y.double(), exact * normal, rtol=2**-11 * 1.02, atol=2**-25 * 1.02)
+    torch.testing.assert_close(slope.double(), normal + exact * density, rtol=2**-11 * 1.02, atol=2.5e-6)
+    backward = op.emit(x, which="backward")
+    (argument,) = re.findall(r"fast_erfc\((\w+)\)", backward)
+    assert f"fast_exp_below(-({argument} * {argument}))" in backward, "the text that fast_erfc has inside"
+    in_float32 = op.emit(x.float(), which="backward")
+    assert "erff(" in in_float32 and "erfc" not in in_float32, "which costs twice as much there"
 
 
 def test_every_row_has_what_a_row_needs() -> None:

@@ -188,10 +188,11 @@ _float("atanh", partials=lambda x, y: (1 / ((1 - x) * (1 + x)),), domain=(-1, 1)
 _float("hypot", 2, partials=lambda a, b, y: (a / y, b / y), cost=20, doc="sqrt(a^2 + b^2) without overflow.")
 
 # -- special functions -----------------------------------------------------------------------------------------------
+_float("erf", partials=lambda x, y: ((2 / math.sqrt(math.pi)) * _exp(-(x * x)),), cost=20)
 _float(
-    "erf", partials=lambda x, y: ((2 / math.sqrt(math.pi)) * _exp(-(x * x)),), cost=20, cuda_half="fg::fast_erf({0})"
-)
-_float("erfc", partials=lambda x, y: (-(2 / math.sqrt(math.pi)) * _exp(-(x * x)),), cost=24)
+    "erfc", partials=lambda x, y: (-(2 / math.sqrt(math.pi)) * _exp(-(x * x)),), cost=24,
+    cuda_half="fg::fast_erfc({0})",
+)  # fmt: skip
 _float("erfinv", partials=lambda x, y: ((math.sqrt(math.pi) / 2) * _exp(y * y),), domain=(-1, 1), cost=24)
 _float("lgamma", sympy=lambda sp, x: sp.loggamma(x), cost=60, doc="log |gamma(x)|.")
 _float("digamma", cuda="fg::digamma({0})", sympy=lambda sp, x: sp.digamma(x), cost=60, doc="d/dx lgamma(x).")

@@ -64,22 +64,34 @@ def constant_plus_tanh(node: Call) -> Expr | None:
 
     Without the cancellation for negative z, and cheaper.
     """
+    return _constant_plus(node, "tanh", lambda c, z: _scaled(2 * c, apply("sigmoid", 2 * z)))
+
+
+def constant_plus_erf(node: Call) -> Expr | None:
+    """c + c erf(z) = c erfc(-z), which half kernels compute faster, and without the cancellation for negative z."""
+    return _constant_plus(node, "erf", lambda c, z: _scaled(c, apply("erfc", -z)))
+
+
+def _constant_plus(node: Call, function: str, rewritten: Callable[[float, Expr], Expr]) -> Expr | None:
     if node.function != "add":
         return None
     terms = _terms(node)
     for constant in terms:
         for term in terms:
             factor, rest = _scale_and_rest(term)
-            if rest is None or not _is_call(rest, "tanh") or not _equals(constant, 1.0 if factor is None else factor):
+            c = 1.0 if factor is None else factor
+            if rest is None or not _is_call(rest, function) or not _equals(constant, c):
                 continue
-            doubled = 2.0 if factor is None else 2 * factor
-            s = apply("sigmoid", 2 * rest.children[0])
-            total: Expr = s if doubled == 1 else doubled * s
+            total = rewritten(c, rest.children[0])
             for other in terms:
                 if other is not constant and other is not term:
                     total = total + other
             return total
     return None
+
+
+def _scaled(factor: float, expr: Expr) -> Expr:
+    return expr if factor == 1 else factor * expr
 
 
 def _terms(node: Expr) -> list[Expr]:
@@ -114,6 +126,20 @@ def _scale_and_rest(expr: Expr) -> tuple[float | None, Expr | None]:
     return None, expr
 
 
+def _multiple(expr: Expr) -> tuple[float, Expr]:
+    """(-0.5, x) of ``-(x / 2)``, (1, x) of ``x``."""
+    if _is_call(expr, "neg"):
+        factor, x = _multiple(expr.children[0])
+        return -factor, x
+    if _is_call(expr, "mul") or _is_call(expr, "div"):
+        x, last = expr.children
+        if _is_call(expr, "mul") and isinstance(x, Const):
+            return float(x.value), last
+        if isinstance(last, Const) and last.value:
+            return float(last.value) if _is_call(expr, "mul") else 1 / float(last.value), x
+    return 1.0, expr
+
+
 def _is_power_of_two(value: float | None) -> bool:
     return value is not None and value != 0 and abs(math.frexp(value)[0]) == 0.5 and 2**-16 <= abs(value) <= 2**16
 
@@ -124,11 +150,14 @@ RULES: tuple[Callable[[Call], Expr | None], ...] = (
     constant_plus_tanh,
     powers_of_two,
 )
+# Where all results are rounded to half types. In float32 erfc costs more than twice what erf does.
+HALF_RULES = (*RULES, constant_plus_erf)
 
 
-def _sharing(roots: list[Expr]) -> tuple[Callable[[Call], Expr | None], ...]:
+def _sharing(roots: list[Expr], *, half: bool) -> tuple[Callable[[Call], Expr | None], ...]:
     """Rules that reuse what is computed anyway."""
-    present = set(walk(roots))
+    present = dict.fromkeys(walk(roots))
+    complementary = [node.children[0] for node in present if _is_call(node, "erfc")]
 
     def exponential(node: Call) -> Expr | None:
         """sigmoid(u) = e / (e + 1) where the clamped e = e^u is there already; float32 only."""
@@ -149,16 +178,29 @@ def _sharing(roots: list[Expr]) -> tuple[Callable[[Call], Expr | None], ...]:
         s = apply("sigmoid", simplify([z2], RULES)[z2])
         return 4 * s * (1 - s) if s in present else None
 
-    return exponential, sigmoid
+    def normal(node: Call) -> Expr | None:
+        """exp(-a x^2) = exp(-z^2) where erfc(z), z = b x with b^2 = a, is there already: it has that exponential."""
+        if node.function != "exp" or not _is_call(node.args[0], "neg"):
+            return None
+        scale, square = _scale_and_rest(node.args[0].children[0])
+        for z in complementary:
+            factor, x = _multiple(z)
+            if square is apply("powi", x, detail="2") and math.isclose(factor**2, 1.0 if scale is None else scale):
+                return apply("exp", -apply("powi", z, detail="2"))
+        return None
+
+    return (exponential, sigmoid, normal) if half else (exponential, sigmoid)
 
 
 def lower(op: Op) -> Op:
     """``op`` with special functions saved where algebra allows it."""
     reduces, outputs = op.expand()
     items = [*reduces, *outputs]
-    first = simplify([item.expr for item in items], RULES)
+    half = all(output.dtype.is_half for output in op.outputs)
+    rules = HALF_RULES if half else RULES
+    first = simplify([item.expr for item in items], rules)
     roots = [first[item.expr] for item in items]
-    sharing = _sharing(roots)
+    sharing = _sharing(roots, half=half)
     second = simplify(roots, sharing)
     exprs = [second[root] for root in roots]
     if all(new is item.expr for new, item in zip(exprs, items, strict=True)):
@@ -168,7 +210,7 @@ def lower(op: Op) -> Op:
         names.setdefault(output.expr, output.name)
     renamed: dict[Expr, str] = {}
     for expr, name in names.items():
-        simple = simplify([expr], RULES)[expr]
+        simple = simplify([expr], rules)[expr]
         new = simplify([simple], sharing)[simple]
         if isinstance(new, Call):
             renamed[new] = name

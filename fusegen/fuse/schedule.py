@@ -232,6 +232,8 @@ def _elementwise(
     streams = [buffers[name].dtype.size for name in in_memory if loops and per_buffer[name][-1] == 1]
     vector = min(LARGEST_VECTOR, max((VECTOR_BYTES // size for size in streams), default=1))
     whole_rows = not loops or loops[-1].size % vector == 0
+    if any(_is_scattered(per_buffer[o.name], loops, buffers[o.name], vector, whole_rows) for o in kernel.written):
+        vector, whole_rows = 1, False
     placements = []
     for name in buffer_names(kernel):
         strides = per_buffer[name]
@@ -269,6 +271,14 @@ def _vector_access(
     if whole_rows and strides[-1] == 1 and aligned and all(s % vector == 0 for s in strides[:-1]):
         return Access.ROW
     return Access.STRIDED
+
+
+def _is_scattered(strides: Sequence[int], loops: Sequence[Loop], buffer: Buffer, vector: int, whole_rows: bool) -> bool:
+    """Whether a result that lies row by row would be written one element of a vector at a time: by a thread each, what
+    neighbours write is one transaction."""
+    return bool(strides) and strides[-1] == 1 and (
+        _vector_access(strides, loops, buffer, vector, whole_rows) is Access.STRIDED
+    )  # fmt: skip
 
 
 def buffer_names(kernel: Kernel) -> list[str]:

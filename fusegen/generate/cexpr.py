@@ -50,6 +50,8 @@ class Printer:
         template = row.cuda_half if self.half and row.cuda_half else row.cuda
         if self.half and expr.function == "exp" and _is_from_top(expr.args[0]):
             template = "fg::fast_exp_from_top({0})"
+        elif self.half and expr.function == "exp" and _is_minus_square(expr.args[0]):
+            template = "fg::fast_exp_below({0})"
         if template.startswith("{0}") or template[1:] == "{0}":
             return self._operator(expr, row, template)
         args = [self._argument(arg) for arg in expr.args]
@@ -109,6 +111,14 @@ def _is_from_top(expr: Expr) -> bool:
         return False
     top = expr.args[1]
     return isinstance(top, Call) and top.function == "barrier"
+
+
+def _is_minus_square(expr: Expr) -> bool:
+    """-x^2, as the normal distribution and the derivative of erfc have it."""
+    if not (isinstance(expr, Call) and expr.function == "neg"):
+        return False
+    square = expr.args[0]
+    return isinstance(square, Call) and square.function == "powi" and square.detail == "2"
 
 
 def _wrap(printed: tuple[str, int], least: int) -> str:

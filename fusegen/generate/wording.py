@@ -60,7 +60,11 @@ def explain(kernel: Kernel, schedule: Schedule) -> str:
     """One line on the kernel's shape and why it was chosen."""
     if schedule.template == "elementwise":
         if schedule.vector == 1:
-            return "elementwise: one element a thread; nothing here lies side by side in memory"
+            cut = [p.name for p in schedule.placements if p.access is Access.STRIDED and p.moves[-1:] == ("1",)]
+            why = (
+                f"rows of {', '.join(cut)} begin between vectors" if cut else "nothing here lies side by side in memory"
+            )
+            return f"elementwise: one element a thread; {why}"
         how = f"elementwise: {schedule.vector} elements a thread"
         singles = [p.name for p in schedule.placements if p.access is Access.SINGLE]
         rows = [p for p in schedule.placements if p.access in (Access.ROW, Access.SPLAT)]

@@ -24,7 +24,7 @@ from fusegen.declare.op import Declaration
 from fusegen.launch.program import Launchable
 from fusegen.wrap import native, tensors
 from fusegen.wrap.products import Multiply
-from fusegen.wrap.run import MOST_PLANS, Run, row_major, watch
+from fusegen.wrap.run import MOST_PLANS, Run, watch
 
 if TYPE_CHECKING:
     from fusegen.wrap.torch_op import Differentiable, Trained
@@ -295,7 +295,7 @@ def native_plan(module: Any, lesson: Lesson, gradient_of: Sequence[int] = ()) ->
     for _, shape, strides, _ in plan.results:
         words += [len(shape), *shape, len(strides), *strides, -1, -1]
     for tensor in between:
-        words += [len(tensor.shape), *tensor.shape, len(tensor.shape), *row_major(tensor.shape)]
+        words += [len(tensor.shape), *tensor.shape, len(tensor.strides), *tensor.strides]
         words += [tensor.first, tensor.last]
     words += [lesson.visible, int(lesson.one), len(gradient_of), *gradient_of, len(fixed)]
     for value in fixed:

@@ -3,47 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Protocol
+from math import prod
+from typing import Any
 
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Op
 from fusegen.core.products import contracted_sizes, mismatch, products
 from fusegen.fuse.products import Chain, Product, chain
-from fusegen.launch.program import Program, Workspace
+from fusegen.launch.program import Program
+from fusegen.wrap import pitch
 from fusegen.wrap.backends import LIBRARY, OWN, Closing, bucket, choose, closing, remembered
+from fusegen.wrap.pitch import copy_of, copying, is_aligned, strides_between
 from fusegen.wrap.products import Arranged, Lying, View, arrange, named
-from fusegen.wrap.run import Between, Plan, Runner, Slot, common_device, part_of, row_major
+from fusegen.wrap.run import Between, Made, Plan, Runner, Slot, common_device, part_of, row_major
+from fusegen.wrap.steps import Copying, Flat, Step
 from fusegen.wrap.tensors import Framework, TensorInfo, target_of
 
 # Addresses from a framework's allocator, modulo 16.
 ALIGNED = 0
-
-
-class Step(Protocol):
-    """One thing that a chain does."""
-
-    @property
-    def uses(self) -> set[str]: ...
-    def run(self, tensors: dict[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None: ...
-    def flat(self, place: int) -> Flat | None: ...
-
-
-@dataclass
-class Flat:
-    """What a step is to the native call path: launches and products, and the memory that they need."""
-
-    steps: list[Any] = field(default_factory=list)
-    workspaces: list[Workspace] = field(default_factory=list)
-    own: list[tuple[str, tuple[int, ...], DType]] = field(default_factory=list)
-
-    def __iadd__(self, other: Flat) -> Flat:
-        self.steps += other.steps
-        self.workspaces += other.workspaces
-        self.own += other.own
-        return self
 
 
 @dataclass(frozen=True)
@@ -94,21 +74,21 @@ class _Either:
     """A product and the part behind it, or the library's own way to do both (wrap/backends)."""
 
     product: _Multiplied
-    between: tuple[str, tuple[int, ...], DType]
+    between: Made
     part: _Part
     closing: Closing
     key: tuple[str, ...]
 
     @property
     def uses(self) -> set[str]:
-        return (self.product.uses | self.part.uses) - {self.between[0]}
+        return (self.product.uses | self.part.uses) - {self.between.name}
 
     def run(self, tensors: dict[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
         out = tensors[self.part.writes[0]]
-        name, shape, dtype = self.between
+        name = self.between.name
 
         def ours() -> None:
-            mine = {**tensors, name: framework.empty(shape, row_major(shape), dtype, str(out.device))}
+            mine = {**tensors, name: self.between.make(framework, str(out.device))}
             self.product.run(mine, scalars, framework)
             self.part.run(mine, scalars, framework)
 
@@ -143,13 +123,13 @@ class ChainPlan(Plan):
     """The steps for one layout. ``made`` and ``dropped``: tensors between steps that begin and end with each step."""
 
     steps: tuple[Step, ...] = ()
-    made: tuple[tuple[tuple[str, tuple[int, ...], DType], ...], ...] = ()
+    made: tuple[tuple[Made, ...], ...] = ()
     dropped: tuple[tuple[str, ...], ...] = ()
 
     def flatten(self) -> None:
         """Say what the native call path does, if it can: what has been measured by now counts."""
         flat = Flat()
-        lives: dict[str, tuple[tuple[int, ...], DType, int]] = {}
+        lives: dict[str, tuple[Made, int]] = {}
         found: list[Between] = []
         for place, step in enumerate(self.steps):
             first = len(flat.steps)
@@ -157,10 +137,10 @@ class ChainPlan(Plan):
             if piece is None:
                 return
             flat += piece
-            lives.update({name: (shape, dtype, first) for name, shape, dtype in (*self.made[place], *piece.own)})
-            for name in (*self.dropped[place], *(name for name, *_ in piece.own)):
-                shape, dtype, start = lives.pop(name)
-                found.append(Between(name, shape, dtype, start, len(flat.steps) - 1))
+            lives.update({made.name: (made, first) for made in (*self.made[place], *piece.own)})
+            for name in (*self.dropped[place], *(made.name for made in piece.own)):
+                made, start = lives.pop(name)
+                found.append(Between(made.name, made.shape, made.strides, made.dtype, start, len(flat.steps) - 1))
         self.program, self.between = Program(flat.steps, flat.workspaces), tuple(found)
 
 
@@ -187,8 +167,7 @@ class ChainRunner(Runner):
         known = dict(tensors)
         known.update({name: tensor for (name, *_), tensor in zip(plan.results, results, strict=True)})
         for step, made, dropped in zip(plan.steps, plan.made, plan.dropped, strict=True):
-            for name, shape, dtype in made:
-                known[name] = framework.empty(shape, row_major(shape), dtype, plan.device)
+            known.update({tensor.name: tensor.make(framework, plan.device) for tensor in made})
             step.run(known, scalars, framework)
             for name in dropped:
                 del known[name]
@@ -224,15 +203,15 @@ class ChainRunner(Runner):
         sizes = contracted_sizes(self.op, sizes)
         results, outputs = self._results(infos, sizes, {}, out)
         for position, (name, shape, strides, dtype) in enumerate(results):
-            strides = strides if out is None else out[position].strides
-            known[name] = TensorInfo(shape, strides, dtype, ALIGNED, device)
+            known[name] = TensorInfo(shape, strides, dtype, ALIGNED, device) if out is None else out[position]
         for output in self.op.outputs:
             if output.part is None:
                 lying[output.name] = _lying(output.name, output, known[output.name].strides)
         for between in self.chain.between:
             shape = tuple(sizes[axis] for axis in between.shape if axis)
-            known[between.name] = TensorInfo(shape, row_major(shape), between.dtype, ALIGNED, device)
-            lying[between.name] = _lying(between.name, between, row_major(shape))
+            strides = strides_between(self.chain, between, sizes) if self.by_torch else row_major(shape)
+            known[between.name] = TensorInfo(shape, strides, between.dtype, ALIGNED, device)
+            lying[between.name] = _lying(between.name, between, strides)
         steps: list[Step] = []
         written: set[str] = set()
         for step in self.chain.steps:
@@ -268,7 +247,44 @@ class ChainRunner(Runner):
             for s in (step.left, step.right)
         ]
         arranged = arrange(step, sizes, sides[0], sides[1], lying[step.result])
-        return _Multiplied(arranged, known[lying[step.result].tensor].dtype)
+        multiplied = _Multiplied(arranged, known[lying[step.result].tensor].dtype)
+        return self._copying(step, multiplied, sizes, known, lying, fresh) or multiplied
+
+    def _copying(
+        self, step: Product, multiplied: _Multiplied, sizes: Mapping[str, int], known: Mapping[str, TensorInfo],
+        lying: Mapping[str, Lying], fresh: frozenset[str] | None,
+    ) -> Copying | None:  # fmt: skip
+        """The product on copies with aligned rows, where there are none and that pays."""
+        names, views = (step.left.name, step.right.name, step.result), multiplied.arranged.views
+        dtype, at = multiplied.dtype, [known[lying[name].tensor] for name in names]
+        unaligned = {n for n, v, i in zip(names, views, at, strict=True) if not is_aligned(v, dtype.size, i.alignment)}
+        work = 2 * prod(sizes[axis] for axis in (*step.axes, *step.over))
+        moved = sum(2 * dtype.size * prod(sizes[axis] for axis in lying[name].strides) for name in unaligned)
+        if not (self.by_torch and dtype.is_half and unaligned):
+            return None
+        if not pitch.pays(at[0].device, work, moved, len(unaligned)):
+            return None
+        mine, places = dict(known), dict(lying)
+        own: list[Made] = []
+        before: list[Step] = []
+        after: list[Step] = []
+        for name in sorted(unaligned):
+            copy, strides = copy_of(self.chain, step, name, sizes, lying[name].strides, mine)
+            shape = tuple(sizes[axis] for axis in copy.shape if axis)
+            info = TensorInfo(shape, strides, dtype, ALIGNED, at[0].device)
+            mine[copy.name], places[name] = info, _lying(copy.name, copy, strides)
+            own.append(Made(copy.name, shape, strides, dtype))
+            if name == step.result:
+                written = (fresh or frozenset()) | {copy.name}
+                after.append(self._step(copying(self.chain, copy, name), sizes, mine, lying, written))
+            else:
+                before.append(self._step(copying(self.chain, name, copy), sizes, mine, lying, fresh))
+        sides = [
+            Lying(places[s.name].tensor, named(s, places[s.name].strides), places[s.name].offset)
+            for s in (step.left, step.right)
+        ]
+        product = _Multiplied(arrange(step, sizes, sides[0], sides[1], places[step.result]), dtype)
+        return Copying((*before, product, *after), tuple(own), at[0].device)
 
     def _with_library(
         self, steps: Sequence[Step], sizes: Mapping[str, int], known: Mapping[str, TensorInfo], device: str
@@ -299,10 +315,11 @@ class ChainRunner(Runner):
         if closed is None:
             return None
         (rows, inner), (_, columns) = arranged.views[0].shape, arranged.views[1].shape
-        out, bias = known[part.writes[0]], known[closed.bias]
-        if out.strides != row_major(out.shape) or bias.strides != (1,) or 0 in (rows, inner, columns):
+        out, bias, mine = known[part.writes[0]], known[closed.bias], known[product.result]
+        dense = all(tensor.strides == row_major(tensor.shape) for tensor in (out, mine))
+        if not dense or bias.strides != (1,) or 0 in (rows, inner, columns):
             return None
-        own = (product.result, known[product.result].shape, out.dtype)
+        own = Made(product.result, mine.shape, mine.strides, out.dtype)
         key = bucket(device, out.dtype.name, (rows, columns, inner), closed.activation)
         return _Either(multiplied, own, part, closed, key)
 
@@ -335,7 +352,7 @@ def _names(step: Op | Product) -> set[str]:
 
 def _lifetimes(
     whole: Chain, steps: Sequence[Step], known: Mapping[str, TensorInfo]
-) -> tuple[tuple[tuple[tuple[str, tuple[int, ...], DType], ...], ...], tuple[tuple[str, ...], ...]]:
+) -> tuple[tuple[tuple[Made, ...], ...], tuple[tuple[str, ...], ...]]:
     """Tensors between steps: those that each step is the first to use, and those that it is the last to use."""
     names = [operand.name for operand in whole.between]
     uses = [step.uses for step in steps]
@@ -344,7 +361,8 @@ def _lifetimes(
         before: set[str] = set().union(*uses[:at])
         after: set[str] = set().union(*uses[at + 1 :])
         first = [name for name in names if name in used - before]
-        made.append(tuple((name, known[name].shape, known[name].dtype) for name in first))
+        infos = [(name, known[name]) for name in first]
+        made.append(tuple(Made(name, info.shape, info.strides, info.dtype) for name, info in infos))
         dropped.append(tuple(name for name in names if name in used - after))
     return tuple(made), tuple(dropped)
 

@@ -30,6 +30,7 @@ from fusegen.generate.wording import explain, starts_early
 from fusegen.launch.targets import chip_of
 from fusegen.wrap import doors
 from fusegen.wrap.backends import notes
+from fusegen.wrap.pitch import strides_between
 from fusegen.wrap.run import is_dense, row_major, strides_for
 from fusegen.wrap.tensors import TensorInfo
 
@@ -104,7 +105,8 @@ class Pass:
         tensors = dict(self.tensors)
         for between in whole.between:
             shape = tuple(self.layout.sizes[axis] for axis in between.shape if axis)
-            tensors[between.name] = TensorInfo(shape, row_major(shape), between.dtype, 0, "cpu")
+            strides = strides_between(whole, between, self.layout.sizes)
+            tensors[between.name] = TensorInfo(shape, strides, between.dtype, 0, "cpu")
         found: list[Pass] = []
         fresh: set[str] = set()
         for place, step in enumerate(whole.steps):

@@ -2,7 +2,7 @@
 
 No tensor is copied where the routine can read it as it lies: axes that lie side by side become one dimension, and an
 axis of one side that does not becomes a batch in which the other side repeats. The rest is left to the framework,
-which copies what its own matmul would.
+which copies what its own matmul would. Half tensors whose rows suit no fast routine are another matter (wrap/pitch).
 """
 
 from __future__ import annotations

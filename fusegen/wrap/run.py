@@ -33,12 +33,22 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Between:
-    """A tensor between the steps of a plan, and the first and last of those that use it."""
+class Made:
+    """A tensor of the plan's own."""
 
     name: str
     shape: tuple[int, ...]
+    strides: tuple[int, ...]
     dtype: DType
+
+    def make(self, framework: Framework, device: str) -> Any:
+        return framework.empty(self.shape, self.strides, self.dtype, device)
+
+
+@dataclass(frozen=True)
+class Between(Made):
+    """A tensor between the steps of a plan, and the first and last of those that use it."""
+
     first: int
     last: int
 

@@ -1,4 +1,4 @@
-"""What fusegen needs to know of a tensor, per framework; no tensor is ever copied, cast or moved."""
+"""What fusegen needs to know of a tensor, per framework; nothing here copies, casts or moves one."""
 
 from __future__ import annotations
 

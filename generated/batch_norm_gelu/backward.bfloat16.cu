@@ -99,9 +99,9 @@ void batch_norm_gelu_backward_bf16(const bf16* __restrict__ input_ptr,       // 
       const float diff_input = input - total / value;
       const float result_ = diff_input * (rsqrt_value * weight) + bias;
       const float prod_result_2 = -0.7071067811865476f * result_;
-      const float exp_value = fg::fast_exp(-(prod_result_2 * prod_result_2));
+      const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
       const float prod_exp_value = diff_input * result_ * exp_value;
-      const float erfc_value = erfcf(prod_result_2);
+      const float erfc_value = fg::fast_erfc(prod_result_2);
       const float prod_2 = diff_input * erfc_value;
       const float ratio_value_2 = prod_2 * (0.25f * weight * power * ratio_value);
       const float prod_result_exp_value = result_ * exp_value;
@@ -133,8 +133,8 @@ void batch_norm_gelu_backward_bf16(const bf16* __restrict__ input_ptr,       // 
       const float diff_input = input - total / value;
       const float result_ = diff_input * (rsqrt_value * weight) + bias;
       const float prod_result_2 = -0.7071067811865476f * result_;
-      const float exp_value = fg::fast_exp(-(prod_result_2 * prod_result_2));
-      const float erfc_value = erfcf(prod_result_2);
+      const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
+      const float erfc_value = fg::fast_erfc(prod_result_2);
       const float prod_result_exp_value = result_ * exp_value;
       const float prod_2_2 = prod_result_exp_value * prod_rsqrt_value;
       const float prod_3_2 = erfc_value * prod_rsqrt_value_2;

@@ -78,9 +78,9 @@ void bias_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,        
         const float d_out = d_out_v[k];
         const float total = input + bias;
         const float prod_total = -0.7071067811865476f * total;
-        const float exp_value = fg::fast_exp(-(prod_total * prod_total));
+        const float exp_value = fg::fast_exp_below(-(prod_total * prod_total));
         const float prod = 0.3989422804014327f * total * exp_value;
-        const float d_input = d_out * (prod + 0.5f * erfcf(prod_total));
+        const float d_input = d_out * (prod + 0.5f * fg::fast_erfc(prod_total));
         d_input_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;
       }

@@ -25,7 +25,7 @@ void bias_gelu_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
     const float input = input_v[k];
     const float bias = bias_v[k];
     const float total = input + bias;
-    out_v[k] = 0.5f * total * erfcf(-0.7071067811865476f * total);
+    out_v[k] = 0.5f * total * fg::fast_erfc(-0.7071067811865476f * total);
   }
   fg::store_vector<8>(out_ptr + at, out_v);
 }

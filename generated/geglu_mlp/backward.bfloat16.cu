@@ -3,9 +3,10 @@
 #include "fusegen.cuh"
 
 // geglu_mlp, backward between 1                               declared in ops/mlps.py
-//   erfc_value = erfc(-0.7071067811865476 * product)
+//   prod_product = -0.7071067811865476 * product
+//   erfc_value = erfc(prod_product)
 //   prod = 0.5 * product * erfc_value
-//   exp_value = exp(-(0.5000000000000001 * product^2))
+//   exp_value = exp(-prod_product^2)
 //   prod_2 = 0.3989422804014327 * product * product_2 * exp_value
 //   prod_d_product_3_prod = d_product_3 * prod
 //   prod_d_product_3 = d_product_3 * (prod_2 + 0.5 * product_2 * erfc_value)
@@ -33,9 +34,10 @@ void geglu_mlp_backward_between_1_bf16(const bf16* __restrict__ product_ptr,    
     const float product = product_v[k];
     const float product_2 = product_2_v[k];
     const float d_product_3 = d_product_3_v[k];
-    const float erfc_value = erfcf(-0.7071067811865476f * product);
+    const float prod_product = -0.7071067811865476f * product;
+    const float erfc_value = fg::fast_erfc(prod_product);
     const float prod = 0.5f * product * erfc_value;
-    const float exp_value = fg::fast_exp(-(0.5000000000000001f * (product * product)));
+    const float exp_value = fg::fast_exp_below(-(prod_product * prod_product));
     const float prod_2 = 0.3989422804014327f * product * product_2 * exp_value;
     prod_d_product_3_prod_v[k] = d_product_3 * prod;
     prod_d_product_3_v[k] = d_product_3 * (prod_2 + 0.5f * product_2 * erfc_value);

@@ -24,7 +24,7 @@ void geglu_mlp_forward_between_1_bf16(const bf16* product_ptr,        // [D0, D3
   for (int k = 0; k < 8; ++k) {
     const float product = product_v[k];
     const float product_2 = product_2_v[k];
-    const float prod = 0.5f * product * erfcf(-0.7071067811865476f * product);
+    const float prod = 0.5f * product * fg::fast_erfc(-0.7071067811865476f * product);
     hidden_v[k] = prod * product_2;
   }
   fg::store_vector<8>(hidden_ptr + at, hidden_v);

@@ -2,9 +2,10 @@
 #include "fusegen.cuh"
 
 // geglu_packed, backward                                      declared in ops/gated.py
-//   exp_value = exp(-(0.5000000000000001 * gate^2))
+//   prod_gate = -0.7071067811865476 * gate
+//   exp_value = exp(-prod_gate^2)
 //   prod = 0.3989422804014327 * gate * value * exp_value
-//   erfc_value = erfc(-0.7071067811865476 * gate)
+//   erfc_value = erfc(prod_gate)
 //   d_gate = d_out * (prod + 0.5 * value * erfc_value)
 //   d_value = d_out * (0.5 * gate * erfc_value)
 // elementwise: 8 elements a thread; gate, value, d_gate, d_value in rows that lie apart
@@ -34,9 +35,10 @@ void geglu_packed_backward_bf16(const bf16* __restrict__ gate_ptr,   // [D0, D1]
     const float gate = gate_v[k];
     const float value = value_v[k];
     const float d_out = d_out_v[k];
-    const float exp_value = fg::fast_exp(-(0.5000000000000001f * (gate * gate)));
+    const float prod_gate = -0.7071067811865476f * gate;
+    const float exp_value = fg::fast_exp_below(-(prod_gate * prod_gate));
     const float prod = 0.3989422804014327f * gate * value * exp_value;
-    const float erfc_value = erfcf(-0.7071067811865476f * gate);
+    const float erfc_value = fg::fast_erfc(prod_gate);
     d_gate_v[k] = d_out * (prod + 0.5f * value * erfc_value);
     d_value_v[k] = d_out * (0.5f * gate * erfc_value);
   }

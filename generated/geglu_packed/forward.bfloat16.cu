@@ -24,7 +24,7 @@ void geglu_packed_forward_bf16(const bf16* __restrict__ gate_ptr,   // [D0, D1]
   for (int k = 0; k < 8; ++k) {
     const float gate = gate_v[k];
     const float value = value_v[k];
-    out_v[k] = 0.5f * gate * erfcf(-0.7071067811865476f * gate) * value;
+    out_v[k] = 0.5f * gate * fg::fast_erfc(-0.7071067811865476f * gate) * value;
   }
   fg::store_vector<8>(out_ptr + at, out_v);
 }

@@ -2,8 +2,9 @@
 #include "fusegen.cuh"
 
 // gelu, backward                                              declared in ops/activations.py
-//   exp_value = exp(-(0.5000000000000001 * input^2))
-//   prod = 0.5 * erfc(-0.7071067811865476 * input)
+//   prod_input = -0.7071067811865476 * input
+//   exp_value = exp(-prod_input^2)
+//   prod = 0.5 * erfc(prod_input)
 //   d_input = d_out * (0.3989422804014327 * input * exp_value + prod)
 // elementwise: 8 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
@@ -23,8 +24,9 @@ void gelu_backward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
   for (int k = 0; k < 8; ++k) {
     const float input = input_v[k];
     const float d_out = d_out_v[k];
-    const float exp_value = fg::fast_exp(-(0.5000000000000001f * (input * input)));
-    const float prod = 0.5f * erfcf(-0.7071067811865476f * input);
+    const float prod_input = -0.7071067811865476f * input;
+    const float exp_value = fg::fast_exp_below(-(prod_input * prod_input));
+    const float prod = 0.5f * fg::fast_erfc(prod_input);
     d_input_v[k] = d_out * (0.3989422804014327f * input * exp_value + prod);
   }
   fg::store_vector<8>(d_input_ptr + at, d_input_v);

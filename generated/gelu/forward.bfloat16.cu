@@ -18,7 +18,7 @@ void gelu_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
     const float input = input_v[k];
-    out_v[k] = 0.5f * input * erfcf(-0.7071067811865476f * input);
+    out_v[k] = 0.5f * input * fg::fast_erfc(-0.7071067811865476f * input);
   }
   fg::store_vector<8>(out_ptr + at, out_v);
 }

@@ -99,8 +99,8 @@ void group_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
       const float y = diff_input * rsqrt_value;
       const float result_ = y * weight + bias;
       const float prod_result_2 = -0.7071067811865476f * result_;
-      const float exp_value = fg::fast_exp(-(prod_result_2 * prod_result_2));
-      const float erfc_value = erfcf(prod_result_2);
+      const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
+      const float erfc_value = fg::fast_erfc(prod_result_2);
       const float ratio_value_2 = prod_weight_diff_input * erfc_value * (0.25f * power * ratio_value);
       const float sum_ratio_value_2 = prod_weight_diff_input * result_ * exp_value * prod + ratio_value_2;
       const float prod_exp_value = weight * result_ * exp_value;
@@ -132,8 +132,8 @@ void group_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
       const float y = diff_input * rsqrt_value;
       const float result_ = y * weight + bias;
       const float prod_result_2 = -0.7071067811865476f * result_;
-      const float exp_value = fg::fast_exp(-(prod_result_2 * prod_result_2));
-      const float erfc_value = erfcf(prod_result_2);
+      const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
+      const float erfc_value = fg::fast_erfc(prod_result_2);
       const float prod_exp_value = weight * result_ * exp_value;
       const float prod_weight_erfc_value = weight * erfc_value;
       const float prod_2_2 = prod_exp_value * prod_rsqrt_value;
@@ -209,9 +209,9 @@ void group_norm_gelu_backward_bf16_d_weight_and_1_more(const bf16* __restrict__ 
       const float result_ = y * weight + bias;
       const float prod_result_3 = 0.3989422804014327f * result_;
       const float prod_result_2 = -0.7071067811865476f * result_;
-      const float exp_value = fg::fast_exp(-(prod_result_2 * prod_result_2));
+      const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
       const float prod_4 = prod_result_3 * diff_input * rsqrt_value * exp_value;
-      const float erfc_value = erfcf(prod_result_2);
+      const float erfc_value = fg::fast_erfc(prod_result_2);
       sum_d_weight += d_out * (prod_4 + 0.5f * diff_input * erfc_value * rsqrt_value);
       sum_d_bias += d_out * (prod_result_3 * exp_value + 0.5f * erfc_value);
     }

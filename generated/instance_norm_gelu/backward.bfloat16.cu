@@ -84,8 +84,8 @@ void instance_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr
       const float diff_input = input - total / value;
       const float result_ = diff_input * (rsqrt_value * weight) + bias;
       const float prod_result_2 = -0.7071067811865476f * result_;
-      const float exp_value = fg::fast_exp(-(prod_result_2 * prod_result_2));
-      const float erfc_value = erfcf(prod_result_2);
+      const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
+      const float erfc_value = fg::fast_erfc(prod_result_2);
       const float ratio_value_2 = diff_input * erfc_value * (0.25f * weight * power * ratio_value);
       const float prod_result_exp_value = result_ * exp_value;
       const float prod_2 = prod_result_exp_value * (prod_rsqrt_value * ratio_value);
@@ -110,8 +110,8 @@ void instance_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr
       const float diff_input = input - total / value;
       const float result_ = diff_input * (rsqrt_value * weight) + bias;
       const float prod_result_2 = -0.7071067811865476f * result_;
-      const float exp_value = fg::fast_exp(-(prod_result_2 * prod_result_2));
-      const float erfc_value = erfcf(prod_result_2);
+      const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
+      const float erfc_value = fg::fast_erfc(prod_result_2);
       const float prod_result_exp_value = result_ * exp_value;
       const float prod_2_2 = prod_result_exp_value * prod_rsqrt_value;
       const float prod_3 = erfc_value * prod_rsqrt_value_2;
@@ -179,9 +179,9 @@ void instance_norm_gelu_backward_bf16_d_weight_and_1_more(const bf16* __restrict
       const float result_ = y * weight + bias;
       const float prod_result_3 = 0.3989422804014327f * result_;
       const float prod_result_2 = -0.7071067811865476f * result_;
-      const float exp_value = fg::fast_exp(-(prod_result_2 * prod_result_2));
+      const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
       const float prod_4 = prod_result_3 * diff_input * rsqrt_value * exp_value;
-      const float erfc_value = erfcf(prod_result_2);
+      const float erfc_value = fg::fast_erfc(prod_result_2);
       sum_d_weight += d_out * (prod_4 + 0.5f * diff_input * erfc_value * rsqrt_value);
       sum_d_bias += d_out * (prod_result_3 * exp_value + 0.5f * erfc_value);
     }

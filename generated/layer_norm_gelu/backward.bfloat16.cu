@@ -125,9 +125,9 @@ void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         const float prod_weight_diff_input = weight * diff_input;
         const float result_ = diff_input * rsqrt_value * weight + bias;
         const float prod_result_2 = -0.7071067811865476f * result_;
-        const float exp_value = fg::fast_exp(-(prod_result_2 * prod_result_2));
+        const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
         const float ratio_2 = prod_weight_diff_input * result_ * exp_value * prod;
-        const float erfc_value = erfcf(prod_result_2);
+        const float erfc_value = fg::fast_erfc(prod_result_2);
         const float prod_erfc_value = prod_weight_diff_input * erfc_value;
         const float sum_ratio_2 = ratio_2 + prod_erfc_value * (0.25f * power_rsqrt_value * ratio);
         const float prod_exp_value = weight * result_ * exp_value;
@@ -157,8 +157,8 @@ void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         const float diff_input = input - fg::divide_by_count(total, float(D1));
         const float result_ = diff_input * rsqrt_value * weight + bias;
         const float prod_result_2 = -0.7071067811865476f * result_;
-        const float exp_value = fg::fast_exp(-(prod_result_2 * prod_result_2));
-        const float erfc_value = erfcf(prod_result_2);
+        const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
+        const float erfc_value = fg::fast_erfc(prod_result_2);
         const float prod_exp_value = weight * result_ * exp_value;
         const float prod_weight_erfc_value = weight * erfc_value;
         const float prod_4 = diff_input * result_ * exp_value * (0.3989422804014327f * rsqrt_value);

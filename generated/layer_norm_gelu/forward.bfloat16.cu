@@ -69,7 +69,7 @@ void layer_norm_gelu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 
       const float weight = weight_v[k];
       const float bias = bias_v[k];
       const float result_ = (input - fg::divide_by_count(total, float(D1))) * rsqrt_value * weight + bias;
-      out_v[k] = 0.5f * result_ * erfcf(-0.7071067811865476f * result_);
+      out_v[k] = 0.5f * result_ * fg::fast_erfc(-0.7071067811865476f * result_);
     }
     fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1, out_v);
   }

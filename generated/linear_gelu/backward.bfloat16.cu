@@ -79,8 +79,8 @@ void linear_gelu_backward_prologue_bf16_prod_d_out(const bf16* __restrict__ bias
         const float product = product_v[k];
         const float x = product + bias;
         const float prod_x = -0.7071067811865476f * x;
-        const float prod = 0.3989422804014327f * x * fg::fast_exp(-(prod_x * prod_x));
-        const float prod_d_out = d_out * (prod + 0.5f * erfcf(prod_x));
+        const float prod = 0.3989422804014327f * x * fg::fast_exp_below(-(prod_x * prod_x));
+        const float prod_d_out = d_out * (prod + 0.5f * fg::fast_erfc(prod_x));
         prod_d_out_v[k] = prod_d_out;
         sum_d_bias_v[part][k] += prod_d_out;
       }

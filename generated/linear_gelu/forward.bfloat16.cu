@@ -27,7 +27,7 @@ void linear_gelu_forward_epilogue_bf16(const bf16* __restrict__ bias_ptr,  // [D
     const float bias = bias_v[k];
     const float product = product_v[k];
     const float x = product + bias;
-    out_v[k] = 0.5f * x * erfcf(-0.7071067811865476f * x);
+    out_v[k] = 0.5f * x * fg::fast_erfc(-0.7071067811865476f * x);
   }
   fg::store_vector<8>(out_ptr + at, out_v);
 }

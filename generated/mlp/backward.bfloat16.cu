@@ -133,8 +133,8 @@ void mlp_backward_between_1_bf16_prod_d_product_2(const bf16* __restrict__ up_bi
         const float d_product_2 = d_product_2_v[k];
         const float x = product + up_bias;
         const float prod_x = -0.7071067811865476f * x;
-        const float prod = 0.3989422804014327f * x * fg::fast_exp(-(prod_x * prod_x));
-        const float erfc_value = erfcf(prod_x);
+        const float prod = 0.3989422804014327f * x * fg::fast_exp_below(-(prod_x * prod_x));
+        const float erfc_value = fg::fast_erfc(prod_x);
         const float prod_d_product_2 = d_product_2 * (prod + 0.5f * erfc_value);
         prod_d_product_2_v[k] = prod_d_product_2;
         sum_d_up_bias_v[part][k] += prod_d_product_2;

@@ -27,7 +27,7 @@ void mlp_forward_between_1_bf16(const bf16* __restrict__ up_bias_ptr,  // [D3]
     const float up_bias = up_bias_v[k];
     const float product = product_v[k];
     const float x = product + up_bias;
-    hidden_v[k] = 0.5f * x * erfcf(-0.7071067811865476f * x);
+    hidden_v[k] = 0.5f * x * fg::fast_erfc(-0.7071067811865476f * x);
   }
   fg::store_vector<8>(hidden_ptr + at, hidden_v);
 }

@@ -119,7 +119,7 @@ void residual_bias_batch_norm_gelu_backward_bf16(const bf16* __restrict__ input_
       const float prod_power_exp_value = power * exp_value;
       const float ratio_value_2 = prod_power_exp_value * (prod * ratio_value);
       const float prod_diff_total_2 = diff_total_2 * (-0.7071067811865476f * rsqrt_value * weight);
-      const float erfc_value = erfcf(prod_diff_total_2);
+      const float erfc_value = fg::fast_erfc(prod_diff_total_2);
       const float prod_2 = diff_total_2 * erfc_value;
       const float prod_3 = prod_2 * (0.25f * weight * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value);
       const float prod_d_out = d_out * (ratio_value_2 + prod_3);
@@ -152,7 +152,7 @@ void residual_bias_batch_norm_gelu_backward_bf16(const bf16* __restrict__ input_
       const float minus = -(power * (0.5000000000000001f * power_weight * power_2));
       const float exp_value = fg::fast_exp(minus);
       const float prod_diff_total_2 = diff_total_2 * (-0.7071067811865476f * rsqrt_value * weight);
-      const float erfc_value = erfcf(prod_diff_total_2);
+      const float erfc_value = fg::fast_erfc(prod_diff_total_2);
       const float prod_4 = diff_total_2 * exp_value;
       const float prod_4_2 = prod_4 * prod_power_2;
       const float prod_5 = erfc_value * prod_rsqrt_value;
@@ -186,7 +186,7 @@ void residual_bias_batch_norm_gelu_backward_bf16(const bf16* __restrict__ input_
       const float minus = -(power * (0.5000000000000001f * power_weight * power_2));
       const float exp_value = fg::fast_exp(minus);
       const float prod_diff_total_2 = diff_total_2 * (-0.7071067811865476f * rsqrt_value * weight);
-      const float erfc_value = erfcf(prod_diff_total_2);
+      const float erfc_value = fg::fast_erfc(prod_diff_total_2);
       const float prod_4 = diff_total_2 * exp_value;
       const float prod_4_2 = prod_4 * prod_power_2;
       const float prod_5 = erfc_value * prod_rsqrt_value;

@@ -92,8 +92,8 @@ void residual_bias_gelu_backward_bf16_d_input_and_1_more(const bf16* __restrict_
         const float total = input + bias;
         const float x = total + residual;
         const float prod_x = -0.7071067811865476f * x;
-        const float prod = 0.3989422804014327f * x * fg::fast_exp(-(prod_x * prod_x));
-        const float d_input = d_out * (prod + 0.5f * erfcf(prod_x));
+        const float prod = 0.3989422804014327f * x * fg::fast_exp_below(-(prod_x * prod_x));
+        const float d_input = d_out * (prod + 0.5f * fg::fast_erfc(prod_x));
         d_input_v[k] = d_input;
         d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;

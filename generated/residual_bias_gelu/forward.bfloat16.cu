@@ -31,7 +31,7 @@ void residual_bias_gelu_forward_bf16(const bf16* __restrict__ input_ptr,     // 
     const float residual = residual_v[k];
     const float total = input + bias;
     const float x = total + residual;
-    out_v[k] = 0.5f * x * erfcf(-0.7071067811865476f * x);
+    out_v[k] = 0.5f * x * fg::fast_erfc(-0.7071067811865476f * x);
   }
   fg::store_vector<8>(out_ptr + at, out_v);
 }

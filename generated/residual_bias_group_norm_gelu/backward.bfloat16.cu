@@ -121,7 +121,7 @@ void residual_bias_group_norm_gelu_backward_bf16_d_input_and_3_more(
       const float ratio_value_2 = prod_power_weight_power * exp_value * prod;
       const float prod_weight_diff_total_2 = weight * diff_total_2;
       const float prod_2 = prod_weight_diff_total_2 * (-0.7071067811865476f * rsqrt_value);
-      const float erfc_value = erfcf(prod_2);
+      const float erfc_value = fg::fast_erfc(prod_2);
       const float sum_ratio_value_2 = ratio_value_2 + prod_weight_diff_total_2 * erfc_value * prod_3;
       const float prod_d_out = d_out * sum_ratio_value_2;
       const float prod_exp_value = power_weight * diff_total_2 * exp_value;
@@ -161,7 +161,7 @@ void residual_bias_group_norm_gelu_backward_bf16_d_input_and_3_more(
       const float exp_value = fg::fast_exp(minus);
       const float prod_weight_diff_total_2 = weight * diff_total_2;
       const float prod_2 = prod_weight_diff_total_2 * (-0.7071067811865476f * rsqrt_value);
-      const float erfc_value = erfcf(prod_2);
+      const float erfc_value = fg::fast_erfc(prod_2);
       const float prod_exp_value = power_weight * diff_total_2 * exp_value;
       const float prod_weight_erfc_value = weight * erfc_value;
       const float prod_4_2 = prod_exp_value * prod_power_2;
@@ -268,7 +268,7 @@ void residual_bias_group_norm_gelu_backward_bf16_d_bias_and_1_more(
       const float prod_4 = prod_3 * exp_value;
       const float y = diff_total_2 * rsqrt_value;
       const float result_ = y * weight;
-      const float erfc_value = erfcf(-0.7071067811865476f * result_);
+      const float erfc_value = fg::fast_erfc(-0.7071067811865476f * result_);
       const float prod_5 = 0.5f * weight * erfc_value * rsqrt_value;
       const float sum = d_out * (prod_4 + prod_5) + sum_deviation * 2.0f * diff_total_2;
       const float d_input = sum + sum_total;

@@ -107,7 +107,7 @@ void residual_bias_instance_norm_gelu_backward_bf16_d_input_and_3_more(
       const float exp_value = fg::fast_exp(minus);
       const float ratio_value_2 = power * exp_value * (prod * ratio_value);
       const float prod_diff_total_2 = diff_total_2 * (-0.7071067811865476f * rsqrt_value * weight);
-      const float erfc_value = erfcf(prod_diff_total_2);
+      const float erfc_value = fg::fast_erfc(prod_diff_total_2);
       const float prod_d_out = d_out * (ratio_value_2 + diff_total_2 * erfc_value * prod_2);
       const float prod_3 = diff_total_2 * exp_value;
       const float prod_erfc_value = erfc_value * (prod_rsqrt_value * ratio_value);
@@ -138,7 +138,7 @@ void residual_bias_instance_norm_gelu_backward_bf16_d_input_and_3_more(
       const float minus = -(power * (0.5000000000000001f * power_weight * power_2));
       const float exp_value = fg::fast_exp(minus);
       const float prod_diff_total_2 = diff_total_2 * (-0.7071067811865476f * rsqrt_value * weight);
-      const float erfc_value = erfcf(prod_diff_total_2);
+      const float erfc_value = fg::fast_erfc(prod_diff_total_2);
       const float prod_3 = diff_total_2 * exp_value;
       const float prod_4 = prod_3 * prod_power_2;
       const float prod_5 = erfc_value * prod_rsqrt_value;
@@ -235,7 +235,7 @@ void residual_bias_instance_norm_gelu_backward_bf16_d_bias_and_1_more(
       const float prod_4 = prod_3 * exp_value;
       const float y = diff_total_2 * rsqrt_value;
       const float result_ = y * weight;
-      const float erfc_value = erfcf(-0.7071067811865476f * result_);
+      const float erfc_value = fg::fast_erfc(-0.7071067811865476f * result_);
       const float prod_5 = 0.5f * weight * erfc_value * rsqrt_value;
       const float sum = d_out * (prod_4 + prod_5) + sum_deviation * 2.0f * diff_total_2;
       const float d_input = sum + sum_total;

@@ -146,7 +146,7 @@ void residual_bias_layer_norm_gelu_backward_bf16_d_input_and_1_more(
         const float ratio_2 = prod_power_weight_power * exp_value * prod;
         const float prod_weight_diff_total_2 = weight * diff_total_2;
         const float prod_2 = prod_weight_diff_total_2 * (-0.7071067811865476f * rsqrt_value);
-        const float erfc_value = erfcf(prod_2);
+        const float erfc_value = fg::fast_erfc(prod_2);
         const float sum = ratio_2 + prod_weight_diff_total_2 * erfc_value * prod_3;
         const float prod_exp_value = power_weight * diff_total_2 * exp_value;
         const float prod_weight_erfc_value = weight * erfc_value;
@@ -185,7 +185,7 @@ void residual_bias_layer_norm_gelu_backward_bf16_d_input_and_1_more(
         const float exp_value = fg::fast_exp(minus);
         const float prod_weight_diff_total_2 = weight * diff_total_2;
         const float prod_2 = prod_weight_diff_total_2 * (-0.7071067811865476f * rsqrt_value);
-        const float erfc_value = erfcf(prod_2);
+        const float erfc_value = fg::fast_erfc(prod_2);
         const float prod_exp_value = power_weight * diff_total_2 * exp_value;
         const float prod_weight_erfc_value = weight * erfc_value;
         const float prod_4 = prod_exp_value * prod_power_rsqrt_value;

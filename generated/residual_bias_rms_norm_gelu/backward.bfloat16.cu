@@ -132,7 +132,7 @@ void residual_bias_rms_norm_gelu_backward_bf16_d_input_and_1_more(
         const float exp_value = fg::fast_exp(minus);
         const float ratio_2 = prod * exp_value * prod_2;
         const float prod_weight_total_2 = weight * total_2;
-        const float erfc_value = erfcf(prod_weight_total_2 * (-0.7071067811865476f * rrms));
+        const float erfc_value = fg::fast_erfc(prod_weight_total_2 * (-0.7071067811865476f * rrms));
         sum_total += -(d_out * (ratio_2 + prod_weight_total_2 * erfc_value * prod_3));
       }
     }
@@ -163,7 +163,7 @@ void residual_bias_rms_norm_gelu_backward_bf16_d_input_and_1_more(
         const float minus = -(prod * (0.5000000000000001f * power_rrms));
         const float exp_value = fg::fast_exp(minus);
         const float prod_weight_total_2 = weight * total_2;
-        const float erfc_value = erfcf(prod_weight_total_2 * (-0.7071067811865476f * rrms));
+        const float erfc_value = fg::fast_erfc(prod_weight_total_2 * (-0.7071067811865476f * rrms));
         const float prod_4 = power_weight * total_2 * exp_value * prod_power_rrms;
         const float prod_d_out = d_out * (prod_4 + weight * erfc_value * prod_rrms);
         const float prod_sum_total = sum_total * (2.0f * bias + 2.0f * input + 2.0f * residual);

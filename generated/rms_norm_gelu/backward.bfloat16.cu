@@ -111,7 +111,7 @@ void rms_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,    
         const float exp_value = fg::fast_exp(minus);
         const float ratio_2 = prod * exp_value * prod_2;
         const float prod_input_weight = input * weight;
-        const float erfc_value = erfcf(prod_input_weight * (-0.7071067811865476f * rrms));
+        const float erfc_value = fg::fast_erfc(prod_input_weight * (-0.7071067811865476f * rrms));
         sum_total += -(d_out * (ratio_2 + prod_input_weight * erfc_value * prod_3));
       }
     }
@@ -136,7 +136,7 @@ void rms_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,    
         const float minus = -(prod * (0.5000000000000001f * power_rrms));
         const float exp_value = fg::fast_exp(minus);
         const float prod_input_weight = input * weight;
-        const float erfc_value = erfcf(prod_input_weight * (-0.7071067811865476f * rrms));
+        const float erfc_value = fg::fast_erfc(prod_input_weight * (-0.7071067811865476f * rrms));
         const float prod_3_2 = weight * power_input * exp_value * prod_power_rrms;
         const float prod_4 = input * power_weight * exp_value * prod_power_rrms;
         const float prod_d_out = d_out * (prod_4 + weight * erfc_value * prod_rrms);

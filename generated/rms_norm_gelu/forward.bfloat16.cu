@@ -54,7 +54,7 @@ void rms_norm_gelu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1
       const float input = input_v[k];
       const float weight = weight_v[k];
       const float prod_input_weight = input * weight;
-      const float erfc_value = erfcf(prod_input_weight * (-0.7071067811865476f * rrms));
+      const float erfc_value = fg::fast_erfc(prod_input_weight * (-0.7071067811865476f * rrms));
       out_v[k] = prod_input_weight * erfc_value * (0.5f * rrms);
     }
     fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1, out_v);
