@@ -5,6 +5,7 @@
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_addmm_activation.h>
+#include <ATen/ops/addmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/matmul.h>
@@ -21,9 +22,9 @@ struct Factor {
   std::vector<int64_t> sizes, strides;
 };
 
-// result = left @ right; or relu or gelu of left @ right + bias, as the library's epilogue.
+// result = left @ right; or left @ right + bias, or relu or gelu of that, as the library's epilogue.
 struct Product {
-  enum Closing : int64_t { kNone, kRelu, kGelu };
+  enum Closing : int64_t { kNone, kRelu, kGelu, kBias };
   int64_t closing;
   at::ScalarType dtype;
   std::vector<Factor> factors;  // left, right, result, and the bias where there is an epilogue
@@ -43,7 +44,9 @@ void multiply(const Product& product, c10::Device device, const Base& base) {
   for (const Factor& factor : product.factors)
     tensors.push_back(view(factor, base(factor.kind, factor.index), product.dtype, device));
   at::Tensor& result = tensors[2];
-  if (product.closing != Product::kNone) {
+  if (product.closing == Product::kBias) {
+    at::addmm_out(result, tensors[3], tensors[0], tensors[1]);
+  } else if (product.closing != Product::kNone) {
     at::_addmm_activation_out(result, tensors[3], tensors[0], tensors[1], 1, 1, product.closing == Product::kGelu);
   } else if (result.dim() == 2) {
     at::mm_out(result, tensors[0], tensors[1]);

@@ -12,7 +12,7 @@ from fusegen.core.products import products
 from fusegen.derive.training import train
 from fusegen.fuse.products import Product, chain
 from fusegen.wrap import native
-from fusegen.wrap.backends import closing
+from fusegen.wrap.backends import Closing, closing
 from fusegen.wrap.chain import ChainRunner
 from fusegen.wrap.reference import reference
 from fusegen.wrap.tensors import torch as torch_framework
@@ -245,6 +245,8 @@ def test_what_lies_between_steps_goes_when_it_is_no_longer_read() -> None:
         (lambda h: fg.ops.gelu(h), None),
         (lambda h: h * fg.sigmoid(h), None),
         (lambda h: fg.maximum(h, 0.1), None),
+        (lambda h: h, "bias"),
+        (lambda h: h + 1e-6, None),
     ],
 )
 def test_the_librarys_epilogues_are_known_by_what_they_compute(spelled: Any, name: str | None) -> None:
@@ -270,3 +272,17 @@ def test_relu_keeps_its_result_and_not_the_product() -> None:
     cotangent = torch.randn_like(expected)
     found = torch.autograd.grad(result, own, cotangent)
     torch.testing.assert_close(found, torch.autograd.grad(expected, theirs, cotangent), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
+def test_a_bias_alone_is_added_by_the_product(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+    added: list[str] = []
+    run = Closing.run
+    monkeypatch.setattr(Closing, "run", lambda self, *args: (added.append(self.activation), run(self, *args))[1])
+    op = fg.op(lambda x, w, b: fg.linear(x, w, b), name="layer")
+    x, w, b = (a.to(dtype) for a in (random(2, 3, 4), random(5, 4), random(5)))
+    torch.testing.assert_close(op(x, w, b), F.linear(x, w, b))
+    assert added == ["bias"]
+    wide = random(5, 2).to(dtype)[:, 0]  # not side by side: a kernel adds it
+    torch.testing.assert_close(op(x, w, wide), F.linear(x, w, wide))
+    assert added == ["bias"]

@@ -1,8 +1,9 @@
 """What a library does behind a matrix product itself, and when that is better than a product and a kernel.
 
-cuBLASLt adds a bias and applies relu or gelu (its tanh form) before the product is written, which saves a pass over
-memory. An epilogue that computes the same is recognized by what it computes, however it was written; which way is
-faster is measured once for a GPU, a dtype and sizes up to the next powers of two, and remembered on disk.
+A bias alone is added by the routine that multiplies. cuBLASLt also applies relu or gelu (its tanh form) before the
+product is written, which saves a pass over memory. An epilogue that computes the same is recognized by what it
+computes, however it was written; which way is faster is measured once for a GPU, a dtype and sizes up to the next
+powers of two, and remembered on disk.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from fusegen.launch.cache import default_cache
 from fusegen.launch.memo import compiler_digest
 from fusegen.launch.sealed import digest
 
+CLOSINGS = ("bias", "relu", "gelu")
 OWN, LIBRARY = "product and kernel", "cuBLASLt's epilogue"
 REPEATS = 7
 
 
 @dataclass(frozen=True)
 class Closing:
-    """An epilogue that the library has: ``activation(product + bias)``."""
+    """An epilogue that the library has: ``activation(product + bias)``, or "bias" alone."""
 
     activation: str
     bias: str
@@ -36,6 +38,9 @@ class Closing:
         """Compute it on torch tensors of two dimensions, into ``out``."""
         import torch
 
+        if self.activation == "bias":
+            torch.addmm(bias, left, right, out=out)
+            return
         torch._addmm_activation(bias, left, right, use_gelu=self.activation == "gelu", out=out)
 
 
@@ -49,7 +54,7 @@ def closing(product: Product, part: Op) -> Closing | None:
         return None
     if others[0].shape != product.axes[-1:] or others[0].dtype is not out.dtype or others[0].part:
         return None
-    return next((Closing(name, others[0].name) for name in ("relu", "gelu") if _computes(part, product, name)), None)
+    return next((Closing(name, others[0].name) for name in CLOSINGS if _computes(part, product, name)), None)
 
 
 def _computes(part: Op, product: Product, activation: str) -> bool:
@@ -60,7 +65,7 @@ def _computes(part: Op, product: Product, activation: str) -> bool:
     from fusegen.wrap.reference import reference
 
     expected: dict[str, Callable[[Any], Any]] = {
-        "relu": functional.relu, "gelu": lambda x: functional.gelu(x, approximate="tanh")
+        "bias": lambda x: x, "relu": functional.relu, "gelu": lambda x: functional.gelu(x, approximate="tanh")
     }  # fmt: skip
     sizes = {axis: 3 + at for at, axis in enumerate(product.axes)}
     generator = torch.Generator().manual_seed(0)
@@ -121,6 +126,8 @@ def choose(key: tuple[str, ...], closing: Closing, dtype: Any, ways: Mapping[str
     """The faster way, measured now if nobody has; while a CUDA graph is captured nothing can be, and it is our own."""
     import torch
 
+    if closing.activation == "bias":  # a pass over memory less, on any machine
+        return LIBRARY
     found = remembered(key)
     if found is None:
         if torch.cuda.is_current_stream_capturing():
@@ -161,6 +168,8 @@ def notes(product: Product, part: Op, sizes: Mapping[str, int]) -> list[str]:
     found = closing(product, part)
     if found is None:
         return []
+    if found.activation == "bias":
+        return ["  in the place of the next step the same routine adds the bias"]
     line = f"  on a GPU: {LIBRARY} ({found.activation}) instead of the next step, where it is measured to be faster"
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_available():

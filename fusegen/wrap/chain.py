@@ -93,29 +93,33 @@ class _Either:
             self.part.run(mine, scalars, framework)
 
         def library() -> None:
-            # The result lies as the product's does: that tensor's view of two dimensions is this one's.
-            left, right, result = self.product.arranged.sides({**tensors, name: out}, framework)
+            left, right, result = self._closed.sides(tensors, framework)
             self.closing.run(left, right, tensors[self.closing.bias], result)
 
         ways = {OWN: ours, LIBRARY: library}
         ways[choose(self.key, self.closing, out.dtype, ways)]()
 
     def flat(self, place: int) -> Flat | None:
-        measured = remembered(self.key)
-        if measured is None:
+        measured = remembered(self.key) if self.key else None
+        if measured is None and self.key:
             return None
-        if measured.best == OWN:
+        if measured is not None and measured.best == OWN:
             found, part = self.product.flat(place), self.part.flat(place)
             if found is None or part is None:
                 return None
             found += part
             found.own.append(self.between)
             return found
-        result = self.product.arranged.views[2]
-        bias = View(result.shape[-1:], (1,), 0)
-        arranged = replace(self.product.arranged, names=(*self.product.arranged.names[:2], self.part.writes[0]))
-        step = arranged.multiply(self.product.dtype, self.closing.activation, (self.closing.bias, bias))
+        bias = View(self._closed.views[2].shape[-1:], (1,), 0)
+        step = self._closed.multiply(self.product.dtype, self.closing.activation, (self.closing.bias, bias))
         return None if step is None else Flat([step])
+
+    @property
+    def _closed(self) -> Arranged:
+        """The product that writes the part's result, which is row-major."""
+        (left, right, _), (a, b, mine) = self.product.arranged.names, self.product.arranged.views
+        result = View(mine.shape, (mine.shape[-1], 1), 0)
+        return replace(self.product.arranged, names=(left, right, self.part.writes[0]), views=(a, b, result))
 
 
 @dataclass
@@ -217,7 +221,7 @@ class ChainRunner(Runner):
         for step in self.chain.steps:
             steps.append(self._step(step, sizes, known, lying, frozenset(written) if steps else None))
             written |= {step.result} if isinstance(step, Product) else {o.name for o in step.outputs}
-        if self.by_torch and device != "cpu":
+        if self.by_torch:
             steps = self._with_library(steps, sizes, known, device)
         made, dropped = _lifetimes(self.chain, steps, known)
         return ChainPlan(
@@ -312,15 +316,15 @@ class ChainRunner(Runner):
         if not is_between or is_read_later or any(len(v.shape) != 2 or v.copied for v in arranged.views):
             return None
         closed = closing(product, op)
-        if closed is None:
+        if closed is None or (device == "cpu" and closed.activation != "bias"):
             return None
         (rows, inner), (_, columns) = arranged.views[0].shape, arranged.views[1].shape
         out, bias, mine = known[part.writes[0]], known[closed.bias], known[product.result]
-        dense = all(tensor.strides == row_major(tensor.shape) for tensor in (out, mine))
-        if not dense or bias.strides != (1,) or 0 in (rows, inner, columns):
+        if out.strides != row_major(out.shape) or bias.strides != (1,) or 0 in (rows, inner, columns):
             return None
         own = Made(product.result, mine.shape, mine.strides, out.dtype)
-        key = bucket(device, out.dtype.name, (rows, columns, inner), closed.activation)
+        is_choice = closed.activation != "bias"
+        key = bucket(device, out.dtype.name, (rows, columns, inner), closed.activation) if is_choice else ()
         return _Either(multiplied, own, part, closed, key)
 
 

@@ -31,7 +31,7 @@ class View:
 
 @dataclass(frozen=True)
 class Multiply:
-    """A product as the native call path does it: left, right, result, and a bias where ``closing`` is an activation."""
+    """A product as the native call path does it: left, right, result, and a bias where there is a ``closing``."""
 
     names: tuple[str, ...]
     views: tuple[View, ...]
