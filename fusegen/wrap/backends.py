@@ -132,7 +132,10 @@ def choose(key: tuple[str, ...], closing: Closing, dtype: Any, ways: Mapping[str
     if found is None:
         if torch.cuda.is_current_stream_capturing():
             return OWN
-        found = _known[key] = _measure(ways, _is_right(closing, dtype))
+        try:
+            found = _known[key] = _measure(ways, _is_right(closing, dtype))
+        except torch.cuda.OutOfMemoryError:  # what measuring needs is no reason to fail; the next call tries again
+            return OWN
         default_cache().put(_place(key), json.dumps(dict(found.times)).encode())
     return found.best
 
