@@ -11,7 +11,7 @@ from fusegen.core.ir import Op
 from fusegen.core.products import products
 from fusegen.derive.training import train
 from fusegen.fuse.products import Product, chain
-from fusegen.wrap import native
+from fusegen.wrap import backends, native
 from fusegen.wrap.backends import Closing, closing
 from fusegen.wrap.chain import ChainRunner
 from fusegen.wrap.reference import reference
@@ -286,3 +286,17 @@ def test_a_bias_alone_is_added_by_the_product(dtype: torch.dtype, monkeypatch: p
     wide = random(5, 2).to(dtype)[:, 0]  # not side by side: a kernel adds it
     torch.testing.assert_close(op(x, w, wide), F.linear(x, w, wide))
     assert added == ["bias"]
+
+
+def test_show_says_which_ways_have_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    layer = fg.op(lambda x, w, b: fg.ops.relu(fg.linear(x, w, b)), name="layer")
+    op = layer.trace(random(3, 4), random(5, 4), random(5))
+    sizes = dict(zip([axis for o in op.operands for axis in o.shape], [3, 4, 5, 4, 5], strict=True))
+    assert backends.measurements(op, sizes) == []  # no GPU
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "some GPU")
+    assert "not measured yet" in backends.measurements(op, sizes)[0]
+    key = backends.bucket("cuda:0", "float64", (3, 5, 4), "relu")
+    monkeypatch.setitem(backends._known, key, backends.Measured({backends.OWN: 2.0, backends.LIBRARY: 1.0}))
+    assert "product and kernel 2.0 us, cuBLASLt's epilogue 1.0 us" in backends.measurements(op, sizes)[0]
+    assert backends.choose(key, Closing("relu", "b"), torch.float64, {}) == backends.LIBRARY

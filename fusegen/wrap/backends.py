@@ -17,7 +17,8 @@ from math import prod
 from typing import Any
 
 from fusegen.core.ir import Op, Operand, Reduce
-from fusegen.fuse.products import Product
+from fusegen.core.products import contracted_sizes
+from fusegen.fuse.products import Product, chain
 from fusegen.launch.cache import default_cache
 from fusegen.launch.memo import compiler_digest
 from fusegen.launch.sealed import digest
@@ -166,18 +167,30 @@ def _is_right(closing: Closing, dtype: Any) -> bool:
     return bool(torch.allclose(out.float(), wanted, rtol=0.05, atol=0.5, equal_nan=True))
 
 
-def notes(product: Product, part: Op, sizes: Mapping[str, int]) -> list[str]:
-    """What `fusegen show` says of the ways a product and the op behind it can go; measurements where there are some."""
+def note(product: Product, part: Op) -> str:
+    """What may happen in the place of ``part``, the op behind a product; empty where nothing else can."""
     found = closing(product, part)
     if found is None:
-        return []
+        return ""
     if found.activation == "bias":
-        return ["  in the place of the next step the same routine adds the bias"]
-    line = f"  on a GPU: {LIBRARY} ({found.activation}) instead of the next step, where it is measured to be faster"
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return [line]
-    *rows, columns = (sizes[axis] for axis in product.axes)
-    key = bucket("cuda", part.outputs[0].dtype.name, (prod(rows), columns, sizes[product.over[0]]), found.activation)
-    measured = remembered(key)
-    return [f"{line}: {measured or 'not measured yet for these sizes'}"]
+        return "  in the place of the next step the same routine adds the bias"
+    return f"  on a GPU {LIBRARY} ({found.activation}) in the place of the next step, where it is measured to be faster"
+
+
+def measurements(op: Op, sizes: Mapping[str, int]) -> list[str]:
+    """What has been measured on torch's current GPU, if there is one, of the ways an op's products can go."""
+    whole, torch = chain(op), sys.modules.get("torch")
+    if whole is None or torch is None or not torch.cuda.is_available():
+        return []
+    sizes = contracted_sizes(op, sizes)
+    lines: list[str] = []
+    for product, part in zip(whole.steps, whole.steps[1:], strict=False):
+        found = closing(product, part) if isinstance(product, Product) and isinstance(part, Op) else None
+        if found is None or found.activation == "bias":
+            continue
+        assert isinstance(product, Product) and isinstance(part, Op)
+        *rows, columns = (sizes[axis] for axis in product.axes)
+        counts = prod(rows), columns, sizes[product.over[0]]
+        measured = remembered(bucket("cuda", part.outputs[0].dtype.name, counts, found.activation))
+        lines.append(f"{product.result} and the step behind it: {measured or 'not measured yet for these sizes'}")
+    return lines

@@ -116,6 +116,7 @@ def _remarks(cost: PassCost, gpu: Gpu) -> list[str]:
         f"predicted, not measured: of every kernel its bytes over {gpu.bandwidth / 1e6:.2f} TB/s ({gpu.source}), "
         f"at least {time_text(LAUNCH_MICROSECONDS)} a launch, added up",
     ]
+    lines += cost.measured
     if cost.uncompiled:
         lines.append(f"no registers and no shared memory to show: {cost.uncompiled}")
     for kernel in cost.kernels:

@@ -21,6 +21,7 @@ from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import Resources, cached_cubin, resources
 from fusegen.launch.program import Grid, Program, Step
 from fusegen.launch.targets import chip_of
+from fusegen.wrap.backends import measurements
 from fusegen.wrap.gpus import Gpu
 from fusegen.wrap.inspect import Pass
 
@@ -57,12 +58,14 @@ class PassCost:
     Args:
         floor: the fewest bytes it must move: each input read once, each result written once.
         uncompiled: why there are no registers to show; empty where there are.
+        measured: what is known of the ways that matrix products can go.
     """
 
     label: str
     kernels: tuple[KernelCost, ...]
     floor: int
     uncompiled: str = ""
+    measured: tuple[str, ...] = ()
 
     @property
     def moved(self) -> int:
@@ -93,7 +96,8 @@ def pass_cost(item: Pass, gpu: Gpu) -> PassCost:
     """The kernels of a pass, compiled for ``gpu`` where NVRTC is installed. Matrix products are not among them."""
     compiler = _Compiler(gpu.arch)
     costs = [cost for part in item.parts for cost in _part_cost(part, gpu, compiler)]
-    return PassCost(item.op.label, tuple(costs), floor_bytes(item), compiler.problem)
+    measured = tuple(measurements(item.op, item.layout.sizes))
+    return PassCost(item.op.label, tuple(costs), floor_bytes(item), compiler.problem, measured)
 
 
 def _part_cost(item: Pass, gpu: Gpu, compiler: _Compiler) -> list[KernelCost]:

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 from fusegen import pipeline
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Op, Operand, Output, Reduce, refs
-from fusegen.core.products import contracted_sizes
 from fusegen.core.text import expr_text, op_text, reduce_text, shape_text
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
@@ -29,7 +28,7 @@ from fusegen.generate.render import one_file
 from fusegen.generate.wording import explain, starts_early
 from fusegen.launch.targets import chip_of
 from fusegen.wrap import doors
-from fusegen.wrap.backends import notes
+from fusegen.wrap.backends import note
 from fusegen.wrap.pitch import strides_between
 from fusegen.wrap.run import is_dense, row_major, strides_for
 from fusegen.wrap.tensors import TensorInfo
@@ -310,7 +309,6 @@ def _split(item: Pass) -> list[str]:
     if whole is None:
         return []
     count = sum(isinstance(step, Product) for step in whole.steps)
-    sizes = contracted_sizes(item.op, item.layout.sizes)
     steps: list[str] = []
     for step, after in zip(whole.steps, [*whole.steps[1:], None], strict=True):
         if not isinstance(step, Product):
@@ -318,7 +316,7 @@ def _split(item: Pass) -> list[str]:
             continue
         steps.append(product_text(step))
         if isinstance(after, Op) and step.result in {between.name for between in whole.between}:
-            steps += notes(step, after, sizes)
+            steps += filter(None, [note(step, after)])
     title = f"{item.op.label}: split at {count} matrix product{'' if count == 1 else 's'}"
     return [section(title, "\n".join(steps))]
 
