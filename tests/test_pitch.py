@@ -203,3 +203,18 @@ def test_copies_take_the_native_path(monkeypatch: pytest.MonkeyPatch) -> None:
         x, w = half(6, 13), half(13, 11)
         torch.testing.assert_close(op(x, w), x @ w)
     assert ran == ["forward"]
+
+
+def test_copies_of_one_tensor_for_two_products_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The cotangent is copied for both products of the backward: natively both copies lie in one table."""
+    monkeypatch.setattr(pitch, "pays", lambda *_: True)
+    op = fg.FusedOp(plain.declaration)
+    own, theirs = ([half(5, 3), half(3, 7)] for _ in range(2))
+    for mine, other in zip(own, theirs, strict=True):
+        other.copy_(mine)
+        mine.requires_grad_(), other.requires_grad_()
+    for _ in range(3):
+        result, expected = op(*own), torch.matmul(*theirs)
+        cotangent = half(5, 7)
+        found = torch.autograd.grad(result, own, cotangent)
+        torch.testing.assert_close(found, torch.autograd.grad(expected, theirs, cotangent))

@@ -240,7 +240,12 @@ def test_what_lies_between_steps_goes_when_it_is_no_longer_read() -> None:
     ("spelled", "name"),
     [
         (lambda h: fg.ops.relu(h), "relu"),
-        (lambda h: fg.where(h > 0, h, 0.0), "relu"),
+        (lambda h: fg.where(h < 0, 0.0, h), "relu"),
+        (lambda h: fg.where(h > 0, h, 0.0), None),  # of NaN it makes 0
+        (lambda h: fg.ops.relu6(h), None),
+        (lambda h: fg.minimum(fg.maximum(h, -50.0), 50.0), None),
+        (lambda h: fg.where(h != h, 0.0, h), None),
+        (lambda h: fg.where(fg.index(h, -1) > 99, 0.0, h), None),
         (lambda h: 0.5 * h * (1 + fg.tanh(0.7978845608028654 * (h + 0.044715 * h * h * h))), "gelu"),
         (lambda h: fg.ops.gelu(h), None),
         (lambda h: h * fg.sigmoid(h), None),
@@ -300,3 +305,31 @@ def test_show_says_which_ways_have_been_measured(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(backends._known, key, backends.Measured({backends.OWN: 2.0, backends.LIBRARY: 1.0}))
     assert "product and kernel 2.0 us, cuBLASLt's epilogue 1.0 us" in backends.measurements(op, sizes)[0]
     assert backends.choose(key, Closing("relu", "b"), torch.float64, {}) == backends.LIBRARY
+
+
+def check_plain(function: Any, expected: Any, *arguments: torch.Tensor) -> None:
+    for _ in range(2):  # the second time by what the first one taught
+        torch.testing.assert_close(function(*arguments), expected(*arguments))
+
+
+def test_a_bias_that_lies_otherwise_is_added_by_a_kernel() -> None:
+    turned = fg.op(lambda x, w, b: (x @ w).mT + b, name="turned")
+    for columns in (4, 5):
+        check_plain(turned, lambda x, w, b: (x @ w).mT + b, random(4, 3), random(3, columns), random(4))
+    added = fg.op(lambda x, w, b: x @ w + b, name="added")
+    torchs = lambda x, w, b: x @ w + b  # noqa: E731
+    check_plain(added, torchs, random(3), random(3, 2, 5).permute(1, 0, 2), random(5))
+    check_plain(added, torchs, random(2, 4, 3), random(2, 3, 5), random(5))
+    check_plain(added, torchs, random(4, 3).half(), random(3, 5).half(), random(5).float())
+    check_plain(added, torchs, random(4, 3).float(), random(3, 5).float(), random(5))
+    with torch.device("meta"):
+        check_plain(added, torchs, *CASES["an outer product"][2], random_on_cpu(5))
+
+
+def random_on_cpu(*shape: int) -> torch.Tensor:
+    return torch.randn(*shape, dtype=torch.float64, device="cpu")
+
+
+def test_empty_results_are_not_taken_for_arguments() -> None:
+    out = torch.empty(0, 4)
+    assert fg.ops.matmul(torch.randn(0, 3), torch.randn(3, 4), out=out) is out

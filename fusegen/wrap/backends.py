@@ -1,9 +1,8 @@
 """What a library does behind a matrix product itself, and when that is better than a product and a kernel.
 
 A bias alone is added by the routine that multiplies. cuBLASLt also applies relu or gelu (its tanh form) before the
-product is written, which saves a pass over memory. An epilogue that computes the same is recognized by what it
-computes, however it was written; which way is faster is measured once for a GPU, a dtype and sizes up to the next
-powers of two, and remembered on disk.
+product is written, which saves a pass over memory. Which way is faster is measured once for a GPU, a dtype and sizes up
+to the next powers of two, and remembered on disk.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from fusegen.core.ir import Op, Operand, Reduce
+from fusegen.core.ir import Call, Index, Op, Reduce, Size, const, walk
 from fusegen.core.products import contracted_sizes
+from fusegen.declare.table import apply
 from fusegen.fuse.products import Product, chain
 from fusegen.launch.cache import default_cache
 from fusegen.launch.memo import compiler_digest
 from fusegen.launch.sealed import digest
 
-CLOSINGS = ("bias", "relu", "gelu")
 OWN, LIBRARY = "product and kernel", "cuBLASLt's epilogue"
 REPEATS = 7
 
@@ -49,36 +48,50 @@ class Closing:
 def closing(product: Product, part: Op) -> Closing | None:
     """What the library could do in the place of ``part``, the op behind a product, if it computes just that."""
     others = [operand for operand in part.operands if operand.name != product.result]
+    own = [operand for operand in part.operands if operand.name == product.result]
     (out, *more) = part.outputs
     plain = not (more or part.scalars or out.part or any(isinstance(s, Reduce) for s in part.statements))
-    if not plain or out.shape != product.axes or len(product.axes) < 2 or len(others) != 1:
+    if not plain or out.shape != product.axes or len(product.axes) < 2 or len(others) != 1 or len(own) != 1:
         return None
-    if others[0].shape != product.axes[-1:] or others[0].dtype is not out.dtype or others[0].part:
+    bias, result = others[0], own[0]
+    if bias.shape != product.axes[-1:] or bias.part or {bias.dtype, result.dtype} != {out.dtype}:
         return None
-    return next((Closing(name, others[0].name) for name in CLOSINGS if _computes(part, product, name)), None)
+    (written,) = part.expand()[1]
+    total = written.expr
+    sums = [apply("add", result.ref, bias.ref), apply("add", bias.ref, result.ref)]
+    for before in sums:
+        zero = const(0, before.dtype)
+        relus = [apply("where", apply(test, before, zero), zero, before) for test in ("le", "lt")]  # NaN passes
+        if total is before:
+            return Closing("bias", bias.name)
+        if total in relus:
+            return Closing("relu", bias.name)
+    return Closing("gelu", bias.name) if _is_gelu(part, product) else None
 
 
-def _computes(part: Op, product: Product, activation: str) -> bool:
-    """Whether ``part`` is this activation of product + bias, tried on random numbers in double precision."""
+# What gelu's tanh form can be written with: analytic functions, so that two which agree on many numbers are one.
+_ANALYTIC = frozenset({"add", "sub", "mul", "div", "neg", "powi", "tanh", "sigmoid"})
+
+
+def _is_gelu(part: Op, product: Product) -> bool:
+    """Whether ``part`` is gelu of product + bias in its tanh form, tried on many numbers in double precision."""
+    nodes = list(walk([written.expr for written in part.expand()[1]]))
+    functions = {node.function for node in nodes if isinstance(node, Call)}
+    if not functions <= _ANALYTIC or any(isinstance(node, (Size, Index)) for node in nodes):
+        return False
     import torch
-    from torch.nn import functional
 
     from fusegen.wrap.reference import reference
 
-    expected: dict[str, Callable[[Any], Any]] = {
-        "bias": lambda x: x, "relu": functional.relu, "gelu": lambda x: functional.gelu(x, approximate="tanh")
-    }  # fmt: skip
-    sizes = {axis: 3 + at for at, axis in enumerate(product.axes)}
-    generator = torch.Generator().manual_seed(0)
-
-    def random(operand: Operand) -> Any:
-        shape = [sizes[axis] for axis in operand.shape if axis]
-        return 3 * torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    given = {operand.name: random(operand) for operand in part.operands}
+    far = torch.logspace(-6, 2, 60, dtype=torch.float64, device="cpu")
+    numbers = torch.cat([-far.flip(0), torch.zeros_like(far[:1]), far])
+    sizes = {axis: len(numbers) if axis == product.axes[-1] else 2 for axis in product.axes}
+    given = {operand.name: numbers.expand([sizes[axis] for axis in operand.shape if axis]) for operand in part.operands}
+    given[product.result] = given[product.result] * 0.7  # not the bias's
     total = functools.reduce(torch.add, given.values())  # the bias lies along the last axis
     (found,) = reference(part, given)
-    return bool(torch.allclose(found, expected[activation](total), rtol=1e-9, atol=1e-12))
+    wanted = torch.nn.functional.gelu(total, approximate="tanh")
+    return bool(torch.allclose(found, wanted, rtol=1e-9, atol=1e-12))
 
 
 # -- which one ---------------------------------------------------------------------------------------------------------
@@ -190,7 +203,7 @@ def measurements(op: Op, sizes: Mapping[str, int]) -> list[str]:
             continue
         assert isinstance(product, Product) and isinstance(part, Op)
         *rows, columns = (sizes[axis] for axis in product.axes)
-        counts = prod(rows), columns, sizes[product.over[0]]
+        counts = prod(rows), columns, prod(sizes[axis] for axis in product.over)
         measured = remembered(bucket("cuda", part.outputs[0].dtype.name, counts, found.activation))
         lines.append(f"{product.result} and the step behind it: {measured or 'not measured yet for these sizes'}")
     return lines

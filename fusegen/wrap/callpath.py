@@ -19,6 +19,7 @@ import torch
 from torch.utils._device import DeviceContext
 
 from fusegen.core import dtypes
+from fusegen.core.errors import DeviceError
 from fusegen.core.ir import Scalar
 from fusegen.declare.op import Declaration
 from fusegen.launch.program import Launchable
@@ -321,8 +322,10 @@ def native_plan(module: Any, lesson: Lesson, gradient_of: Sequence[int] = ()) ->
         words += [len(saves), *(word for save in saves for word in save), len(differentiable), *differentiable]
 
     def fail(at: int, code: int, message: str) -> None:
-        launched = [step for step in steps[at:] if not isinstance(step, Multiply)]
-        cast(Launchable, launched[0].loaded).fail(code, message)
+        launched = next((step for step in steps[at:] if not isinstance(step, Multiply)), None)
+        if launched is None:  # there are only products, and their device could not be entered
+            raise DeviceError(op.name, given=f"CUDA's error {code}", expected="a working device", fix="see its driver")
+        cast(Launchable, launched.loaded).fail(code, message)
 
     made = [*(dtype for *_, dtype in plan.results), *(tensor.dtype for tensor in between)]
     torch_dtypes = tuple(tensors.torch().back[dtype] for dtype in made)
@@ -358,7 +361,9 @@ def _slots(lesson: Lesson, scalars: Sequence[Scalar], layout: _Workspaces) -> di
     found |= {name: (_RESULT, index, 0) for index, name in enumerate(bases)}
     found |= {slot.name: (_INPUT, arguments.index(slot.source), slot.offset) for slot in run.plan.inputs}
     found |= {slot.name: (_RESULT, bases.index(slot.source), slot.offset) for slot in run.plan.outputs}
-    found |= {tensor.name: (_RESULT, len(bases) + i, 0) for i, tensor in enumerate(run.plan.between)}
+    between = {tensor.name: (_RESULT, len(bases) + i, 0) for i, tensor in enumerate(run.plan.between)}
+    assert len(between) == len(run.plan.between) and not between.keys() & found.keys(), "two tensors of one name"
+    found |= between
     found |= {name: (_WORKSPACE, 0, offset) for name, offset in layout.offsets.items()}
     places = iter(range(len(scalars)))
     for scalar in scalars:

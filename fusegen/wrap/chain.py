@@ -16,7 +16,7 @@ from fusegen.fuse.products import Chain, Product, chain
 from fusegen.launch.program import Program
 from fusegen.wrap import pitch
 from fusegen.wrap.backends import LIBRARY, OWN, Closing, bucket, choose, closing, remembered
-from fusegen.wrap.pitch import copy_of, copying, is_aligned, strides_between
+from fusegen.wrap.pitch import axes_of, copy_of, copying, is_aligned, strides_between
 from fusegen.wrap.products import Arranged, Lying, View, arrange, named
 from fusegen.wrap.run import Between, Made, Plan, Runner, Slot, common_device, part_of, row_major
 from fusegen.wrap.steps import Copying, Flat, Step
@@ -145,7 +145,8 @@ class ChainPlan(Plan):
             for name in (*self.dropped[place], *(made.name for made in piece.own)):
                 made, start = lives.pop(name)
                 found.append(Between(made.name, made.shape, made.strides, made.dtype, start, len(flat.steps) - 1))
-        self.program, self.between = Program(flat.steps, flat.workspaces), tuple(found)
+        self.between = tuple(found)
+        self.program = Program(flat.steps, flat.workspaces)  # last: that it is there says that all is
 
 
 @dataclass
@@ -181,6 +182,7 @@ class ChainRunner(Runner):
 
     def _check_in_place(self, plan: Plan, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any]) -> None:
         addresses = {framework.pointer(tensor): name for name, tensor in tensors.items()}
+        addresses.pop(0, None)  # of what has no elements
         for tensor in out:
             name = addresses.get(framework.pointer(tensor))
             if name is not None:
@@ -238,7 +240,7 @@ class ChainRunner(Runner):
         )
 
     def _step(
-        self, step: Op | Product, sizes: Mapping[str, int], known: Mapping[str, TensorInfo],
+        self, step: Op | Product, sizes: Mapping[str, int], known: dict[str, TensorInfo],
         lying: Mapping[str, Lying], fresh: frozenset[str] | None,
     ) -> Step:  # fmt: skip
         if isinstance(step, Op):
@@ -255,7 +257,7 @@ class ChainRunner(Runner):
         return self._copying(step, multiplied, sizes, known, lying, fresh) or multiplied
 
     def _copying(
-        self, step: Product, multiplied: _Multiplied, sizes: Mapping[str, int], known: Mapping[str, TensorInfo],
+        self, step: Product, multiplied: _Multiplied, sizes: Mapping[str, int], known: dict[str, TensorInfo],
         lying: Mapping[str, Lying], fresh: frozenset[str] | None,
     ) -> Copying | None:  # fmt: skip
         """The product on copies with aligned rows, where there are none and that pays."""
@@ -268,21 +270,21 @@ class ChainRunner(Runner):
             return None
         if not pitch.pays(at[0].device, work, moved, len(unaligned)):
             return None
-        mine, places = dict(known), dict(lying)
+        places = dict(lying)
         own: list[Made] = []
         before: list[Step] = []
         after: list[Step] = []
         for name in sorted(unaligned):
-            copy, strides = copy_of(self.chain, step, name, sizes, lying[name].strides, mine)
+            copy, strides = copy_of(self.chain, step, name, sizes, lying[name].strides, known)
             shape = tuple(sizes[axis] for axis in copy.shape if axis)
             info = TensorInfo(shape, strides, dtype, ALIGNED, at[0].device)
-            mine[copy.name], places[name] = info, _lying(copy.name, copy, strides)
+            known[copy.name], places[name] = info, _lying(copy.name, copy, strides)  # no other copy is called so
             own.append(Made(copy.name, shape, strides, dtype))
             if name == step.result:
                 written = (fresh or frozenset()) | {copy.name}
-                after.append(self._step(copying(self.chain, copy, name), sizes, mine, lying, written))
+                after.append(self._step(copying(self.chain, copy, name), sizes, known, lying, written))
             else:
-                before.append(self._step(copying(self.chain, name, copy), sizes, mine, lying, fresh))
+                before.append(self._step(copying(self.chain, name, copy), sizes, known, lying, fresh))
         sides = [
             Lying(places[s.name].tensor, named(s, places[s.name].strides), places[s.name].offset)
             for s in (step.left, step.right)
@@ -319,6 +321,11 @@ class ChainRunner(Runner):
         if closed is None or (device == "cpu" and closed.activation != "bias"):
             return None
         (rows, inner), (_, columns) = arranged.views[0].shape, arranged.views[1].shape
+        axes = axes_of(self.chain)
+        left, right = ({s.name_of(axis) for axis in axes[s.name]} for s in (product.left, product.right))
+        *others, last = product.axes
+        if last in left or right & set(others) or columns != known[product.result].shape[-1]:
+            return None  # the bias does not lie along the columns
         out, bias, mine = known[part.writes[0]], known[closed.bias], known[product.result]
         if out.strides != row_major(out.shape) or bias.strides != (1,) or 0 in (rows, inner, columns):
             return None
