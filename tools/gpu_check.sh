@@ -21,6 +21,19 @@ part() { # name, command...
   [ $rc = 0 ] || failed=1
 }
 
+sanitized() { # tool, clusters, filter...: the dtypes side by side, since the host is what takes long
+  local tool=$1 clusters=$2 pids="" rc=0
+  shift 2
+  for dtype in float32 bfloat16 float16 float64; do
+    # The caching allocator would hide an access just past a tensor.
+    PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "$tool" "$@" --error-exitcode 1 \
+      python3 tools/sanitize.py --clusters "$clusters" --dtypes $dtype &
+    pids+=" $!"
+  done
+  for pid in $pids; do wait "$pid" || rc=1; done
+  return $rc
+}
+
 for name in $parts; do
   case $name in
     tests)
@@ -38,11 +51,9 @@ for name in $parts; do
         filter="--kernel-name kernel_substring=ward_"
         [ $tool = initcheck ] && filter=""
         # See tools/sanitize.py.
-        most=""
-        [ $tool = synccheck ] && most=8
-        # The caching allocator would hide an access just past a tensor.
-        PYTORCH_NO_CUDA_MEMORY_CACHING=1 part "$tool" \
-          compute-sanitizer --tool "$tool" $filter --error-exitcode 1 python3 tools/sanitize.py $most
+        clusters=16
+        [ $tool = synccheck ] && clusters=8
+        part "$tool" sanitized "$tool" $clusters $filter
       done
       ;;
     large) part large python3 tools/gpu_large.py ;;

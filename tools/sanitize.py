@@ -2,15 +2,15 @@
 
 Run through tools/gpu_check.sh, which starts it under memcheck, racecheck, initcheck and synccheck.
 
-    python tools/sanitize.py [MOST]
+    python tools/sanitize.py [--clusters 8] [--dtypes float32 ...]
 
-MOST: blocks of the largest clusters. Under synccheck any kernel with clusters of more than the portable 8 blocks ends
-in an illegal access, without an error of the tool's own, whatever the kernel does; the other tools take 16.
+Under synccheck any kernel with clusters of more than the portable 8 blocks ends in an illegal access, without an error
+of the tool's own, whatever the kernel does; the other tools take 16.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -57,11 +57,47 @@ def torch_cell(gates: Any, c0: Any) -> Any:
     return c.tanh() * o.sigmoid(), c
 
 
+@fg.op
+def attention(x: Any, w: Any, y: Any) -> Any:
+    """Weights of attention: a reduction of rows behind a product."""
+    return fg.ops.softmax(x @ w.mT + y, -1)
+
+
+@fg.op
+def gated(x: Any, w: Any, u: Any, d: Any) -> Any:
+    """A gated pair of layers."""
+    return (fg.ops.silu(x @ w.mT) * (x @ u.mT)) @ d.mT
+
+
 # Rows that a thread, a warp, a block, and clusters of 2 to 16 blocks share; more rows than blocks that sweep over them.
 ROWS = ((5, 7), (300, 100), (900, 256), (2000, 1024), (33, 4097), (700, 8192), (40, 20000), (20, 50257), (9, 262144))
 
+DTYPES = ("float32", "bfloat16", "float16", "float64")
+
 # Rows that pass by in chunks: even, odd, and shared by blocks.
 PASSING = ((7, 32768), (9, 20003), (3, 600000))
+
+
+# Rows, contracted, columns of a matrix product: what vectors fit, and what they do not.
+PRODUCTS = ((64, 96, 128), (33, 17, 41), (300, 64, 1000), (0, 8, 8))
+
+
+def check_products(dtype: torch.dtype) -> int:
+    """What comes before and behind matrix products, and the passes of their backward."""
+    functional = torch.nn.functional
+    for m, k, n in PRODUCTS:
+        x, w, u = (_tensor(shape, dtype, "dense") for shape in ((m, k), (n, k), (n, k)))
+        b, d, y = (_tensor(shape, dtype, "dense") for shape in ((n,), (k, n), (m, n)))
+        w, u, d = w / 8, u / 8, d / 8
+        check(
+            lambda x, w, b: fg.ops.linear_gelu(x, w, b, approximate="tanh"),
+            lambda x, w, b: functional.gelu(functional.linear(x, w, b), approximate="tanh"), x, w, b,
+        )  # fmt: skip
+        check(attention, lambda x, w, y: torch.softmax(x @ w.mT + y, -1), x, w, y)
+        check(
+            gated, lambda x, w, u, d: (functional.silu(x @ w.mT) * (x @ u.mT)) @ d.mT, x, w, u, d,
+        )  # fmt: skip
+    return 3 * len(PRODUCTS)
 
 
 def check_rows(dtype: torch.dtype) -> int:
@@ -129,11 +165,14 @@ def smaller_clusters(most: int) -> None:
 
 def main() -> None:
     """Every shape, layout and dtype once."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--clusters", type=int, default=16, help="blocks of the largest clusters")
+    parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="all of them, if left out")
+    options = parser.parse_args()
     torch.manual_seed(0)
-    if sys.argv[1:]:
-        smaller_clusters(int(sys.argv[1]))
+    smaller_clusters(options.clusters)
     count = 0
-    for dtype in (torch.float32, torch.bfloat16, torch.float16, torch.float64):
+    for dtype in (getattr(torch, name) for name in options.dtypes):
         for layout in ("dense", "turned", "sliced", "unaligned"):
             for x, y, w in (
                 ((64, 96), (64, 96), (1,)), ((33, 37), (33, 37), (37,)), ((5, 1, 7), (5, 67, 7), (67, 1)),
@@ -148,7 +187,7 @@ def main() -> None:
             rms, lambda x, w: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w,
             _tensor((33, 1000), dtype, "dense"), _tensor((1000,), dtype, "dense"),
         )  # fmt: skip
-        count += check_rows(dtype)
+        count += check_rows(dtype) + check_products(dtype)
         check(cell, torch_cell, _tensor((17, 128), dtype, "dense"), _tensor((17, 32), dtype, "dense"))
         count += 3
     torch.cuda.synchronize()
