@@ -258,7 +258,7 @@ std::unique_ptr<Product> read_product(Reader& words) {
   auto product = std::make_unique<Product>();
   product->closing = words.next();
   product->dtype = static_cast<at::ScalarType>(words.next());
-  for (int64_t i = product->closing == Product::kNone ? 3 : 4; i > 0; --i) {
+  for (int64_t count = words.next(); count > 0; --count) {
     Factor factor;
     factor.kind = words.next();
     factor.index = words.next();

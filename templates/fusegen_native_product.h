@@ -22,12 +22,13 @@ struct Factor {
   std::vector<int64_t> sizes, strides;
 };
 
-// result = left @ right; or left @ right + bias, or relu or gelu of that, as the library's epilogue.
+// result = left @ right; or left @ right + bias, or relu or gelu of that, as the library's epilogue. Or what surrounds a
+// product whose sizes are rounded up: zeros in a strip, or a copy.
 struct Product {
-  enum Closing : int64_t { kNone, kRelu, kGelu, kBias };
+  enum Closing : int64_t { kNone, kRelu, kGelu, kBias, kZero, kCopy };
   int64_t closing;
   at::ScalarType dtype;
-  std::vector<Factor> factors;  // left, right, result, and the bias where there is an epilogue
+  std::vector<Factor> factors;  // left, right, result, and the bias where there is an epilogue; or what is written, read
 };
 
 inline at::Tensor view(const Factor& factor, const char* base, at::ScalarType dtype, c10::Device device) {
@@ -43,6 +44,14 @@ void multiply(const Product& product, c10::Device device, const Base& base) {
   c10::SmallVector<at::Tensor, 4> tensors;
   for (const Factor& factor : product.factors)
     tensors.push_back(view(factor, base(factor.kind, factor.index), product.dtype, device));
+  if (product.closing == Product::kZero) {
+    tensors[0].zero_();
+    return;
+  }
+  if (product.closing == Product::kCopy) {
+    tensors[0].copy_(tensors[1]);
+    return;
+  }
   at::Tensor& result = tensors[2];
   if (product.closing == Product::kBias) {
     at::addmm_out(result, tensors[3], tensors[0], tensors[1]);

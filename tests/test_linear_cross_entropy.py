@@ -113,6 +113,29 @@ def test_half_types_are_no_worse_than_torchs(dtype: torch.dtype, reduction: str)
     check_no_worse(call(OURS), call(theirs), given)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_classes_beyond_a_multiple_of_8_go_by_themselves(reduction: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(linear_loss, "pays", lambda *_: True)
+    given = [draw(40, 64, dtype=torch.bfloat16), draw(301, 64, seed=1, low=-0.3, high=0.3, dtype=torch.bfloat16)]
+    classes = torch.randint(0, 301, (40,))
+    assert linear_loss._ranges(*given) == [slice(0, 296), slice(296, 301)]
+    assert linear_loss._ranges(given[0], given[1][:296]) == [slice(0, 296)]
+    assert linear_loss._ranges(given[0].float(), given[1].float()) == [slice(0, 301)]
+    read = []
+    product = torch.mm
+
+    def watched(left: Any, right: Any, *, out: Any) -> Any:
+        read.append((right.shape[1], out.stride(0)))
+        return product(left, right, out=out)
+
+    monkeypatch.setattr(torch, "mm", watched)
+    check_no_worse(
+        lambda x, w: OURS(x, w, classes, reduction=reduction),
+        lambda x, w: theirs(x, w, classes, reduction=reduction), given,
+    )  # fmt: skip
+    assert {(296, 304), (5, 304)} <= set(read) <= {(296, 304), (5, 304), (64, 64)}  # the last: the input's gradient
+
+
 def test_the_weights_gradient_stays_within_float16() -> None:
     """Many rows of one class: their sum overflows before it is divided by their number."""
     x, weight = torch.full((600, 8), 200.0, dtype=torch.float16), torch.zeros(4, 8, dtype=torch.float16)
@@ -262,6 +285,7 @@ def allocations(call: Callable[[], Any]) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("reduction", ["mean", "none"])
+@pytest.mark.cpu
 def test_the_logits_never_exist(reduction: str, monkeypatch: pytest.MonkeyPatch) -> None:
     rows, hidden, classes = 256, 8, 1000
     monkeypatch.setattr(linear_loss, "rows_per_chunk", lambda *_: 16)
@@ -287,6 +311,7 @@ def test_chunks_take_less_than_a_tenth_of_the_logits(monkeypatch: pytest.MonkeyP
     assert choose(1 << 20, 128256, 2) == 4096
 
 
+@pytest.mark.cpu
 def test_the_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:
     measure((12, 8, 11), [5], WallClock(1), "cpu")
     told = capsys.readouterr().out

@@ -209,6 +209,7 @@ def test_a_tensor_times_its_own_transpose_is_refused() -> None:
             wrong(random(3, 3))
 
 
+@pytest.mark.cpu
 def test_calls_like_an_earlier_one_run_no_python(monkeypatch: pytest.MonkeyPatch) -> None:
     if native.module() is None:
         pytest.skip("no native call path")
@@ -293,6 +294,7 @@ def test_a_bias_alone_is_added_by_the_product(dtype: torch.dtype, monkeypatch: p
     assert added == ["bias"]
 
 
+@pytest.mark.cpu
 def test_show_says_which_ways_have_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = fg.op(lambda x, w, b: fg.ops.relu(fg.linear(x, w, b)), name="layer")
     op = layer.trace(random(3, 4), random(5, 4), random(5))

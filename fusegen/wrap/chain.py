@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
 from typing import Any
 
 from fusegen.core.dtypes import DType
@@ -14,12 +13,11 @@ from fusegen.core.ir import Op
 from fusegen.core.products import contracted_sizes, mismatch, products
 from fusegen.fuse.products import Chain, Product, chain
 from fusegen.launch.program import Program
-from fusegen.wrap import pitch
 from fusegen.wrap.backends import LIBRARY, OWN, Closing, bucket, choose, closing, remembered
-from fusegen.wrap.pitch import axes_of, copy_of, copying, is_aligned, strides_between
+from fusegen.wrap.padding import padded, room, strides_between
 from fusegen.wrap.products import Arranged, Lying, View, arrange, named
 from fusegen.wrap.run import Between, Made, Plan, Runner, Slot, common_device, part_of, row_major
-from fusegen.wrap.steps import Copying, Flat, Step
+from fusegen.wrap.steps import Flat, Several, Step
 from fusegen.wrap.tensors import Framework, TensorInfo, target_of
 
 # Addresses from a framework's allocator, modulo 16.
@@ -215,7 +213,7 @@ class ChainRunner(Runner):
                 lying[output.name] = _lying(output.name, output, known[output.name].strides)
         for between in self.chain.between:
             shape = tuple(sizes[axis] for axis in between.shape if axis)
-            strides = strides_between(self.chain, between, sizes) if self.by_torch else row_major(shape)
+            strides = strides_between(self.chain, between, sizes, device) if self.by_torch else row_major(shape)
             known[between.name] = TensorInfo(shape, strides, between.dtype, ALIGNED, device)
             lying[between.name] = _lying(between.name, between, strides)
         steps: list[Step] = []
@@ -254,43 +252,20 @@ class ChainRunner(Runner):
         ]
         arranged = arrange(step, sizes, sides[0], sides[1], lying[step.result])
         multiplied = _Multiplied(arranged, known[lying[step.result].tensor].dtype)
-        return self._copying(step, multiplied, sizes, known, lying, fresh) or multiplied
+        return self._padded(multiplied, known) or multiplied
 
-    def _copying(
-        self, step: Product, multiplied: _Multiplied, sizes: Mapping[str, int], known: dict[str, TensorInfo],
-        lying: Mapping[str, Lying], fresh: frozenset[str] | None,
-    ) -> Copying | None:  # fmt: skip
-        """The product on copies with aligned rows, where there are none and that pays."""
-        names, views = (step.left.name, step.right.name, step.result), multiplied.arranged.views
-        dtype, at = multiplied.dtype, [known[lying[name].tensor] for name in names]
-        unaligned = {n for n, v, i in zip(names, views, at, strict=True) if not is_aligned(v, dtype.size, i.alignment)}
-        work = 2 * prod(sizes[axis] for axis in (*step.axes, *step.over))
-        moved = sum(2 * dtype.size * prod(sizes[axis] for axis in lying[name].strides) for name in unaligned)
-        if not (self.by_torch and dtype.is_half and unaligned):
+    def _padded(self, multiplied: _Multiplied, known: dict[str, TensorInfo]) -> Several | None:
+        """The product on sizes that suit it, where its own do not and that pays."""
+        product, dtype = multiplied.arranged, multiplied.dtype
+        infos = [known[name] for name in product.names]
+        device, roomy = infos[0].device, {operand.name for operand in self.chain.between}
+        alignments = [info.alignment for info in infos]
+        found = padded(product, dtype, alignments, device, roomy, known) if self.by_torch else None
+        if found is None:
             return None
-        if not pitch.pays(at[0].device, work, moved, len(unaligned)):
-            return None
-        places = dict(lying)
-        own: list[Made] = []
-        before: list[Step] = []
-        after: list[Step] = []
-        for name in sorted(unaligned):
-            copy, strides = copy_of(self.chain, step, name, sizes, lying[name].strides, known)
-            shape = tuple(sizes[axis] for axis in copy.shape if axis)
-            info = TensorInfo(shape, strides, dtype, ALIGNED, at[0].device)
-            known[copy.name], places[name] = info, _lying(copy.name, copy, strides)  # no other copy is called so
-            own.append(Made(copy.name, shape, strides, dtype))
-            if name == step.result:
-                written = (fresh or frozenset()) | {copy.name}
-                after.append(self._step(copying(self.chain, copy, name), sizes, known, lying, written))
-            else:
-                before.append(self._step(copying(self.chain, name, copy), sizes, known, lying, fresh))
-        sides = [
-            Lying(places[s.name].tensor, named(s, places[s.name].strides), places[s.name].offset)
-            for s in (step.left, step.right)
-        ]
-        product = _Multiplied(arrange(step, sizes, sides[0], sides[1], places[step.result]), dtype)
-        return Copying((*before, product, *after), tuple(own), at[0].device)
+        for made in found.own:  # so that no other tensor is called so
+            known[made.name] = TensorInfo(made.shape, made.strides, dtype, ALIGNED, device)
+        return Several((*found.before, _Multiplied(found.product, dtype), *found.after), found.own, device)
 
     def _with_library(
         self, steps: Sequence[Step], sizes: Mapping[str, int], known: Mapping[str, TensorInfo], device: str
@@ -321,15 +296,14 @@ class ChainRunner(Runner):
         if closed is None or (device == "cpu" and closed.activation != "bias"):
             return None
         (rows, inner), (_, columns) = arranged.views[0].shape, arranged.views[1].shape
-        axes = axes_of(self.chain)
-        left, right = ({s.name_of(axis) for axis in axes[s.name]} for s in (product.left, product.right))
+        left, right = ({s.name_of(axis) for axis in _axes(self.chain, s.name)} for s in (product.left, product.right))
         *others, last = product.axes
         if last in left or right & set(others) or columns != known[product.result].shape[-1]:
             return None  # the bias does not lie along the columns
         out, bias, mine = known[part.writes[0]], known[closed.bias], known[product.result]
         if out.strides != row_major(out.shape) or bias.strides != (1,) or 0 in (rows, inner, columns):
             return None
-        own = Made(product.result, mine.shape, mine.strides, out.dtype)
+        own = room(product.result, mine.shape, mine.strides, out.dtype)
         is_choice = closed.activation != "bias"
         key = bucket(device, out.dtype.name, (rows, columns, inner), closed.activation) if is_choice else ()
         return _Either(multiplied, own, part, closed, key)
@@ -354,6 +328,12 @@ def check_factors(op: Op, sizes: Mapping[str, int]) -> None:
         )  # fmt: skip
 
 
+def _axes(whole: Chain, name: str) -> list[str]:
+    """The axes of something that a product reads."""
+    things = (*whole.op.operands, *whole.op.outputs, *whole.between)
+    return [axis for axis in next(thing for thing in things if thing.name == name).shape if axis]
+
+
 def _names(step: Op | Product) -> set[str]:
     """What a step reads and writes."""
     if isinstance(step, Product):
@@ -373,7 +353,7 @@ def _lifetimes(
         after: set[str] = set().union(*uses[at + 1 :])
         first = [name for name in names if name in used - before]
         infos = [(name, known[name]) for name in first]
-        made.append(tuple(Made(name, info.shape, info.strides, info.dtype) for name, info in infos))
+        made.append(tuple(room(name, info.shape, info.strides, info.dtype) for name, info in infos))
         dropped.append(tuple(name for name in names if name in used - after))
     return tuple(made), tuple(dropped)
 

@@ -29,7 +29,7 @@ from fusegen.generate.wording import explain, starts_early
 from fusegen.launch.targets import chip_of
 from fusegen.wrap import doors
 from fusegen.wrap.backends import note
-from fusegen.wrap.pitch import strides_between
+from fusegen.wrap.padding import strides_between
 from fusegen.wrap.run import is_dense, row_major, strides_for
 from fusegen.wrap.tensors import TensorInfo
 
@@ -104,7 +104,7 @@ class Pass:
         tensors = dict(self.tensors)
         for between in whole.between:
             shape = tuple(self.layout.sizes[axis] for axis in between.shape if axis)
-            strides = strides_between(whole, between, self.layout.sizes)
+            strides = strides_between(whole, between, self.layout.sizes, "cuda")
             tensors[between.name] = TensorInfo(shape, strides, between.dtype, 0, "cpu")
         found: list[Pass] = []
         fresh: set[str] = set()

@@ -31,6 +31,7 @@ from fusegen.derive.gradient import GradientNames
 from fusegen.wrap import tensors
 from fusegen.wrap.legacy_vmap import is_legacy_batched
 from fusegen.wrap.op import op
+from fusegen.wrap.padding import MULTIPLE, pays, up
 from fusegen.wrap.run import Runner, common_device
 
 language: Any = _language  # its functions are made from a table
@@ -180,21 +181,33 @@ def run(loss: Any, traced: Op, values: Mapping[str, Any], autocast: DType | None
 # -- a walk over the chunks ------------------------------------------------------------------------------------------
 
 
-def _chunks(x: torch.Tensor, weight: torch.Tensor) -> Iterator[tuple[slice, torch.Tensor]]:
-    """Which rows, and their logits, which all take the same memory."""
+def _ranges(x: torch.Tensor, weight: torch.Tensor) -> list[slice]:
+    """Classes that products take one after the other: a multiple of 8, which cuBLAS's fast kernels for halves ask for
+    (wrap/padding), and the few that are left. So the weight needs no copy that is rounded up.
+    """
+    classes, left = len(weight), len(weight) % MULTIPLE
+    sizes = (len(x), weight.shape[1], classes)
+    if left and x.element_size() == 2 and pays(str(x.device), sizes, 1, 0, 3):
+        return [slice(0, classes - left), slice(classes - left, classes)]
+    return [slice(0, classes)]
+
+
+def _chunks(x: torch.Tensor, weight: torch.Tensor, ranges: Sequence[slice]) -> Iterator[tuple[slice, torch.Tensor]]:
+    """Which rows, and their logits, which all take the same memory; its rows are aligned."""
     count = rows_per_chunk(len(x), len(weight), x.element_size())
-    memory = x.new_empty(min(count, len(x)), len(weight))
+    memory = x.new_empty(min(count, len(x)), up(len(weight)) if len(ranges) > 1 else len(weight))
     for begin in range(0, len(x), count):
         part = slice(begin, min(begin + count, len(x)))
-        logits = memory[: part.stop - begin]
-        torch.mm(x[part], weight.mT, out=logits)
+        logits = memory[: part.stop - begin, : len(weight)]
+        for some in ranges:
+            torch.mm(x[part], weight[some].mT, out=logits[:, some])
         yield part, logits
 
 
 def _losses(rows: Rows, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Each row's loss."""
     losses = _one_a_row(x)
-    for part, logits in _chunks(x, weight):
+    for part, logits in _chunks(x, weight, _ranges(x, weight)):
         values = rows.arguments(logits, bias, part)
         _launch(rows.op.trace(**values), values, [losses[part]])
     return losses
@@ -222,16 +235,21 @@ def _losses_and_gradients(
     if d_weight is not None and not len(x):
         d_weight.zero_()
     ops: dict[int, tuple[Op, str]] = {}
-    for part, logits in _chunks(x, weight):
+    ranges = _ranges(x, weight)
+    for part, logits in _chunks(x, weight, ranges):
         values = rows.arguments(logits, bias, part)
         if len(logits) not in ops:  # all chunks but the last are of one size
             ops[len(logits)] = _with_gradient(rows.op.trace(**values), "logits")
         joint, cotangent = ops[len(logits)]
         _launch(joint, {**values, cotangent: cotangents[part]}, [losses[part], logits])
-        if d_x is not None:
-            torch.mm(logits, weight, out=d_x[part])
-        if d_weight is not None:
-            d_weight.addmm_(logits.mT, x[part], beta=float(part.start > 0), alpha=scale.weight)
+        for some in ranges:
+            mine = logits[:, some]
+            if d_x is not None and not some.start:
+                torch.mm(mine, weight[some], out=d_x[part])
+            elif d_x is not None:
+                d_x[part].addmm_(mine, weight[some])
+            if d_weight is not None:
+                d_weight[some].addmm_(mine.mT, x[part], beta=float(part.start > 0), alpha=scale.weight)
         if d_bias is not None:
             _into(add_rows, {"total": d_bias, "rows": logits}, d_bias)
     return losses, [d_x, d_weight, d_bias]

@@ -2,7 +2,7 @@
 
 No tensor is copied where the routine can read it as it lies: axes that lie side by side become one dimension, and an
 axis of one side that does not becomes a batch in which the other side repeats. The rest is left to the framework,
-which copies what its own matmul would. Half tensors whose rows suit no fast routine are another matter (wrap/pitch).
+which copies what its own matmul would. Halves of sizes that suit no fast routine are another matter (wrap/padding).
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ class View:
 
 @dataclass(frozen=True)
 class Multiply:
-    """A product as the native call path does it: left, right, result, and a bias where there is a ``closing``."""
+    """Something that torch does for the native call path. ``closing`` says what happens behind a product of left and
+    right into a result, with a bias if it is not empty; or it is "zero" or "copy", with what is written and read.
+    """
 
     names: tuple[str, ...]
     views: tuple[View, ...]

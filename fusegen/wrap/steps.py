@@ -6,7 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from fusegen.core.dtypes import DType
 from fusegen.launch.program import Workspace
+from fusegen.wrap.products import Multiply, View
 from fusegen.wrap.run import Made
 from fusegen.wrap.tensors import Framework
 
@@ -36,8 +38,34 @@ class Flat:
 
 
 @dataclass(frozen=True)
-class Copying:
-    """A product whose factors or result are copied, because their rows are not aligned (wrap/pitch)."""
+class Fill:
+    """A view of a tensor filled with what a view of another one holds, or with zeros where there is no other."""
+
+    names: tuple[str, ...]
+    views: tuple[View, ...]
+    dtype: DType
+
+    @property
+    def uses(self) -> set[str]:
+        return set(self.names)
+
+    def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
+        target, *source = (
+            framework.view(tensors[name], view.shape, view.strides, view.offset)
+            for name, view in zip(self.names, self.views, strict=True)
+        )
+        if source:
+            target.copy_(source[0])
+        else:
+            target.zero_()
+
+    def flat(self, place: int) -> Flat | None:
+        return Flat([Multiply(self.names, self.views, self.dtype, "copy" if len(self.names) == 2 else "zero")])
+
+
+@dataclass(frozen=True)
+class Several:
+    """Steps that are one to the chain, with memory of their own."""
 
     steps: tuple[Step, ...]
     own: tuple[Made, ...]
@@ -46,12 +74,12 @@ class Copying:
     @property
     def uses(self) -> set[str]:
         found: set[str] = set().union(*(step.uses for step in self.steps))
-        return found - {copy.name for copy in self.own}
+        return found - {made.name for made in self.own}
 
     def run(self, tensors: dict[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
-        copies = {copy.name: copy.make(framework, self.device) for copy in self.own}
+        mine = {made.name: made.make(framework, self.device) for made in self.own}
         for step in self.steps:
-            step.run({**tensors, **copies}, scalars, framework)
+            step.run({**tensors, **mine}, scalars, framework)
 
     def flat(self, place: int) -> Flat | None:
         found = Flat(own=list(self.own))
