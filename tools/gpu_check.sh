@@ -21,13 +21,13 @@ part() { # name, command...
   [ $rc = 0 ] || failed=1
 }
 
-sanitized() { # tool, clusters, filter...: the dtypes side by side, since the host is what takes long
-  local tool=$1 clusters=$2 pids="" rc=0
+sanitized() { # tool, arguments, filter...: the dtypes side by side, since the host is what takes long
+  local tool=$1 arguments=$2 pids="" rc=0
   shift 2
   for dtype in float32 bfloat16 float16 float64; do
     # The caching allocator would hide an access just past a tensor.
     PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "$tool" "$@" --error-exitcode 1 \
-      python3 tools/sanitize.py --clusters "$clusters" --dtypes $dtype &
+      python3 tools/sanitize.py $arguments --dtypes $dtype &
     pids+=" $!"
   done
   for pid in $pids; do wait "$pid" || rc=1; done
@@ -51,9 +51,11 @@ for name in $parts; do
         filter="--kernel-name kernel_substring=ward_"
         [ $tool = initcheck ] && filter=""
         # See tools/sanitize.py.
-        clusters=16
-        [ $tool = synccheck ] && clusters=8
-        part "$tool" sanitized "$tool" $clusters $filter
+        # See tools/sanitize.py.
+        arguments="--clusters 16"
+        [ $tool = synccheck ] && arguments="--clusters 8"
+        [ $tool = racecheck ] && arguments+=" --no-half-products"
+        part "$tool" sanitized "$tool" "$arguments" $filter
       done
       ;;
     large) part large python3 tools/gpu_large.py ;;

@@ -2,10 +2,11 @@
 
 Run through tools/gpu_check.sh, which starts it under memcheck, racecheck, initcheck and synccheck.
 
-    python tools/sanitize.py [--clusters 8] [--dtypes float32 ...]
+    python tools/sanitize.py [--clusters 8] [--dtypes float32 ...] [--no-half-products]
 
 Under synccheck any kernel with clusters of more than the portable 8 blocks ends in an illegal access, without an error
-of the tool's own, whatever the kernel does; the other tools take 16.
+of the tool's own, whatever the kernel does; the other tools take 16. Under racecheck torch's products of halves fail by
+themselves (CUBLAS_STATUS_EXECUTION_FAILED in a program that has nothing else).
 """
 
 from __future__ import annotations
@@ -168,6 +169,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--clusters", type=int, default=16, help="blocks of the largest clusters")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="all of them, if left out")
+    parser.add_argument("--no-half-products", action="store_true", help="none of torch's products of halves")
     options = parser.parse_args()
     torch.manual_seed(0)
     smaller_clusters(options.clusters)
@@ -187,7 +189,9 @@ def main() -> None:
             rms, lambda x, w: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w,
             _tensor((33, 1000), dtype, "dense"), _tensor((1000,), dtype, "dense"),
         )  # fmt: skip
-        count += check_rows(dtype) + check_products(dtype)
+        count += check_rows(dtype)
+        if dtype.itemsize > 2 or not options.no_half_products:
+            count += check_products(dtype)
         check(cell, torch_cell, _tensor((17, 128), dtype, "dense"), _tensor((17, 32), dtype, "dense"))
         count += 3
     torch.cuda.synchronize()

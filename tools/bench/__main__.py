@@ -51,7 +51,9 @@ def main() -> int:
     host_tables = "" if tuning else f"{host.report()}\n{_printed('compiled', '--only', 'lerp(x, y, w)')}"
     models = "" if tuning else _printed("models")
     if not tuning:
-        section += _LINEAR_LOSS.format(table=_printed("linear_loss", "--sizes", "8192x4096x128256", "--rows", ""))
+        section += _LINEAR_LOSS.format(
+            table=_printed("linear_loss", "--sizes", "8192x4096x128256,8192x768x50257", "--rows", "")
+        )
     for title, error in failed.items():
         print(f"\n{title}\n{error}", file=sys.stderr)
     if options.write:
