@@ -6,6 +6,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_addmm_activation.h>
 #include <ATen/ops/addmm.h>
+#include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/matmul.h>
@@ -22,13 +23,13 @@ struct Factor {
   std::vector<int64_t> sizes, strides;
 };
 
-// result = left @ right; or left @ right + bias, or relu or gelu of that, as the library's epilogue. Or what surrounds a
-// product whose sizes are rounded up: zeros in a strip, or a copy.
+// result = left @ right; or left @ right + bias, or relu or gelu of that, as the library's epilogue; or
+// result += left @ right. Or what surrounds a product whose sizes are rounded up: zeros in a strip, or a copy.
 struct Product {
-  enum Closing : int64_t { kNone, kRelu, kGelu, kBias, kZero, kCopy };
+  enum Closing : int64_t { kNone, kRelu, kGelu, kBias, kZero, kCopy, kAdded };
   int64_t closing;
   at::ScalarType dtype;
-  std::vector<Factor> factors;  // left, right, result, and the bias where there is an epilogue; or what is written, read
+  std::vector<Factor> factors;  // left, right, result, and the bias where there is one; or what is written, read
 };
 
 inline at::Tensor view(const Factor& factor, const char* base, at::ScalarType dtype, c10::Device device) {
@@ -53,7 +54,15 @@ void multiply(const Product& product, c10::Device device, const Base& base) {
     return;
   }
   at::Tensor& result = tensors[2];
-  if (product.closing == Product::kBias) {
+  if (product.closing == Product::kAdded) {
+    if (result.dim() == 2) {
+      result.addmm_(tensors[0], tensors[1]);
+    } else if (result.dim() == 3) {
+      result.baddbmm_(tensors[0], tensors[1]);
+    } else {
+      result.add_(at::matmul(tensors[0], tensors[1]));
+    }
+  } else if (product.closing == Product::kBias) {
     at::addmm_out(result, tensors[3], tensors[0], tensors[1]);
   } else if (product.closing != Product::kNone) {
     at::_addmm_activation_out(result, tensors[3], tensors[0], tensors[1], 1, 1, product.closing == Product::kGelu);

@@ -121,15 +121,20 @@ def forced(monkeypatch: pytest.MonkeyPatch) -> None:
 def suited(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of every product that Python runs: whether sizes and rows of all three tensors suit it."""
     found: list[bool] = []
-    multiply = Torch.multiply
 
-    def watched(self: Torch, *sides: torch.Tensor) -> None:
-        views = [View(tuple(s.shape), s.stride(), 0) for s in sides]
-        rows = [padding._suits(view, 2, side.data_ptr() % 16) for view, side in zip(views, sides, strict=True)]
-        found.append(all(rows) and all(view.shape[padding._along(view) or -1] % 8 == 0 for view in views))
-        multiply(self, *sides)
+    def watch(name: str) -> None:
+        routine = getattr(Torch, name)
 
-    monkeypatch.setattr(Torch, "multiply", watched)
+        def watched(self: Torch, *sides: torch.Tensor) -> None:
+            views = [View(tuple(s.shape), s.stride(), 0) for s in sides]
+            rows = [padding._suits(view, 2, side.data_ptr() % 16) for view, side in zip(views, sides, strict=True)]
+            found.append(all(rows) and all(view.shape[padding._along(view) or -1] % 8 == 0 for view in views))
+            routine(self, *sides)
+
+        monkeypatch.setattr(Torch, name, watched)
+
+    watch("multiply")
+    watch("accumulate")
     return found
 
 
@@ -206,6 +211,15 @@ def test_between_steps_nothing_is_copied(suited: list[bool]) -> None:
     found = torch.autograd.grad(result, own, cotangent)
     torch.testing.assert_close(found, torch.autograd.grad(expected, theirs, cotangent), rtol=0.05, atol=0.05)
     assert suited == [True] * 3
+
+
+@pytest.mark.usefixtures("forced")
+def test_a_product_is_added_to_what_the_result_holds(suited: list[bool]) -> None:
+    for n in (11, 13):
+        x, u, v, w = half(6, 13), half(13, n), half(6, 5), half(5, n)
+        op = fg.op(lambda x, u, v, w: x @ u + v @ w, name="both")
+        torch.testing.assert_close(op(x, u, v, w), x @ u + v @ w, rtol=0.02, atol=0.05)
+    assert suited == [True] * 4
 
 
 @pytest.mark.usefixtures("forced")

@@ -2,7 +2,8 @@
 
 A product reads tensors, so what the op computes for a factor is written to memory by the step before it; what the op
 does with a product is the epilogue, an op like any other that reads the product. Everything is computed in the first
-step that can: reductions of a cotangent, for instance, share the pass that prepares a factor.
+step that can: reductions of a cotangent, for instance, share the pass that prepares a factor. Products that are only
+added up need no epilogue: each but the first adds to what those before it left.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Call, Expr, Op, Operand, Output, Reduce, Size, expr_axes, refs, substitute, walk
+from fusegen.core.ir import Call, Expr, Op, Operand, Output, Reduce, Size, const, expr_axes, refs, substitute, walk
 from fusegen.core.lets import introduce_lets, safe_name
 from fusegen.core.products import KIND, Factor, factors, products, rounded, stored_as, unrounded
 from fusegen.core.text import shape_text
@@ -34,22 +35,31 @@ class Source:
 
 @dataclass(frozen=True)
 class Product:
-    """One matrix product: ``result[axes] = sum over ``over`` of left * right``."""
+    """One matrix product: ``result[axes] = sum over ``over`` of left * right``.
+
+    Attributes:
+        onto: it is added to what earlier products have left in ``result``.
+    """
 
     result: str
     left: Source
     right: Source
     axes: tuple[str, ...]
     over: tuple[str, ...]
+    onto: bool = False
 
 
 def product_text(step: Product) -> str:
-    """``P[D0, D1] = x(d2 -> d4) @ w(d3 -> d4) over [D4]``; a factor's axes as the product calls them."""
+    """``P[D0, D1] = x(d2 -> d4) @ w(d3 -> d4) over [D4]``; a factor's axes as the product calls them.
+
+    ``+=`` for one that is added to the products before it.
+    """
     sides = []
     for source in (step.left, step.right):
         moved = ", ".join(f"{own} -> {new}" for own, new in source.renames)
         sides.append(f"{source.name}({moved})" if moved else source.name)
-    return f"{step.result}{shape_text(step.axes)} = {' @ '.join(sides)} over {shape_text(step.over)}"
+    sign = "+=" if step.onto else "="
+    return f"{step.result}{shape_text(step.axes)} {sign} {' @ '.join(sides)} over {shape_text(step.over)}"
 
 
 @dataclass(frozen=True)
@@ -89,19 +99,25 @@ class _Splitter:
         for reduce in reduces:
             self.level[reduce.name] = self._level(reduce.expr) + (reduce.kind == KIND)
         self.stored: dict[Expr, Operand] = {}
+        self.into: dict[Expr, Operand] = {}  # where products go, which for one of a sum is where the sum is
+        self.multiplied: set[Expr] = set()  # what products leave: their results, and sums of them
 
     def split(self) -> Chain:
-        direct = self._place_products()
+        direct = self._place_sums() | self._place_products()
         written = self._place_factors()
         results = [o for o in self.outputs if o.name not in direct] + written
         steps: list[Op | Product] = []
+        begun: set[str] = set()
         last = max(self.level.values())
         for level in range(last + 1):
             mine = [o for o in results if self._level(o.expr) == level]
             mine += self._hand_on(level, results)
             if mine:
                 steps.append(self._part(level, last, mine))
-            steps += [self._product(dot) for dot in self.dots if self.level[dot.name] == level + 1]
+            for dot in self.dots:
+                if self.level[dot.name] == level + 1:
+                    steps.append(self._product(dot, begun))
+                    begun.add(self.into[dot.ref].name)
         own = {output.name for output in self.outputs}
         return Chain(self.op, tuple(steps), tuple(o for o in self.stored.values() if o.name not in own))
 
@@ -123,13 +139,54 @@ class _Splitter:
 
     def _place_products(self) -> set[str]:
         """Say where each product goes: into an output that is nothing else, or between steps. Returns such outputs."""
+        alone = [dot for dot in self.dots if dot.ref not in self.into]
+        return set().union(*(self._place(dot.ref, [dot], dot.name) for dot in alone))
+
+    def _place(self, expr: Expr, dots: Sequence[Reduce], name: str) -> set[str]:
+        """Say where ``dots``, which add up to ``expr``, go; the name of the output if they go into one."""
+        dtype, axes = stored_as(dots[0]), self.axes[dots[0].name]
+        home = self._home({expr, rounded(expr, dtype)}, dtype, axes)
+        self.stored[expr] = home or self._between(name, dtype, axes)
+        self.into.update({dot.ref: self.stored[expr] for dot in dots})
+        self.multiplied.add(expr)
+        return {home.name} if home else set()
+
+    def _place_sums(self) -> set[str]:
+        """The same for outputs and factors that are sums of products which nothing else reads."""
         direct: set[str] = set()
-        for dot in self.dots:
-            dtype, axes = stored_as(dot), self.axes[dot.name]
-            home = self._home({dot.ref, rounded(dot.ref, dtype)}, dtype, axes)
-            self.stored[dot.ref] = home or self._between(dot.name, dtype, axes)
-            direct |= {home.name} if home else set()
+        found = [(o.expr, o.dtype) for o in self.outputs if o.part is None]
+        found += [(side.expr, side.dtype) for dot in self.dots for side in factors(dot)]
+        for expr, dtype in found:
+            total = unrounded(expr, dtype)
+            dots = self._summands(total, dtype)
+            if dots and total not in self.stored and not self._reads_besides(total, dtype, dots):
+                direct |= self._place(total, dots, self.names.get(total, "total"))
         return direct
+
+    def _summands(self, total: Expr, dtype: DType) -> list[Reduce]:
+        """The products that add up to ``total``, all of its shape and dtype; none if it is anything else."""
+        dots: dict[Expr, Reduce] = {dot.ref: dot for dot in self.dots if stored_as(dot) is dtype}
+        axes, terms = expr_axes(total, self.axes), [total]
+        found: list[Reduce] = []
+        while terms:
+            term = terms.pop()
+            dot = dots.pop(unrounded(term, dtype), None)
+            if dot is not None and self.axes[dot.name] == axes:
+                found.append(dot)
+            elif isinstance(term, Call) and term.function == "add":
+                terms += term.children
+            else:
+                return []
+        return found if len(found) > 1 else []
+
+    def _reads_besides(self, total: Expr, dtype: DType, dots: Sequence[Reduce]) -> bool:
+        """Whether one of a sum's products is read by anything but the sum, as it is after it has been stored."""
+        written = [(o.expr, o.dtype) for o in self.outputs]
+        written += [(side.expr, side.dtype) for dot in self.dots for side in factors(dot)]
+        exprs = [expr for expr, kind in written if expr is not total or kind is not dtype]
+        exprs += [reduce.expr for reduce in self.reduces]
+        stored: dict[Expr, Expr] = {rounded(total, dtype): const(0, total.dtype)}
+        return not {dot.ref for dot in dots}.isdisjoint(refs(*(substitute(expr, stored) for expr in exprs)))
 
     def _place_factors(self) -> list[Output]:
         """Factors that have to be computed first, as results."""
@@ -170,10 +227,9 @@ class _Splitter:
 
     def _part(self, level: int, last: int, results: Sequence[Output]) -> Op:
         """The op of one step."""
-        dots = {dot.ref for dot in self.dots}
         values: dict[Expr, Expr] = {}
         for expr, operand in self.stored.items():
-            if self._level(expr) < level + (expr in dots):
+            if self._level(expr) < level + (expr in self.multiplied):
                 values[expr] = values[rounded(expr, operand.dtype)] = operand.ref
         outputs = [replace(o, expr=substitute(o.expr, values)) for o in results]
         mine = [replace(r, expr=substitute(r.expr, values)) for r in self.reduces if self.level[r.name] == level]
@@ -199,14 +255,15 @@ class _Splitter:
         carriers = (next((o for o in self.op.operands if axis in o.shape), None) for axis in sorted(sizes))
         return {carrier.name: carrier for carrier in carriers if carrier is not None}
 
-    def _product(self, dot: Reduce) -> Product:
-        result = self.stored[dot.ref]
+    def _product(self, dot: Reduce, begun: Container[str]) -> Product:
+        result = self.into[dot.ref]
         sources = []
         for side in factors(dot):
             found = self._found(side)
             assert found is not None
             sources.append(Source(found.name, side.renames))
-        return Product(result.name, sources[0], sources[1], tuple(a for a in result.shape if a), dot.over)
+        axes = tuple(axis for axis in result.shape if axis)
+        return Product(result.name, sources[0], sources[1], axes, dot.over, result.name in begun)
 
 
 def _key(side: Factor) -> Expr:

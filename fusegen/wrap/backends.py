@@ -51,6 +51,7 @@ def closing(product: Product, part: Op) -> Closing | None:
     own = [operand for operand in part.operands if operand.name == product.result]
     (out, *more) = part.outputs
     plain = not (more or part.scalars or out.part or any(isinstance(s, Reduce) for s in part.statements))
+    plain = plain and not product.onto  # a sum of products is more than the last of them
     if not plain or out.shape != product.axes or len(product.axes) < 2 or len(others) != 1 or len(own) != 1:
         return None
     bias, result = others[0], own[0]

@@ -24,7 +24,7 @@ from fusegen.core.ir import Scalar
 from fusegen.declare.op import Declaration
 from fusegen.launch.program import Launchable
 from fusegen.wrap import native, tensors
-from fusegen.wrap.products import Multiply
+from fusegen.wrap.products import ADDED, Multiply
 from fusegen.wrap.run import MOST_PLANS, Run, watch
 
 if TYPE_CHECKING:
@@ -374,7 +374,7 @@ def _slots(lesson: Lesson, scalars: Sequence[Scalar], layout: _Workspaces) -> di
 
 # torch's numbers of the dtypes that products come in (c10::ScalarType).
 _SCALAR_TYPES = {dtypes.float16: 5, dtypes.float32: 6, dtypes.float64: 7, dtypes.bfloat16: 15}
-_CLOSINGS = {"": 0, "relu": 1, "gelu": 2, "bias": 3, "zero": 4, "copy": 5}
+_CLOSINGS = {"": 0, "relu": 1, "gelu": 2, "bias": 3, "zero": 4, "copy": 5, ADDED: 6}
 
 
 def _product(step: Multiply, slots: Mapping[str, tuple[int, int, int]]) -> list[int]:

@@ -15,7 +15,7 @@ from fusegen.fuse.products import Chain, Product, chain
 from fusegen.launch.program import Program
 from fusegen.wrap.backends import LIBRARY, OWN, Closing, bucket, choose, closing, remembered
 from fusegen.wrap.padding import padded, room, strides_between
-from fusegen.wrap.products import Arranged, Lying, View, arrange, named
+from fusegen.wrap.products import ADDED, Arranged, Lying, View, arrange, named
 from fusegen.wrap.run import Between, Made, Plan, Runner, Slot, common_device, part_of, row_major
 from fusegen.wrap.steps import Flat, Several, Step
 from fusegen.wrap.tensors import Framework, TensorInfo, target_of
@@ -26,20 +26,22 @@ ALIGNED = 0
 
 @dataclass(frozen=True)
 class _Multiplied:
-    """A product by the framework's routine."""
+    """A product by the framework's routine, which adds it to its result where it is one of a sum."""
 
     arranged: Arranged
     dtype: DType
+    onto: bool
 
     @property
     def uses(self) -> set[str]:
         return set(self.arranged.names)
 
     def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
-        framework.multiply(*self.arranged.sides(tensors, framework))
+        routine = framework.accumulate if self.onto else framework.multiply
+        routine(*self.arranged.sides(tensors, framework))
 
     def flat(self, place: int) -> Flat | None:
-        found = self.arranged.multiply(self.dtype)
+        found = self.arranged.multiply(self.dtype, ADDED if self.onto else "")
         return None if found is None else Flat([found])
 
 
@@ -251,7 +253,7 @@ class ChainRunner(Runner):
             for s in (step.left, step.right)
         ]
         arranged = arrange(step, sizes, sides[0], sides[1], lying[step.result])
-        multiplied = _Multiplied(arranged, known[lying[step.result].tensor].dtype)
+        multiplied = _Multiplied(arranged, known[lying[step.result].tensor].dtype, step.onto)
         return self._padded(multiplied, known) or multiplied
 
     def _padded(self, multiplied: _Multiplied, known: dict[str, TensorInfo]) -> Several | None:
@@ -260,12 +262,16 @@ class ChainRunner(Runner):
         infos = [known[name] for name in product.names]
         device, roomy = infos[0].device, {operand.name for operand in self.chain.between}
         alignments = [info.alignment for info in infos]
-        found = padded(product, dtype, alignments, device, roomy, known) if self.by_torch else None
+        if not self.by_torch:
+            return None
+        found = padded(product, dtype, alignments, device, roomy, known, adds=multiplied.onto)
         if found is None:
             return None
         for made in found.own:  # so that no other tensor is called so
             known[made.name] = TensorInfo(made.shape, made.strides, dtype, ALIGNED, device)
-        return Several((*found.before, _Multiplied(found.product, dtype), *found.after), found.own, device)
+        return Several(
+            (*found.before, _Multiplied(found.product, dtype, multiplied.onto), *found.after), found.own, device
+        )
 
     def _with_library(
         self, steps: Sequence[Step], sizes: Mapping[str, int], known: Mapping[str, TensorInfo], device: str

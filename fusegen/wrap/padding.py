@@ -125,7 +125,7 @@ class Padded:
 
 def padded(
     product: Arranged, dtype: DType, alignments: Sequence[int], device: str, roomy: Collection[str],
-    taken: Collection[str],
+    taken: Collection[str], *, adds: bool,
 ) -> Padded | None:  # fmt: skip
     """A product of halves on sizes rounded up; None where its sizes suit as they are, or where that does not pay.
 
@@ -133,6 +133,7 @@ def padded(
         alignments: of the three tensors' addresses, modulo 16.
         roomy: tensors whose memory has room for sizes rounded up (``strides_between``).
         taken: names that tensors have.
+        adds: the product is added to what its result holds.
     """
     if not dtype.is_half or any(view.copied is not None for view in product.views):
         return None
@@ -158,7 +159,7 @@ def padded(
             inside = _once(View(view.shape, whole.strides, 0))
             if place == 2:
                 after.append(Fill((name, used), (view, inside), dtype))
-            else:
+            if place < 2 or adds:
                 before.append(Fill((used, name), (inside, _once(view)), dtype))
         if place < 2 and rounded["k"] != k:
             before.append(Fill((used,), (_once(_strip(whole, dims.index("k") - 2, k)),), dtype))

@@ -18,6 +18,9 @@ from fusegen.wrap.tensors import Framework
 
 Strides = Mapping[str, int]
 
+# What closes a product that is added to its result.
+ADDED = "added"
+
 
 @dataclass(frozen=True)
 class View:

@@ -39,6 +39,7 @@ class Framework(Protocol):
     def stream(self, device: str) -> int: ...
     def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any: ...
     def multiply(self, left: Any, right: Any, out: Any) -> None: ...
+    def accumulate(self, left: Any, right: Any, out: Any) -> None: ...
     def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> Any: ...
 
 
@@ -151,6 +152,15 @@ class Torch:
         ranks = {2: self.torch.mm, 3: self.torch.bmm}
         ranks.get(out.ndim, self.torch.matmul)(left, right, out=out)
 
+    def accumulate(self, left: Any, right: Any, out: Any) -> None:
+        """``out += left @ right``, rounded once; in more than one batch dimension torch has no such routine."""
+        if out.ndim == 2:
+            out.addmm_(left, right)
+        elif out.ndim == 3:
+            out.baddbmm_(left, right)
+        else:
+            out += self.torch.matmul(left, right)
+
 
 def _device_text(device: Any) -> str:
     return "cpu" if device.type == "cpu" else f"cuda:{device.index}"
@@ -217,6 +227,12 @@ class NumPy(_WithoutAutocast):
         exact = out.dtype.name in ("float32", "float64")
         out[...] = left @ right if exact else left.astype("float32") @ right.astype("float32")
 
+    def accumulate(self, left: Any, right: Any, out: Any) -> None:
+        """``out += left @ right``."""
+        product = self.numpy.empty_like(out)
+        self.multiply(left, right, product)
+        out += product
+
 
 class CuPy(_WithoutAutocast):
     """CuPy arrays."""
@@ -269,6 +285,10 @@ class CuPy(_WithoutAutocast):
     def multiply(self, left: Any, right: Any, out: Any) -> None:
         """``out = left @ right``."""
         self.cupy.matmul(left, right, out=out)
+
+    def accumulate(self, left: Any, right: Any, out: Any) -> None:
+        """``out += left @ right``."""
+        out += self.cupy.matmul(left, right)
 
 
 def _strided(library: Any, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:

@@ -43,29 +43,3 @@ void geglu_mlp_backward_between_1_f32(const float* __restrict__ gate_2_ptr,     
   fg::store_vector<4>(prod_d_product_prod_ptr + at, prod_d_product_prod_v);
   fg::store_vector<4>(prod_d_product_ptr + at, prod_d_product_v);
 }
-
-// geglu_mlp, backward epilogue                                declared in ops/mlps.py
-//   d_input = d_value + d_gate_2
-// elementwise: 4 elements a thread, everything lies side by side
-extern "C" __global__ __launch_bounds__(256)
-void geglu_mlp_backward_epilogue_f32(const float* d_value_ptr,         // [D0, D2]
-                                     const float* d_gate_2_ptr,        // [D0, D2]
-                                     float* __restrict__ d_input_ptr,  // [D0, D2]
-                                     int n) {
-  fg::wait_for_previous_kernel();
-  // Locate: each thread owns 4 consecutive elements.
-  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (at >= n) return;
-
-  const auto d_value_v = fg::load_vector<4>(d_value_ptr + at);
-  const auto d_gate_2_v = fg::load_vector<4>(d_gate_2_ptr + at);
-  fg::Vec<float, 4> d_input_v;
-
-#pragma unroll
-  for (int k = 0; k < 4; ++k) {
-    const float d_value = d_value_v[k];
-    const float d_gate_2 = d_gate_2_v[k];
-    d_input_v[k] = d_value + d_gate_2;
-  }
-  fg::store_vector<4>(d_input_ptr + at, d_input_v);
-}

@@ -41,29 +41,3 @@ void swiglu_mlp_backward_between_1_bf16(const bf16* __restrict__ product_ptr,   
   fg::store_vector<8>(prod_d_product_3_ptr + at, prod_d_product_3_v);
   fg::store_vector<8>(prod_d_product_3_2_ptr + at, prod_d_product_3_2_v);
 }
-
-// swiglu_mlp, backward epilogue                               declared in ops/mlps.py
-//   d_input = d_product_2 + d_product
-// elementwise: 8 elements a thread, everything lies side by side
-extern "C" __global__ __launch_bounds__(256)
-void swiglu_mlp_backward_epilogue_bf16(const bf16* d_product_2_ptr,     // [D0, D2]
-                                       const bf16* d_product_ptr,       // [D0, D2]
-                                       bf16* __restrict__ d_input_ptr,  // [D0, D2]
-                                       int n) {
-  fg::wait_for_previous_kernel();
-  // Locate: each thread owns 8 consecutive elements.
-  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (at >= n) return;
-
-  const auto d_product_2_v = fg::load_vector<8>(d_product_2_ptr + at);
-  const auto d_product_v = fg::load_vector<8>(d_product_ptr + at);
-  fg::Vec<float, 8> d_input_v;
-
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const float d_product_2 = d_product_2_v[k];
-    const float d_product = d_product_v[k];
-    d_input_v[k] = d_product_2 + d_product;
-  }
-  fg::store_vector<8>(d_input_ptr + at, d_input_v);
-}
