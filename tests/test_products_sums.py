@@ -188,16 +188,6 @@ def test_other_libraries_add_up() -> None:
         numpy.testing.assert_allclose(two(*arguments), wanted, rtol=1e-2, atol=1e-2)
 
 
-def test_a_sum_in_unaligned_rows_adds_to_what_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fusegen.wrap import pitch
-
-    monkeypatch.setattr(pitch, "pays", lambda *_: True)
-    op = fg.FusedOp(two.declaration)
-    for _ in range(2):
-        a, b, c, d = (torch.randn(shape).bfloat16() for shape in ((6, 13), (13, 11), (6, 5), (5, 11)))
-        torch.testing.assert_close(op(a, b, c, d), (a @ b).addmm(c, d))
-
-
 def test_show_says_which_products_are_added() -> None:
     text = two.show(*CASES["two"][1])
     assert "out[D0, D1] = a" in text and "out[D0, D1] += c" in text and "forward: fused into 0 kernels" in text
