@@ -221,14 +221,14 @@ def evaluate(op: Op, tensors: Tensors, scalars: Mapping[str, Any], sizes: Mappin
     """What an op computes, exactly; ``sizes`` of axes that no tensor tells."""
     evaluation = _Evaluation(torch, op, tensors, scalars, torch.float64)
     evaluation.sizes = {**sizes, **evaluation.sizes}
-    names = dict.fromkeys(o.part.base if o.part else o.name for o in op.outputs)
+    names = dict.fromkeys(o.base for o in op.outputs)
     return dict(zip(names, evaluation.run(), strict=True))
 
 
 def sizes_of(op: Op, tensors: Tensors) -> dict[str, int]:
     found = {}
     for operand in op.operands:
-        tensor = tensors[operand.part.base if operand.part else operand.name]
+        tensor = tensors[operand.base]
         for d, axis in enumerate(operand.shape):
             if axis:
                 found[axis] = tensor.shape[d] // (operand.part.count if operand.part and operand.part.dim == d else 1)
@@ -281,20 +281,20 @@ def passes(function: Any, arguments: Mapping[str, Any]) -> Iterator[tuple[Op, Te
     op, _, scalars, tensors = fake.trace_call(declaration, declaration.bind((), arguments), None)
     tensors = {key: tensor.detach() for key, tensor in tensors.items()}
     yield op, tensors, scalars
-    floats = tuple(dict.fromkeys(o.part.base if o.part else o.name for o in op.operands if o.dtype.is_float))
+    floats = tuple(dict.fromkeys(o.base for o in op.operands if o.dtype.is_float))
     if not floats:
         return
     override = function._override(op, floats) if declaration.gradient else None
     backward = override.backward(range(len(op.outputs))) if override else gradient(op, floats)
     sizes = sizes_of(op, tensors)
     for operand in backward.operands:
-        base = operand.part.base if operand.part else operand.name
+        base = operand.base
         if base not in tensors:
             shape = [sizes[axis] if axis else 1 for axis in operand.shape]
             if operand.part:
                 shape[operand.part.dim] *= operand.part.count
             tensors[base] = torch.randn(shape, dtype=torch.float64)
-    names = {operand.part.base if operand.part else operand.name for operand in backward.operands}
+    names = {operand.base for operand in backward.operands}
     yield backward, {name: tensor for name, tensor in tensors.items() if name in names}, scalars
 
 

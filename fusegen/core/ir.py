@@ -264,6 +264,11 @@ class Tensorlike(Named):
     shape: Shape
     part: Part | None
 
+    @property
+    def base(self) -> str:
+        """The argument or result it lies in: a packed tensor, or itself."""
+        return self.part.base if self.part else self.name
+
 
 class Computed(Named):
     """Statements and outputs: what has an expression."""

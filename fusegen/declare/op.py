@@ -240,7 +240,7 @@ def _sizes_clash(op: Op, arguments: Mapping[str, Any]) -> bool:
     sizes: dict[str, int] = {}
     for operand in op.operands:
         part = operand.part
-        shape = arguments[part.base if part else operand.name].shape
+        shape = arguments[operand.base].shape
         for dim, axis in enumerate(operand.shape):
             size = shape[dim]
             if part and dim == part.dim:

@@ -45,11 +45,11 @@ def batch(op: Op, wide: frozenset[str], summed: frozenset[str] = frozenset()) ->
     op = replace(op, operands=operands, statements=tuple(map(_statement, op.statements)))
     axes = op.axes_of()
     outputs = [replace(o, expr=_expr(o.expr)) for o in op.outputs]
-    varying = {_base(o) for o in outputs if NEW in expr_axes(o.expr, axes)}
+    varying = {o.base for o in outputs if NEW in expr_axes(o.expr, axes)}
     taken = {*axes, *(o.name for o in outputs)}
     sums = []
     for i, output in enumerate(outputs):
-        if _base(output) in summed & varying:
+        if output.base in summed & varying:
             total = Reduce(safe_name(f"sum_{output.name}", taken), "sum", output.expr, (NEW,))
             taken.add(total.name)
             sums.append(total)
@@ -60,16 +60,12 @@ def batch(op: Op, wide: frozenset[str], summed: frozenset[str] = frozenset()) ->
 
 def is_wide(op: Op) -> dict[str, bool]:
     """Whether each result of an op that ``batch`` made has the new dimension (a packed one by its own name)."""
-    return {_base(o): o.shape[:1] == (NEW,) for o in op.outputs}
-
-
-def _base(thing: Operand | Output) -> str:
-    return thing.part.base if thing.part else thing.name
+    return {o.base: o.shape[:1] == (NEW,) for o in op.outputs}
 
 
 def _widened(thing: T, wide: frozenset[str]) -> T:
     shape = tuple(shifted(axis) if axis else None for axis in thing.shape)
-    if _base(thing) not in wide:
+    if thing.base not in wide:
         return replace(thing, shape=shape)
     part = replace(thing.part, dim=thing.part.dim + 1) if thing.part else None
     return replace(thing, shape=(NEW, *shape), part=part)

@@ -267,7 +267,7 @@ def gradient(
     _check_wanted(op, wanted)
     reduces, outputs = op.expand()
     positions = [i for i, o in enumerate(outputs) if o.dtype.is_float and (given is None or i in given)]
-    targets = [operand for operand in op.operands if (operand.part.base if operand.part else operand.name) in wanted]
+    targets = [operand for operand in op.operands if operand.base in wanted]
     names = names or GradientNames.of(op)
     cotangents = [names.cotangent(outputs[i]) for i in positions]
     taken = _names(op, reduces) | {c.name for c in cotangents} | {names.arguments[t.name] for t in targets}
@@ -297,7 +297,7 @@ def gradient(
 
 
 def _check_wanted(op: Op, wanted: Sequence[str]) -> None:
-    floats = {(o.part.base if o.part else o.name) for o in op.operands if o.dtype.is_float}
+    floats = {o.base for o in op.operands if o.dtype.is_float}
     whole = {o.name for o in op.operands if o.part is None and _is_read(op, o)}
     for name in wanted:
         split = any(o.part and o.part.base == name for o in op.operands)

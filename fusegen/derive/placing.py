@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 
-from fusegen.core.ir import Op, Operand, Output
+from fusegen.core.ir import Op
 from fusegen.derive.sharding import (
     UNCUT,
     WHOLE,
@@ -68,12 +68,8 @@ def decide(op: Op, given: Mapping[str, Tensor], mesh: Sequence[int], *, position
     return min(found, key=lambda way: way[:2])[2]
 
 
-def _base(thing: Operand | Output) -> str:
-    return thing.part.base if thing.part else thing.name
-
-
 def _cut_now(op: Op, given: Mapping[str, Tensor], dimensions: int) -> list[str]:
-    places = ((o, given[_base(o)].placements[d]) for d in range(dimensions) for o in op.operands)
+    places = ((o, given[o.base].placements[d]) for d in range(dimensions) for o in op.operands)
     axes = dict.fromkeys(o.shape[p.dim] for o, p in places if isinstance(p, Shard))
     return [axis for axis in axes if axis]
 
@@ -86,7 +82,7 @@ def _spread(
     inner = _bytes_between(op, stages, given)
     axes: list[Cut] = []
     arguments: dict[str, list[Placement]] = {name: [] for name in given}
-    made: dict[str, list[Placement]] = {_base(output): [] for stage in stages for output in stage.outputs}
+    made: dict[str, list[Placement]] = {output.base: [] for stage in stages for output in stage.outputs}
     total, moved = 0.0, 0
     for d, count in enumerate(mesh):
         current = {name: tensor.placements[d] for name, tensor in given.items()}
@@ -119,7 +115,7 @@ Way = tuple[Cut, Mapping[str, Placement], Mapping[str, Placement]]
 
 def _ways(op: Op, stages: Sequence[Op], current: Mapping[str, Placement], positions: bool) -> Iterator[Way]:
     """Lawful (cut, arguments, results) along one dimension of the mesh; nothing cut and all whole always is."""
-    axes = dict.fromkeys(o.shape[p.dim] for o in op.operands if isinstance(p := current[_base(o)], Shard))
+    axes = dict.fromkeys(o.shape[p.dim] for o in op.operands if isinstance(p := current[o.base], Shard))
     for together in dict.fromkeys(tied(op, axis) for axis in axes if axis):
         places = cut(op.operands, together)
         if places is None or (uses_positions(op, together) and not positions):
@@ -140,15 +136,15 @@ def _bytes_between(op: Op, stages: Sequence[Op], given: Mapping[str, Tensor]) ->
     """Sizes of what stages find for later ones."""
     sizes: dict[str | None, int] = {None: 1}
     for operand in op.operands:
-        for d, (axis, size) in enumerate(zip(operand.shape, given[_base(operand)].shape, strict=True)):
+        for d, (axis, size) in enumerate(zip(operand.shape, given[operand.base].shape, strict=True)):
             sizes[axis] = size // (operand.part.count if operand.part and operand.part.dim == d else 1)
     sizes[None] = 1
-    own = {_base(output) for output in op.outputs}
+    own = {output.base for output in op.outputs}
     return {
         output.name: output.dtype.size * prod(sizes.get(axis, 1) for axis in output.shape)
         for stage in stages
         for output in stage.outputs
-        if _base(output) not in own
+        if output.base not in own
     }
 
 

@@ -77,10 +77,6 @@ LINEAR = ("sum", "avg")
 # -- one axis -------------------------------------------------------------------------------------------------------
 
 
-def _base(thing: Operand | Output) -> str:
-    return thing.part.base if thing.part else thing.name
-
-
 Cut = frozenset[str]
 """Axes that are cut at the same places: one, and those that matrix products contract with it."""
 UNCUT: Cut = frozenset()
@@ -104,7 +100,7 @@ def cut(things: Iterable[Operand | Output], axes: Cut) -> dict[str, Placement] |
         if len(dims) > 1 or (thing.part and thing.part.dim in dims):
             return None
         place = Shard(dims[0]) if dims else WHOLE
-        if found.setdefault(_base(thing), place) != place:
+        if found.setdefault(thing.base, place) != place:
             return None
     return found
 
@@ -126,8 +122,8 @@ def results(op: Op, axes: Cut, partial: Mapping[str, str] | None = None) -> dict
         kind = known.of(output.expr)
         if kind is None or (kind and axes & set(output.shape)):
             return None
-        place = Partial(kind) if kind else places[_base(output)]
-        if found.setdefault(_base(output), place) != place:
+        place = Partial(kind) if kind else places[output.base]
+        if found.setdefault(output.base, place) != place:
             return None
     return found
 
@@ -144,7 +140,7 @@ class Meaning:
         self.cut, self.whole = cut, whole
         self.axes = op.axes_of()
         self.states: dict[str, str | None] = {scalar.name: "" for scalar in op.scalars}
-        self.states.update({operand.name: partial.get(_base(operand), "") for operand in op.operands})
+        self.states.update({operand.name: partial.get(operand.base, "") for operand in op.operands})
 
     def define(self, statement: Statement) -> None:
         """Note what a statement's name holds."""

@@ -75,9 +75,9 @@ def _stage(op: Op, number: int, ready: Mapping[str, int], whole: Mapping[str, Op
             outputs.append(Output(kept.name, statement.ref, kept.dtype, kept.shape))
     stage_of: dict[str, int] = {}
     for output in op.outputs:
-        base = output.part.base if output.part else output.name
+        base = output.base
         stage_of[base] = max(stage_of.get(base, 0), _ready(output.expr, ready))
-    outputs += [o for o in op.outputs if stage_of[o.part.base if o.part else o.name] == number]
+    outputs += [o for o in op.outputs if stage_of[o.base] == number]
     outputs = [replace(o, expr=substitute(o.expr, early)) for o in outputs]
     needed = _names(outputs)
     statements: list[Statement] = []

@@ -39,7 +39,7 @@ def tangent(op: Op, backward: Op) -> Op:
         results={gradients.arguments[name]: tangents.arguments[name] for name in gradients.arguments},
         arguments={gradients.results[name]: tangents.results[name] for name in gradients.results},
     )
-    wanted = tuple(dict.fromkeys(c.part.base if c.part else c.name for c in cotangents))
+    wanted = tuple(dict.fromkeys(c.base for c in cotangents))
     found = gradient(replace(backward, operands=tuple(given.values())), wanted, names=names)
     read = {ref.name for item in (*found.statements, *found.outputs) for ref in refs(item.expr)}
     nonlinear = sorted(read & {cotangent.name for cotangent in cotangents})

@@ -147,7 +147,7 @@ def _first_axis(op: Op) -> str | None:
 def _scaled(op: Op, specs: Mapping[str, Any], axis: str | None, factor: float) -> dict[str, TensorSpec]:
     found: dict[str, TensorSpec] = {}
     for operand in op.operands:
-        base = operand.part.base if operand.part else operand.name
+        base = operand.base
         if axis is None or axis not in operand.shape:
             continue
         dim = operand.shape.index(axis)

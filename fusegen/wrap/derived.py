@@ -88,7 +88,7 @@ class Derived:
     @cached_property
     def arguments(self) -> list[str]:
         """Names of the tensors, in order."""
-        return list(dict.fromkeys(o.part.base if o.part else o.name for o in self.op.operands))
+        return list(dict.fromkeys(o.base for o in self.op.operands))
 
     # -- derivatives ------------------------------------------------------------------------------------------------
 
@@ -147,7 +147,7 @@ class Derived:
 
     def _back(self, given: tuple[int, ...]) -> Derived:
         lean = torch_op.lean_backward(self.training, given)
-        ranks = {o.part.base if o.part else o.name: len(o.shape) for o in lean.outputs}
+        ranks = {o.base: len(o.shape) for o in lean.outputs}
         steps = (*self.steps, ("back", given))
         return Derived(self.declaration, self.call, steps, lean, untold_axes(lean), tuple(ranks.items()), len(ranks))
 

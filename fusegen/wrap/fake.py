@@ -99,10 +99,10 @@ def results(
     """
     common_device(op, infos, None)
     measured = measure(op, infos, sizes)
-    arguments = [infos[name] for name in dict.fromkeys(o.part.base if o.part else o.name for o in op.operands)]
+    arguments = [infos[name] for name in dict.fromkeys(o.base for o in op.operands)]
     made: dict[str, torch.Tensor] = {}
     for output in op.outputs:
-        base = output.part.base if output.part else output.name
+        base = output.base
         if base in made:
             continue
         shape = [measured[axis] if axis else 1 for axis in output.shape]
@@ -127,7 +127,7 @@ def measure(op: Op, infos: Mapping[str, TensorInfo], sizes: Mapping[str, Any]) -
     found = dict(sizes)
     origin: dict[str, str] = {}
     for operand in op.operands:
-        base = operand.part.base if operand.part else operand.name
+        base = operand.base
         shape, _, _ = part_of(infos[base], operand.part)
         for d, axis in enumerate(operand.shape):
             if axis is None:

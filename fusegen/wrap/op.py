@@ -174,7 +174,7 @@ class FusedOp:
         outs: list[Any],
     ) -> list[Any]:  # fmt: skip
         plain = _plain(runner)
-        count = len({o.part.base if o.part else o.name for o in plain.op.outputs})
+        count = len({o.base for o in plain.op.outputs})
         if len(outs) != count or not all(framework.owns(t) for t in outs):
             raise DeclarationError(
                 f"{self.name}, out=", given=f"{len(outs)} of {', '.join(type(t).__name__ for t in outs)}",
@@ -216,7 +216,7 @@ class FusedOp:
         from fusegen.derive.gradient import gradient
 
         op = self.trace(*args, **kwargs)
-        floats = dict.fromkeys(o.part.base if o.part else o.name for o in op.operands if o.dtype.is_float)
+        floats = dict.fromkeys(o.base for o in op.operands if o.dtype.is_float)
         return (
             self._override(op, tuple(wanted or floats)).backward(range(len(op.outputs)))
             if (self.declaration.gradient)

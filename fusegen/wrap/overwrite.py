@@ -84,14 +84,10 @@ def _sharing(argument: Any, others: Mapping[str, Any]) -> str | None:
 def reads_its_own_elements(backward: Op, argument: str, gradient: str) -> bool:
     """Whether each element of the gradient, the only output, depends on no element of the argument but its own."""
     reduces, outputs = backward.expand()
-    read = {operand.name: operand for operand in backward.operands if argument in (operand.name, _base(operand))}
+    read = {operand.name: operand for operand in backward.operands if operand.base == argument}
     if [output.name for output in outputs] != [gradient] or any(o.shape != outputs[0].shape for o in read.values()):
         return False
     return not any(ref.name in read for reduce in reduces for ref in refs(reduce.expr))
-
-
-def _base(operand: Any) -> str | None:
-    return operand.part.base if operand.part else None
 
 
 class _Node(torch.autograd.Function):

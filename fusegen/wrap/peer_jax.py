@@ -201,8 +201,7 @@ class _Evaluation:
         self.sizes: dict[str, int] = {}
         self.named: dict[str, Any] = {}
         for operand in op.operands:
-            base = operand.part.base if operand.part else operand.name
-            self.named[operand.name] = self._aligned(operand, arrays[base])
+            self.named[operand.name] = self._aligned(operand, arrays[operand.base])
         for scalar in op.scalars:
             self.named[scalar.name] = self.jnp.asarray(scalars[scalar.name], scalar.dtype.compute.name)
 
@@ -214,8 +213,7 @@ class _Evaluation:
             self.named[statement.name] = value
         results: dict[str, Any] = {}
         for output in self.op.outputs:
-            base = output.part.base if output.part else output.name
-            results.setdefault(base, []).append((output, self._placed(output)))
+            results.setdefault(output.base, []).append((output, self._placed(output)))
         return tuple(self._packed(blocks) for blocks in results.values())
 
     def _packed(self, blocks: list[tuple[Output, Any]]) -> Any:

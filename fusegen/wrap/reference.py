@@ -61,8 +61,7 @@ class _Evaluation:
         self.device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
         self.named: dict[str, Any] = {}
         for operand in op.operands:
-            base = operand.part.base if operand.part else operand.name
-            self.named[operand.name] = self._aligned(operand, tensors[base])
+            self.named[operand.name] = self._aligned(operand, tensors[operand.base])
         for scalar in op.scalars:
             self.named[scalar.name] = self._number(scalars[scalar.name], scalar.dtype)
 

@@ -240,7 +240,7 @@ def saved_by(training: Training, arguments: Sequence[str]) -> tuple[list[str], l
     op = training.forward
     names = result_names(op)
     floats = [i for i, o in enumerate(op.outputs) if o.dtype.is_float]
-    reads = [o.part.base if o.part else o.name for o in _read_operands(pipeline.backward_op(training, floats))]
+    reads = [o.base for o in _read_operands(pipeline.backward_op(training, floats))]
     kept = {operand.name for _, operand in training.kept}
     own = set(arguments) - kept
     saved = [n for n in dict.fromkeys(reads) if n in own]
@@ -254,7 +254,7 @@ def lean_backward(training: Training, given: Sequence[int], wanted: Iterable[str
     """
     names = result_names(training.forward)
     chosen = {names[i] for i in given}
-    positions = [i for i, o in enumerate(training.forward.outputs) if _base(o) in chosen]
+    positions = [i for i, o in enumerate(training.forward.outputs) if o.base in chosen]
     op = pipeline.backward_op(training, positions)
     gradients = GradientNames.of(training.forward)
     reached = _reached(training.forward, positions)
@@ -266,13 +266,9 @@ def lean_backward(training: Training, given: Sequence[int], wanted: Iterable[str
     return lean
 
 
-def _base(thing: Any) -> str:
-    return str(thing.part.base if thing.part else thing.name)
-
-
 def result_names(op: Op) -> list[str]:
     """Names of an op's results, a packed one once."""
-    return list(dict.fromkeys(_base(o) for o in op.outputs))
+    return list(dict.fromkeys(o.base for o in op.outputs))
 
 
 def _read_operands(op: Op) -> list[Any]:
@@ -287,7 +283,7 @@ def reading(op: Op, otherwise: Sequence[Any]) -> Op:
 
 def _lean(op: Op, names: set[str]) -> Op:
     """Only the outputs called ``names``, and only operands that are read: sizes are handed over as numbers."""
-    outputs = tuple(o for o in op.outputs if _base(o) in names)
+    outputs = tuple(o for o in op.outputs if o.base in names)
     needed = {ref.name for output in outputs for ref in refs(output.expr)}
     statements = []
     for statement in reversed(op.statements):
@@ -303,7 +299,7 @@ def _reached(op: Op, positions: Sequence[int]) -> set[str]:
     reached only through steps have a gradient of zeros."""
     reduces, outputs = op.expand()
     inner = {reduce.ref: reduce.expr for reduce in reduces}
-    arguments = {operand.ref: _base(operand) for operand in op.operands}
+    arguments = {operand.ref: operand.base for operand in op.operands}
     found: set[str] = set()
     seen: set[Expr] = set()
     stack: list[Expr] = [outputs[position].expr for position in positions]
@@ -322,7 +318,7 @@ def axis_sizes(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Sizes of the op's axes, from its arguments' shapes."""
     sizes: dict[str, int] = {}
     for operand in op.operands:
-        shape = shapes[_base(operand)]
+        shape = shapes[operand.base]
         for d, axis in enumerate(operand.shape):
             if axis:
                 count = operand.part.count if operand.part and operand.part.dim == d else 1

@@ -88,7 +88,7 @@ def of_derived(registered: Any, name: str, given: Any, numbers: Any, layout: Any
 
 def _shape(op: Op, name: str, sizes: Mapping[str, Any]) -> list[Any]:
     """The shape of a result, a packed one's as a whole."""
-    output = next(o for o in op.outputs if (o.part.base if o.part else o.name) == name)
+    output = next(o for o in op.outputs if o.base == name)
     shape = [sizes[axis] if axis else 1 for axis in output.shape]
     if output.part:
         shape[output.part.dim] *= output.part.count
