@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from fusegen import pipeline
 from fusegen.core.errors import DerivativeError
-from fusegen.core.ir import Op, Operand, Output, Reduce, refs
+from fusegen.core.ir import Op, Output, Reduce, refs
 from fusegen.core.text import expr_text, op_text, reduce_text, shape_text
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
@@ -23,14 +23,14 @@ from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.products import Product, chain, product_text
 from fusegen.fuse.rows_schedule import Chip
-from fusegen.fuse.schedule import Buffer, Launch, Placement
+from fusegen.fuse.schedule import Launch, Placement
 from fusegen.generate.render import one_file
 from fusegen.generate.wording import explain, starts_early
 from fusegen.launch.targets import chip_of
 from fusegen.wrap import doors
 from fusegen.wrap.backends import note
 from fusegen.wrap.padding import strides_between
-from fusegen.wrap.run import is_dense, row_major, strides_for
+from fusegen.wrap.run import Runner, row_major
 from fusegen.wrap.tensors import TensorInfo
 
 PASSES = ("forward", "backward", "double-backward", "tangent")
@@ -68,28 +68,11 @@ class Pass:
     def of(
         cls, op: Op, given: Mapping[str, TensorInfo], sizes: Mapping[str, int], like: Mapping[str, TensorInfo]
     ) -> Pass:
-        """Lay out the results of ``op`` as a call would (wrap/run)."""
-        sizes, tensors = dict(sizes), dict(given)
-        for operand in op.operands:
-            shape = _place(tensors[_base(operand)], operand)[0]
-            sizes.update({axis: shape[d] for d, axis in enumerate(operand.shape) if axis})
-        arguments = [given[name] for name in dict.fromkeys(map(_base, op.operands))]
-        for output in op.outputs:
-            if _base(output) not in tensors or _base(output) not in given:
-                shape = tuple(
-                    (sizes[axis] if axis else 1) * (output.part.count if output.part and output.part.dim == d else 1)
-                    for d, axis in enumerate(output.shape)
-                )
-                strides = _strides(op, shape, like.get(_base(output)), arguments)
-                tensors[_base(output)] = TensorInfo(shape, strides, output.dtype, 0, "cpu")
-        buffers: dict[str, Buffer] = {}
-        things: tuple[Operand | Output, ...] = (*op.operands, *op.outputs)
-        for thing in things:
-            info = tensors[_base(thing)]
-            _, offset = _place(info, thing)
-            by_axis = {axis: info.strides[d] for d, axis in enumerate(thing.shape) if axis}
-            buffers[thing.name] = Buffer(thing.dtype, by_axis, (info.alignment + offset * thing.dtype.size) % 16)
-        return cls(op, tensors, pipeline.Layout(sizes, buffers))
+        """Lay out ``op`` for these arguments as a call would."""
+        strides = {name: (info.shape, info.strides) for name, info in like.items()}
+        lies = Runner(op, sizes, strides).lay_out(given)
+        made = {name: TensorInfo(shape, steps, dtype, 0, "cpu") for name, shape, steps, dtype in lies.results}
+        return cls(op, {**given, **made}, lies.layout)
 
     @property
     def kernels(self) -> list[pipeline.Planned]:
@@ -112,8 +95,8 @@ class Pass:
             if isinstance(step, Product):
                 fresh.add(step.result)
                 continue
-            given = {_base(operand): tensors[_base(operand)] for operand in step.operands}
-            part = Pass.of(step, given, self.layout.sizes, {_base(o): tensors[_base(o)] for o in step.outputs})
+            given = {operand.base: tensors[operand.base] for operand in step.operands}
+            part = Pass.of(step, given, self.layout.sizes, {o.base: tensors[o.base] for o in step.outputs})
             layout = replace(part.layout, follows=place > 0, fresh=frozenset(fresh))
             found.append(replace(part, layout=layout, chip=self.chip))
             fresh |= {output.name for output in step.outputs}
@@ -128,27 +111,6 @@ class Pass:
     def text(self) -> str:
         """The CUDA of all its kernels as one file."""
         return one_file([item.rendered for item in self.kernels])
-
-
-def _base(thing: Operand | Output) -> str:
-    return thing.part.base if thing.part else thing.name
-
-
-def _place(info: TensorInfo, thing: Operand | Output) -> tuple[tuple[int, ...], int]:
-    """Shape, and offset in elements, of a block of a packed tensor or of the whole."""
-    part = thing.part
-    if part is None:
-        return info.shape, 0
-    size = info.shape[part.dim] // part.count
-    return (*info.shape[: part.dim], size, *info.shape[part.dim + 1 :]), part.index * size * info.strides[part.dim]
-
-
-def _strides(
-    op: Op, shape: tuple[int, ...], like: TensorInfo | None, arguments: Sequence[TensorInfo]
-) -> tuple[int, ...]:
-    if like is None:
-        return strides_for(op, shape, arguments)
-    return like.strides if is_dense(like.shape, like.strides) else row_major(shape)
 
 
 # -- the passes of an op ---------------------------------------------------------------------------------------------
@@ -190,20 +152,20 @@ def differentiable(op: Op) -> tuple[str, ...]:
     """The float arguments of ``op``, if it has a float result; empty where nothing can be differentiated."""
     if not any(output.dtype.is_float for output in op.outputs):
         return ()
-    return tuple(dict.fromkeys(_base(o) for o in op.operands if o.dtype.is_float))
+    return tuple(dict.fromkeys(o.base for o in op.operands if o.dtype.is_float))
 
 
 def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ()) -> Pass:
     """The backward that autograd would run after ``forward``, for every float result."""
     op, asked = forward.op, _asked(forward.op, wanted, "backward")
     training = override(op, asked) if override is not None else pipeline.train_op(op, asked)
-    arguments = {name: forward.tensors[name] for name in map(_base, op.operands)}
+    arguments = {o.base: forward.tensors[o.base] for o in op.operands}
     with_kept = Pass.of(training.forward, arguments, forward.layout.sizes, {})
     positions = [i for i, output in enumerate(op.outputs) if output.dtype.is_float]
     backward = _reading(training.backward(positions))
-    given = {name: info for name, info in with_kept.tensors.items() if name in map(_base, backward.operands)}
+    given = {o.base: with_kept.tensors[o.base] for o in backward.operands if o.base in with_kept.tensors}
     names = GradientNames.of(training.forward)
-    given |= {names.results[_base(op.outputs[i])]: forward.tensors[_base(op.outputs[i])] for i in positions}
+    given |= {names.results[op.outputs[i].base]: forward.tensors[op.outputs[i].base] for i in positions}
     like = {names.arguments[name]: forward.tensors[name] for name in asked}
     kept = tuple(o.name for o in training.forward.outputs[len(op.outputs) :])
     return replace(Pass.of(backward, given, forward.layout.sizes, like), kept=kept)
@@ -215,7 +177,7 @@ def tangent_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ()) 
     names = tangent_names(op)
     tangent = _reading(pipeline.tangent_op(op, asked, override))
     given = {**forward.tensors, **{names.arguments[name]: forward.tensors[name] for name in asked}}
-    given = {name: given[name] for name in map(_base, tangent.operands)}
+    given = {o.base: given[o.base] for o in tangent.operands}
     return Pass.of(tangent, given, forward.layout.sizes, {})
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from fusegen import pipeline
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeviceError, ShapeError
-from fusegen.core.ir import Op, Output
+from fusegen.core.ir import Op, Operand, Output
 from fusegen.core.products import products
 from fusegen.fuse.schedule import Buffer
 from fusegen.launch.program import Program, scalar_value
@@ -51,6 +51,19 @@ class Between(Made):
 
     first: int
     last: int
+
+
+@dataclass(frozen=True)
+class LaidOut:
+    """Where everything lies that an op reads and writes.
+
+    ``results``: name, shape, strides and dtype of each tensor that a call returns.
+    """
+
+    layout: pipeline.Layout
+    inputs: tuple[Slot, ...]
+    outputs: tuple[Slot, ...]
+    results: tuple[tuple[str, tuple[int, ...], tuple[int, ...], DType], ...]
 
 
 @dataclass
@@ -121,7 +134,7 @@ class Runner:
     @cached_property
     def arguments(self) -> tuple[str, ...]:
         """Names of the tensors to pass, in order."""
-        return tuple(dict.fromkeys(o.part.base if o.part else o.name for o in self.op.operands))
+        return tuple(dict.fromkeys(o.base for o in self.op.operands))
 
     def __call__(
         self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework,
@@ -184,26 +197,34 @@ class Runner:
     def plan_for(self, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> Plan:
         """The plan for arguments and, where they are given, results of this layout."""
         device = common_device(self.op, infos, out)
+        lies = self.lay_out(infos, out)
+        target = target_of(device)
+        program = pipeline.build(self.op, lies.layout, target)
+        names = [slot.name for slot in (*lies.inputs, *lies.outputs)] + [scalar.name for scalar in self.op.scalars]
+        return Plan(program.bind(names), target, device, lies.inputs, lies.outputs, lies.results)
+
+    def lay_out(self, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None = None) -> LaidOut:
+        """How the compiler sees arguments of this layout, and results: those given, or such as a call makes.
+
+        Raises:
+            ShapeError: sizes contradict each other, or a result does not fit.
+        """
         buffers: dict[str, Buffer] = {}
         sizes = dict(self.sizes)
-        inputs = []
+        inputs: list[Slot] = []
         origin: dict[str, str] = {}
         for operand in self.op.operands:
-            base = operand.part.base if operand.part else operand.name
-            shape, strides, offset = part_of(infos[base], operand.part)
+            info = infos[operand.base]
+            shape, strides, offset = part_of(info, operand.part)
             if 0 in shape:  # no elements, no address: nothing may count as the same for all, to be read before a loop
                 strides = row_major(shape)
-            self._measure(operand.shape, shape, base, sizes, origin)
-            by_axis = {axis: strides[d] for d, axis in enumerate(operand.shape) if axis}
-            alignment = (infos[base].alignment + offset * operand.dtype.size) % 16
-            buffers[operand.name] = Buffer(operand.dtype, by_axis, alignment)
-            inputs.append(Slot(operand.name, base, offset * operand.dtype.size))
+            self._measure(operand.shape, shape, operand.base, sizes, origin)
+            slot = Slot(operand.name, operand.base, offset * operand.dtype.size)
+            buffers[operand.name] = _buffer(operand, strides, info.alignment + slot.offset)
+            inputs.append(slot)
         results, outputs = self._results(infos, sizes, buffers, out)
-        target = target_of(device)
         layout = pipeline.Layout(sizes, buffers, self.fresh is not None, self.fresh or frozenset())
-        program = pipeline.build(self.op, layout, target)
-        names = [slot.name for slot in (*inputs, *outputs)] + [scalar.name for scalar in self.op.scalars]
-        return Plan(program.bind(names), target, device, tuple(inputs), tuple(outputs), tuple(results))
+        return LaidOut(layout, tuple(inputs), tuple(outputs), tuple(results))
 
     def _measure(
         self, dims: Sequence[str | None], shape: Sequence[int], name: str, sizes: dict[str, int], origin: dict[str, str]
@@ -229,7 +250,7 @@ class Runner:
         slots: list[Slot] = []
         made: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
         for output in self.op.outputs:
-            base = output.part.base if output.part else output.name
+            base = output.base
             if base not in made:
                 made[base] = self._result_layout(output, base, infos, sizes, None if out is None else out[len(results)])
                 results.append((base, *made[base], output.dtype))
@@ -237,10 +258,9 @@ class Runner:
             if out is not None:
                 info = out[len(results) - 1]
             _, strides, offset = part_of(info, output.part)
-            by_axis = {axis: strides[d] for d, axis in enumerate(output.shape) if axis}
-            alignment = (info.alignment + offset * output.dtype.size) % 16
-            buffers[output.name] = Buffer(output.dtype, by_axis, alignment)
-            slots.append(Slot(output.name, base, offset * output.dtype.size))
+            slot = Slot(output.name, base, offset * output.dtype.size)
+            buffers[output.name] = _buffer(output, strides, info.alignment + slot.offset)
+            slots.append(slot)
         return results, slots
 
     def _result_layout(
@@ -257,6 +277,10 @@ class Runner:
         if like is not None:
             return tuple(shape), like[1] if is_dense(shape, like[1]) else row_major(shape)
         return tuple(shape), strides_for(self.op, shape, [infos[name] for name in self.arguments])
+
+
+def _buffer(thing: Operand | Output, strides: Sequence[int], address: int) -> Buffer:
+    return Buffer(thing.dtype, {axis: strides[d] for d, axis in enumerate(thing.shape) if axis}, address % 16)
 
 
 def common_device(op: Op, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> str:
