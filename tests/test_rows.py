@@ -11,7 +11,10 @@ from torch.nn import functional as F
 
 import fusegen as fg
 from fusegen import pipeline
+from fusegen.core.ir import Call, Ref, const
+from fusegen.core.text import expr_text
 from fusegen.fuse import rows_schedule
+from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.rows import RowKernel
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Schedule
@@ -214,6 +217,23 @@ def test_the_same_bits_every_time() -> None:
     first = run()
     for _ in range(3):
         assert all(torch.equal(a, b) for a, b in zip(run(), first, strict=True))
+
+
+def test_factors_of_a_row_meet_in_one_number() -> None:
+    f32 = fg.float32
+    x, w, d, r = (Ref(name, f32) for name in "xwdr")  # r is the same for a whole row
+    hoist = Hoist(
+        {name: frozenset({"d0"} if name == "r" else {"d0", "d1"}) for name in "xwdr"}, frozenset({"d1"}), True
+    )
+    cube = Call("powi", (r,), f32, "3")
+    regrouped = {
+        0.5 * x * cube * 2: "x * r^3",
+        0.25 * w * x / r: "w * x * (0.25 / r)",
+        x / const(6, f32): "x * (1 / 6)",
+        d * w + -(2 * (x * r)): "d * w - x * (2 * r)",
+        1e-12 * x * r * const(1e-12, f32): "x * (1e-12 * r * 1e-12)",  # their product is nothing to a float32
+    }
+    assert [expr_text(hoist.one(expr)) for expr in regrouped] == list(regrouped.values())
 
 
 def test_second_derivatives() -> None:

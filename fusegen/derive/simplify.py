@@ -43,8 +43,21 @@ def _fold_product(node: Call) -> Expr | None:
     return None
 
 
+def fold_minus(node: Call) -> Expr | None:
+    """x + (-y), x - (-y), (-x) + y: exact for floats."""
+    if node.function not in ("add", "sub") or not node.dtype.is_float:
+        return None
+    a, b = node.args
+    if _is_call(b, "neg"):
+        inner = b.children[0]
+        return a - inner if node.function == "add" else a + inner
+    if node.function == "add" and _is_call(a, "neg"):
+        return b - a.children[0]
+    return None
+
+
 def _fold_sum(node: Call) -> Expr | None:
-    """x + 0, x + (-y), x - (-y), 0 - x."""
+    """x + 0, 0 - x, and signs."""
     if node.function not in ("add", "sub") or not node.dtype.is_float:
         return None
     a, b = node.args
@@ -52,12 +65,7 @@ def _fold_sum(node: Call) -> Expr | None:
         return a
     if _value(a) == 0:
         return b if node.function == "add" else -b
-    if _is_call(b, "neg"):
-        inner = b.children[0]
-        return a - inner if node.function == "add" else a + inner
-    if node.function == "add" and _is_call(a, "neg"):
-        return b - a.children[0]
-    return None
+    return fold_minus(node)
 
 
 def _fold_sign(node: Call) -> Expr | None:

@@ -7,11 +7,17 @@ last bit, as any order of factors does.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from fusegen.core.ir import Call, Const, Expr, call, expr_axes, rebuild
+from fusegen.core.dtypes import DType
+from fusegen.core.ir import Call, Const, Expr, call, const, expr_axes, rebuild
 from fusegen.core.text import expr_text
+from fusegen.derive.simplify import fold_minus
+
+# Between these a product of constants is as far from float32's ends as its factors are.
+LEAST, MOST = 1e-18, 1e18
 
 
 @dataclass
@@ -73,7 +79,8 @@ class Hoist:
                 found = self._rebuilt(product, node)
                 if found is not None:
                     return found
-        return rebuild(node, tuple(self.one(child) for child in node.args))
+        node = rebuild(node, tuple(self.one(child) for child in node.args))
+        return (fold_minus(node) if isinstance(node, Call) else None) or node
 
     def _rebuilt(self, product: _Product, node: Call) -> Expr | None:
         above = [f for f in product.above if not self._along(f) and not _is_one(f)]
@@ -83,14 +90,14 @@ class Hoist:
         if not worthwhile:
             return None
         one = Const("1.0", node.dtype)
-        factor = _chain(above) if above else one
+        factors = _constants_first(above, node.dtype)
         for divisor in below:
             if expr_axes(divisor, self.axes):
-                factor = call("div", factor, divisor, dtype=node.dtype)
+                factors = [call("div", _chain(factors) if factors else one, divisor, dtype=node.dtype)]
             else:  # the same for all rows: divided once, and multiplied
-                factor = call("mul", factor, call("div", one, divisor, dtype=node.dtype), dtype=node.dtype)
+                factors.append(call("div", one, divisor, dtype=node.dtype))
         along = sorted((f for f in product.above if self._along(f)), key=lambda f: (len(expr_text(f)), expr_text(f)))
-        result = _chain([*map(self.one, along), factor])
+        result = _chain([*map(self.one, along), *([_chain(factors)] if factors else [])] or [one])
         for divisor in (f for f in product.below if self._along(f)):
             result = call("div", result, self.one(divisor), dtype=node.dtype)
         return call("neg", result, dtype=node.dtype) if product.negative else result
@@ -98,6 +105,16 @@ class Hoist:
 
 def _is_one(node: Expr) -> bool:
     return isinstance(node, Const) and float(node.value) == 1
+
+
+def _constants_first(factors: list[Expr], dtype: DType) -> list[Expr]:
+    """The factors with their constants multiplied: 0.5, rstd^3 and 2 are rstd^3."""
+    constants = [float(f.value) for f in factors if isinstance(f, Const)]
+    product = math.prod(constants)
+    if not LEAST < abs(product) < MOST:
+        return factors
+    rest = [f for f in factors if not isinstance(f, Const)]
+    return rest if product == 1 else [const(product, dtype), *rest]
 
 
 def _chain(factors: list[Expr]) -> Expr:

@@ -13,9 +13,9 @@
 //   sum_total = sum[d0, d2, d3](d_out)
 //   sum_d_weight = sum[d0, d2, d3](d_out * y)
 //   sum_d_bias = sum[d0, d2, d3](d_out)
-//   prod = sum_deviation * 0.5 * weight * rsqrt_value^3 * 2
-//   sum = d_out * prod_weight + -(diff_input * (prod * ratio_value))
-//   d_input = sum + sum_total * (-(prod_weight * ratio_value))
+//   prod = sum_deviation * weight * rsqrt_value^3 * ratio_value
+//   diff = d_out * prod_weight - diff_input * prod
+//   d_input = diff + sum_total * (-(prod_weight * ratio_value))
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
 // rows: 4 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
@@ -86,7 +86,7 @@ void batch_norm_backward_bf16(const bf16* __restrict__ input_ptr,       // [D0, 
     }
   }
   fg::cluster_sum<224, 0>(link, sum_deviation, sum_total, sum_d_weight, sum_d_bias);
-  const float prod = sum_deviation * 0.5f * weight * (rsqrt_value * rsqrt_value * rsqrt_value) * 2.0f;
+  const float prod = sum_deviation * weight * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -103,8 +103,8 @@ void batch_norm_backward_bf16(const bf16* __restrict__ input_ptr,       // [D0, 
       const float input = input_v[k];
       const float d_out = d_out_v[k];
       const float diff_input = input - total / value;
-      const float sum = d_out * prod_weight + -(diff_input * (prod * ratio_value));
-      d_input_v[k] = sum + sum_total * -(prod_weight * ratio_value);
+      const float diff = d_out * prod_weight - diff_input * prod;
+      d_input_v[k] = diff + sum_total * -(prod_weight * ratio_value);
     }
     fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
   }

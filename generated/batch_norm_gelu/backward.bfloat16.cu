@@ -7,8 +7,7 @@
 //   rsqrt_value = rsqrt(deviation / value + eps)
 //   power = rsqrt_value^3
 //   ratio_value = 1 / value
-//   prod = 0.3989422804014327 * weight * 0.5 * power * ratio_value
-//   prod_rsqrt_value = 0.7978845608028654 * weight * 0.5 * rsqrt_value
+//   prod_rsqrt_value = 0.3989422804014327 * weight * rsqrt_value
 //   prod_rsqrt_value_2 = 0.5 * weight * rsqrt_value
 //   diff_input = input - total / value
 //   result_ = diff_input * (rsqrt_value * weight) + bias
@@ -16,19 +15,20 @@
 //   exp_value = exp(-prod_result_2^2)
 //   prod_exp_value = diff_input * result_ * exp_value
 //   erfc_value = erfc(prod_result_2)
-//   prod_2 = diff_input * erfc_value
-//   ratio_value_2 = prod_2 * (0.25 * weight * power * ratio_value)
+//   prod = diff_input * erfc_value
+//   ratio_value_2 = prod * (0.25 * weight * power * ratio_value)
+//   prod_2 = prod_exp_value * (0.19947114020071635 * weight * power * ratio_value)
 //   prod_result_exp_value = result_ * exp_value
 //   prod_3 = prod_result_exp_value * (prod_rsqrt_value * ratio_value)
 //   prod_4 = prod_exp_value * (0.3989422804014327 * rsqrt_value)
 //   prod_result_3 = 0.3989422804014327 * result_
-//   sum_deviation = sum[d0, d2, d3](-(d_out * (prod_exp_value * prod + ratio_value_2)))
+//   sum_deviation = sum[d0, d2, d3](-(d_out * (prod_2 + ratio_value_2)))
 //   sum_total = sum[d0, d2, d3](-(d_out * (prod_3 + erfc_value * (prod_rsqrt_value_2 * ratio_value))))
-//   sum_d_weight = sum[d0, d2, d3](d_out * (prod_4 + prod_2 * (0.5 * rsqrt_value)))
+//   sum_d_weight = sum[d0, d2, d3](d_out * (prod_4 + prod * (0.5 * rsqrt_value)))
 //   sum_d_bias = sum[d0, d2, d3](d_out * (prod_result_3 * exp_value + 0.5 * erfc_value))
 //   prod_2_2 = prod_result_exp_value * prod_rsqrt_value
 //   prod_3_2 = erfc_value * prod_rsqrt_value_2
-//   sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (sum_deviation * 2)
+//   sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (2 * sum_deviation)
 //   d_input = sum + sum_total
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
@@ -78,8 +78,7 @@ void batch_norm_gelu_backward_bf16(const bf16* __restrict__ input_ptr,       // 
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float power = rsqrt_value * rsqrt_value * rsqrt_value;
   const float ratio_value = 1.0f / value;
-  const float prod = 0.3989422804014327f * weight * 0.5f * power * ratio_value;
-  const float prod_rsqrt_value = 0.7978845608028654f * weight * 0.5f * rsqrt_value;
+  const float prod_rsqrt_value = 0.3989422804014327f * weight * rsqrt_value;
   const float prod_rsqrt_value_2 = 0.5f * weight * rsqrt_value;
 
   float sum_deviation = 0;
@@ -102,15 +101,16 @@ void batch_norm_gelu_backward_bf16(const bf16* __restrict__ input_ptr,       // 
       const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
       const float prod_exp_value = diff_input * result_ * exp_value;
       const float erfc_value = fg::fast_erfc(prod_result_2);
-      const float prod_2 = diff_input * erfc_value;
-      const float ratio_value_2 = prod_2 * (0.25f * weight * power * ratio_value);
+      const float prod = diff_input * erfc_value;
+      const float ratio_value_2 = prod * (0.25f * weight * power * ratio_value);
+      const float prod_2 = prod_exp_value * (0.19947114020071635f * weight * power * ratio_value);
       const float prod_result_exp_value = result_ * exp_value;
       const float prod_3 = prod_result_exp_value * (prod_rsqrt_value * ratio_value);
       const float prod_4 = prod_exp_value * (0.3989422804014327f * rsqrt_value);
       const float prod_result_3 = 0.3989422804014327f * result_;
-      sum_deviation += -(d_out * (prod_exp_value * prod + ratio_value_2));
+      sum_deviation += -(d_out * (prod_2 + ratio_value_2));
       sum_total += -(d_out * (prod_3 + erfc_value * (prod_rsqrt_value_2 * ratio_value)));
-      sum_d_weight += d_out * (prod_4 + prod_2 * (0.5f * rsqrt_value));
+      sum_d_weight += d_out * (prod_4 + prod * (0.5f * rsqrt_value));
       sum_d_bias += d_out * (prod_result_3 * exp_value + 0.5f * erfc_value);
     }
   }
@@ -138,7 +138,7 @@ void batch_norm_gelu_backward_bf16(const bf16* __restrict__ input_ptr,       // 
       const float prod_result_exp_value = result_ * exp_value;
       const float prod_2_2 = prod_result_exp_value * prod_rsqrt_value;
       const float prod_3_2 = erfc_value * prod_rsqrt_value_2;
-      const float sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (sum_deviation * 2.0f);
+      const float sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (2.0f * sum_deviation);
       d_input_v[k] = sum + sum_total;
     }
     fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);

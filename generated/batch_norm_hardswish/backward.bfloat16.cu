@@ -42,7 +42,7 @@
 //   prod_3 = sum_result * prod_weight_2
 //   chosen_7 = where(below_result_2, prod_d_out * (prod_2_2 + prod_3), 0)
 //   sum_2_2 = chosen_8 + where(below_result, 0, chosen_7)
-//   d_input = sum_2_2 + diff_input * (sum_deviation * 2) + sum_total
+//   d_input = sum_2_2 + diff_input * (2 * sum_deviation) + sum_total
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
 // rows: 4 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
@@ -167,7 +167,7 @@ void batch_norm_hardswish_backward_bf16(const bf16* __restrict__ input_ptr,     
       const float prod_3 = sum_result * prod_weight_2;
       const float chosen_7 = below_result_2 ? prod_d_out * (prod_2_2 + prod_3) : 0.0f;
       const float sum_2_2 = chosen_8 + (below_result ? 0.0f : chosen_7);
-      d_input_v[k] = sum_2_2 + diff_input * (sum_deviation * 2.0f) + sum_total;
+      d_input_v[k] = sum_2_2 + diff_input * (2.0f * sum_deviation) + sum_total;
     }
     fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
   }

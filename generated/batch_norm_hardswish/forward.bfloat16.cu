@@ -11,8 +11,7 @@
 //   y = diff_input * rsqrt_value
 //   sum_bias = y * weight + bias
 //   result_ = diff_input * (rsqrt_value * weight) + bias
-//   prod = result_ * (result_ + 3) * (1 * (1 / 6))
-//   chosen_result = where(sum_bias < 3, prod, result_)
+//   chosen_result = where(sum_bias < 3, result_ * (result_ + 3) * (1 / 6), result_)
 //   out = where(sum_bias <= -3, 0 * result_, chosen_result)
 // rows: 2 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 6)
@@ -87,8 +86,7 @@ void batch_norm_hardswish_forward_bf16(const bf16* __restrict__ input_ptr,   // 
       const float y = diff_input * rsqrt_value;
       const float sum_bias = y * weight + bias;
       const float result_ = diff_input * (rsqrt_value * weight) + bias;
-      const float prod = result_ * (result_ + 3.0f) * (1.0f * (1.0f / 6.0f));
-      const float chosen_result = sum_bias < 3.0f ? prod : result_;
+      const float chosen_result = sum_bias < 3.0f ? result_ * (result_ + 3.0f) * (1.0f / 6.0f) : result_;
       out_v[k] = sum_bias <= -3.0f ? 0.0f * result_ : chosen_result;
     }
     fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);

@@ -21,7 +21,7 @@
 //   sum_d_weight = sum[d0, d2, d3](d_out * where(above_result, y, diff_input * (negative_slope * rsqrt_value)))
 //   sum_d_bias = sum[d0, d2, d3](d_out * where(above_result, 1, negative_slope))
 //   prod_d_out = d_out * where(above_result, prod_weight, prod)
-//   d_input = prod_d_out + diff_input * (sum_deviation * 2) + sum_total
+//   d_input = prod_d_out + diff_input * (2 * sum_deviation) + sum_total
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
 // rows: 4 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
@@ -121,7 +121,7 @@ void batch_norm_leaky_relu_backward_bf16(const bf16* __restrict__ input_ptr,    
       const float y = diff_input * rsqrt_value;
       const bool above_result = y * weight + bias > 0.0f;
       const float prod_d_out = d_out * (above_result ? prod_weight : prod);
-      d_input_v[k] = prod_d_out + diff_input * (sum_deviation * 2.0f) + sum_total;
+      d_input_v[k] = prod_d_out + diff_input * (2.0f * sum_deviation) + sum_total;
     }
     fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
   }

@@ -19,7 +19,7 @@
 //   sum_d_weight = sum[d0, d2, d3](where(below_result, 0, where(above_result, 0, d_out * y)))
 //   sum_d_bias = sum[d0, d2, d3](where(below_result, 0, where(above_result, 0, d_out)))
 //   chosen_2 = where(below_result, 0, where(above_result, 0, d_out * prod_weight))
-//   d_input = chosen_2 + diff_input * (sum_deviation * 2) + sum_total
+//   d_input = chosen_2 + diff_input * (2 * sum_deviation) + sum_total
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
 // rows: 8 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
@@ -118,7 +118,7 @@ void batch_norm_relu6_backward_f32(const float* __restrict__ input_ptr,      // 
       const bool below_result = sum_bias <= 0.0f;
       const bool above_result = sum_bias >= 6.0f;
       const float chosen_2 = below_result ? 0.0f : (above_result ? 0.0f : d_out * prod_weight);
-      d_input_v[k] = chosen_2 + diff_input * (sum_deviation * 2.0f) + sum_total;
+      d_input_v[k] = chosen_2 + diff_input * (2.0f * sum_deviation) + sum_total;
     }
     fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
   }

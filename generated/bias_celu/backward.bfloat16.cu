@@ -3,8 +3,7 @@
 
 // bias_celu, backward                                         declared in ops/bias.py
 //   total = input + bias
-//   chosen = where(total <= 0, exp(total * (1 * (1 / alpha))), 1)
-//   d_input = d_out * chosen
+//   d_input = d_out * where(total <= 0, exp(total * (1 / alpha)), 1)
 //   sum_d_bias = sum[d0](d_input)
 // rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(192, 5)
@@ -76,8 +75,7 @@ void bias_celu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,        
         const float bias = bias_v[k];
         const float d_out = d_out_v[k];
         const float total = input + bias;
-        const float chosen = total <= 0.0f ? fg::fast_exp(total * (1.0f * (1.0f / alpha))) : 1.0f;
-        const float d_input = d_out * chosen;
+        const float d_input = d_out * (total <= 0.0f ? fg::fast_exp(total * (1.0f / alpha)) : 1.0f);
         d_input_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;
       }

@@ -13,13 +13,11 @@
 //   barrier_value_2 = barrier(where(chosen_total_3 < eps, eps - chosen_total_3, 0))
 //   sum_2 = chosen_total_3 + barrier_value_2
 //   ratio_sum_2 = d_out / sum / sum_2
-//   prod_d_out_total = d_out * total
+//   prod_total = 2 * d_out * total
 //   chosen_same_total_2 = where(same_total_2, 1, where(same_total_2, 0, 0.5) / sqrt_value)
-//   ratio_sum = prod_d_out_total * chosen_same_total_2 * 2 / sum / sum_2 / sum
 //   chosen_same_total_3 = where(same_total_3, 1, where(same_total_3, 0, 0.5) / sqrt_value_2)
-//   ratio_sum_2_2 = prod_d_out_total * chosen_same_total_3 * 2 / sum / sum_2 / sum_2
-//   prod_2 = x1 * ratio_sum
-//   prod_3 = x2 * ratio_sum_2_2
+//   prod_2 = x1 * (prod_total * chosen_same_total_2 / sum / sum_2 / sum)
+//   prod_3 = x2 * (prod_total * chosen_same_total_3 / sum / sum_2 / sum_2)
 //   d_x1 = x2 * ratio_sum_2 - prod_2
 //   d_x2 = x1 * ratio_sum_2 - prod_3
 // rows: D1 in pieces, each read once
@@ -62,11 +60,9 @@ void cosine_similarity_backward_bf16(const bf16* __restrict__ x1_ptr,        // 
   const float barrier_value_2 = (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
   const float sum_2 = chosen_total_3 + barrier_value_2;
   const float ratio_sum_2 = d_out / sum / sum_2;
-  const float prod_d_out_total = d_out * total;
+  const float prod_total = 2.0f * d_out * total;
   const float chosen_same_total_2 = same_total_2 ? 1.0f : (same_total_2 ? 0.0f : 0.5f) / sqrt_value;
-  const float ratio_sum = prod_d_out_total * chosen_same_total_2 * 2.0f / sum / sum_2 / sum;
   const float chosen_same_total_3 = same_total_3 ? 1.0f : (same_total_3 ? 0.0f : 0.5f) / sqrt_value_2;
-  const float ratio_sum_2_2 = prod_d_out_total * chosen_same_total_3 * 2.0f / sum / sum_2 / sum_2;
 
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
@@ -80,8 +76,8 @@ void cosine_similarity_backward_bf16(const bf16* __restrict__ x1_ptr,        // 
     for (int k = 0; k < 8; ++k) {
       const float x1 = x1_v[k];
       const float x2 = x2_v[k];
-      const float prod_2 = x1 * ratio_sum;
-      const float prod_3 = x2 * ratio_sum_2_2;
+      const float prod_2 = x1 * (prod_total * chosen_same_total_2 / sum / sum_2 / sum);
+      const float prod_3 = x2 * (prod_total * chosen_same_total_3 / sum / sum_2 / sum_2);
       d_x1_v[k] = x2 * ratio_sum_2 - prod_2;
       d_x2_v[k] = x1 * ratio_sum_2 - prod_3;
     }

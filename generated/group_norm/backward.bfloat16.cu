@@ -10,10 +10,10 @@
 //   diff_input = input - total / value
 //   sum_deviation = sum[d2, d3, d4](prod_d_out_weight * diff_input)
 //   sum_total = sum[d2, d3, d4](prod_d_out_weight)
-//   prod = sum_deviation * 0.5 * rsqrt_value^3 * 2
+//   prod = sum_deviation * rsqrt_value^3 * ratio_value
 //   prod_weight = weight * rsqrt_value
-//   sum = d_out * prod_weight + -(diff_input * (prod * ratio_value))
-//   d_input = sum + sum_total * (-(rsqrt_value * ratio_value))
+//   diff = d_out * prod_weight - diff_input * prod
+//   d_input = diff + sum_total * (-(rsqrt_value * ratio_value))
 // rows: 2 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 4)
 void group_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       // [D0, D1, D2, D3, D4]
@@ -80,7 +80,7 @@ void group_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
     }
   }
   fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);
-  const float prod = sum_deviation * 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * 2.0f;
+  const float prod = sum_deviation * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
 
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
@@ -99,8 +99,8 @@ void group_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
       const float d_out = d_out_v[k];
       const float diff_input = input - total / value;
       const float prod_weight = weight * rsqrt_value;
-      const float sum = d_out * prod_weight + -(diff_input * (prod * ratio_value));
-      d_input_v[k] = sum + sum_total * -(rsqrt_value * ratio_value);
+      const float diff = d_out * prod_weight - diff_input * prod;
+      d_input_v[k] = diff + sum_total * -(rsqrt_value * ratio_value);
     }
     const int d_input_at = j0 * d_input_stride0 + j1 * d_input_stride1 + j2 * d_input_stride2 + j3;
     fg::store_vector<8>(d_input_ptr + d_input_at, d_input_v);

@@ -7,8 +7,7 @@
 //   rsqrt_value = rsqrt(deviation / value + eps)
 //   power = rsqrt_value^3
 //   ratio_value = 1 / value
-//   prod = 0.3989422804014327 * 0.5 * power * ratio_value
-//   prod_rsqrt_value = 0.7978845608028654 * 0.5 * rsqrt_value
+//   prod_rsqrt_value = 0.3989422804014327 * rsqrt_value
 //   prod_rsqrt_value_2 = 0.5 * rsqrt_value
 //   diff_input = input - total / value
 //   prod_weight_diff_input = weight * diff_input
@@ -16,17 +15,19 @@
 //   result_ = y * weight + bias
 //   prod_result_2 = -0.7071067811865476 * result_
 //   exp_value = exp(-prod_result_2^2)
+//   prod_exp_value = prod_weight_diff_input * result_ * exp_value
 //   erfc_value = erfc(prod_result_2)
 //   ratio_value_2 = prod_weight_diff_input * erfc_value * (0.25 * power * ratio_value)
-//   sum_ratio_value_2 = prod_weight_diff_input * result_ * exp_value * prod + ratio_value_2
-//   prod_exp_value = weight * result_ * exp_value
+//   prod = prod_exp_value * (0.19947114020071635 * power * ratio_value)
+//   prod_exp_value_2 = weight * result_ * exp_value
 //   prod_weight_erfc_value = weight * erfc_value
 //   prod_2 = prod_weight_erfc_value * (prod_rsqrt_value_2 * ratio_value)
-//   sum_deviation = sum[d2, d3, d4](-(d_out * sum_ratio_value_2))
-//   sum_total = sum[d2, d3, d4](-(d_out * (prod_exp_value * (prod_rsqrt_value * ratio_value) + prod_2)))
-//   prod_2_2 = prod_exp_value * prod_rsqrt_value
+//   prod_d_out = d_out * (prod_exp_value_2 * (prod_rsqrt_value * ratio_value) + prod_2)
+//   sum_deviation = sum[d2, d3, d4](-(d_out * (prod + ratio_value_2)))
+//   sum_total = sum[d2, d3, d4](-prod_d_out)
+//   prod_2_2 = prod_exp_value_2 * prod_rsqrt_value
 //   prod_3 = prod_weight_erfc_value * prod_rsqrt_value_2
-//   sum = d_out * (prod_2_2 + prod_3) + diff_input * (sum_deviation * 2)
+//   sum = d_out * (prod_2_2 + prod_3) + diff_input * (2 * sum_deviation)
 //   d_input = sum + sum_total
 // rows: 2 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 4)
@@ -73,8 +74,7 @@ void group_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float power = rsqrt_value * rsqrt_value * rsqrt_value;
   const float ratio_value = 1.0f / value;
-  const float prod = 0.3989422804014327f * 0.5f * power * ratio_value;
-  const float prod_rsqrt_value = 0.7978845608028654f * 0.5f * rsqrt_value;
+  const float prod_rsqrt_value = 0.3989422804014327f * rsqrt_value;
   const float prod_rsqrt_value_2 = 0.5f * rsqrt_value;
 
   float sum_deviation = 0;
@@ -100,14 +100,16 @@ void group_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
       const float result_ = y * weight + bias;
       const float prod_result_2 = -0.7071067811865476f * result_;
       const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
+      const float prod_exp_value = prod_weight_diff_input * result_ * exp_value;
       const float erfc_value = fg::fast_erfc(prod_result_2);
       const float ratio_value_2 = prod_weight_diff_input * erfc_value * (0.25f * power * ratio_value);
-      const float sum_ratio_value_2 = prod_weight_diff_input * result_ * exp_value * prod + ratio_value_2;
-      const float prod_exp_value = weight * result_ * exp_value;
+      const float prod = prod_exp_value * (0.19947114020071635f * power * ratio_value);
+      const float prod_exp_value_2 = weight * result_ * exp_value;
       const float prod_weight_erfc_value = weight * erfc_value;
       const float prod_2 = prod_weight_erfc_value * (prod_rsqrt_value_2 * ratio_value);
-      sum_deviation += -(d_out * sum_ratio_value_2);
-      sum_total += -(d_out * (prod_exp_value * (prod_rsqrt_value * ratio_value) + prod_2));
+      const float prod_d_out = d_out * (prod_exp_value_2 * (prod_rsqrt_value * ratio_value) + prod_2);
+      sum_deviation += -(d_out * (prod + ratio_value_2));
+      sum_total += -prod_d_out;
     }
   }
   fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);
@@ -134,11 +136,11 @@ void group_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
       const float prod_result_2 = -0.7071067811865476f * result_;
       const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
       const float erfc_value = fg::fast_erfc(prod_result_2);
-      const float prod_exp_value = weight * result_ * exp_value;
+      const float prod_exp_value_2 = weight * result_ * exp_value;
       const float prod_weight_erfc_value = weight * erfc_value;
-      const float prod_2_2 = prod_exp_value * prod_rsqrt_value;
+      const float prod_2_2 = prod_exp_value_2 * prod_rsqrt_value;
       const float prod_3 = prod_weight_erfc_value * prod_rsqrt_value_2;
-      const float sum = d_out * (prod_2_2 + prod_3) + diff_input * (sum_deviation * 2.0f);
+      const float sum = d_out * (prod_2_2 + prod_3) + diff_input * (2.0f * sum_deviation);
       d_input_v[k] = sum + sum_total;
     }
     const int d_input_at = j0 * d_input_stride0 + j1 * d_input_stride1 + j2 * d_input_stride2 + j3;

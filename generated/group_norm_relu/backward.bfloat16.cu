@@ -16,7 +16,7 @@
 //   sum_total = sum[d2, d3, d4](where(below_result, 0, -(prod_d_out_weight * (rsqrt_value * ratio_value))))
 //   prod_weight = weight * rsqrt_value
 //   chosen = where(below_result, 0, d_out * prod_weight)
-//   d_input = chosen + diff_input * (sum_deviation * 2) + sum_total
+//   d_input = chosen + diff_input * (2 * sum_deviation) + sum_total
 // rows: 2 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 4)
 void group_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       // [D0, D1, D2, D3, D4]
@@ -113,7 +113,7 @@ void group_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
       const bool below_result = result_ <= 0.0f;
       const float prod_weight = weight * rsqrt_value;
       const float chosen = below_result ? 0.0f : d_out * prod_weight;
-      d_input_v[k] = chosen + diff_input * (sum_deviation * 2.0f) + sum_total;
+      d_input_v[k] = chosen + diff_input * (2.0f * sum_deviation) + sum_total;
     }
     const int d_input_at = j0 * d_input_stride0 + j1 * d_input_stride1 + j2 * d_input_stride2 + j3;
     fg::store_vector<8>(d_input_ptr + d_input_at, d_input_v);

@@ -22,7 +22,7 @@
 //   sum_total = sum[d2, d3, d4](-(d_out * (prod_3 + weight * sigmoid_result * prod_rsqrt_value)))
 //   prod_2_2 = weight * diff * result_ * rsqrt_value * sigmoid_result
 //   prod_3_2 = weight * rsqrt_value * sigmoid_result
-//   sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (sum_deviation * 2)
+//   sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (2 * sum_deviation)
 //   d_input = sum + sum_total
 // rows: 2 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 4)
@@ -127,7 +127,7 @@ void group_norm_silu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
       const float diff = 1.0f - sigmoid_result;
       const float prod_2_2 = weight * diff * result_ * rsqrt_value * sigmoid_result;
       const float prod_3_2 = weight * rsqrt_value * sigmoid_result;
-      const float sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (sum_deviation * 2.0f);
+      const float sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (2.0f * sum_deviation);
       d_input_v[k] = sum + sum_total;
     }
     const int d_input_at = j0 * d_input_stride0 + j1 * d_input_stride1 + j2 * d_input_stride2 + j3;

@@ -7,8 +7,8 @@
 //   rsqrt_value = rsqrt(deviation / value + eps)
 //   power = rsqrt_value^3
 //   ratio_value = 1 / value
-//   prod = 0.3989422804014327 * weight * 0.5 * power * ratio_value
-//   prod_rsqrt_value = 0.7978845608028654 * weight * 0.5 * rsqrt_value
+//   prod = 0.19947114020071635 * weight * power * ratio_value
+//   prod_rsqrt_value = 0.3989422804014327 * weight * rsqrt_value
 //   prod_rsqrt_value_2 = 0.5 * weight * rsqrt_value
 //   diff_input = input - total / value
 //   result_ = diff_input * (rsqrt_value * weight) + bias
@@ -22,7 +22,7 @@
 //   sum_total = sum[d2, d3](-(d_out * (prod_2 + erfc_value * (prod_rsqrt_value_2 * ratio_value))))
 //   prod_2_2 = prod_result_exp_value * prod_rsqrt_value
 //   prod_3 = erfc_value * prod_rsqrt_value_2
-//   sum = d_out * (prod_2_2 + prod_3) + diff_input * (sum_deviation * 2)
+//   sum = d_out * (prod_2_2 + prod_3) + diff_input * (2 * sum_deviation)
 //   d_input = sum + sum_total
 // rows: 224 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
@@ -65,8 +65,8 @@ void instance_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float power = rsqrt_value * rsqrt_value * rsqrt_value;
   const float ratio_value = 1.0f / value;
-  const float prod = 0.3989422804014327f * weight * 0.5f * power * ratio_value;
-  const float prod_rsqrt_value = 0.7978845608028654f * weight * 0.5f * rsqrt_value;
+  const float prod = 0.19947114020071635f * weight * power * ratio_value;
+  const float prod_rsqrt_value = 0.3989422804014327f * weight * rsqrt_value;
   const float prod_rsqrt_value_2 = 0.5f * weight * rsqrt_value;
 
   float sum_deviation = 0;
@@ -115,7 +115,7 @@ void instance_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr
       const float prod_result_exp_value = result_ * exp_value;
       const float prod_2_2 = prod_result_exp_value * prod_rsqrt_value;
       const float prod_3 = erfc_value * prod_rsqrt_value_2;
-      const float sum = d_out * (prod_2_2 + prod_3) + diff_input * (sum_deviation * 2.0f);
+      const float sum = d_out * (prod_2_2 + prod_3) + diff_input * (2.0f * sum_deviation);
       d_input_v[k] = sum + sum_total;
     }
     fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);

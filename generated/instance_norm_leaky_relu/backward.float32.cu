@@ -19,7 +19,7 @@
 //   sum_deviation = sum[d2, d3](d_out * chosen)
 //   sum_total = sum[d2, d3](d_out * where(above_result, -(prod_weight / value), -(prod / value)))
 //   prod_d_out = d_out * where(above_result, prod_weight, prod)
-//   d_input = prod_d_out + diff_input * (sum_deviation * 2) + sum_total
+//   d_input = prod_d_out + diff_input * (2 * sum_deviation) + sum_total
 // rows: 224 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
 void instance_norm_leaky_relu_backward_f32_d_input(const float* __restrict__ input_ptr,      // [D0, D1, D2, D3]
@@ -105,7 +105,7 @@ void instance_norm_leaky_relu_backward_f32_d_input(const float* __restrict__ inp
       const float y = diff_input * rsqrt_value;
       const bool above_result = y * weight + bias > 0.0f;
       const float prod_d_out = d_out * (above_result ? prod_weight : prod);
-      d_input_v[k] = prod_d_out + diff_input * (sum_deviation * 2.0f) + sum_total;
+      d_input_v[k] = prod_d_out + diff_input * (2.0f * sum_deviation) + sum_total;
     }
     fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
   }

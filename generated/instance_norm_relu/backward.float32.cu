@@ -14,7 +14,7 @@
 //   sum_deviation = sum[d2, d3](where(below_result, 0, -(d_out * diff_input * prod)))
 //   sum_total = sum[d2, d3](where(below_result, 0, -(d_out * (prod_weight * ratio_value))))
 //   chosen = where(below_result, 0, d_out * prod_weight)
-//   d_input = chosen + diff_input * (sum_deviation * 2) + sum_total
+//   d_input = chosen + diff_input * (2 * sum_deviation) + sum_total
 // rows: 224 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
 void instance_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr,      // [D0, D1, D2, D3]
@@ -95,7 +95,7 @@ void instance_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr
       const float y = diff_input * rsqrt_value;
       const bool below_result = y * weight + bias <= 0.0f;
       const float chosen = below_result ? 0.0f : d_out * prod_weight;
-      d_input_v[k] = chosen + diff_input * (sum_deviation * 2.0f) + sum_total;
+      d_input_v[k] = chosen + diff_input * (2.0f * sum_deviation) + sum_total;
     }
     fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
   }

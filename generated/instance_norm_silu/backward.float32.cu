@@ -22,7 +22,7 @@
 //   sum_total = sum[d2, d3](-(d_out * (prod_diff * prod_2 + sigmoid_result * prod_2)))
 //   prod_2_2 = prod_diff * prod_weight_rsqrt_value
 //   prod_3 = sigmoid_result * prod_weight_rsqrt_value
-//   sum = d_out * (prod_2_2 + prod_3) + diff_input * (sum_deviation * 2)
+//   sum = d_out * (prod_2_2 + prod_3) + diff_input * (2 * sum_deviation)
 //   d_input = sum + sum_total
 // rows: 224 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
@@ -114,7 +114,7 @@ void instance_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr
       const float prod_diff = result_ * sigmoid_result * diff;
       const float prod_2_2 = prod_diff * prod_weight_rsqrt_value;
       const float prod_3 = sigmoid_result * prod_weight_rsqrt_value;
-      const float sum = d_out * (prod_2_2 + prod_3) + diff_input * (sum_deviation * 2.0f);
+      const float sum = d_out * (prod_2_2 + prod_3) + diff_input * (2.0f * sum_deviation);
       d_input_v[k] = sum + sum_total;
     }
     fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);

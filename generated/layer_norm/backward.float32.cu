@@ -9,10 +9,10 @@
 //   diff_input = input - total / float32(D1)
 //   sum_deviation = sum[d1](prod_d_out_weight * diff_input)
 //   sum_total = sum[d1](prod_d_out_weight)
-//   prod = sum_deviation * 0.5 * rsqrt_value^3 * 2 * ratio
 //   prod_weight_rsqrt_value = weight * rsqrt_value
-//   sum = d_out * prod_weight_rsqrt_value + -(diff_input * prod)
-//   d_input = sum + sum_total * (-(rsqrt_value * ratio))
+//   prod_diff_input = diff_input * (sum_deviation * rsqrt_value^3 * ratio)
+//   diff = d_out * prod_weight_rsqrt_value - prod_diff_input
+//   d_input = diff + sum_total * (-(rsqrt_value * ratio))
 //   sum_d_weight = sum[d0](d_out * (diff_input * rsqrt_value))
 //   sum_d_bias = sum[d0](d_out)
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added up over the
@@ -104,7 +104,6 @@ void layer_norm_backward_f32_d_input(const float* __restrict__ input_ptr,       
       }
     }
     fg::row_sum<192, 1, 0>(sum_deviation, sum_total);
-    const float prod = sum_deviation * 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * 2.0f * ratio;
 
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
@@ -121,8 +120,10 @@ void layer_norm_backward_f32_d_input(const float* __restrict__ input_ptr,       
         const float d_out = d_out_v[k];
         const float diff_input = input - fg::divide_by_count(total, float(D1));
         const float prod_weight_rsqrt_value = weight * rsqrt_value;
-        const float sum = d_out * prod_weight_rsqrt_value + -(diff_input * prod);
-        d_input_v[k] = sum + sum_total * -(rsqrt_value * ratio);
+        const float prod_diff_input =
+            diff_input * (sum_deviation * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio);
+        const float diff = d_out * prod_weight_rsqrt_value - prod_diff_input;
+        d_input_v[k] = diff + sum_total * -(rsqrt_value * ratio);
         sum_d_weight_v[part][k] += d_out * (diff_input * rsqrt_value);
         sum_d_bias_v[part][k] += d_out;
       }

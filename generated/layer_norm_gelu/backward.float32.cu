@@ -6,8 +6,8 @@
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
 //   power_rsqrt_value = rsqrt_value^3
 //   ratio = 1 / float32(D1)
-//   prod = 0.3989422804014327 * 0.5 * power_rsqrt_value * ratio
-//   prod_rsqrt_value = 0.7978845608028654 * 0.5 * rsqrt_value
+//   prod = 0.19947114020071635 * power_rsqrt_value * ratio
+//   prod_rsqrt_value = 0.3989422804014327 * rsqrt_value
 //   prod_rsqrt_value_2 = 0.5 * rsqrt_value
 //   diff_input = input - total / float32(D1)
 //   prod_weight_diff_input = weight * diff_input
@@ -23,12 +23,12 @@
 //   ratio_2_2 = prod_weight_erfc_value * (prod_rsqrt_value_2 * ratio)
 //   sum_deviation = sum[d1](-(d_out * sum_ratio_2))
 //   sum_total = sum[d1](-(d_out * (prod_exp_value * (prod_rsqrt_value * ratio) + ratio_2_2)))
-//   prod_4 = diff_input * result_ * exp_value * (0.3989422804014327 * rsqrt_value)
+//   prod_4 = diff_input * result_ * exp_value * prod_rsqrt_value
 //   prod_result_3 = 0.3989422804014327 * result_
 //   prod_3 = prod_exp_value * prod_rsqrt_value
 //   prod_rsqrt_value_3 = prod_weight_erfc_value * prod_rsqrt_value_2
 //   prod_d_out = d_out * (prod_3 + prod_rsqrt_value_3)
-//   d_input = prod_d_out + diff_input * (sum_deviation * 2) + sum_total
+//   d_input = prod_d_out + diff_input * (2 * sum_deviation) + sum_total
 //   sum_d_weight = sum[d0](d_out * (prod_4 + diff_input * erfc_value * prod_rsqrt_value_2))
 //   sum_d_bias = sum[d0](d_out * (prod_result_3 * exp_value + 0.5 * erfc_value))
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added up over the
@@ -105,8 +105,8 @@ void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
     const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
     const float power_rsqrt_value = rsqrt_value * rsqrt_value * rsqrt_value;
     const float ratio = fg::divide_by_count(1.0f, float(D1));
-    const float prod = 0.3989422804014327f * 0.5f * power_rsqrt_value * ratio;
-    const float prod_rsqrt_value = 0.7978845608028654f * 0.5f * rsqrt_value;
+    const float prod = 0.19947114020071635f * power_rsqrt_value * ratio;
+    const float prod_rsqrt_value = 0.3989422804014327f * rsqrt_value;
     const float prod_rsqrt_value_2 = 0.5f * rsqrt_value;
 
     float sum_deviation = 0;
@@ -163,12 +163,12 @@ void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
         const float erfc_value = erfcf(prod_result_2);
         const float prod_exp_value = weight * result_ * exp_value;
         const float prod_weight_erfc_value = weight * erfc_value;
-        const float prod_4 = diff_input * result_ * exp_value * (0.3989422804014327f * rsqrt_value);
+        const float prod_4 = diff_input * result_ * exp_value * prod_rsqrt_value;
         const float prod_result_3 = 0.3989422804014327f * result_;
         const float prod_3 = prod_exp_value * prod_rsqrt_value;
         const float prod_rsqrt_value_3 = prod_weight_erfc_value * prod_rsqrt_value_2;
         const float prod_d_out = d_out * (prod_3 + prod_rsqrt_value_3);
-        d_input_v[k] = prod_d_out + diff_input * (sum_deviation * 2.0f) + sum_total;
+        d_input_v[k] = prod_d_out + diff_input * (2.0f * sum_deviation) + sum_total;
         sum_d_weight_v[part][k] += d_out * (prod_4 + diff_input * erfc_value * prod_rsqrt_value_2);
         sum_d_bias_v[part][k] += d_out * (prod_result_3 * exp_value + 0.5f * erfc_value);
       }

@@ -16,7 +16,7 @@
 //   sum_total = sum[d1](where(below_result, 0, minus))
 //   prod_weight_rsqrt_value = weight * rsqrt_value
 //   chosen = where(below_result, 0, d_out * prod_weight_rsqrt_value)
-//   d_input = chosen + diff_input * (sum_deviation * 2) + sum_total
+//   d_input = chosen + diff_input * (2 * sum_deviation) + sum_total
 //   sum_d_weight = sum[d0](where(below_result, 0, d_out * prod_rsqrt_value))
 //   sum_d_bias = sum[d0](where(below_result, 0, d_out))
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added up over the
@@ -141,7 +141,7 @@ void layer_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr,  
         const bool below_result = result_ <= 0.0f;
         const float prod_weight_rsqrt_value = weight * rsqrt_value;
         const float chosen = below_result ? 0.0f : d_out * prod_weight_rsqrt_value;
-        d_input_v[k] = chosen + diff_input * (sum_deviation * 2.0f) + sum_total;
+        d_input_v[k] = chosen + diff_input * (2.0f * sum_deviation) + sum_total;
         sum_d_weight_v[part][k] += below_result ? 0.0f : d_out * prod_rsqrt_value;
         sum_d_bias_v[part][k] += below_result ? 0.0f : d_out;
       }

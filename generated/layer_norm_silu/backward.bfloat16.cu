@@ -23,7 +23,7 @@
 //   prod_5 = prod_result * diff_input * rsqrt_value * sigmoid_result
 //   prod_3 = weight * diff * result_ * rsqrt_value * sigmoid_result
 //   prod_4 = weight * rsqrt_value * sigmoid_result
-//   sum_2 = d_out * (prod_3 + prod_4) + diff_input * (sum_deviation * 2)
+//   sum_2 = d_out * (prod_3 + prod_4) + diff_input * (2 * sum_deviation)
 //   d_input = sum_2 + sum_total
 //   sum_d_weight = sum[d0](d_out * (prod_5 + prod_rsqrt_value * sigmoid_result))
 //   sum_d_bias = sum[d0](d_out * (prod_result * sigmoid_result + sigmoid_result))
@@ -155,7 +155,7 @@ void layer_norm_silu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         const float prod_5 = prod_result * diff_input * rsqrt_value * sigmoid_result;
         const float prod_3 = weight * diff * result_ * rsqrt_value * sigmoid_result;
         const float prod_4 = weight * rsqrt_value * sigmoid_result;
-        const float sum_2 = d_out * (prod_3 + prod_4) + diff_input * (sum_deviation * 2.0f);
+        const float sum_2 = d_out * (prod_3 + prod_4) + diff_input * (2.0f * sum_deviation);
         d_input_v[k] = sum_2 + sum_total;
         sum_d_weight_v[part][k] += d_out * (prod_5 + prod_rsqrt_value * sigmoid_result);
         sum_d_bias_v[part][k] += d_out * (prod_result * sigmoid_result + sigmoid_result);

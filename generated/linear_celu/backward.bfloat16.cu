@@ -4,7 +4,7 @@
 
 // linear_celu, backward prologue                              declared in ops/linear.py
 //   x = product + bias
-//   prod_d_out = d_out * where(x <= 0, exp(x * (1 * (1 / alpha))), 1)
+//   prod_d_out = d_out * where(x <= 0, exp(x * (1 / alpha)), 1)
 //   sum_d_bias = sum[d0](prod_d_out)
 // rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(192, 5)
@@ -76,7 +76,7 @@ void linear_celu_backward_prologue_bf16_prod_d_out(const bf16* __restrict__ bias
         const float d_out = d_out_v[k];
         const float product = product_v[k];
         const float x = product + bias;
-        const float prod_d_out = d_out * (x <= 0.0f ? fg::fast_exp(x * (1.0f * (1.0f / alpha))) : 1.0f);
+        const float prod_d_out = d_out * (x <= 0.0f ? fg::fast_exp(x * (1.0f / alpha)) : 1.0f);
         prod_d_out_v[k] = prod_d_out;
         sum_d_bias_v[part][k] += prod_d_out;
       }

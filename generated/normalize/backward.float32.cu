@@ -9,7 +9,7 @@
 //   prod_input = input * where(same_total, 1, where(same_total, 0, 0.5) / sqrt_value)
 //   ratio_length = where(chosen_total >= eps and chosen_total <= inf, prod_input, 0) / length
 //   sum_total = sum[d1](-(d_out * (ratio_length / length)))
-//   d_input = d_out * (1 / length) + input * (sum_total * 2)
+//   d_input = d_out * (1 / length) + input * (2 * sum_total)
 // rows: 256 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(256, 5)
 void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
@@ -66,7 +66,7 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      d_input_v[k] = d_out * (1.0f / length) + input * (sum_total * 2.0f);
+      d_input_v[k] = d_out * (1.0f / length) + input * (2.0f * sum_total);
     }
     fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
   }

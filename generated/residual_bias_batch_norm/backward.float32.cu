@@ -13,9 +13,9 @@
 //   sum_deviation = sum[d0, d2, d3](d_out * diff_total_2)
 //   sum_total = sum[d0, d2, d3](d_out)
 //   sum_d_weight = sum[d0, d2, d3](d_out * y)
-//   prod = sum_deviation * 0.5 * weight * rsqrt_value^3 * 2
-//   sum = d_out * prod_weight + -(diff_total_2 * (prod * ratio_value))
-//   d_input = sum + sum_total * (-(prod_weight * ratio_value))
+//   prod = sum_deviation * weight * rsqrt_value^3 * ratio_value
+//   diff = d_out * prod_weight - diff_total_2 * prod
+//   d_input = diff + sum_total * (-(prod_weight * ratio_value))
 //   sum_d_bias = sum[d0, d2, d3](d_input)
 //   d_residual = d_input
 //   d_bias = sum_d_bias
@@ -99,7 +99,7 @@ void residual_bias_batch_norm_backward_f32(const float* __restrict__ input_ptr, 
     }
   }
   fg::cluster_sum<224, 0>(link, sum_deviation, sum_total, sum_d_weight);
-  const float prod = sum_deviation * 0.5f * weight * (rsqrt_value * rsqrt_value * rsqrt_value) * 2.0f;
+  const float prod = sum_deviation * weight * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
 
   float sum_d_bias = 0;
 #pragma unroll 2
@@ -116,8 +116,8 @@ void residual_bias_batch_norm_backward_f32(const float* __restrict__ input_ptr, 
       const float d_out = d_out_v[k];
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - total / value;
-      const float sum = d_out * prod_weight + -(diff_total_2 * (prod * ratio_value));
-      const float d_input = sum + sum_total * -(prod_weight * ratio_value);
+      const float diff = d_out * prod_weight - diff_total_2 * prod;
+      const float d_input = diff + sum_total * -(prod_weight * ratio_value);
       sum_d_bias += d_input;
     }
   }
@@ -142,8 +142,8 @@ void residual_bias_batch_norm_backward_f32(const float* __restrict__ input_ptr, 
       const float d_out = d_out_v[k];
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - total / value;
-      const float sum = d_out * prod_weight + -(diff_total_2 * (prod * ratio_value));
-      const float d_input = sum + sum_total * -(prod_weight * ratio_value);
+      const float diff = d_out * prod_weight - diff_total_2 * prod;
+      const float d_input = diff + sum_total * -(prod_weight * ratio_value);
       d_input_v[k] = d_input;
       d_residual_v[k] = d_input;
     }

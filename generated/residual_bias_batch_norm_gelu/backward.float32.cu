@@ -31,7 +31,7 @@
 //   sum_d_weight = sum[d0, d2, d3](d_out * (prod_6 + prod_2 * (0.5 * rsqrt_value)))
 //   prod_4_2 = prod_4 * prod_power_2
 //   prod_5 = erfc_value * prod_rsqrt_value
-//   sum = d_out * (prod_4_2 + prod_5) + diff_total_2 * (sum_deviation * 2)
+//   sum = d_out * (prod_4_2 + prod_5) + diff_total_2 * (2 * sum_deviation)
 //   d_input = sum + sum_total
 //   sum_d_bias = sum[d0, d2, d3](d_input)
 //   d_residual = d_input
@@ -156,7 +156,7 @@ void residual_bias_batch_norm_gelu_backward_f32(const float* __restrict__ input_
       const float prod_4 = diff_total_2 * exp_value;
       const float prod_4_2 = prod_4 * prod_power_2;
       const float prod_5 = erfc_value * prod_rsqrt_value;
-      const float sum = d_out * (prod_4_2 + prod_5) + diff_total_2 * (sum_deviation * 2.0f);
+      const float sum = d_out * (prod_4_2 + prod_5) + diff_total_2 * (2.0f * sum_deviation);
       const float d_input = sum + sum_total;
       sum_d_bias += d_input;
     }
@@ -190,7 +190,7 @@ void residual_bias_batch_norm_gelu_backward_f32(const float* __restrict__ input_
       const float prod_4 = diff_total_2 * exp_value;
       const float prod_4_2 = prod_4 * prod_power_2;
       const float prod_5 = erfc_value * prod_rsqrt_value;
-      const float sum = d_out * (prod_4_2 + prod_5) + diff_total_2 * (sum_deviation * 2.0f);
+      const float sum = d_out * (prod_4_2 + prod_5) + diff_total_2 * (2.0f * sum_deviation);
       const float d_input = sum + sum_total;
       d_input_v[k] = d_input;
       d_residual_v[k] = d_input;

@@ -16,7 +16,7 @@
 //   sum_total = sum[d0, d2, d3](where(below_result, 0, -(d_out * (prod_weight * ratio_value))))
 //   sum_d_weight = sum[d0, d2, d3](where(below_result, 0, d_out * y))
 //   chosen = where(below_result, 0, d_out * prod_weight)
-//   d_input = chosen + diff_total_2 * (sum_deviation * 2) + sum_total
+//   d_input = chosen + diff_total_2 * (2 * sum_deviation) + sum_total
 //   sum_d_bias = sum[d0, d2, d3](d_input)
 //   d_residual = d_input
 //   d_bias = sum_d_bias
@@ -121,7 +121,7 @@ void residual_bias_batch_norm_relu_backward_bf16(const bf16* __restrict__ input_
       const float y = diff_total_2 * rsqrt_value;
       const bool below_result = y * weight <= 0.0f;
       const float chosen = below_result ? 0.0f : d_out * prod_weight;
-      const float d_input = chosen + diff_total_2 * (sum_deviation * 2.0f) + sum_total;
+      const float d_input = chosen + diff_total_2 * (2.0f * sum_deviation) + sum_total;
       sum_d_bias += d_input;
     }
   }
@@ -149,7 +149,7 @@ void residual_bias_batch_norm_relu_backward_bf16(const bf16* __restrict__ input_
       const float y = diff_total_2 * rsqrt_value;
       const bool below_result = y * weight <= 0.0f;
       const float chosen = below_result ? 0.0f : d_out * prod_weight;
-      const float d_input = chosen + diff_total_2 * (sum_deviation * 2.0f) + sum_total;
+      const float d_input = chosen + diff_total_2 * (2.0f * sum_deviation) + sum_total;
       d_input_v[k] = d_input;
       d_residual_v[k] = d_input;
     }

@@ -30,7 +30,7 @@
 //   sum_d_weight = sum[d0, d2, d3](d_out * (prod_5 + y * sigmoid_result))
 //   prod_3_2 = prod_diff_2 * prod_4
 //   prod_4_2 = sigmoid_result * prod_weight_rsqrt_value
-//   sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (sum_deviation * 2)
+//   sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (2 * sum_deviation)
 //   d_input = sum_2 + sum_total
 //   sum_d_bias = sum[d0, d2, d3](d_input)
 //   d_residual = d_input
@@ -153,7 +153,7 @@ void residual_bias_batch_norm_silu_backward_f32(const float* __restrict__ input_
       const float prod_diff_2 = prod_2 * diff;
       const float prod_3_2 = prod_diff_2 * prod_4;
       const float prod_4_2 = sigmoid_result * prod_weight_rsqrt_value;
-      const float sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (sum_deviation * 2.0f);
+      const float sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (2.0f * sum_deviation);
       const float d_input = sum_2 + sum_total;
       sum_d_bias += d_input;
     }
@@ -186,7 +186,7 @@ void residual_bias_batch_norm_silu_backward_f32(const float* __restrict__ input_
       const float prod_diff_2 = prod_2 * diff;
       const float prod_3_2 = prod_diff_2 * prod_4;
       const float prod_4_2 = sigmoid_result * prod_weight_rsqrt_value;
-      const float sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (sum_deviation * 2.0f);
+      const float sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (2.0f * sum_deviation);
       const float d_input = sum_2 + sum_total;
       d_input_v[k] = d_input;
       d_residual_v[k] = d_input;

@@ -5,7 +5,7 @@
 // residual_bias_celu, backward                                declared in ops/bias.py
 //   total = input + bias
 //   x = total + residual
-//   d_input = d_out * where(x <= 0, exp(x * (1 * (1 / alpha))), 1)
+//   d_input = d_out * where(x <= 0, exp(x * (1 / alpha)), 1)
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 // rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
@@ -89,7 +89,7 @@ void residual_bias_celu_backward_bf16_d_input_and_1_more(const bf16* __restrict_
         const float d_out = d_out_v[k];
         const float total = input + bias;
         const float x = total + residual;
-        const float d_input = d_out * (x <= 0.0f ? fg::fast_exp(x * (1.0f * (1.0f / alpha))) : 1.0f);
+        const float d_input = d_out * (x <= 0.0f ? fg::fast_exp(x * (1.0f / alpha)) : 1.0f);
         d_input_v[k] = d_input;
         d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;

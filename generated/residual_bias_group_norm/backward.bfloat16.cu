@@ -13,7 +13,7 @@
 //   sum_deviation = sum[d2, d3, d4](-(prod_d_out_weight * diff_total_2 * prod))
 //   sum_total = sum[d2, d3, d4](-(prod_d_out_weight * (rsqrt_value * ratio_value)))
 //   prod_weight = weight * rsqrt_value
-//   sum = d_out * prod_weight + diff_total_2 * (sum_deviation * 2)
+//   sum = d_out * prod_weight + diff_total_2 * (2 * sum_deviation)
 //   d_input = sum + sum_total
 //   d_residual = d_input
 // rows: 2 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once
@@ -120,7 +120,7 @@ void residual_bias_group_norm_backward_bf16_d_input_and_3_more(
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - total / value;
       const float prod_weight = weight * rsqrt_value;
-      const float sum = d_out * prod_weight + diff_total_2 * (sum_deviation * 2.0f);
+      const float sum = d_out * prod_weight + diff_total_2 * (2.0f * sum_deviation);
       const float d_input = sum + sum_total;
       d_input_v[k] = d_input;
       d_residual_v[k] = d_input;

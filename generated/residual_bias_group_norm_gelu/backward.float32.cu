@@ -31,7 +31,7 @@
 //   sum_total = sum[d2, d3, d4](-(d_out * (prod_exp_value * (prod_power_2 * ratio_value) + prod_4)))
 //   prod_4_2 = prod_exp_value * prod_power_2
 //   prod_5 = prod_weight_erfc_value * prod_rsqrt_value
-//   sum = d_out * (prod_4_2 + prod_5) + diff_total_2 * (sum_deviation * 2)
+//   sum = d_out * (prod_4_2 + prod_5) + diff_total_2 * (2 * sum_deviation)
 //   d_input = sum + sum_total
 //   d_residual = d_input
 // rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once
@@ -166,7 +166,7 @@ void residual_bias_group_norm_gelu_backward_f32_d_input_and_3_more(
       const float prod_weight_erfc_value = weight * erfc_value;
       const float prod_4_2 = prod_exp_value * prod_power_2;
       const float prod_5 = prod_weight_erfc_value * prod_rsqrt_value;
-      const float sum = d_out * (prod_4_2 + prod_5) + diff_total_2 * (sum_deviation * 2.0f);
+      const float sum = d_out * (prod_4_2 + prod_5) + diff_total_2 * (2.0f * sum_deviation);
       const float d_input = sum + sum_total;
       d_input_v[k] = d_input;
       d_residual_v[k] = d_input;

@@ -17,7 +17,7 @@
 //   sum_total = sum[d2, d3, d4](where(below_result, 0, -(prod_d_out_weight * (rsqrt_value * ratio_value))))
 //   prod_weight = weight * rsqrt_value
 //   chosen = where(below_result, 0, d_out * prod_weight)
-//   d_input = chosen + diff_total_2 * (sum_deviation * 2) + sum_total
+//   d_input = chosen + diff_total_2 * (2 * sum_deviation) + sum_total
 //   d_residual = d_input
 // rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once
 extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 4)
@@ -130,7 +130,7 @@ void residual_bias_group_norm_relu_backward_f32_d_input_and_3_more(
       const bool below_result = result_ <= 0.0f;
       const float prod_weight = weight * rsqrt_value;
       const float chosen = below_result ? 0.0f : d_out * prod_weight;
-      const float d_input = chosen + diff_total_2 * (sum_deviation * 2.0f) + sum_total;
+      const float d_input = chosen + diff_total_2 * (2.0f * sum_deviation) + sum_total;
       d_input_v[k] = d_input;
       d_residual_v[k] = d_input;
     }

@@ -25,7 +25,7 @@
 //   sum_total = sum[d2, d3, d4](-(d_out * (prod_diff * (power_2 * ratio_value) + prod_4)))
 //   prod_3_2 = power_weight * diff * diff_total_2 * power_2 * sigmoid_result
 //   prod_4_2 = weight * rsqrt_value * sigmoid_result
-//   sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (sum_deviation * 2)
+//   sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (2 * sum_deviation)
 //   d_input = sum_2 + sum_total
 //   d_residual = d_input
 // rows: 2 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once
@@ -149,7 +149,7 @@ void residual_bias_group_norm_silu_backward_bf16_d_input_and_3_more(
       const float diff = 1.0f - sigmoid_result;
       const float prod_3_2 = power_weight * diff * diff_total_2 * power_2 * sigmoid_result;
       const float prod_4_2 = weight * rsqrt_value * sigmoid_result;
-      const float sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (sum_deviation * 2.0f);
+      const float sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (2.0f * sum_deviation);
       const float d_input = sum_2 + sum_total;
       d_input_v[k] = d_input;
       d_residual_v[k] = d_input;

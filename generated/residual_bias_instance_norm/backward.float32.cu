@@ -12,7 +12,7 @@
 //   diff_total_2 = total_2 - total / value
 //   sum_deviation = sum[d2, d3](-(d_out * diff_total_2 * prod))
 //   sum_total = sum[d2, d3](-(d_out * (prod_weight * ratio_value)))
-//   sum = d_out * prod_weight + diff_total_2 * (sum_deviation * 2)
+//   sum = d_out * prod_weight + diff_total_2 * (2 * sum_deviation)
 //   d_input = sum + sum_total
 //   d_residual = d_input
 // rows: 2 blocks of 224 threads a row over D2, D3, which stays in shared memory: read once
@@ -110,7 +110,7 @@ void residual_bias_instance_norm_backward_f32_d_input_and_3_more(
       const float d_out = d_out_v[k];
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - total / value;
-      const float sum = d_out * prod_weight + diff_total_2 * (sum_deviation * 2.0f);
+      const float sum = d_out * prod_weight + diff_total_2 * (2.0f * sum_deviation);
       const float d_input = sum + sum_total;
       d_input_v[k] = d_input;
       d_residual_v[k] = d_input;

@@ -15,7 +15,7 @@
 //   sum_deviation = sum[d2, d3](where(below_result, 0, -(d_out * diff_total_2 * prod)))
 //   sum_total = sum[d2, d3](where(below_result, 0, -(d_out * (prod_weight * ratio_value))))
 //   chosen = where(below_result, 0, d_out * prod_weight)
-//   d_input = chosen + diff_total_2 * (sum_deviation * 2) + sum_total
+//   d_input = chosen + diff_total_2 * (2 * sum_deviation) + sum_total
 //   d_residual = d_input
 // rows: 224 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
@@ -113,7 +113,7 @@ void residual_bias_instance_norm_relu_backward_bf16_d_input_and_3_more(
       const float y = diff_total_2 * rsqrt_value;
       const bool below_result = y * weight <= 0.0f;
       const float chosen = below_result ? 0.0f : d_out * prod_weight;
-      const float d_input = chosen + diff_total_2 * (sum_deviation * 2.0f) + sum_total;
+      const float d_input = chosen + diff_total_2 * (2.0f * sum_deviation) + sum_total;
       d_input_v[k] = d_input;
       d_residual_v[k] = d_input;
     }

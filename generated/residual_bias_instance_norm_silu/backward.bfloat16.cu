@@ -26,7 +26,7 @@
 //   sum_total = sum[d2, d3](-(d_out * (prod_diff * (prod_4 * ratio_value) + prod_sigmoid_result)))
 //   prod_3_2 = prod_diff * prod_4
 //   prod_4_2 = sigmoid_result * prod_weight_rsqrt_value
-//   sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (sum_deviation * 2)
+//   sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (2 * sum_deviation)
 //   d_input = sum_2 + sum_total
 //   d_residual = d_input
 // rows: 224 threads a row over D2, D3, which stays in shared memory: read once
@@ -139,7 +139,7 @@ void residual_bias_instance_norm_silu_backward_bf16_d_input_and_3_more(
       const float prod_diff = prod_2 * diff;
       const float prod_3_2 = prod_diff * prod_4;
       const float prod_4_2 = sigmoid_result * prod_weight_rsqrt_value;
-      const float sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (sum_deviation * 2.0f);
+      const float sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (2.0f * sum_deviation);
       const float d_input = sum_2 + sum_total;
       d_input_v[k] = d_input;
       d_residual_v[k] = d_input;

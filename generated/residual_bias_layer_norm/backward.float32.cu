@@ -10,10 +10,10 @@
 //   diff_total_2 = total_2 - total / float32(D1)
 //   sum_deviation = sum[d1](prod_d_out_weight * diff_total_2)
 //   sum_total = sum[d1](prod_d_out_weight)
-//   prod = sum_deviation * 0.5 * rsqrt_value^3 * 2 * ratio
 //   prod_weight_rsqrt_value = weight * rsqrt_value
-//   sum = d_out * prod_weight_rsqrt_value + -(diff_total_2 * prod)
-//   d_input = sum + sum_total * (-(rsqrt_value * ratio))
+//   prod_diff_total_2 = diff_total_2 * (sum_deviation * rsqrt_value^3 * ratio)
+//   diff = d_out * prod_weight_rsqrt_value - prod_diff_total_2
+//   d_input = diff + sum_total * (-(rsqrt_value * ratio))
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 //   sum_d_weight = sum[d0](d_out * (diff_total_2 * rsqrt_value))
@@ -122,7 +122,6 @@ void residual_bias_layer_norm_backward_f32_d_input_and_1_more(
       }
     }
     fg::row_sum<192, 1, 0>(sum_deviation, sum_total);
-    const float prod = sum_deviation * 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * 2.0f * ratio;
 
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
@@ -145,8 +144,10 @@ void residual_bias_layer_norm_backward_f32_d_input_and_1_more(
         const float total_2 = input + bias + residual;
         const float diff_total_2 = total_2 - fg::divide_by_count(total, float(D1));
         const float prod_weight_rsqrt_value = weight * rsqrt_value;
-        const float sum = d_out * prod_weight_rsqrt_value + -(diff_total_2 * prod);
-        const float d_input = sum + sum_total * -(rsqrt_value * ratio);
+        const float prod_diff_total_2 =
+            diff_total_2 * (sum_deviation * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio);
+        const float diff = d_out * prod_weight_rsqrt_value - prod_diff_total_2;
+        const float d_input = diff + sum_total * -(rsqrt_value * ratio);
         d_input_v[k] = d_input;
         d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;

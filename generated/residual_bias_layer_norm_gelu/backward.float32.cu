@@ -30,7 +30,7 @@
 //   sum_total = sum[d1](-prod_d_out)
 //   prod_4 = prod_exp_value * prod_power_rsqrt_value
 //   prod_rsqrt_value_2 = prod_weight_erfc_value * prod_rsqrt_value
-//   prod_5 = diff_total_2 * (sum_deviation * 2)
+//   prod_5 = diff_total_2 * (2 * sum_deviation)
 //   d_input = d_out * (prod_4 + prod_rsqrt_value_2) + prod_5 + sum_total
 //   prod_6 = weight * power * exp_value * prod_power_rsqrt_value
 //   d_residual = d_input
@@ -192,7 +192,7 @@ void residual_bias_layer_norm_gelu_backward_f32_d_input_and_1_more(
         const float prod_weight_erfc_value = weight * erfc_value;
         const float prod_4 = prod_exp_value * prod_power_rsqrt_value;
         const float prod_rsqrt_value_2 = prod_weight_erfc_value * prod_rsqrt_value;
-        const float prod_5 = diff_total_2 * (sum_deviation * 2.0f);
+        const float prod_5 = diff_total_2 * (2.0f * sum_deviation);
         const float d_input = d_out * (prod_4 + prod_rsqrt_value_2) + prod_5 + sum_total;
         const float prod_6 = weight * power * exp_value * prod_power_rsqrt_value;
         d_input_v[k] = d_input;

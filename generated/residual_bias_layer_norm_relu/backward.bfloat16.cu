@@ -17,7 +17,7 @@
 //   sum_total = sum[d1](where(below_result, 0, minus))
 //   prod_weight_rsqrt_value = weight * rsqrt_value
 //   chosen = where(below_result, 0, d_out * prod_weight_rsqrt_value)
-//   d_input = chosen + diff_total_2 * (sum_deviation * 2) + sum_total
+//   d_input = chosen + diff_total_2 * (2 * sum_deviation) + sum_total
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 //   sum_d_weight = sum[d0](where(below_result, 0, d_out * prod_rsqrt_value))
@@ -155,7 +155,7 @@ void residual_bias_layer_norm_relu_backward_bf16_d_input_and_1_more(
         const bool below_result = result_ <= 0.0f;
         const float prod_weight_rsqrt_value = weight * rsqrt_value;
         const float chosen = below_result ? 0.0f : d_out * prod_weight_rsqrt_value;
-        const float d_input = chosen + diff_total_2 * (sum_deviation * 2.0f) + sum_total;
+        const float d_input = chosen + diff_total_2 * (2.0f * sum_deviation) + sum_total;
         d_input_v[k] = d_input;
         d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;

@@ -26,7 +26,7 @@
 //   prod_3 = power_weight * diff * diff_total_2 * power_rsqrt_value
 //   prod_4 = prod_3 * sigmoid_result
 //   prod_5 = weight * rsqrt_value * sigmoid_result
-//   sum_2 = d_out * (prod_4 + prod_5) + diff_total_2 * (sum_deviation * 2)
+//   sum_2 = d_out * (prod_4 + prod_5) + diff_total_2 * (2 * sum_deviation)
 //   d_input = sum_2 + sum_total
 //   prod_6 = weight * diff * power * power_rsqrt_value * sigmoid_result
 //   d_residual = d_input
@@ -180,7 +180,7 @@ void residual_bias_layer_norm_silu_backward_f32_d_input_and_1_more(
         const float prod_3 = power_weight * diff * diff_total_2 * power_rsqrt_value;
         const float prod_4 = prod_3 * sigmoid_result;
         const float prod_5 = weight * rsqrt_value * sigmoid_result;
-        const float sum_2 = d_out * (prod_4 + prod_5) + diff_total_2 * (sum_deviation * 2.0f);
+        const float sum_2 = d_out * (prod_4 + prod_5) + diff_total_2 * (2.0f * sum_deviation);
         const float d_input = sum_2 + sum_total;
         const float prod_6 = weight * diff * power * power_rsqrt_value * sigmoid_result;
         d_input_v[k] = d_input;

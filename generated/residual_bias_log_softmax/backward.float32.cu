@@ -6,7 +6,7 @@
 //   sum_sum_exp = sum[d1](d_out)
 //   total = input + bias + residual
 //   prod = exp(total - barrier(top)) * (sum_sum_exp / sum_exp)
-//   d_input = d_out + -prod
+//   d_input = d_out - prod
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_bias added up over the rows of a
@@ -112,7 +112,7 @@ void residual_bias_log_softmax_backward_f32_d_input_and_1_more(
         const float d_out = d_out_v[k];
         const float total = input + bias + residual;
         const float prod = expf(total - top) * (sum_sum_exp / sum_exp);
-        const float d_input = d_out + -prod;
+        const float d_input = d_out - prod;
         d_input_v[k] = d_input;
         d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;

@@ -12,7 +12,7 @@
 //   chosen = where(chosen_total >= eps and chosen_total <= inf, prod_total_2, 0)
 //   sum_total = sum[d1](d_out * chosen)
 //   sum = 2 * bias + 2 * input + 2 * residual
-//   d_input = d_out * (1 / length) + -(sum * (sum_total / length / length))
+//   d_input = d_out * (1 / length) - sum * (sum_total / length / length)
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_bias added up over the rows of a
@@ -124,7 +124,7 @@ void residual_bias_normalize_backward_bf16_d_input_and_1_more(
         const float residual = residual_v[k];
         const float d_out = d_out_v[k];
         const float sum = 2.0f * bias + 2.0f * input + 2.0f * residual;
-        const float d_input = d_out * (1.0f / length) + -(sum * (sum_total / length / length));
+        const float d_input = d_out * (1.0f / length) - sum * (sum_total / length / length);
         d_input_v[k] = d_input;
         d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;

@@ -7,10 +7,9 @@
 //   rrms = rsqrt(sum)
 //   total_2 = input + bias + residual
 //   sum_total = sum[d1](d_out * weight * total_2)
-//   prod = sum_total * 0.5 * rrms^3
+//   prod = 0.5 * sum_total * rrms^3
 //   sum_2 = 2 * bias + 2 * input + 2 * residual
-//   minus = -(sum_2 * (prod * (1 / float32(D1))))
-//   d_input = d_out * (weight * rrms) + minus
+//   d_input = d_out * (weight * rrms) - sum_2 * (prod * (1 / float32(D1)))
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 //   sum_d_weight = sum[d0](d_out * (total_2 * rrms))
@@ -110,7 +109,7 @@ void residual_bias_rms_norm_backward_f32_d_input_and_1_more(
       }
     }
     fg::row_sum<192, 1, 0>(sum_total);
-    const float prod = sum_total * 0.5f * (rrms * rrms * rrms);
+    const float prod = 0.5f * sum_total * (rrms * rrms * rrms);
 
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
@@ -132,8 +131,7 @@ void residual_bias_rms_norm_backward_f32_d_input_and_1_more(
         const float d_out = d_out_v[k];
         const float total_2 = input + bias + residual;
         const float sum_2 = 2.0f * bias + 2.0f * input + 2.0f * residual;
-        const float minus = -(sum_2 * (prod * fg::divide_by_count(1.0f, float(D1))));
-        const float d_input = d_out * (weight * rrms) + minus;
+        const float d_input = d_out * (weight * rrms) - sum_2 * (prod * fg::divide_by_count(1.0f, float(D1)));
         d_input_v[k] = d_input;
         d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;

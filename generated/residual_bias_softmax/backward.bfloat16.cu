@@ -7,8 +7,8 @@
 //   exp_value = exp(total - barrier(top))
 //   prod_d_out_exp_value = d_out * exp_value
 //   sum_sum_exp = sum[d1](prod_d_out_exp_value)
-//   minus = -(exp_value * (sum_sum_exp / sum_exp / sum_exp))
-//   d_input = prod_d_out_exp_value * (1 / sum_exp) + minus
+//   prod_exp_value = exp_value * (sum_sum_exp / sum_exp / sum_exp)
+//   d_input = prod_d_out_exp_value * (1 / sum_exp) - prod_exp_value
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_bias added up over the rows of a
@@ -123,8 +123,8 @@ void residual_bias_softmax_backward_bf16_d_input_and_1_more(
         const float total = input + bias + residual;
         const float exp_value = fg::fast_exp_from_top(total - top);
         const float prod_d_out_exp_value = d_out * exp_value;
-        const float minus = -(exp_value * (sum_sum_exp / sum_exp / sum_exp));
-        const float d_input = prod_d_out_exp_value * (1.0f / sum_exp) + minus;
+        const float prod_exp_value = exp_value * (sum_sum_exp / sum_exp / sum_exp);
+        const float d_input = prod_d_out_exp_value * (1.0f / sum_exp) - prod_exp_value;
         d_input_v[k] = d_input;
         d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;

@@ -6,9 +6,8 @@
 //   sum = total / float32(D1) + 1.1920928955078125e-07
 //   rrms = rsqrt(sum)
 //   sum_total = sum[d1](d_out * input * weight)
-//   prod = sum_total * 0.5 * rrms^3 * 2
-//   minus = -(input * (prod * (1 / float32(D1))))
-//   d_input = d_out * (weight * rrms) + minus
+//   prod = sum_total * rrms^3 * (1 / float32(D1))
+//   d_input = d_out * (weight * rrms) - input * prod
 //   sum_d_weight = sum[d0](d_out * (input * rrms))
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight added up over the rows of a
 //     group, then over groups by a second kernel
@@ -88,7 +87,7 @@ void rms_norm_backward_f32_d_input(const float* __restrict__ input_ptr,         
       }
     }
     fg::row_sum<192, 1, 0>(sum_total);
-    const float prod = sum_total * 0.5f * (rrms * rrms * rrms) * 2.0f;
+    const float prod = sum_total * (rrms * rrms * rrms) * fg::divide_by_count(1.0f, float(D1));
 
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
@@ -103,8 +102,7 @@ void rms_norm_backward_f32_d_input(const float* __restrict__ input_ptr,         
         const float input = input_v[k];
         const float weight = weight_v[k];
         const float d_out = d_out_v[k];
-        const float minus = -(input * (prod * fg::divide_by_count(1.0f, float(D1))));
-        d_input_v[k] = d_out * (weight * rrms) + minus;
+        d_input_v[k] = d_out * (weight * rrms) - input * prod;
         sum_d_weight_v[part][k] += d_out * (input * rrms);
       }
       fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);

@@ -23,7 +23,7 @@
 //   prod_3_2 = weight * power_input * exp_value * prod_power_rrms
 //   prod_4 = input * power_weight * exp_value * prod_power_rrms
 //   prod_d_out = d_out * (prod_4 + weight * erfc_value * prod_rrms)
-//   d_input = prod_d_out + input * (sum_total * 2)
+//   d_input = prod_d_out + input * (2 * sum_total)
 //   sum_d_weight = sum[d0](d_out * (prod_3_2 + input * erfc_value * prod_rrms))
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight added up over the rows of a
 //     group, then over groups by a second kernel
@@ -141,7 +141,7 @@ void rms_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,    
         const float prod_3_2 = weight * power_input * exp_value * prod_power_rrms;
         const float prod_4 = input * power_weight * exp_value * prod_power_rrms;
         const float prod_d_out = d_out * (prod_4 + weight * erfc_value * prod_rrms);
-        d_input_v[k] = prod_d_out + input * (sum_total * 2.0f);
+        d_input_v[k] = prod_d_out + input * (2.0f * sum_total);
         sum_d_weight_v[part][k] += d_out * (prod_3_2 + input * erfc_value * prod_rrms);
       }
       fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);

@@ -11,7 +11,7 @@
 //   below_result = result_ <= 0
 //   sum_total = sum[d1](where(below_result, 0, -(d_out * input * weight * prod)))
 //   chosen = where(below_result, 0, d_out * (weight * rrms))
-//   d_input = chosen + input * (sum_total * 2)
+//   d_input = chosen + input * (2 * sum_total)
 //   sum_d_weight = sum[d0](where(below_result, 0, d_out * prod_input_rrms))
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight added up over the rows of a
 //     group, then over groups by a second kernel
@@ -112,7 +112,7 @@ void rms_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,    
         const float result_ = prod_input_rrms * weight;
         const bool below_result = result_ <= 0.0f;
         const float chosen = below_result ? 0.0f : d_out * (weight * rrms);
-        d_input_v[k] = chosen + input * (sum_total * 2.0f);
+        d_input_v[k] = chosen + input * (2.0f * sum_total);
         sum_d_weight_v[part][k] += below_result ? 0.0f : d_out * prod_input_rrms;
       }
       fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);

@@ -20,7 +20,7 @@
 //   prod_3 = power_input * weight * diff * power_rrms * sigmoid_result
 //   prod_4 = input * power_weight * diff * power_rrms * sigmoid_result
 //   prod_d_out = d_out * (prod_4 + weight * rrms * sigmoid_result)
-//   d_input = prod_d_out + input * (sum_total * 2)
+//   d_input = prod_d_out + input * (2 * sum_total)
 //   sum_d_weight = sum[d0](d_out * (prod_3 + prod_input_rrms * sigmoid_result))
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight added up over the rows of a
 //     group, then over groups by a second kernel
@@ -133,7 +133,7 @@ void rms_norm_silu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,    
         const float prod_3 = power_input * weight * diff * power_rrms * sigmoid_result;
         const float prod_4 = input * power_weight * diff * power_rrms * sigmoid_result;
         const float prod_d_out = d_out * (prod_4 + weight * rrms * sigmoid_result);
-        d_input_v[k] = prod_d_out + input * (sum_total * 2.0f);
+        d_input_v[k] = prod_d_out + input * (2.0f * sum_total);
         sum_d_weight_v[part][k] += d_out * (prod_3 + prod_input_rrms * sigmoid_result);
       }
       fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);

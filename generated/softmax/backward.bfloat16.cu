@@ -5,8 +5,8 @@
 //   exp_value = exp(input - barrier(top))
 //   prod_d_out_exp_value = d_out * exp_value
 //   sum_sum_exp = sum[d1](prod_d_out_exp_value)
-//   minus = -(exp_value * (sum_sum_exp / sum_exp / sum_exp))
-//   d_input = prod_d_out_exp_value * (1 / sum_exp) + minus
+//   prod_exp_value = exp_value * (sum_sum_exp / sum_exp / sum_exp)
+//   d_input = prod_d_out_exp_value * (1 / sum_exp) - prod_exp_value
 // rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
 void softmax_backward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1]
@@ -62,8 +62,8 @@ void softmax_backward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1]
       const float d_out = d_out_v[k];
       const float exp_value = fg::fast_exp_from_top(input - top);
       const float prod_d_out_exp_value = d_out * exp_value;
-      const float minus = -(exp_value * (sum_sum_exp / sum_exp / sum_exp));
-      d_input_v[k] = prod_d_out_exp_value * (1.0f / sum_exp) + minus;
+      const float prod_exp_value = exp_value * (sum_sum_exp / sum_exp / sum_exp);
+      d_input_v[k] = prod_d_out_exp_value * (1.0f / sum_exp) - prod_exp_value;
     }
     fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
   }

@@ -6,8 +6,8 @@
 //   exp_value = exp(x - barrier(top))
 //   prod_d_out_exp_value = d_out * exp_value
 //   sum_sum_exp = sum[d1](prod_d_out_exp_value)
-//   minus = -(exp_value * (sum_sum_exp / sum_exp / sum_exp))
-//   d_input = -(prod_d_out_exp_value * (1 / sum_exp)) - minus
+//   prod_exp_value = exp_value * (sum_sum_exp / sum_exp / sum_exp)
+//   d_input = -(prod_d_out_exp_value * (1 / sum_exp)) + prod_exp_value
 // rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
 void softmin_backward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1]
@@ -65,8 +65,8 @@ void softmin_backward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1]
       const float x = -input;
       const float exp_value = fg::fast_exp_from_top(x - top);
       const float prod_d_out_exp_value = d_out * exp_value;
-      const float minus = -(exp_value * (sum_sum_exp / sum_exp / sum_exp));
-      d_input_v[k] = -(prod_d_out_exp_value * (1.0f / sum_exp)) - minus;
+      const float prod_exp_value = exp_value * (sum_sum_exp / sum_exp / sum_exp);
+      d_input_v[k] = -(prod_d_out_exp_value * (1.0f / sum_exp)) + prod_exp_value;
     }
     fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
   }

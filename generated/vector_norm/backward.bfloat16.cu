@@ -4,7 +4,7 @@
 // vector_norm, backward                                       declared in ops/distances.py
 //   same_total = total == 0
 //   ratio = where(same_total, 0, 0.5) / sqrt(where(same_total, 1, total))
-//   d_x = x * (d_out * where(same_total, 1, ratio) * 2)
+//   d_x = x * (2 * d_out * where(same_total, 1, ratio))
 // rows: D1 in pieces, each read once
 extern "C" __global__ __launch_bounds__(192, 6)
 void vector_norm_backward_bf16(const bf16* __restrict__ x_ptr,       // [D0, D1]
@@ -37,7 +37,7 @@ void vector_norm_backward_bf16(const bf16* __restrict__ x_ptr,       // [D0, D1]
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float x = x_v[k];
-      d_x_v[k] = x * (d_out * (same_total ? 1.0f : ratio) * 2.0f);
+      d_x_v[k] = x * (2.0f * d_out * (same_total ? 1.0f : ratio));
     }
     fg::store_vector<8>(d_x_ptr + j0 * d_x_stride0 + j1, d_x_v);
   }
