@@ -168,14 +168,14 @@ def _first(kind: str, x: Like, axis: int | None, keepdims: bool) -> Value:
         )  # fmt: skip
     best = reduce(kind, value, axis, keepdims=True)
     hit = elementwise("logical_or", elementwise("eq", value, best), elementwise("ne", value, value))
-    place: Value = Value(const(0, dtypes.int64), dtypes.int64)
+    place: Value | None = None
     for position in normalize_axes(value, axis, f"arg{kind}"):
         dim = value.dims[position]
         if dim is not None:
             along = index(value, position)
-            place = elementwise("add", elementwise("mul", place, _size(dim)), along)
-    last = Value(const(2**63 - 1, dtypes.int64), dtypes.int64)
-    return reduce("min", elementwise("where", hit, place, last), axis, keepdims)
+            place = along if place is None else elementwise("add", elementwise("mul", place, _size(dim)), along)
+    first, last = (Value(const(n, dtypes.int64), dtypes.int64) for n in (0, 2**63 - 1))
+    return reduce("min", elementwise("where", hit, first if place is None else place, last), axis, keepdims)
 
 
 def _size(dim: AxisVar) -> Value:

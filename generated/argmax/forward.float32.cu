@@ -46,15 +46,15 @@ void argmax_forward_f32_top_finish(const fg::Maximum<float>* top_partial,  // [s
 }
 
 // argmax, forward                                             declared in ops/reductions.py
-//   value = (0 * D0 + index(d0)) * D1 + index(d1)
-//   bottom = min[d0, d1](where(input == top or input != input, value, 9223372036854775807))
+//   any = input == top or input != input
+//   bottom = min[d0, d1](where(any, index(d0) * D1 + index(d1), 9223372036854775807))
 //   out = bottom
 // whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void argmax_forward_f32_out(const float* __restrict__ input_ptr,                // [D0, D1]
                             const float* top_ptr,                               // []
                             fg::Minimum<int64_t>* __restrict__ bottom_partial,  // [splits, m]
-                            int64_t D0, int64_t D1, int n, fg::Divisor n1) {
+                            int64_t D1, int n, fg::Divisor n1) {
   fg::wait_for_previous_kernel();
   const float top = fg::load(top_ptr);
   fg::Minimum<int64_t> bottom_state;
@@ -72,8 +72,8 @@ void argmax_forward_f32_out(const float* __restrict__ input_ptr,                
       const float input = input_v[k];
       const int64_t index_d0 = j0;
       const int64_t index_d1 = j1 + k;
-      const int64_t value = (0 * D0 + index_d0) * D1 + index_d1;
-      bottom_state.add(input == top || input != input ? value : 9223372036854775807LL);
+      const bool any = input == top || input != input;
+      bottom_state.add(any ? index_d0 * D1 + index_d1 : 9223372036854775807LL);
     }
   }
   bottom_state = fg::block_merge<256>(bottom_state);
@@ -87,7 +87,7 @@ void argmax_forward_f32_out(const float* __restrict__ input_ptr,                
 extern "C" __global__ __launch_bounds__(128)
 void argmax_forward_f32_out_finish(const fg::Minimum<int64_t>* bottom_partial,  // [splits, m]
                                    int64_t* __restrict__ out_ptr,               // []
-                                   int64_t D0, int64_t D1, int m, int splits) {
+                                   int64_t D1, int m, int splits) {
   fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   fg::Minimum<int64_t> bottom_state;

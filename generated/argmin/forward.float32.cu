@@ -46,15 +46,15 @@ void argmin_forward_f32_bottom_finish(const fg::Minimum<float>* bottom_partial, 
 }
 
 // argmin, forward                                             declared in ops/reductions.py
-//   value = (0 * D0 + index(d0)) * D1 + index(d1)
-//   bottom_2 = min[d0, d1](where(input == bottom or input != input, value, 9223372036854775807))
+//   any = input == bottom or input != input
+//   bottom_2 = min[d0, d1](where(any, index(d0) * D1 + index(d1), 9223372036854775807))
 //   out = bottom_2
 // whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void argmin_forward_f32_out(const float* __restrict__ input_ptr,                  // [D0, D1]
                             const float* bottom_ptr,                              // []
                             fg::Minimum<int64_t>* __restrict__ bottom_2_partial,  // [splits, m]
-                            int64_t D0, int64_t D1, int n, fg::Divisor n1) {
+                            int64_t D1, int n, fg::Divisor n1) {
   fg::wait_for_previous_kernel();
   const float bottom = fg::load(bottom_ptr);
   fg::Minimum<int64_t> bottom_2_state;
@@ -72,8 +72,8 @@ void argmin_forward_f32_out(const float* __restrict__ input_ptr,                
       const float input = input_v[k];
       const int64_t index_d0 = j0;
       const int64_t index_d1 = j1 + k;
-      const int64_t value = (0 * D0 + index_d0) * D1 + index_d1;
-      bottom_2_state.add(input == bottom || input != input ? value : 9223372036854775807LL);
+      const bool any = input == bottom || input != input;
+      bottom_2_state.add(any ? index_d0 * D1 + index_d1 : 9223372036854775807LL);
     }
   }
   bottom_2_state = fg::block_merge<256>(bottom_2_state);
@@ -87,7 +87,7 @@ void argmin_forward_f32_out(const float* __restrict__ input_ptr,                
 extern "C" __global__ __launch_bounds__(128)
 void argmin_forward_f32_out_finish(const fg::Minimum<int64_t>* bottom_2_partial,  // [splits, m]
                                    int64_t* __restrict__ out_ptr,                 // []
-                                   int64_t D0, int64_t D1, int m, int splits) {
+                                   int64_t D1, int m, int splits) {
   fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   fg::Minimum<int64_t> bottom_2_state;
