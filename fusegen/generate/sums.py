@@ -131,7 +131,7 @@ class Sums(View):
         return lines
 
     def finish(self, name: str) -> dict[str, Any]:
-        """The second stage: the pieces of each result added up."""
+        """The second stage: the pieces of each result, combined."""
         kernel, kept = self.kernel, range(self.schedule.kept)
         late = [*self._late_operands(), *(o.name for o in kernel.outputs)]
         whole = [Accumulator(reduce) for reduce in kernel.reduces]

@@ -5,9 +5,9 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Sequence
 
-from fusegen.fuse.kernel import Kernel
+from fusegen.fuse.kernel import Kernel, Position
 from fusegen.fuse.rows import RowKernel
-from fusegen.fuse.schedule import Access, Schedule
+from fusegen.fuse.schedule import Access, Placement, Schedule
 from fusegen.generate.params import Param
 
 WIDTH = 120
@@ -59,38 +59,28 @@ def comment(line: str) -> list[str]:
 def explain(kernel: Kernel, schedule: Schedule) -> str:
     """One line on the kernel's shape and why it was chosen."""
     if schedule.template == "elementwise":
-        if schedule.vector == 1:
-            cut = [p.name for p in schedule.placements if p.access is Access.STRIDED and p.moves[-1:] == ("1",)]
-            why = (
-                f"rows of {', '.join(cut)} begin between vectors" if cut else "nothing here lies side by side in memory"
-            )
-            return f"elementwise: one element a thread; {why}"
-        how = f"elementwise: {schedule.vector} elements a thread"
-        singles = [p.name for p in schedule.placements if p.access is Access.SINGLE]
-        rows = [p for p in schedule.placements if p.access in (Access.ROW, Access.SPLAT)]
-        wide = [p.name for p in rows if "0" in p.moves]
-        apart = [p.name for p in rows if "0" not in p.moves]
-        strided = [p.name for p in schedule.placements if p.access is Access.STRIDED]
-        notes = [f"{', '.join(wide)} broadcast"] if wide else []
-        notes += [f"{', '.join(apart)} in rows that lie apart"] if apart else []
-        notes += [f"{', '.join(strided)} gathered element by element"] if strided else []
-        notes += [f"{', '.join(singles)} the same for all"] if singles else []
-        return f"{how}; {'; '.join(notes)}" if notes else f"{how}, everything lies side by side"
+        return f"elementwise: {_explain_elementwise(schedule, in_memory(kernel, schedule))}"
     if schedule.template == "turned":
         names = ", ".join(p.name for p in schedule.placements if p.access is Access.TURNED)
         return f"turned: {names} lies across the result, and is read through tiles in shared memory"
-    over = ", ".join(axis.upper() for axis in kernel.over)
     if isinstance(kernel, RowKernel):
-        return _explain_rows(kernel, schedule)
-    pieces = "; cut into pieces that a second kernel adds up in order" if schedule.split else ""
+        return f"rows: {_explain_rows(kernel, schedule)}"
+    over = ", ".join(axis.upper() for axis in kernel.over)
+    pieces = "; cut into pieces that a second kernel combines in order" if schedule.split else ""
     if schedule.template == "whole":
         along = f", and writes {', '.join(o.name for o in kernel.pointwise)} on the way" if kernel.pointwise else ""
-        return f"whole: one pass adds up everything{along}{pieces}"
+        return f"whole: one pass reduces everything{along}{pieces}"
     if schedule.template == "serial":
-        return f"serial: a thread a result, which sums over {over}"
+        return f"serial: a thread a result, reduced over {over}"
     if schedule.template == "row":
-        return f"row: a block sums over {over}, along the fast axis{pieces}"
-    return f"column: {schedule.across * schedule.vector} neighbouring results a block, summed over {over}{pieces}"
+        return f"row: a block a result, reduced over {over}, along the fast axis{pieces}"
+    return f"column: {schedule.across * schedule.vector} neighbouring results a block, reduced over {over}{pieces}"
+
+
+def in_memory(kernel: Kernel, schedule: Schedule) -> list[Placement]:
+    """The placements of tensors: a position along an axis has one as well, but is read from nowhere."""
+    positions = {operand.name for operand in kernel.operands if isinstance(operand, Position)}
+    return [placement for placement in schedule.placements if placement.name not in positions]
 
 
 def starts_early(before: str) -> str:
@@ -98,17 +88,43 @@ def starts_early(before: str) -> str:
     return f"starts while {before} drains (programmatic dependent launch)"
 
 
+def _explain_elementwise(schedule: Schedule, placements: Sequence[Placement]) -> str:
+    def named(*accesses: Access) -> list[Placement]:
+        return [p for p in placements if p.access in accesses]
+
+    if schedule.vector == 1:
+        cut = [p for p in named(Access.STRIDED) if p.moves[-1:] == ("1",)]
+        why = f"rows of {_names(cut)} begin between vectors" if cut else "nothing here lies side by side in memory"
+        return f"one element a thread; {why}"
+    rows = named(Access.ROW, Access.SPLAT)
+    groups = {
+        "broadcast": [p for p in rows if "0" in p.moves],
+        "in rows that lie apart": [p for p in rows if "0" not in p.moves],
+        "gathered element by element": named(Access.STRIDED),
+        "the same for all": named(Access.SINGLE),
+    }
+    notes = [f"{_names(group)} {how}" for how, group in groups.items() if group]
+    how = f"{schedule.vector} elements a thread"
+    return f"{how}; {'; '.join(notes)}" if notes else f"{how}, everything lies side by side"
+
+
+def _names(placements: Sequence[Placement]) -> str:
+    return ", ".join(placement.name for placement in placements)
+
+
 def _explain_rows(kernel: RowKernel, schedule: Schedule) -> str:
     over = ", ".join(axis.upper() for axis in kernel.over)
+    if not kernel.reduces and not kernel.columns:
+        return f"elementwise, {over} in pieces: what a row's elements have in common is computed once for each piece"
     sums = ", ".join(r.name for r in kernel.columns)
     along = f"; {sums} added up over the rows of a group, then over groups by a second kernel" if sums else ""
     if kernel.pieces:
-        return f"rows: {over} in pieces, each read once{along}"
+        return f"{over} in pieces, each read once{along}"
     if schedule.cluster > 1:
         who = f"{schedule.cluster} blocks of {schedule.threads} threads"
     else:
         who = f"{schedule.threads} threads" if schedule.threads > 1 else "a thread"
     if schedule.streamed:
-        return f"rows: {who} a row over {over}, which passes by in chunks: read once{along}"
+        return f"{who} a row over {over}, which passes by in chunks: read once{along}"
     where = "shared memory" if schedule.staged else "registers"
-    return f"rows: {who} a row over {over}, which stays in {where}: read once{along}"
+    return f"{who} a row over {over}, which stays in {where}: read once{along}"

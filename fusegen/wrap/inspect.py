@@ -25,7 +25,7 @@ from fusegen.fuse.products import Product, chain, product_text
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Launch, Placement
 from fusegen.generate.render import one_file
-from fusegen.generate.wording import explain, starts_early
+from fusegen.generate.wording import explain, in_memory, starts_early
 from fusegen.launch.targets import chip_of
 from fusegen.wrap import doors
 from fusegen.wrap.backends import note
@@ -286,7 +286,7 @@ def _split(item: Pass) -> list[str]:
 def _kernel_text(kernel: Kernel) -> str:
     over = f", reduced over {_axes(kernel.over)}" if kernel.over else ""
     lines = [f"{kernel.name}: at every point of {_axes(kernel.space)}{over}"]
-    lines += [f"  read   {operand.name}{shape_text(operand.shape)}" for operand in kernel.operands]
+    lines += [f"  read   {operand.name}{shape_text(operand.shape)}" for operand in kernel.tensors]
     lines += [f"  take   {scalar.name}" for scalar in kernel.scalars]
     lines += _items_text(kernel)
     return "\n".join(lines) + "\n"
@@ -327,8 +327,9 @@ def _schedule_text(planned: pipeline.Planned, axis_sizes: Mapping[str, int], bef
         f"  launch {_launch_text(launch)}",
         *([f"  {starts_early(before)}"] if before else []),
     ]
-    width = max((len(p.name) for p in schedule.placements), default=0)
-    lines += [f"  {p.name:<{width}}  {_placement_text(p, launch)}" for p in schedule.placements]
+    placements = in_memory(kernel, schedule)
+    width = max((len(p.name) for p in placements), default=0)
+    lines += [f"  {p.name:<{width}}  {_placement_text(p, launch)}" for p in placements]
     return "\n".join(lines) + "\n"
 
 

@@ -8,7 +8,7 @@
 //   d_background = d_out * (1 - alpha)
 //   sum_d_alpha = sum[d1](d_out * d)
 //   d_alpha = sum_d_alpha
-// serial: a thread a result, which sums over D1
+// serial: a thread a result, reduced over D1
 extern "C" __global__ __launch_bounds__(256)
 void alpha_blend_backward_bf16(const bf16* __restrict__ foreground_ptr,  // [D0, D1, D2, D3]
                                const bf16* __restrict__ background_ptr,  // [D0, D1, D2, D3]

@@ -19,7 +19,7 @@
 //   diff_foreground_alpha_2 = 1 - foreground_alpha
 //   d_foreground_alpha = d_alpha * (1 - background_alpha) + sum_d_foreground_alpha
 //   d_background_alpha = d_alpha * diff_foreground_alpha_2 + sum_d_background_alpha
-// serial: a thread a result, which sums over D1
+// serial: a thread a result, reduced over D1
 extern "C" __global__ __launch_bounds__(256)
 void alpha_over_backward_f32(const float* __restrict__ foreground_ptr,        // [D0, D1, D2, D3]
                              const float* __restrict__ foreground_alpha_ptr,  // [D0, 1, D2, D3]

@@ -4,7 +4,7 @@
 // amax, backward                                              declared in ops/reductions.py
 //   same_input_top = input == top
 //   ties_top = sum[d0, d1](where(same_input_top, 1, 0))
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void amax_backward_f32_ties_top(const float* __restrict__ input_ptr,   // [D0, D1]
                                 const float* __restrict__ top_ptr,     // []
@@ -32,7 +32,7 @@ void amax_backward_f32_ties_top(const float* __restrict__ input_ptr,   // [D0, D
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void amax_backward_f32_ties_top_finish(const float* ties_top_partial,     // [splits, m]
                                        float* __restrict__ ties_top_ptr,  // []

@@ -4,7 +4,7 @@
 // amax, forward                                               declared in ops/reductions.py
 //   top = max[d0, d1](input)
 //   out = top
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void amax_forward_bf16(const bf16* __restrict__ input_ptr,            // [D0, D1]
                        fg::Maximum<float>* __restrict__ top_partial,  // [splits, m]
@@ -29,7 +29,7 @@ void amax_forward_bf16(const bf16* __restrict__ input_ptr,            // [D0, D1
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void amax_forward_bf16_finish(const fg::Maximum<float>* top_partial,  // [splits, m]
                               bf16* __restrict__ out_ptr,             // []

@@ -4,7 +4,7 @@
 // amin, backward                                              declared in ops/reductions.py
 //   same_input_bottom = input == bottom
 //   ties_bottom = sum[d0, d1](where(same_input_bottom, 1, 0))
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void amin_backward_f32_ties_bottom(const float* __restrict__ input_ptr,      // [D0, D1]
                                    const float* __restrict__ bottom_ptr,     // []
@@ -32,7 +32,7 @@ void amin_backward_f32_ties_bottom(const float* __restrict__ input_ptr,      // 
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void amin_backward_f32_ties_bottom_finish(const float* ties_bottom_partial,     // [splits, m]
                                           float* __restrict__ ties_bottom_ptr,  // []

@@ -4,7 +4,7 @@
 // amin, forward                                               declared in ops/reductions.py
 //   bottom = min[d0, d1](input)
 //   out = bottom
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void amin_forward_f32(const float* __restrict__ input_ptr,              // [D0, D1]
                       fg::Minimum<float>* __restrict__ bottom_partial,  // [splits, m]
@@ -29,7 +29,7 @@ void amin_forward_f32(const float* __restrict__ input_ptr,              // [D0, 
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void amin_forward_f32_finish(const fg::Minimum<float>* bottom_partial,  // [splits, m]
                              float* __restrict__ out_ptr,               // []

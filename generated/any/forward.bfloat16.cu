@@ -4,7 +4,7 @@
 // any, forward                                                declared in ops/reductions.py
 //   total = sum[d0, d1](int64(input != 0))
 //   out = total > 0
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void any_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
                       int64_t* __restrict__ total_partial,  // [splits, m]
@@ -29,7 +29,7 @@ void any_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void any_forward_bf16_finish(const int64_t* total_partial,  // [splits, m]
                              bool* __restrict__ out_ptr,    // []

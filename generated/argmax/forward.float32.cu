@@ -3,7 +3,7 @@
 
 // argmax, forward                                             declared in ops/reductions.py
 //   top = max[d0, d1](input)
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void argmax_forward_f32_top(const float* __restrict__ input_ptr,           // [D0, D1]
                             fg::Maximum<float>* __restrict__ top_partial,  // [splits, m]
@@ -28,7 +28,7 @@ void argmax_forward_f32_top(const float* __restrict__ input_ptr,           // [D
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void argmax_forward_f32_top_finish(const fg::Maximum<float>* top_partial,  // [splits, m]
                                    float* __restrict__ top_ptr,            // []
@@ -49,7 +49,7 @@ void argmax_forward_f32_top_finish(const fg::Maximum<float>* top_partial,  // [s
 //   any = input == top or input != input
 //   bottom = min[d0, d1](where(any, index(d0) * D1 + index(d1), 9223372036854775807))
 //   out = bottom
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void argmax_forward_f32_out(const float* __restrict__ input_ptr,                // [D0, D1]
                             const float* top_ptr,                               // []
@@ -83,7 +83,7 @@ void argmax_forward_f32_out(const float* __restrict__ input_ptr,                
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void argmax_forward_f32_out_finish(const fg::Minimum<int64_t>* bottom_partial,  // [splits, m]
                                    int64_t* __restrict__ out_ptr,               // []

@@ -3,7 +3,7 @@
 
 // argmin, forward                                             declared in ops/reductions.py
 //   bottom = min[d0, d1](input)
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void argmin_forward_f32_bottom(const float* __restrict__ input_ptr,              // [D0, D1]
                                fg::Minimum<float>* __restrict__ bottom_partial,  // [splits, m]
@@ -28,7 +28,7 @@ void argmin_forward_f32_bottom(const float* __restrict__ input_ptr,             
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void argmin_forward_f32_bottom_finish(const fg::Minimum<float>* bottom_partial,  // [splits, m]
                                       float* __restrict__ bottom_ptr,            // []
@@ -49,7 +49,7 @@ void argmin_forward_f32_bottom_finish(const fg::Minimum<float>* bottom_partial, 
 //   any = input == bottom or input != input
 //   bottom_2 = min[d0, d1](where(any, index(d0) * D1 + index(d1), 9223372036854775807))
 //   out = bottom_2
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void argmin_forward_f32_out(const float* __restrict__ input_ptr,                  // [D0, D1]
                             const float* bottom_ptr,                              // []
@@ -83,7 +83,7 @@ void argmin_forward_f32_out(const float* __restrict__ input_ptr,                
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void argmin_forward_f32_out_finish(const fg::Minimum<int64_t>* bottom_2_partial,  // [splits, m]
                                    int64_t* __restrict__ out_ptr,                 // []

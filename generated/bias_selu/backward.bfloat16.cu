@@ -96,7 +96,7 @@ void bias_selu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,        
 // bias_selu, backward                                         declared in ops/bias.py
 //   sum_d_bias = sum[groups](sum_d_bias_by_group)
 //   d_bias = sum_d_bias
-// column: 32 neighbouring results a block, summed over GROUPS
+// column: 32 neighbouring results a block, reduced over GROUPS
 extern "C" __global__ __launch_bounds__(1024)
 void bias_selu_backward_bf16_d_bias(const float* sum_d_bias_by_group_ptr,  // [GROUPS, D1]
                                     bf16* __restrict__ d_bias_ptr,         // [D1]

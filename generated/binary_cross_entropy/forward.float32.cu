@@ -10,7 +10,7 @@ template <typename T> FG_DEVICE T log_of_probability(T p) { return fg::maximum(T
 //   loss = prod - target * log_of_probability(input)
 //   total = sum[d0, d1](loss)
 //   out = total / float32(D0 * D1)
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void binary_cross_entropy_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
                                       const float* __restrict__ target_ptr,  // [D0, D1]
@@ -40,7 +40,7 @@ void binary_cross_entropy_forward_f32(const float* __restrict__ input_ptr,   // 
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void binary_cross_entropy_forward_f32_finish(const float* total_partial,   // [splits, m]
                                              float* __restrict__ out_ptr,  // []

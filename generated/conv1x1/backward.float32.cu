@@ -5,7 +5,7 @@
 // conv1x1, backward prologue                                  declared in ops/linear.py
 //   sum_d_bias = sum[d0, d2, d3](d_last)
 //   d_bias = sum_d_bias
-// row: a block sums over D0, D2, D3, along the fast axis
+// row: a block a result, reduced over D0, D2, D3, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void conv1x1_backward_prologue_f32(const float* __restrict__ d_last_ptr,  // [D0, D1, D2, D3]
                                    float* __restrict__ d_bias_ptr,        // [D1]

@@ -6,7 +6,7 @@
 //   total = sum[d1](input1 * input1)
 //   total_2 = sum[d1](input2 * input2)
 //   total_3 = sum[d1](input1 * input2)
-// row: a block sums over D1, along the fast axis
+// row: a block a result, reduced over D1, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void cosine_embedding_loss_forward_f32_total_and_2_more(const float* __restrict__ input1_ptr,  // [D0, D1]
                                                         const float* __restrict__ input2_ptr,  // [D0, D1]
@@ -54,7 +54,7 @@ void cosine_embedding_loss_forward_f32_total_and_2_more(const float* __restrict_
 //   loss = where(target == 1, 1 - cos_, chosen)
 //   total_4 = sum[d0](loss)
 //   out = total_4 / float32(D0)
-// whole: one pass adds up everything
+// whole: one pass reduces everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void cosine_embedding_loss_forward_f32_out(const float* __restrict__ target_ptr,  // [D0]
                                            const float* total_ptr,                // [D0]

@@ -20,7 +20,7 @@
 //   prod_3 = x2 * (prod_total * chosen_same_total_3 / sum / sum_2 / sum_2)
 //   d_x1 = x2 * ratio_sum_2 - prod_2
 //   d_x2 = x1 * ratio_sum_2 - prod_3
-// rows: D1 in pieces, each read once
+// rows: elementwise, D1 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(256, 3)
 void cosine_similarity_backward_f32(const float* __restrict__ x1_ptr,       // [D0, D1]
                                     const float* __restrict__ x2_ptr,       // [D0, D1]

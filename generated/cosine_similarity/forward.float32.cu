@@ -13,7 +13,7 @@
 //   chosen_total_3 = where(same_total_3, total_3, sqrt(where(same_total_3, 1, total_3)))
 //   barrier_value_2 = barrier(where(chosen_total_3 < eps, eps - chosen_total_3, 0))
 //   out = ratio_total / (chosen_total_3 + barrier_value_2)
-// row: a block sums over D1, along the fast axis
+// row: a block a result, reduced over D1, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void cosine_similarity_forward_f32(const float* __restrict__ x1_ptr,  // [D0, D1]
                                    const float* __restrict__ x2_ptr,  // [D0, D1]

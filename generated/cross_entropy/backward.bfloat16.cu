@@ -9,7 +9,7 @@
 //   prod = exp(input - top_2) * (prod_d_out / sum_exp)
 //   chosen_divisor = where(divisor, where(index(d1) == target, -prod_d_out, -0), 0)
 //   d_input = chosen_divisor + where(divisor, prod, 0)
-// rows: D1 in pieces, each read once
+// rows: elementwise, D1 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(192, 6)
 void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,       // [D0, D1]
                                  const int64_t* __restrict__ target_ptr,   // [D0]

@@ -8,7 +8,7 @@
 //   loss = 0.5 * (log(v) + d * d / v)
 //   total = sum[d0, d1](loss)
 //   out = total / float32(D0 * D1)
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void gaussian_nll_loss_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
                                     const bf16* __restrict__ target_ptr,  // [D0, D1]
@@ -42,7 +42,7 @@ void gaussian_nll_loss_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void gaussian_nll_loss_forward_bf16_finish(const float* total_partial,  // [splits, m]
                                            bf16* __restrict__ out_ptr,  // []

@@ -131,7 +131,7 @@ void group_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr,  
 //   sum_d_bias = sum[d0, d3, d4](where(below_result, 0, d_out))
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
-// row: a block sums over D0, D3, D4, along the fast axis
+// row: a block a result, reduced over D0, D3, D4, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void group_norm_relu_backward_f32_d_weight_and_1_more(const float* __restrict__ input_ptr,      // [D0, D1, D2, D3, D4]
                                                       const float* __restrict__ weight_ptr,     // [D1, D2]

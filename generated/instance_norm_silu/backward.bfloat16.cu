@@ -135,7 +135,7 @@ void instance_norm_silu_backward_bf16_d_input(const bf16* __restrict__ input_ptr
 //   sum_d_bias = sum[d0, d2, d3](d_out * (prod_result * sigmoid_result + sigmoid_result))
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
-// row: a block sums over D0, D2, D3, along the fast axis
+// row: a block a result, reduced over D0, D2, D3, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void instance_norm_silu_backward_bf16_d_weight_and_1_more(const bf16* __restrict__ input_ptr,       // [D0, D1, D2, D3]
                                                           const bf16* __restrict__ weight_ptr,      // [D1]

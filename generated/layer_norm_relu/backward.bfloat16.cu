@@ -163,7 +163,7 @@ void layer_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
 //   sum_d_bias = sum[groups](sum_d_bias_by_group)
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
-// column: 32 neighbouring results a block, summed over GROUPS
+// column: 32 neighbouring results a block, reduced over GROUPS
 extern "C" __global__ __launch_bounds__(1024)
 void layer_norm_relu_backward_bf16_d_weight_and_1_more(const float* sum_d_weight_by_group_ptr,  // [GROUPS, D1]
                                                        const float* sum_d_bias_by_group_ptr,    // [GROUPS, D1]

@@ -138,7 +138,7 @@ void lerp_backward_bf16_d_end(const bf16* __restrict__ input_ptr,             //
 // lerp, backward                                              declared in ops/blends.py
 //   sum_d_input = sum[pieces](sum_d_input_by_piece)
 //   d_input = sum_d_input
-// column: 16 neighbouring results a block, summed over PIECES
+// column: 16 neighbouring results a block, reduced over PIECES
 extern "C" __global__ __launch_bounds__(256, 4)
 void lerp_backward_bf16_d_input(const float* sum_d_input_by_piece_ptr,  // [PIECES, D0]
                                 bf16* __restrict__ d_input_ptr,         // [D0, 1, 1, 1]
@@ -176,7 +176,7 @@ void lerp_backward_bf16_d_input(const float* sum_d_input_by_piece_ptr,  // [PIEC
 // lerp, backward                                              declared in ops/blends.py
 //   sum_d_weight = sum[groups, d2](sum_d_weight_by_group)
 //   d_weight = sum_d_weight
-// column: 128 neighbouring results a block, summed over D2, GROUPS; cut into pieces that a second kernel adds up in
+// column: 128 neighbouring results a block, reduced over D2, GROUPS; cut into pieces that a second kernel combines in
 //     order
 extern "C" __global__ __launch_bounds__(256, 4)
 void lerp_backward_bf16_d_weight(const float* sum_d_weight_by_group_ptr,    // [GROUPS, D1, D2, D3]
@@ -218,7 +218,7 @@ void lerp_backward_bf16_d_weight(const float* sum_d_weight_by_group_ptr,    // [
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void lerp_backward_bf16_d_weight_finish(const float* sum_d_weight_partial,  // [splits, m]
                                         bf16* __restrict__ d_weight_ptr,    // [D1, 1, D3]

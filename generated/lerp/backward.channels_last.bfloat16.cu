@@ -7,7 +7,7 @@
 //   d_end = d_out * weight
 //   sum_d_weight = sum[d0, d2, d3](d_out * d)
 //   d_weight = sum_d_weight
-// column: 64 neighbouring results a block, summed over D0, D2, D3; cut into pieces that a second kernel adds up in
+// column: 64 neighbouring results a block, reduced over D0, D2, D3; cut into pieces that a second kernel combines in
 //     order
 extern "C" __global__ __launch_bounds__(256, 4)
 void lerp_backward_bf16(const bf16* __restrict__ input_ptr,        // [D0, D1, D2, D3]
@@ -59,7 +59,7 @@ void lerp_backward_bf16(const bf16* __restrict__ input_ptr,        // [D0, D1, D
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void lerp_backward_bf16_finish(const float* sum_d_weight_partial,  // [splits, m]
                                bf16* __restrict__ d_weight_ptr,    // [D1, 1, 1]

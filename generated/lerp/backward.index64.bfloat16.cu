@@ -83,7 +83,7 @@ void lerp_backward_bf16_d_input_and_1_more(const bf16* __restrict__ input_ptr,  
 // lerp, backward                                              declared in ops/blends.py
 //   sum_d_weight = sum[groups](sum_d_weight_by_group)
 //   d_weight = sum_d_weight
-// serial: a thread a result, which sums over GROUPS
+// serial: a thread a result, reduced over GROUPS
 extern "C" __global__ __launch_bounds__(256)
 void lerp_backward_bf16_d_weight(const float* sum_d_weight_by_group_ptr,  // [GROUPS, D1]
                                  bf16* __restrict__ d_weight_ptr,         // [D1]

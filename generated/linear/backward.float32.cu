@@ -5,7 +5,7 @@
 // linear, backward prologue                                   declared in ops/linear.py
 //   sum_d_bias = sum[d0](d_out)
 //   d_bias = sum_d_bias
-// column: 32 neighbouring results a block, summed over D0
+// column: 32 neighbouring results a block, reduced over D0
 extern "C" __global__ __launch_bounds__(1024)
 void linear_backward_prologue_f32(const float* __restrict__ d_out_ptr,  // [D0, D1]
                                   float* __restrict__ d_bias_ptr,       // [D1]

@@ -9,7 +9,7 @@
 //   prod = exp(product - top_2) * (prod_d_out / sum_exp)
 //   chosen_divisor = where(divisor, where(index(d2) == target, -prod_d_out, -0), 0)
 //   sum = chosen_divisor + where(divisor, prod, 0)
-// rows: D2 in pieces, each read once
+// rows: elementwise, D2 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(192, 6)
 void linear_cross_entropy_backward_prologue_bf16(const int64_t* __restrict__ target_ptr,   // [D0]
                                                  const bf16* __restrict__ d_out_ptr,       // []

@@ -15,7 +15,7 @@
 //   prod_d_out_2 = d_out * (prod_r_2 - prod_r_2 * z)
 //   sum_2 = chosen + where(index(d5) == 1, prod_d_out, 0)
 //   sum = sum_2 + where(index(d5) == 0, prod_d_out_2, 0)
-// elementwise: 8 elements a thread; hidden, d_out, i_r, i_z, i_n, h_r, h_z, h_n, @index_d5 gathered element by element
+// elementwise: 8 elements a thread; hidden, d_out, i_r, i_z, i_n, h_r, h_z, h_n gathered element by element
 extern "C" __global__ __launch_bounds__(256)
 void linear_gru_cell_backward_prologue_bf16_sum(const bf16* __restrict__ hidden_ptr,  // [D0, 1, D3]
                                                 const bf16* __restrict__ d_out_ptr,   // [D0, D3]
@@ -74,8 +74,7 @@ void linear_gru_cell_backward_prologue_bf16_sum(const bf16* __restrict__ hidden_
 //   prod_d_out_2 = d_out * (prod_r_2 - prod_r_2 * z)
 //   sum = chosen + where(index(d1) == 1, prod_d_out, 0)
 //   sum_2 = sum + where(index(d1) == 0, prod_d_out_2, 0)
-// elementwise: 8 elements a thread; hidden, d_out, i_r, i_z, i_n, h_r, h_z, h_n broadcast; @index_d1 gathered element
-//     by element
+// elementwise: 8 elements a thread; hidden, d_out, i_r, i_z, i_n, h_r, h_z, h_n broadcast
 extern "C" __global__ __launch_bounds__(256)
 void linear_gru_cell_backward_prologue_bf16_sum_2(const bf16* __restrict__ hidden_ptr,  // [D0, 1, D3]
                                                   const bf16* __restrict__ d_out_ptr,   // [D0, D3]

@@ -6,7 +6,7 @@
 //   i_r = sum[d1](where(index(d1) == 0, product, 0))
 //   i_z = sum[d1](where(index(d1) == 1, product, 0))
 //   i_n = sum[d1](where(index(d1) == 2, product, 0))
-// serial: a thread a result, which sums over D1
+// serial: a thread a result, reduced over D1
 extern "C" __global__ __launch_bounds__(256)
 void linear_gru_cell_forward_epilogue_bf16_i_r_and_2_more(const bf16* product_ptr,      // [D0, D1, D3]
                                                           float* __restrict__ i_r_ptr,  // [D0, D3]
@@ -44,7 +44,7 @@ void linear_gru_cell_forward_epilogue_bf16_i_r_and_2_more(const bf16* product_pt
 //   h_r = sum[d5](where(index(d5) == 0, product_2, 0))
 //   h_z = sum[d5](where(index(d5) == 1, product_2, 0))
 //   h_n = sum[d5](where(index(d5) == 2, product_2, 0))
-// serial: a thread a result, which sums over D5
+// serial: a thread a result, reduced over D5
 extern "C" __global__ __launch_bounds__(256)
 void linear_gru_cell_forward_epilogue_bf16_h_r_and_2_more(const bf16* product_2_ptr,    // [D0, D3, D5]
                                                           float* __restrict__ h_r_ptr,  // [D0, D3]

@@ -6,7 +6,7 @@
 //   i_r = sum[d1](where(index(d1) == 0, own, 0))
 //   i_z = sum[d1](where(index(d1) == 1, own, 0))
 //   i_n = sum[d1](where(index(d1) == 2, own, 0))
-// serial: a thread a result, which sums over D1
+// serial: a thread a result, reduced over D1
 extern "C" __global__ __launch_bounds__(256)
 void linear_gru_cell_forward_epilogue_f32_i_r_and_2_more(const float* own_ptr,         // [D0, D1, D3]
                                                          float* __restrict__ i_r_ptr,  // [D0, D3]
@@ -44,7 +44,7 @@ void linear_gru_cell_forward_epilogue_f32_i_r_and_2_more(const float* own_ptr,  
 //   h_r = sum[d5](where(index(d5) == 0, recurrent, 0))
 //   h_z = sum[d5](where(index(d5) == 1, recurrent, 0))
 //   h_n = sum[d5](where(index(d5) == 2, recurrent, 0))
-// serial: a thread a result, which sums over D5
+// serial: a thread a result, reduced over D5
 extern "C" __global__ __launch_bounds__(256)
 void linear_gru_cell_forward_epilogue_f32_h_r_and_2_more(const float* recurrent_ptr,   // [D0, D3, D5]
                                                          float* __restrict__ h_r_ptr,  // [D0, D3]

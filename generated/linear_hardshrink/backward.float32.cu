@@ -97,7 +97,7 @@ void linear_hardshrink_backward_prologue_f32_chosen_d_out(const float* __restric
 // linear_hardshrink, backward prologue                        declared in ops/linear.py
 //   sum_d_bias = sum[groups](sum_d_bias_by_group)
 //   d_bias = sum_d_bias
-// column: 32 neighbouring results a block, summed over GROUPS
+// column: 32 neighbouring results a block, reduced over GROUPS
 extern "C" __global__ __launch_bounds__(1024)
 void linear_hardshrink_backward_prologue_f32_d_bias(const float* sum_d_bias_by_group_ptr,  // [GROUPS, D1]
                                                     float* __restrict__ d_bias_ptr,        // [D1]

@@ -77,8 +77,7 @@ void linear_lstm_cell_backward_prologue_bf16_d_cell(const bf16* __restrict__ cel
 //   prod_sum_d_new_cell_2 = sum_d_new_cell * ((1 - sigmoid_i) * sigmoid_i * tanh_g)
 //   sum_2 = sum + where(index(d1) == 1, prod_sum_d_new_cell, 0)
 //   sum_3 = sum_2 + where(index(d1) == 0, prod_sum_d_new_cell_2, 0)
-// elementwise: 8 elements a thread; cell, d_out_0, d_new_cell, i, f, g, o broadcast; @index_d1 gathered element by
-//     element
+// elementwise: 8 elements a thread; cell, d_out_0, d_new_cell, i, f, g, o broadcast
 extern "C" __global__ __launch_bounds__(256)
 void linear_lstm_cell_backward_prologue_bf16_sum_3(const bf16* __restrict__ cell_ptr,        // [D0, D4]
                                                    const bf16* __restrict__ d_out_0_ptr,     // [D0, D4]

@@ -11,7 +11,7 @@
 //   prod = sigmoid(i) * tanh(g)
 //   new_cell = sigmoid(f) * cell + prod
 //   out_0 = sigmoid(o) * tanh(new_cell)
-// serial: a thread a result, which sums over D1
+// serial: a thread a result, reduced over D1
 extern "C" __global__ __launch_bounds__(256)
 void linear_lstm_cell_forward_epilogue_f32(const float* __restrict__ cell_ptr,  // [D0, D4]
                                            const float* product_ptr,            // [D0, D1, D4]

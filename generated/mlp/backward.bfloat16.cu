@@ -5,7 +5,7 @@
 // mlp, backward prologue                                      declared in ops/mlps.py
 //   sum_d_down_bias = sum[d0](d_out)
 //   d_down_bias = sum_d_down_bias
-// column: 256 neighbouring results a block, summed over D0; cut into pieces that a second kernel adds up in order
+// column: 256 neighbouring results a block, reduced over D0; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void mlp_backward_prologue_bf16(const bf16* __restrict__ d_out_ptr,           // [D0, D1]
                                 float* __restrict__ sum_d_down_bias_partial,  // [splits, m]
@@ -37,7 +37,7 @@ void mlp_backward_prologue_bf16(const bf16* __restrict__ d_out_ptr,           //
   }
 }
 
-// The pieces of each result, added in their order.
+// The pieces of each result, combined in their order.
 extern "C" __global__ __launch_bounds__(128)
 void mlp_backward_prologue_bf16_finish(const float* sum_d_down_bias_partial,  // [splits, m]
                                        bf16* __restrict__ d_down_bias_ptr,    // [D1]
@@ -155,7 +155,7 @@ void mlp_backward_between_1_bf16_prod_d_product_2(const bf16* __restrict__ up_bi
 // mlp, backward between 1                                     declared in ops/mlps.py
 //   sum_d_up_bias = sum[groups](sum_d_up_bias_by_group)
 //   d_up_bias = sum_d_up_bias
-// column: 32 neighbouring results a block, summed over GROUPS
+// column: 32 neighbouring results a block, reduced over GROUPS
 extern "C" __global__ __launch_bounds__(1024)
 void mlp_backward_between_1_bf16_d_up_bias(const float* sum_d_up_bias_by_group_ptr,  // [GROUPS, D3]
                                            bf16* __restrict__ d_up_bias_ptr,         // [D3]

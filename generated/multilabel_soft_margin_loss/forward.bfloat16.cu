@@ -4,7 +4,7 @@
 
 // multilabel_soft_margin_loss, forward                        declared in ops/margins.py
 //   total = sum[d1]((1 - target) * input - logsigmoid(input))
-// row: a block sums over D1, along the fast axis
+// row: a block a result, reduced over D1, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void multilabel_soft_margin_loss_forward_bf16_total(const bf16* __restrict__ input_ptr,   // [D0, D1]
                                                     const bf16* __restrict__ target_ptr,  // [D0, D1]
@@ -37,7 +37,7 @@ void multilabel_soft_margin_loss_forward_bf16_total(const bf16* __restrict__ inp
 //   loss = total / float32(D1)
 //   total_2 = sum[d0](loss)
 //   out = total_2 / float32(D0)
-// whole: one pass adds up everything
+// whole: one pass reduces everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void multilabel_soft_margin_loss_forward_bf16_out(const float* total_ptr,      // [D0]
                                                   bf16* __restrict__ out_ptr,  // []

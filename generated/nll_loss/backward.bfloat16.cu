@@ -6,8 +6,7 @@
 //   counted = (target != ignore_index) & (target >= 0) & (target < D1)
 //   chosen = where(index(d1) == target, -(d_out * (1 / float32(total_3))), -0)
 //   d_input = where(counted, chosen, 0)
-// elementwise: 8 elements a thread; target broadcast; @index_d1 gathered element by element; d_out, total_3 the same
-//     for all
+// elementwise: 8 elements a thread; target broadcast; d_out, total_3 the same for all
 extern "C" __global__ __launch_bounds__(256)
 void nll_loss_backward_bf16(const int64_t* __restrict__ target_ptr,   // [D0]
                             const bf16* __restrict__ d_out_ptr,       // []

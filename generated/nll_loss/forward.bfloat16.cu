@@ -4,7 +4,7 @@
 
 // nll_loss, forward                                           declared in ops/classes.py
 //   total = sum[d1](where(index(d1) == target, input, 0))
-// row: a block sums over D1, along the fast axis
+// row: a block a result, reduced over D1, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void nll_loss_forward_bf16_total(const bf16* __restrict__ input_ptr,      // [D0, D1]
                                  const int64_t* __restrict__ target_ptr,  // [D0]
@@ -36,7 +36,7 @@ void nll_loss_forward_bf16_total(const bf16* __restrict__ input_ptr,      // [D0
 // nll_loss, forward                                           declared in ops/classes.py
 //   counted = (target != ignore_index) & (target >= 0) & (target < D1)
 //   total_3 = sum[d0](int64(counted))
-// whole: one pass adds up everything
+// whole: one pass reduces everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void nll_loss_forward_bf16_total_3(const int64_t* __restrict__ target_ptr,  // [D0]
                                    int64_t* __restrict__ total_3_ptr,       // []
@@ -68,7 +68,7 @@ void nll_loss_forward_bf16_total_3(const int64_t* __restrict__ target_ptr,  // [
 //   loss = where(counted, -total, 0)
 //   total_2 = sum[d0](loss)
 //   out = total_2 / float32(total_3)
-// whole: one pass adds up everything
+// whole: one pass reduces everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void nll_loss_forward_bf16_out(const int64_t* __restrict__ target_ptr,  // [D0]
                                const float* total_ptr,                  // [D0]

@@ -6,7 +6,7 @@
 //   chosen_input = where(same_input, 1, input)
 //   zeros_total = sum[d0, d1](where(same_input, 1, 0))
 //   rest_total = prod[d0, d1](chosen_input)
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void prod_backward_f32_zeros_total_and_1_more(const float* __restrict__ input_ptr,                  // [D0, D1]
                                               float* __restrict__ zeros_total_partial,              // [splits, m]
@@ -38,7 +38,7 @@ void prod_backward_f32_zeros_total_and_1_more(const float* __restrict__ input_pt
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void prod_backward_f32_zeros_total_and_1_more_finish(const float* zeros_total_partial,              // [splits, m]
                                                      const fg::Product<float>* rest_total_partial,  // [splits, m]

@@ -4,7 +4,7 @@
 // prod, forward                                               declared in ops/reductions.py
 //   total = prod[d0, d1](input)
 //   out = total
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void prod_forward_f32(const float* __restrict__ input_ptr,             // [D0, D1]
                       fg::Product<float>* __restrict__ total_partial,  // [splits, m]
@@ -29,7 +29,7 @@ void prod_forward_f32(const float* __restrict__ input_ptr,             // [D0, D
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void prod_forward_f32_finish(const fg::Product<float>* total_partial,  // [splits, m]
                              float* __restrict__ out_ptr,              // []

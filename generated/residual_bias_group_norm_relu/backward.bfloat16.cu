@@ -161,7 +161,7 @@ void residual_bias_group_norm_relu_backward_bf16_d_input_and_3_more(
 //   sum_d_weight = sum[d0, d3, d4](where(below_result, 0, d_out * y))
 //   d_bias = sum_d_bias
 //   d_weight = sum_d_weight
-// row: a block sums over D0, D3, D4, along the fast axis
+// row: a block a result, reduced over D0, D3, D4, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void residual_bias_group_norm_relu_backward_bf16_d_bias_and_1_more(
     const bf16* __restrict__ input_ptr,       // [D0, D1, D2, D3, D4]

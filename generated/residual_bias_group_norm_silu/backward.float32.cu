@@ -187,7 +187,7 @@ void residual_bias_group_norm_silu_backward_f32_d_input_and_3_more(
 //   sum_d_weight = sum[d0, d3, d4](d_out * (prod_5 + y * sigmoid_result))
 //   d_bias = sum_d_bias
 //   d_weight = sum_d_weight
-// row: a block sums over D0, D3, D4, along the fast axis
+// row: a block a result, reduced over D0, D3, D4, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void residual_bias_group_norm_silu_backward_f32_d_bias_and_1_more(
     const float* __restrict__ input_ptr,      // [D0, D1, D2, D3, D4]

@@ -174,7 +174,7 @@ void residual_bias_layer_norm_backward_f32_d_input_and_1_more(
 //   sum_d_weight = sum[groups](sum_d_weight_by_group)
 //   d_bias = sum_d_bias
 //   d_weight = sum_d_weight
-// column: 32 neighbouring results a block, summed over GROUPS
+// column: 32 neighbouring results a block, reduced over GROUPS
 extern "C" __global__ __launch_bounds__(1024)
 void residual_bias_layer_norm_backward_f32_d_bias_and_1_more(const float* sum_d_bias_by_group_ptr,    // [GROUPS, D1]
                                                              const float* sum_d_weight_by_group_ptr,  // [GROUPS, D1]

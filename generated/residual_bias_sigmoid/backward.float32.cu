@@ -88,7 +88,7 @@ void residual_bias_sigmoid_backward_f32_d_input_and_1_more(const float* __restri
 // residual_bias_sigmoid, backward                             declared in ops/bias.py
 //   sum_d_bias = sum[groups](sum_d_bias_by_group)
 //   d_bias = sum_d_bias
-// column: 32 neighbouring results a block, summed over GROUPS
+// column: 32 neighbouring results a block, reduced over GROUPS
 extern "C" __global__ __launch_bounds__(1024)
 void residual_bias_sigmoid_backward_f32_d_bias(const float* sum_d_bias_by_group_ptr,  // [GROUPS, D1]
                                                float* __restrict__ d_bias_ptr,        // [D1]

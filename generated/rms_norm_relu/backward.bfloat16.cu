@@ -132,7 +132,7 @@ void rms_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,    
 // rms_norm_relu, backward                                     declared in ops/fused_norms.py
 //   sum_d_weight = sum[groups](sum_d_weight_by_group)
 //   d_weight = sum_d_weight
-// column: 32 neighbouring results a block, summed over GROUPS
+// column: 32 neighbouring results a block, reduced over GROUPS
 extern "C" __global__ __launch_bounds__(1024)
 void rms_norm_relu_backward_bf16_d_weight(const float* sum_d_weight_by_group_ptr,  // [GROUPS, D1]
                                           bf16* __restrict__ d_weight_ptr,         // [D1]

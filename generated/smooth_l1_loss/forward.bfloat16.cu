@@ -7,7 +7,7 @@
 //   loss = where(distance >= beta, distance - 0.5 * beta, 0.5 * d * d / beta)
 //   total = sum[d0, d1](loss)
 //   out = total / float32(D0 * D1)
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void smooth_l1_loss_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
                                  const bf16* __restrict__ target_ptr,  // [D0, D1]
@@ -38,7 +38,7 @@ void smooth_l1_loss_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void smooth_l1_loss_forward_bf16_finish(const float* total_partial,  // [splits, m]
                                         bf16* __restrict__ out_ptr,  // []

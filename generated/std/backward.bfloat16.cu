@@ -3,7 +3,7 @@
 
 // std, backward                                               declared in ops/reductions.py
 //   sum_of_deviation = sum[d0, d1](input)
-// whole: one pass adds up everything; cut into pieces that a second kernel adds up in order
+// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void std_backward_bf16_sum_of_deviation(const bf16* __restrict__ input_ptr,            // [D0, D1]
                                         float* __restrict__ sum_of_deviation_partial,  // [splits, m]
@@ -28,7 +28,7 @@ void std_backward_bf16_sum_of_deviation(const bf16* __restrict__ input_ptr,     
   }
 }
 
-// The pieces of each result, added in a fixed order by a block.
+// The pieces of each result, combined in a fixed order by a block.
 extern "C" __global__ __launch_bounds__(128)
 void std_backward_bf16_sum_of_deviation_finish(const float* sum_of_deviation_partial,     // [splits, m]
                                                float* __restrict__ sum_of_deviation_ptr,  // []

@@ -26,7 +26,7 @@
 //   d_anchor = where(below_diff_far, 0, (sum - prod_negative) * prod) + chosen
 //   d_positive = where(below_diff_far, 0, prod_3)
 //   d_negative = where(below_diff_far, 0, (prod_negative - prod_anchor - prod_eps) * prod)
-// rows: D1 in pieces, each read once
+// rows: elementwise, D1 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(256, 3)
 void triplet_margin_loss_backward_f32(const float* __restrict__ anchor_ptr,    // [D0, D1]
                                       const float* __restrict__ positive_ptr,  // [D0, D1]

@@ -7,7 +7,7 @@
 //   sum_eps_2 = anchor - negative + eps
 //   total = sum[d1](sum_eps * sum_eps)
 //   total_2 = sum[d1](sum_eps_2 * sum_eps_2)
-// row: a block sums over D1, along the fast axis
+// row: a block a result, reduced over D1, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void triplet_margin_loss_forward_f32_total_and_1_more(const float* __restrict__ anchor_ptr,    // [D0, D1]
                                                       const float* __restrict__ positive_ptr,  // [D0, D1]
@@ -56,7 +56,7 @@ void triplet_margin_loss_forward_f32_total_and_1_more(const float* __restrict__ 
 //   loss = where(diff_far < 0, 0, diff_far)
 //   total_3 = sum[d0](loss)
 //   out = total_3 / float32(D0)
-// whole: one pass adds up everything
+// whole: one pass reduces everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void triplet_margin_loss_forward_f32_out(const float* total_ptr,       // [D0]
                                          const float* total_2_ptr,     // [D0]

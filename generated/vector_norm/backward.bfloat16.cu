@@ -5,7 +5,7 @@
 //   same_total = total == 0
 //   ratio = where(same_total, 0, 0.5) / sqrt(where(same_total, 1, total))
 //   d_x = x * (2 * d_out * where(same_total, 1, ratio))
-// rows: D1 in pieces, each read once
+// rows: elementwise, D1 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(192, 6)
 void vector_norm_backward_bf16(const bf16* __restrict__ x_ptr,       // [D0, D1]
                                const bf16* __restrict__ d_out_ptr,   // [D0]
