@@ -221,18 +221,3 @@ def contiguous(shape: Sequence[str | None], sizes: Mapping[str, int]) -> dict[st
             strides[axis] = step
             step *= sizes[axis]
     return strides
-
-
-def dense_layout(op: Op, sizes: Mapping[str, int]) -> Layout:
-    """Everything row-major and aligned; packed tensors and their parts as they lie."""
-    buffers: dict[str, Buffer] = {}
-    for thing in (*op.operands, *op.outputs):
-        strides = contiguous(thing.shape, sizes)
-        if thing.part:
-            dim = thing.part.dim
-            strides = {
-                axis: stride * (thing.part.count if thing.shape.index(axis) < dim else 1)
-                for axis, stride in strides.items()
-            }
-        buffers[thing.name] = Buffer(thing.dtype, strides)
-    return Layout(sizes, buffers)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 import fusegen as fg
-from fusegen import pipeline
 from fusegen.fuse.schedule import Access
+from fusegen.wrap.inspect import passes
 
 pytestmark = pytest.mark.emulator
 
@@ -52,20 +52,8 @@ def torch_blend(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
 
 def walks(op: Any, *inputs: torch.Tensor) -> set[Access]:
     """The ways of access that the forward's kernels use."""
-    from fusegen.wrap import tensors
-
-    traced = op.trace(*inputs)
-    infos = {o.name: tensors.torch().info(o.name, t) for o, t in zip(traced.operands, inputs, strict=True)}
-    buffers, sizes = {}, {}
-    for operand in traced.operands:
-        info = infos[operand.name]
-        axes = {axis: info.strides[d] for d, axis in enumerate(operand.shape) if axis}
-        sizes.update({axis: info.shape[d] for d, axis in enumerate(operand.shape) if axis})
-        buffers[operand.name] = pipeline.Buffer(operand.dtype, axes, info.alignment)
-    dense = pipeline.dense_layout(traced, sizes).buffers
-    buffers.update({o.name: dense[o.name] for o in traced.outputs})
-    planned = pipeline.plan(traced, pipeline.Layout(sizes, buffers))
-    return {placement.access for item in planned for placement in item.schedule.placements}
+    (forward,) = passes(op, inputs, {})
+    return {placement.access for item in forward.kernels for placement in item.schedule.placements}
 
 
 # -- elementwise -----------------------------------------------------------------------------------------------------

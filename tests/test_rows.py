@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -10,7 +11,6 @@ import torch
 from torch.nn import functional as F
 
 import fusegen as fg
-from fusegen import pipeline
 from fusegen.core.ir import Call, Ref, const
 from fusegen.core.text import expr_text
 from fusegen.fuse import rows_schedule
@@ -18,6 +18,7 @@ from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.rows import RowKernel
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Schedule
+from fusegen.wrap.inspect import passes
 
 pytestmark = pytest.mark.emulator
 
@@ -66,11 +67,8 @@ def agree(ours: Callable[..., torch.Tensor], theirs: Callable[..., torch.Tensor]
 
 def planned(op: Any, *inputs: torch.Tensor, chip: Chip = HOPPER) -> list[Any]:
     """The kernels of the forward."""
-    traced = op.trace(*inputs)
-    sizes: dict[str, int] = {}
-    for operand, tensor in zip(traced.operands, inputs, strict=True):
-        sizes.update({axis: tensor.shape[d] for d, axis in enumerate(operand.shape) if axis})
-    return pipeline.plan(traced, pipeline.dense_layout(traced, sizes), chip)
+    (forward,) = passes(op, inputs, {})
+    return replace(forward, chip=chip).kernels
 
 
 def row_schedule(op: Any, *inputs: torch.Tensor) -> Schedule:
@@ -243,8 +241,6 @@ def test_second_derivatives() -> None:
 
 
 def test_text_for_older_gpus_does_without_clusters() -> None:
-    from fusegen.wrap.inspect import passes
-
     (item,) = passes(softmax(), (fg.TensorSpec(fg.bfloat16, (16, 65536)),), {})
     assert "FUSEGEN_CLUSTER" in item.text
     assert "FUSEGEN_CLUSTER" not in item.on(["sm_90", "sm_80"]).text

@@ -247,7 +247,7 @@ class Bridge:
         if node.is_Number or node.is_NumberSymbol:
             return const(float(node), dtype)
         if node.is_Add:
-            return _sum(node, dtype, convert)
+            return _sum(node, convert)
         if node.is_Mul or node.is_Pow:
             return _product(node, dtype, convert)
         if isinstance(node, _Cast):
@@ -300,7 +300,7 @@ def _arithmetic(node: Call, args: list[Any]) -> Any:
     return args[0] ** int(node.detail)
 
 
-def _sum(node: Any, dtype: DType, convert: Any) -> Expr:
+def _sum(node: Any, convert: Any) -> Expr:
     """Positive terms first, each group in sympy's order of terms: ``1 - w``, ``y - x``."""
     terms = [(term.could_extract_minus_sign(), term) for term in node.as_ordered_terms()]
     positive = [term for minus, term in terms if not minus]
@@ -324,17 +324,14 @@ def _product(node: Any, dtype: DType, convert: Any) -> Expr:
         if exponent == -2:  # a / b / b: the square of b may overflow, or vanish, where the quotient does neither
             below += [convert(base)] * 2
         elif exponent.is_Integer:
-            (above if exponent > 0 else below).append(_whole_power(convert(base), abs(int(exponent)), dtype))
+            (above if exponent > 0 else below).append(_whole_power(convert(base), abs(int(exponent))))
         elif exponent.is_Rational and exponent.q == 2:
             root = apply("sqrt" if exponent > 0 else "rsqrt", convert(base))
-            above.append(_whole_power(root, abs(int(exponent.p)), dtype))
+            above.append(_whole_power(root, abs(int(exponent.p))))
         else:
             above.append(apply("pow", convert(base), convert(exponent)))
     if abs(coefficient) != 1 or not above:
-        if not below or abs(coefficient.q) == 1 or above:
-            above.insert(0, const(abs(float(coefficient)), dtype))
-        else:
-            above.insert(0, const(float(abs(coefficient)), dtype))
+        above.insert(0, const(abs(float(coefficient)), dtype))
     result = _chain("mul", above)
     if below:
         once = list(dict.fromkeys(below))
@@ -347,7 +344,7 @@ def _ordered_factors(rest: Any) -> list[Any]:
     return [] if rest == 1 else list(rest.as_ordered_factors()) if rest.is_Mul else [rest]
 
 
-def _whole_power(base: Expr, exponent: int, dtype: DType) -> Expr:
+def _whole_power(base: Expr, exponent: int) -> Expr:
     return base if exponent == 1 else Call("powi", (base,), base.dtype, str(exponent))
 
 

@@ -79,7 +79,7 @@ def _kernels(
     passes = _passes(reduces, axes)
     elementwise: dict[frozenset[str], list[Output]] = {}
     for output in outputs:
-        home = _epilogue_home(output, passes, axes, op)
+        home = _epilogue_home(output, passes, axes)
         space = frozenset(a for a in output.shape if a)
         (home.outputs if home else elementwise.setdefault(space, [])).append(output)
     _take_along(passes, elementwise)
@@ -139,7 +139,7 @@ def _passes(reduces: Sequence[Reduce], axes: dict[str, frozenset[str]]) -> list[
     return sorted(passes, key=lambda p: p.level)
 
 
-def _epilogue_home(output: Output, passes: list[_Pass], axes: dict[str, frozenset[str]], op: Op) -> _Pass | None:
+def _epilogue_home(output: Output, passes: list[_Pass], axes: dict[str, frozenset[str]]) -> _Pass | None:
     """The pass in whose epilogue ``output`` can be computed: it needs its reductions and nothing with more axes."""
     needs = {ref.name for ref in refs(output.expr)}
     shape = frozenset(a for a in output.shape if a)

@@ -169,7 +169,7 @@ def _waited_for(
             _reduced(i.expr, reduces) & names for i in again if not isinstance(i, Output) or _axes_of(i) == space
         )
         if waits or any(_coupled(r) for r in rows):
-            rows = [r for r in rows if not _foreign(r, names, reduces, rows)]
+            rows = [r for r in rows if not _foreign(r, names, reduces)]
             columns = _columns(reduces, space, over, axes, {r.name for r in rows})
             return _Split(space, over, tuple(rows), tuple(columns), pieces=False)
     return None
@@ -179,8 +179,8 @@ def _coupled(reduce: Reduce) -> bool:
     return reduce.kind in ("squared_deviation", "sum_exp")
 
 
-def _foreign(reduce: Reduce, names: set[str], reduces: Sequence[Reduce], rows: Sequence[Reduce]) -> bool:
-    """Whether a reduction needs one that is neither among ``rows`` nor independent of them."""
+def _foreign(reduce: Reduce, names: set[str], reduces: Sequence[Reduce]) -> bool:
+    """Whether a reduction needs one that is neither among ``names`` nor independent of them."""
     needs = _Needs(reduces)
     return any(n not in names and needs.of(n) & names for n in needs.of(reduce.name))
 

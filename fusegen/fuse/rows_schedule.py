@@ -105,14 +105,14 @@ def schedule_rows(
     buffers = {**given, **positions(kernel)}
     reads = [buffers[o.name] for o in kernel.tensors]
     leading = sorted([*reads, *(buffers[o.name] for o in kernel.written)], key=_breadth)
-    kept_order, over_order = ordered(kernel.kept, leading, sizes), ordered(kernel.over, leading, sizes)
+    kept_order, over_order = ordered(kernel.kept, leading), ordered(kernel.over, leading)
     kept, over = merged(kept_order, sizes, buffers), merged(over_order, sizes, buffers)
     if not over or prod(loop.size for loop in (*kept, *over)) == 0 or (kept and faster(kept[-1], over[-1], kernel)):
         return None
     loops = [*kept, *over]
     vector, placements = lanes(kernel, loops, len(loops) - 1, buffers)
     m, n = prod(loop.size for loop in kept), prod(loop.size for loop in over)
-    streams = _streams(kernel, placements, len(kept), buffers)
+    streams = _streams(kernel, placements, len(kept))
     if not streams or any(p.moves[-1] == "s" for p in streams):
         return None
     shifted = False
@@ -123,7 +123,7 @@ def schedule_rows(
             shifted = shape is not None and (shape.rows == 1 or not kernel.columns)
     if shifted:
         vector, placements = wider, aligned
-        streams = _streams(kernel, placements, len(kept), buffers)
+        streams = _streams(kernel, placements, len(kept))
     else:
         shape = _shape(kernel, n // vector, _width(streams, buffers) * vector, vector, chip)
     length = n * _width(streams, buffers)
@@ -179,9 +179,7 @@ def _breadth(buffer: Buffer) -> int:
     return -sum(1 for stride in buffer.strides.values() if stride)
 
 
-def _streams(
-    kernel: RowKernel, placements: tuple[Placement, ...], kept: int, buffers: Mapping[str, Buffer]
-) -> list[Placement]:
+def _streams(kernel: RowKernel, placements: tuple[Placement, ...], kept: int) -> list[Placement]:
     """The operands that are as large as the space, or nearly: they come from memory, not from a cache."""
     names = {o.name for o in kernel.tensors}
     own = [p for p in placements if p.name in names and any(move != "0" for move in p.moves[kept:])]

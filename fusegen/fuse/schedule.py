@@ -159,7 +159,7 @@ def merged(axes: Sequence[str], sizes: Mapping[str, int], buffers: Mapping[str, 
     return loops
 
 
-def ordered(axes: Sequence[str], leading: Sequence[Buffer], sizes: Mapping[str, int]) -> list[str]:
+def ordered(axes: Sequence[str], leading: Sequence[Buffer]) -> list[str]:
     """Slow to fast in memory, by the strides of the buffers that matter most; the declared order breaks ties."""
 
     def key(axis: str) -> tuple[tuple[int, ...], tuple[int, str]]:
@@ -197,11 +197,11 @@ def schedule(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buf
     axis_sizes = needed_sizes(kernel, sizes)
     if kernel.reduces and kernel.kept:
         return _reduction(kernel, sizes, buffers, leading, axis_sizes)
-    axes = ordered(kernel.space, leading, sizes)
+    axes = ordered(kernel.space, leading)
     loops = merged(axes, sizes, buffers)
     if kernel.reduces:
         return _whole(*_elementwise(kernel, loops, buffers, axis_sizes))
-    turned = _turned(kernel, loops, buffers)
+    turned = _turned(kernel, loops)
     if turned is not None:
         return _tiled(kernel, loops, buffers, turned, axis_sizes)
     return _elementwise(kernel, loops, buffers, axis_sizes)
@@ -286,7 +286,7 @@ def buffer_names(kernel: Kernel) -> list[str]:
     return [thing.name for thing in (*kernel.operands, *kernel.written)]
 
 
-def _turned(kernel: Kernel, loops: Sequence[Loop], buffers: Mapping[str, Buffer]) -> int | None:
+def _turned(kernel: Kernel, loops: Sequence[Loop]) -> int | None:
     """The loop along which some operand is contiguous while the results are along the fast one, if there is one."""
     if len(loops) < 2 or loops[-1].size < TILE // 2:
         return None
@@ -330,8 +330,8 @@ def _reduction(
 ) -> tuple[Schedule, Launch]:
     reads = [buffers[o.name] for o in kernel.tensors]
     widest = sorted(reads, key=lambda b: -sum(1 for s in b.strides.values() if s))
-    kept = merged(ordered(kernel.kept, [*widest, *leading], sizes), sizes, buffers)
-    over = merged(ordered(kernel.over, [*widest, *leading], sizes), sizes, buffers)
+    kept = merged(ordered(kernel.kept, [*widest, *leading]), sizes, buffers)
+    over = merged(ordered(kernel.over, [*widest, *leading]), sizes, buffers)
     m, n = prod(loop.size for loop in kept), prod(loop.size for loop in over)
     along_kept = bool(kept) and bool(over) and faster(kept[-1], over[-1], kernel)
     if not over or (m >= SERIAL_RESULTS and (n <= SERIAL_ELEMENTS or (along_kept and n <= m))):

@@ -44,7 +44,7 @@ def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple
     else:
         found += [_output(o) for o in (*kernel.outputs, *kernel.partials)]
     found += [_scalar(s, kernel) for s in kernel.scalars]
-    found += _axis_sizes(kernel, schedule)
+    found += _axis_sizes(kernel)
     found += _extents(schedule)
     for placement in schedule.placements:
         found += _strides(placement.name, placement.access, placement.moves, schedule, kernel, split)
@@ -88,7 +88,7 @@ def _output(output: Output) -> Param:
     return Param("out", pointer_name(output.name), f"{output.dtype.ctype}* __restrict__", output.name, 0, comment)
 
 
-def _axis_sizes(kernel: Kernel, schedule: Schedule) -> list[Param]:
+def _axis_sizes(kernel: Kernel) -> list[Param]:
     axes = sorted({node.axis for node in walk([item.expr for item in kernel.items]) if isinstance(node, Size)})
     return [Param("axis", axis.upper(), "int64_t", axis) for axis in axes]
 
@@ -136,7 +136,7 @@ def _finish_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Param, ...]:
     found += [_input(o, kernel, schedule) for o in operands]
     found += [_output(o) for o in kernel.outputs]
     found += [_scalar(s, kernel) for s in kernel.scalars if s.name in read]
-    found += _axis_sizes(kernel, schedule)
+    found += _axis_sizes(kernel)
     index = schedule.index
     divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
     found += [Param("count", "m", index, "kept"), Param("splits", "splits", "int")]

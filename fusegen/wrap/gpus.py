@@ -68,7 +68,6 @@ GPUS = {
     "rtx4090": Gpu("GeForce RTX 4090", "sm_89", 128, 1.008),
     "rtx5090": Gpu("GeForce RTX 5090", "sm_120", 170, 1.792),
 }
-DEFAULT_GPU = "h200"
 COPY_SHARE = 4.28 / 4.8
 
 
