@@ -10,7 +10,11 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import fusegen as fg
-from fusegen.core.ir import refs
+from fusegen.core.ir import Ref, const, refs
+from fusegen.core.text import expr_text
+from fusegen.declare.table import apply
+from fusegen.derive.simplify import TIDY, simplify
+from fusegen.derive.symbolic import partials
 
 
 @fg.op
@@ -175,6 +179,16 @@ def test_a_constant_result_has_a_gradient_of_zeros() -> None:
         (x,) = leaves((2, 3))
         (gradient,) = torch.autograd.grad(fg.op(lambda x, _b=body: _b(x), name="steps")(x).sum(), x)
         assert torch.equal(gradient, torch.zeros(2, 3))
+
+
+def test_a_derivative_reads_as_one_would_write_it() -> None:
+    x = Ref("x", fg.float32)
+    zero = apply("eq", x, const(0, fg.float32))
+    half = apply("where", zero, const(0, fg.float32), const(0.5, fg.float32))
+    root = apply("where", zero, const(1, fg.float32), half / apply("sqrt", x))
+    normal = apply("exp", -apply("powi", 0.7071067811865476 * x, detail="2"))
+    found = [expr_text(simplify([expr], TIDY)[expr]) for expr in (root, partials(normal, [x])[x])]
+    assert found == ["where(x == 0, 1, 0.5 / sqrt(x))", "-(x * exp(-(0.7071067811865476 * x)^2))"]
 
 
 def test_stop_gradient() -> None:

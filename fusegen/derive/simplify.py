@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fusegen.core.ir import Call, Const, Expr, const, transform, walk
+from fusegen.core.ir import Call, Const, Expr, const, substitute, transform, walk
 from fusegen.declare.table import apply, lookup
 
 Rule = Callable[[Call], "Expr | None"]
@@ -112,6 +112,21 @@ def _fold_select(node: Call) -> Expr | None:
     return None
 
 
+def _select_once(node: Call) -> Expr | None:
+    """where(c, a, f(where(c, b, d))) is where(c, a, f(d)): which way the inner one goes is known."""
+    if node.function != "where":
+        return None
+    condition, *values = node.args
+    known = [substitute(value, _decided(condition, value, way)) for way, value in enumerate(values)]
+    return apply("where", condition, *known) if known != values else None
+
+
+def _decided(condition: Expr, expr: Expr, way: int) -> dict[Expr, Expr]:
+    """The selects by ``condition`` in ``expr``, and what they are: their first value or their second."""
+    found = [node for node in walk([expr]) if isinstance(node, Call) and node.function == "where"]
+    return {node: node.args[1 + way] for node in found if node.args[0] is condition}
+
+
 def _sign_outside_select(node: Call) -> Expr | None:
     """-where(c, a, 0) becomes where(c, -a, 0)."""
     if node.function == "neg" and isinstance(node.args[0], Call) and node.args[0].function == "where":
@@ -121,7 +136,8 @@ def _sign_outside_select(node: Call) -> Expr | None:
 
 
 TIDY: tuple[Rule, ...] = (
-    _fold_product, _fold_sum, _fold_sign, _fold_quotient, _fold_select, _select_outside, _sign_outside_select,
+    _fold_product, _fold_sum, _fold_sign, _fold_quotient, _fold_select, _select_once, _select_outside,
+    _sign_outside_select,
 )  # fmt: skip
 
 

@@ -3,22 +3,21 @@
 
 // cosine_similarity, backward                                 declared in ops/distances.py
 //   same_total_2 = total_2 == 0
-//   sqrt_value = sqrt(where(same_total_2, 1, total_2))
-//   chosen_total_2 = where(same_total_2, total_2, sqrt_value)
+//   sqrt_total_2 = sqrt(total_2)
+//   chosen_total_2 = where(same_total_2, total_2, sqrt_total_2)
 //   barrier_value = barrier(where(chosen_total_2 < eps, eps - chosen_total_2, 0))
 //   sum = chosen_total_2 + barrier_value
 //   same_total_3 = total_3 == 0
-//   sqrt_value_2 = sqrt(where(same_total_3, 1, total_3))
-//   chosen_total_3 = where(same_total_3, total_3, sqrt_value_2)
+//   sqrt_total_3 = sqrt(total_3)
+//   chosen_total_3 = where(same_total_3, total_3, sqrt_total_3)
 //   barrier_value_2 = barrier(where(chosen_total_3 < eps, eps - chosen_total_3, 0))
 //   sum_2 = chosen_total_3 + barrier_value_2
 //   ratio_sum_2 = d_out / sum / sum_2
 //   prod_total = 2 * d_out * total
-//   chosen_same_total_2 = where(same_total_2, 1, where(same_total_2, 0, 0.5) / sqrt_value)
-//   chosen_same_total_3 = where(same_total_3, 1, where(same_total_3, 0, 0.5) / sqrt_value_2)
-//   prod_2 = x1 * (prod_total * chosen_same_total_2 / sum / sum_2 / sum)
+//   ratio_sum_2_2 = prod_total * where(same_total_2, 1, 0.5 / sqrt_total_2) / sum / sum_2
+//   chosen_same_total_3 = where(same_total_3, 1, 0.5 / sqrt_total_3)
 //   prod_3 = x2 * (prod_total * chosen_same_total_3 / sum / sum_2 / sum_2)
-//   d_x1 = x2 * ratio_sum_2 - prod_2
+//   d_x1 = x2 * ratio_sum_2 - x1 * (ratio_sum_2_2 / sum)
 //   d_x2 = x1 * ratio_sum_2 - prod_3
 // rows: elementwise, D1 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(192, 5)
@@ -50,19 +49,19 @@ void cosine_similarity_backward_bf16(const bf16* __restrict__ x1_ptr,        // 
     x2_row[part] = fg::load_raw<8>(x2_ptr + j0 * x2_stride0 + j1);
   }
   const bool same_total_2 = total_2 == 0.0f;
-  const float sqrt_value = sqrtf(same_total_2 ? 1.0f : total_2);
-  const float chosen_total_2 = same_total_2 ? total_2 : sqrt_value;
+  const float sqrt_total_2 = sqrtf(total_2);
+  const float chosen_total_2 = same_total_2 ? total_2 : sqrt_total_2;
   const float barrier_value = (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
   const float sum = chosen_total_2 + barrier_value;
   const bool same_total_3 = total_3 == 0.0f;
-  const float sqrt_value_2 = sqrtf(same_total_3 ? 1.0f : total_3);
-  const float chosen_total_3 = same_total_3 ? total_3 : sqrt_value_2;
+  const float sqrt_total_3 = sqrtf(total_3);
+  const float chosen_total_3 = same_total_3 ? total_3 : sqrt_total_3;
   const float barrier_value_2 = (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
   const float sum_2 = chosen_total_3 + barrier_value_2;
   const float ratio_sum_2 = d_out / sum / sum_2;
   const float prod_total = 2.0f * d_out * total;
-  const float chosen_same_total_2 = same_total_2 ? 1.0f : (same_total_2 ? 0.0f : 0.5f) / sqrt_value;
-  const float chosen_same_total_3 = same_total_3 ? 1.0f : (same_total_3 ? 0.0f : 0.5f) / sqrt_value_2;
+  const float ratio_sum_2_2 = prod_total * (same_total_2 ? 1.0f : 0.5f / sqrt_total_2) / sum / sum_2;
+  const float chosen_same_total_3 = same_total_3 ? 1.0f : 0.5f / sqrt_total_3;
 
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
@@ -76,9 +75,8 @@ void cosine_similarity_backward_bf16(const bf16* __restrict__ x1_ptr,        // 
     for (int k = 0; k < 8; ++k) {
       const float x1 = x1_v[k];
       const float x2 = x2_v[k];
-      const float prod_2 = x1 * (prod_total * chosen_same_total_2 / sum / sum_2 / sum);
       const float prod_3 = x2 * (prod_total * chosen_same_total_3 / sum / sum_2 / sum_2);
-      d_x1_v[k] = x2 * ratio_sum_2 - prod_2;
+      d_x1_v[k] = x2 * ratio_sum_2 - x1 * (ratio_sum_2_2 / sum);
       d_x2_v[k] = x1 * ratio_sum_2 - prod_3;
     }
     fg::store_vector<8>(d_x1_ptr + j0 * d_x1_stride0 + j1, d_x1_v);

@@ -2,7 +2,7 @@
 #include "fusegen.cuh"
 
 // geglu, backward                                             declared in ops/gated.py
-//   exp_value = exp(-(0.5000000000000001 * gate^2))
+//   exp_value = exp(-(0.5 * gate^2))
 //   prod = 0.3989422804014327 * gate * value * exp_value
 //   erfc_value = erfc(-0.7071067811865476 * gate)
 //   d_gate = d_out * (prod + 0.5 * value * erfc_value)
@@ -30,7 +30,7 @@ void geglu_backward_f32(const float* __restrict__ gate_ptr,   // [D0, D1]
     const float gate = gate_v[k];
     const float value = value_v[k];
     const float d_out = d_out_v[k];
-    const float exp_value = expf(-(0.5000000000000001f * (gate * gate)));
+    const float exp_value = expf(-(0.5f * (gate * gate)));
     const float prod = 0.3989422804014327f * gate * value * exp_value;
     const float erfc_value = erfcf(-0.7071067811865476f * gate);
     d_gate_v[k] = d_out * (prod + 0.5f * value * erfc_value);

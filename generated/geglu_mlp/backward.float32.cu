@@ -5,7 +5,7 @@
 // geglu_mlp, backward between 1                               declared in ops/mlps.py
 //   erfc_value = erfc(-0.7071067811865476 * gate_2)
 //   prod = 0.5 * gate_2 * erfc_value
-//   exp_value = exp(-(0.5000000000000001 * gate_2^2))
+//   exp_value = exp(-(0.5 * gate_2^2))
 //   prod_2 = 0.3989422804014327 * gate_2 * value * exp_value
 //   prod_d_product_prod = d_product * prod
 //   prod_d_product = d_product * (prod_2 + 0.5 * value * erfc_value)
@@ -35,7 +35,7 @@ void geglu_mlp_backward_between_1_f32(const float* __restrict__ gate_2_ptr,     
     const float d_product = d_product_v[k];
     const float erfc_value = erfcf(-0.7071067811865476f * gate_2);
     const float prod = 0.5f * gate_2 * erfc_value;
-    const float exp_value = expf(-(0.5000000000000001f * (gate_2 * gate_2)));
+    const float exp_value = expf(-(0.5f * (gate_2 * gate_2)));
     const float prod_2 = 0.3989422804014327f * gate_2 * value * exp_value;
     prod_d_product_prod_v[k] = d_product * prod;
     prod_d_product_v[k] = d_product * (prod_2 + 0.5f * value * erfc_value);

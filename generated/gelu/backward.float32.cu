@@ -2,7 +2,7 @@
 #include "fusegen.cuh"
 
 // gelu, backward                                              declared in ops/activations.py
-//   exp_value = exp(-(0.5000000000000001 * input^2))
+//   exp_value = exp(-(0.5 * input^2))
 //   prod = 0.5 * erfc(-0.7071067811865476 * input)
 //   d_input = d_out * (0.3989422804014327 * input * exp_value + prod)
 // elementwise: 4 elements a thread, everything lies side by side
@@ -23,7 +23,7 @@ void gelu_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
   for (int k = 0; k < 4; ++k) {
     const float input = input_v[k];
     const float d_out = d_out_v[k];
-    const float exp_value = expf(-(0.5000000000000001f * (input * input)));
+    const float exp_value = expf(-(0.5f * (input * input)));
     const float prod = 0.5f * erfcf(-0.7071067811865476f * input);
     d_input_v[k] = d_out * (0.3989422804014327f * input * exp_value + prod);
   }

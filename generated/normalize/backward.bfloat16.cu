@@ -3,10 +3,10 @@
 
 // normalize, backward                                         declared in ops/distances.py
 //   same_total = total == 0
-//   sqrt_value = sqrt(where(same_total, 1, total))
-//   chosen_total = where(same_total, total, sqrt_value)
+//   sqrt_total = sqrt(total)
+//   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
-//   prod_input = input * where(same_total, 1, where(same_total, 0, 0.5) / sqrt_value)
+//   prod_input = input * where(same_total, 1, 0.5 / sqrt_total)
 //   sum_total = sum[d1](d_out * where(chosen_total >= eps and chosen_total <= inf, prod_input, 0))
 //   prod_input_2 = input * (2 * sum_total / length / length)
 //   d_input = d_out * (1 / length) - prod_input_2
@@ -34,8 +34,8 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
   }
   fg::await_loads();
   const bool same_total = total == 0.0f;
-  const float sqrt_value = sqrtf(same_total ? 1.0f : total);
-  const float chosen_total = same_total ? total : sqrt_value;
+  const float sqrt_total = sqrtf(total);
+  const float chosen_total = same_total ? total : sqrt_total;
   const float length = fg::clamp(chosen_total, eps, fg::infinity<float>());
 
   float sum_total = 0;
@@ -47,7 +47,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float prod_input = input * (same_total ? 1.0f : (same_total ? 0.0f : 0.5f) / sqrt_value);
+      const float prod_input = input * (same_total ? 1.0f : 0.5f / sqrt_total);
       sum_total += d_out * (chosen_total >= eps && chosen_total <= fg::infinity<float>() ? prod_input : 0.0f);
     }
   }

@@ -3,9 +3,8 @@
 
 // prod, backward                                              declared in ops/reductions.py
 //   same_input = input == 0
-//   chosen_input = where(same_input, 1, input)
 //   zeros_total = sum[d0, d1](where(same_input, 1, 0))
-//   rest_total = prod[d0, d1](chosen_input)
+//   rest_total = prod[d0, d1](where(same_input, 1, input))
 // whole: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void prod_backward_bf16_zeros_total_and_1_more(const bf16* __restrict__ input_ptr,                   // [D0, D1]
@@ -24,9 +23,8 @@ void prod_backward_bf16_zeros_total_and_1_more(const bf16* __restrict__ input_pt
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
       const bool same_input = input == 0.0f;
-      const float chosen_input = same_input ? 1.0f : input;
       zeros_total += same_input ? 1.0f : 0.0f;
-      rest_total_state.add(chosen_input);
+      rest_total_state.add(same_input ? 1.0f : input);
     }
   }
   zeros_total = fg::block_sum<256>(zeros_total);
@@ -63,9 +61,8 @@ void prod_backward_bf16_zeros_total_and_1_more_finish(const float* zeros_total_p
 
 // prod, backward                                              declared in ops/reductions.py
 //   same_input = input == 0
-//   chosen_rest_total = where(zeros_total == 1, rest_total, 0)
-//   chosen_input = where(same_input, 1, input)
-//   d_input = d_out * where(same_input, chosen_rest_total, total / chosen_input)
+//   chosen = where(same_input, where(zeros_total == 1, rest_total, 0), total / input)
+//   d_input = d_out * chosen
 // elementwise: 8 elements a thread; d_out, total, zeros_total, rest_total the same for all
 extern "C" __global__ __launch_bounds__(256)
 void prod_backward_bf16_d_input(const bf16* __restrict__ input_ptr,   // [D0, D1]
@@ -91,9 +88,8 @@ void prod_backward_bf16_d_input(const bf16* __restrict__ input_ptr,   // [D0, D1
   for (int k = 0; k < 8; ++k) {
     const float input = input_v[k];
     const bool same_input = input == 0.0f;
-    const float chosen_rest_total = zeros_total == 1.0f ? rest_total : 0.0f;
-    const float chosen_input = same_input ? 1.0f : input;
-    d_input_v[k] = d_out * (same_input ? chosen_rest_total : total / chosen_input);
+    const float chosen = same_input ? (zeros_total == 1.0f ? rest_total : 0.0f) : total / input;
+    d_input_v[k] = d_out * chosen;
   }
   fg::store_vector<8>(d_input_ptr + at, d_input_v);
 }

@@ -14,8 +14,7 @@
 //   total_2 = input + bias + residual
 //   diff_total_2 = total_2 - total / value
 //   power = diff_total_2^2
-//   minus = -(power * (0.5000000000000001 * power_weight * power_2))
-//   exp_value = exp(minus)
+//   exp_value = exp(-(power * (0.5 * power_weight * power_2)))
 //   prod_power_exp_value = power * exp_value
 //   ratio_value_2 = prod_power_exp_value * (prod * ratio_value)
 //   prod_diff_total_2 = diff_total_2 * (-0.7071067811865476 * rsqrt_value * weight)
@@ -114,8 +113,7 @@ void residual_bias_batch_norm_gelu_backward_f32(const float* __restrict__ input_
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - total / value;
       const float power = diff_total_2 * diff_total_2;
-      const float minus = -(power * (0.5000000000000001f * power_weight * power_2));
-      const float exp_value = expf(minus);
+      const float exp_value = expf(-(power * (0.5f * power_weight * power_2)));
       const float prod_power_exp_value = power * exp_value;
       const float ratio_value_2 = prod_power_exp_value * (prod * ratio_value);
       const float prod_diff_total_2 = diff_total_2 * (-0.7071067811865476f * rsqrt_value * weight);
@@ -149,8 +147,7 @@ void residual_bias_batch_norm_gelu_backward_f32(const float* __restrict__ input_
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - total / value;
       const float power = diff_total_2 * diff_total_2;
-      const float minus = -(power * (0.5000000000000001f * power_weight * power_2));
-      const float exp_value = expf(minus);
+      const float exp_value = expf(-(power * (0.5f * power_weight * power_2)));
       const float prod_diff_total_2 = diff_total_2 * (-0.7071067811865476f * rsqrt_value * weight);
       const float erfc_value = erfcf(prod_diff_total_2);
       const float prod_4 = diff_total_2 * exp_value;
@@ -183,8 +180,7 @@ void residual_bias_batch_norm_gelu_backward_f32(const float* __restrict__ input_
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - total / value;
       const float power = diff_total_2 * diff_total_2;
-      const float minus = -(power * (0.5000000000000001f * power_weight * power_2));
-      const float exp_value = expf(minus);
+      const float exp_value = expf(-(power * (0.5f * power_weight * power_2)));
       const float prod_diff_total_2 = diff_total_2 * (-0.7071067811865476f * rsqrt_value * weight);
       const float erfc_value = erfcf(prod_diff_total_2);
       const float prod_4 = diff_total_2 * exp_value;

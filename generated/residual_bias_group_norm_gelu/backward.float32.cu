@@ -16,8 +16,7 @@
 //   diff_total_2 = total_2 - total / value
 //   power = diff_total_2^2
 //   prod_power_weight_power = power_weight * power
-//   minus = -(prod_power_weight_power * (0.5000000000000001 * power_2))
-//   exp_value = exp(minus)
+//   exp_value = exp(-(prod_power_weight_power * (0.5 * power_2)))
 //   ratio_value_2 = prod_power_weight_power * exp_value * prod
 //   prod_weight_diff_total_2 = weight * diff_total_2
 //   prod_2 = prod_weight_diff_total_2 * (-0.7071067811865476 * rsqrt_value)
@@ -116,8 +115,7 @@ void residual_bias_group_norm_gelu_backward_f32_d_input_and_3_more(
       const float diff_total_2 = total_2 - total / value;
       const float power = diff_total_2 * diff_total_2;
       const float prod_power_weight_power = power_weight * power;
-      const float minus = -(prod_power_weight_power * (0.5000000000000001f * power_2));
-      const float exp_value = expf(minus);
+      const float exp_value = expf(-(prod_power_weight_power * (0.5f * power_2)));
       const float ratio_value_2 = prod_power_weight_power * exp_value * prod;
       const float prod_weight_diff_total_2 = weight * diff_total_2;
       const float prod_2 = prod_weight_diff_total_2 * (-0.7071067811865476f * rsqrt_value);
@@ -157,8 +155,7 @@ void residual_bias_group_norm_gelu_backward_f32_d_input_and_3_more(
       const float diff_total_2 = total_2 - total / value;
       const float power = diff_total_2 * diff_total_2;
       const float prod_power_weight_power = power_weight * power;
-      const float minus = -(prod_power_weight_power * (0.5000000000000001f * power_2));
-      const float exp_value = expf(minus);
+      const float exp_value = expf(-(prod_power_weight_power * (0.5f * power_2)));
       const float prod_weight_diff_total_2 = weight * diff_total_2;
       const float prod_2 = prod_weight_diff_total_2 * (-0.7071067811865476f * rsqrt_value);
       const float erfc_value = erfcf(prod_2);
@@ -192,8 +189,7 @@ void residual_bias_group_norm_gelu_backward_f32_d_input_and_3_more(
 //   power_2 = rsqrt_value^2
 //   prod_3 = 0.3989422804014327 * power_weight * diff_total_2 * power_2
 //   power = diff_total_2^2
-//   minus = -(0.5000000000000001 * power_weight * power * power_2)
-//   exp_value = exp(minus)
+//   exp_value = exp(-(0.5 * power_weight * power * power_2))
 //   prod_4 = prod_3 * exp_value
 //   y = diff_total_2 * rsqrt_value
 //   result_ = y * weight
@@ -263,8 +259,7 @@ void residual_bias_group_norm_gelu_backward_f32_d_bias_and_1_more(
       const float power_2 = rsqrt_value * rsqrt_value;
       const float prod_3 = 0.3989422804014327f * power_weight * diff_total_2 * power_2;
       const float power = diff_total_2 * diff_total_2;
-      const float minus = -(0.5000000000000001f * power_weight * power * power_2);
-      const float exp_value = expf(minus);
+      const float exp_value = expf(-(0.5f * power_weight * power * power_2));
       const float prod_4 = prod_3 * exp_value;
       const float y = diff_total_2 * rsqrt_value;
       const float result_ = y * weight;

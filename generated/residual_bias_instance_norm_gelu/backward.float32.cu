@@ -15,8 +15,7 @@
 //   total_2 = input + bias + residual
 //   diff_total_2 = total_2 - total / value
 //   power = diff_total_2^2
-//   minus = -(power * (0.5000000000000001 * power_weight * power_2))
-//   exp_value = exp(minus)
+//   exp_value = exp(-(power * (0.5 * power_weight * power_2)))
 //   ratio_value_2 = power * exp_value * (prod * ratio_value)
 //   prod_diff_total_2 = diff_total_2 * (-0.7071067811865476 * rsqrt_value * weight)
 //   erfc_value = erfc(prod_diff_total_2)
@@ -107,8 +106,7 @@ void residual_bias_instance_norm_gelu_backward_f32_d_input_and_3_more(
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - total / value;
       const float power = diff_total_2 * diff_total_2;
-      const float minus = -(power * (0.5000000000000001f * power_weight * power_2));
-      const float exp_value = expf(minus);
+      const float exp_value = expf(-(power * (0.5f * power_weight * power_2)));
       const float ratio_value_2 = power * exp_value * (prod * ratio_value);
       const float prod_diff_total_2 = diff_total_2 * (-0.7071067811865476f * rsqrt_value * weight);
       const float erfc_value = erfcf(prod_diff_total_2);
@@ -139,8 +137,7 @@ void residual_bias_instance_norm_gelu_backward_f32_d_input_and_3_more(
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - total / value;
       const float power = diff_total_2 * diff_total_2;
-      const float minus = -(power * (0.5000000000000001f * power_weight * power_2));
-      const float exp_value = expf(minus);
+      const float exp_value = expf(-(power * (0.5f * power_weight * power_2)));
       const float prod_diff_total_2 = diff_total_2 * (-0.7071067811865476f * rsqrt_value * weight);
       const float erfc_value = erfcf(prod_diff_total_2);
       const float prod_3 = diff_total_2 * exp_value;
@@ -170,8 +167,7 @@ void residual_bias_instance_norm_gelu_backward_f32_d_input_and_3_more(
 //   power_2 = rsqrt_value^2
 //   prod_3 = 0.3989422804014327 * power_weight * diff_total_2 * power_2
 //   power = diff_total_2^2
-//   minus = -(0.5000000000000001 * power_weight * power * power_2)
-//   exp_value = exp(minus)
+//   exp_value = exp(-(0.5 * power_weight * power * power_2))
 //   prod_4 = prod_3 * exp_value
 //   y = diff_total_2 * rsqrt_value
 //   result_ = y * weight
@@ -234,8 +230,7 @@ void residual_bias_instance_norm_gelu_backward_f32_d_bias_and_1_more(
       const float power_2 = rsqrt_value * rsqrt_value;
       const float prod_3 = 0.3989422804014327f * power_weight * diff_total_2 * power_2;
       const float power = diff_total_2 * diff_total_2;
-      const float minus = -(0.5000000000000001f * power_weight * power * power_2);
-      const float exp_value = expf(minus);
+      const float exp_value = expf(-(0.5f * power_weight * power * power_2));
       const float prod_4 = prod_3 * exp_value;
       const float y = diff_total_2 * rsqrt_value;
       const float result_ = y * weight;

@@ -15,8 +15,7 @@
 //   diff_total_2 = total_2 - total / float32(D1)
 //   power = diff_total_2^2
 //   prod_power_weight_power = power_weight * power
-//   minus = -(prod_power_weight_power * (0.5000000000000001 * power_rsqrt_value))
-//   exp_value = exp(minus)
+//   exp_value = exp(-(prod_power_weight_power * (0.5 * power_rsqrt_value)))
 //   ratio_2 = prod_power_weight_power * exp_value * prod
 //   prod_weight_diff_total_2 = weight * diff_total_2
 //   prod_2 = prod_weight_diff_total_2 * (-0.7071067811865476 * rsqrt_value)
@@ -143,8 +142,7 @@ void residual_bias_layer_norm_gelu_backward_f32_d_input_and_1_more(
         const float diff_total_2 = total_2 - fg::divide_by_count(total, float(D1));
         const float power = diff_total_2 * diff_total_2;
         const float prod_power_weight_power = power_weight * power;
-        const float minus = -(prod_power_weight_power * (0.5000000000000001f * power_rsqrt_value));
-        const float exp_value = expf(minus);
+        const float exp_value = expf(-(prod_power_weight_power * (0.5f * power_rsqrt_value)));
         const float ratio_2 = prod_power_weight_power * exp_value * prod;
         const float prod_weight_diff_total_2 = weight * diff_total_2;
         const float prod_2 = prod_weight_diff_total_2 * (-0.7071067811865476f * rsqrt_value);
@@ -183,8 +181,7 @@ void residual_bias_layer_norm_gelu_backward_f32_d_input_and_1_more(
         const float diff_total_2 = total_2 - fg::divide_by_count(total, float(D1));
         const float power = diff_total_2 * diff_total_2;
         const float prod_power_weight_power = power_weight * power;
-        const float minus = -(prod_power_weight_power * (0.5000000000000001f * power_rsqrt_value));
-        const float exp_value = expf(minus);
+        const float exp_value = expf(-(prod_power_weight_power * (0.5f * power_rsqrt_value)));
         const float prod_weight_diff_total_2 = weight * diff_total_2;
         const float prod_2 = prod_weight_diff_total_2 * (-0.7071067811865476f * rsqrt_value);
         const float erfc_value = erfcf(prod_2);

@@ -4,11 +4,11 @@
 
 // residual_bias_normalize, backward                           declared in ops/fused_norms.py
 //   same_total = total == 0
-//   sqrt_value = sqrt(where(same_total, 1, total))
-//   chosen_total = where(same_total, total, sqrt_value)
+//   sqrt_total = sqrt(total)
+//   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
 //   total_2 = input + bias + residual
-//   prod_total_2 = total_2 * where(same_total, 1, where(same_total, 0, 0.5) / sqrt_value)
+//   prod_total_2 = total_2 * where(same_total, 1, 0.5 / sqrt_total)
 //   chosen = where(chosen_total >= eps and chosen_total <= inf, prod_total_2, 0)
 //   sum_total = sum[d1](-(d_out * (chosen / length / length)))
 //   prod_sum_total = sum_total * (2 * bias + 2 * input + 2 * residual)
@@ -83,8 +83,8 @@ void residual_bias_normalize_backward_f32_d_input_and_1_more(
       }
     }
     const bool same_total = total == 0.0f;
-    const float sqrt_value = sqrtf(same_total ? 1.0f : total);
-    const float chosen_total = same_total ? total : sqrt_value;
+    const float sqrt_total = sqrtf(total);
+    const float chosen_total = same_total ? total : sqrt_total;
     const float length = fg::clamp(chosen_total, eps, fg::infinity<float>());
 
     float sum_total = 0;
@@ -101,7 +101,7 @@ void residual_bias_normalize_backward_f32_d_input_and_1_more(
         const float residual = residual_v[k];
         const float d_out = d_out_v[k];
         const float total_2 = input + bias + residual;
-        const float prod_total_2 = total_2 * (same_total ? 1.0f : (same_total ? 0.0f : 0.5f) / sqrt_value);
+        const float prod_total_2 = total_2 * (same_total ? 1.0f : 0.5f / sqrt_total);
         const float chosen = chosen_total >= eps && chosen_total <= fg::infinity<float>() ? prod_total_2 : 0.0f;
         sum_total += -(d_out * (chosen / length / length));
       }

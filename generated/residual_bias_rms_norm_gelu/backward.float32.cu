@@ -15,8 +15,7 @@
 //   total_2 = input + bias + residual
 //   power_total_2 = total_2^2
 //   prod = power_weight * power_total_2
-//   minus = -(prod * (0.5000000000000001 * power_rrms))
-//   exp_value = exp(minus)
+//   exp_value = exp(-(prod * (0.5 * power_rrms)))
 //   ratio_2 = prod * exp_value * prod_2
 //   prod_weight_total_2 = weight * total_2
 //   erfc_value = erfc(prod_weight_total_2 * (-0.7071067811865476 * rrms))
@@ -130,8 +129,7 @@ void residual_bias_rms_norm_gelu_backward_f32_d_input_and_1_more(
         const float total_2 = input + bias + residual;
         const float power_total_2 = total_2 * total_2;
         const float prod = power_weight * power_total_2;
-        const float minus = -(prod * (0.5000000000000001f * power_rrms));
-        const float exp_value = expf(minus);
+        const float exp_value = expf(-(prod * (0.5f * power_rrms)));
         const float ratio_2 = prod * exp_value * prod_2;
         const float prod_weight_total_2 = weight * total_2;
         const float erfc_value = erfcf(prod_weight_total_2 * (-0.7071067811865476f * rrms));
@@ -162,8 +160,7 @@ void residual_bias_rms_norm_gelu_backward_f32_d_input_and_1_more(
         const float total_2 = input + bias + residual;
         const float power_total_2 = total_2 * total_2;
         const float prod = power_weight * power_total_2;
-        const float minus = -(prod * (0.5000000000000001f * power_rrms));
-        const float exp_value = expf(minus);
+        const float exp_value = expf(-(prod * (0.5f * power_rrms)));
         const float prod_weight_total_2 = weight * total_2;
         const float erfc_value = erfcf(prod_weight_total_2 * (-0.7071067811865476f * rrms));
         const float prod_4 = power_weight * total_2 * exp_value * prod_power_rrms;

@@ -14,8 +14,7 @@
 //   power_input = input^2
 //   power_weight = weight^2
 //   prod = power_input * power_weight
-//   minus = -(prod * (0.5000000000000001 * power_rrms))
-//   exp_value = exp(minus)
+//   exp_value = exp(-(prod * (0.5 * power_rrms)))
 //   ratio_2 = prod * exp_value * prod_2
 //   prod_input_weight = input * weight
 //   erfc_value = erfc(prod_input_weight * (-0.7071067811865476 * rrms))
@@ -108,8 +107,7 @@ void rms_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,    
         const float power_input = input * input;
         const float power_weight = weight * weight;
         const float prod = power_input * power_weight;
-        const float minus = -(prod * (0.5000000000000001f * power_rrms));
-        const float exp_value = expf(minus);
+        const float exp_value = expf(-(prod * (0.5f * power_rrms)));
         const float ratio_2 = prod * exp_value * prod_2;
         const float prod_input_weight = input * weight;
         const float erfc_value = erfcf(prod_input_weight * (-0.7071067811865476f * rrms));
@@ -134,8 +132,7 @@ void rms_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,    
         const float power_input = input * input;
         const float power_weight = weight * weight;
         const float prod = power_input * power_weight;
-        const float minus = -(prod * (0.5000000000000001f * power_rrms));
-        const float exp_value = expf(minus);
+        const float exp_value = expf(-(prod * (0.5f * power_rrms)));
         const float prod_input_weight = input * weight;
         const float erfc_value = erfcf(prod_input_weight * (-0.7071067811865476f * rrms));
         const float prod_3_2 = weight * power_input * exp_value * prod_power_rrms;

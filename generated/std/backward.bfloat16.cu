@@ -50,8 +50,7 @@ void std_backward_bf16_sum_of_deviation_finish(const float* sum_of_deviation_par
 //   ratio_deviation = deviation / maximum_value
 //   same = ratio_deviation == 0
 //   ratio_maximum_value = 1 / maximum_value
-//   sqrt_value = sqrt(where(same, 1, ratio_deviation))
-//   ratio = where(same, 0, 0.5 * ratio_maximum_value) / sqrt_value
+//   ratio = 0.5 * ratio_maximum_value / sqrt(ratio_deviation)
 //   prod = d_out * where(same, ratio_maximum_value, ratio) * 2
 //   d_input = prod * (input - sum_of_deviation / value)
 // elementwise: 8 elements a thread; d_out, deviation, sum_of_deviation the same for all
@@ -81,8 +80,7 @@ void std_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       // [D0,
     const float ratio_deviation = deviation / maximum_value;
     const bool same = ratio_deviation == 0.0f;
     const float ratio_maximum_value = 1.0f / maximum_value;
-    const float sqrt_value = sqrtf(same ? 1.0f : ratio_deviation);
-    const float ratio = (same ? 0.0f : 0.5f * ratio_maximum_value) / sqrt_value;
+    const float ratio = 0.5f * ratio_maximum_value / sqrtf(ratio_deviation);
     const float prod = d_out * (same ? ratio_maximum_value : ratio) * 2.0f;
     d_input_v[k] = prod * (input - sum_of_deviation / value);
   }

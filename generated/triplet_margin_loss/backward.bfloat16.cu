@@ -4,19 +4,17 @@
 
 // triplet_margin_loss, backward                               declared in ops/margins.py
 //   same_total = total == 0
-//   sqrt_value = sqrt(where(same_total, 1, total))
-//   near = where(same_total, total, sqrt_value)
+//   sqrt_total = sqrt(total)
+//   near = where(same_total, total, sqrt_total)
 //   same_total_2 = total_2 == 0
-//   sqrt_value_2 = sqrt(where(same_total_2, 1, total_2))
-//   far = where(same_total_2, total_2, sqrt_value_2)
+//   sqrt_total_2 = sqrt(total_2)
+//   far = where(same_total_2, total_2, sqrt_total_2)
 //   diff_far = margin + near - far
 //   below_diff_far = diff_far < 0
 //   prod_eps = 2 * eps
-//   chosen_same_total_2 = where(same_total_2, -1, -(where(same_total_2, 0, 0.5) / sqrt_value_2))
 //   ratio = 1 / float32(D0)
-//   prod = d_out * chosen_same_total_2 * ratio
-//   prod_d_out = d_out * where(same_total, 1, where(same_total, 0, 0.5) / sqrt_value)
-//   prod_2 = prod_d_out * ratio
+//   prod = d_out * where(same_total_2, -1, -(0.5 / sqrt_total_2)) * ratio
+//   prod_2 = d_out * where(same_total, 1, 0.5 / sqrt_total) * ratio
 //   prod_anchor = 2 * anchor
 //   sum = prod_anchor + prod_eps
 //   prod_negative = 2 * negative
@@ -59,19 +57,17 @@ void triplet_margin_loss_backward_bf16(const bf16* __restrict__ anchor_ptr,    /
     negative_row[part] = fg::load_raw<8>(negative_ptr + j0 * negative_stride0 + j1);
   }
   const bool same_total = total == 0.0f;
-  const float sqrt_value = sqrtf(same_total ? 1.0f : total);
-  const float near = same_total ? total : sqrt_value;
+  const float sqrt_total = sqrtf(total);
+  const float near = same_total ? total : sqrt_total;
   const bool same_total_2 = total_2 == 0.0f;
-  const float sqrt_value_2 = sqrtf(same_total_2 ? 1.0f : total_2);
-  const float far = same_total_2 ? total_2 : sqrt_value_2;
+  const float sqrt_total_2 = sqrtf(total_2);
+  const float far = same_total_2 ? total_2 : sqrt_total_2;
   const float diff_far = margin + near - far;
   const bool below_diff_far = diff_far < 0.0f;
   const float prod_eps = 2.0f * eps;
-  const float chosen_same_total_2 = same_total_2 ? -1.0f : -((same_total_2 ? 0.0f : 0.5f) / sqrt_value_2);
   const float ratio = fg::divide_by_count(1.0f, float(D0));
-  const float prod = d_out * chosen_same_total_2 * ratio;
-  const float prod_d_out = d_out * (same_total ? 1.0f : (same_total ? 0.0f : 0.5f) / sqrt_value);
-  const float prod_2 = prod_d_out * ratio;
+  const float prod = d_out * (same_total_2 ? -1.0f : -(0.5f / sqrt_total_2)) * ratio;
+  const float prod_2 = d_out * (same_total ? 1.0f : 0.5f / sqrt_total) * ratio;
 
 #pragma unroll
   for (int part = 0; part < 2; ++part) {

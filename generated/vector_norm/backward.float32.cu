@@ -3,8 +3,7 @@
 
 // vector_norm, backward                                       declared in ops/distances.py
 //   same_total = total == 0
-//   ratio = where(same_total, 0, 0.5) / sqrt(where(same_total, 1, total))
-//   d_x = x * (2 * d_out * where(same_total, 1, ratio))
+//   d_x = x * (2 * d_out * where(same_total, 1, 0.5 / sqrt(total)))
 // rows: elementwise, D1 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(256, 4)
 void vector_norm_backward_f32(const float* __restrict__ x_ptr,      // [D0, D1]
@@ -26,7 +25,6 @@ void vector_norm_backward_f32(const float* __restrict__ x_ptr,      // [D0, D1]
     x_row[part] = fg::load_raw<4>(x_ptr + j0 * x_stride0 + j1);
   }
   const bool same_total = total == 0.0f;
-  const float ratio = (same_total ? 0.0f : 0.5f) / sqrtf(same_total ? 1.0f : total);
 
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
@@ -37,7 +35,7 @@ void vector_norm_backward_f32(const float* __restrict__ x_ptr,      // [D0, D1]
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float x = x_v[k];
-      d_x_v[k] = x * (2.0f * d_out * (same_total ? 1.0f : ratio));
+      d_x_v[k] = x * (2.0f * d_out * (same_total ? 1.0f : 0.5f / sqrtf(total)));
     }
     fg::store_vector<4>(d_x_ptr + j0 * d_x_stride0 + j1, d_x_v);
   }
