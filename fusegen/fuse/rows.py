@@ -321,7 +321,8 @@ def _factors_outside(
             along, factor = expr.args
             if not expr_axes(factor, axes) & over and expr_axes(along, axes) >= over:
                 found.append(replace(reduce, expr=along))
-                values[reduce.ref] = reduce.ref * (factor if sign > 0 else -factor)
+                scaled = reduce.ref * factor
+                values[reduce.ref] = scaled if sign > 0 else -scaled
                 continue
         found.append(reduce)
     return found, values

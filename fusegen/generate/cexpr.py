@@ -52,6 +52,8 @@ class Printer:
             template = "fg::fast_exp_from_top({0})"
         elif self.half and expr.function == "exp" and _is_minus_square(expr.args[0]):
             template = "fg::fast_exp_below({0})"
+        if template == "{0}":
+            return self._print(expr.args[0])
         if template.startswith("{0}") or template[1:] == "{0}":
             return self._operator(expr, row, template)
         args = [self._argument(arg) for arg in expr.args]
@@ -67,7 +69,7 @@ class Printer:
     def _operator(self, expr: Call, row: Function, template: str) -> tuple[str, int]:
         if row.arity == 1:
             inner = _wrap(self._print(expr.args[0]), _UNARY + 1)
-            return template.format(inner), _UNARY if template != "{0}" else _ATOM
+            return template.format(inner), _UNARY
         if row.kind is Kind.SELECT:
             printed = [_wrap(self._print(arg), 1) for arg in expr.args]
             return template.format(*printed), 0

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Expr, Operand, Output, Scalar, Size, refs, walk
+from fusegen.core.ir import Computed, Expr, Operand, Output, Ref, Scalar, Size, refs, walk
 from fusegen.core.text import shape_text
 from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.schedule import Access, Schedule
@@ -39,12 +40,12 @@ def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple
     split = schedule.split
     found += [_input(operand, kernel, schedule) for operand in _main_operands(kernel, split)]
     found += [_output(o) for o in kernel.pointwise]
+    items = (*kernel.body, *kernel.reduces, *kernel.pointwise) if split else kernel.items
     if split:
         found += [_partial(r.name, f"{Accumulator(r).state_type}* __restrict__") for r in kernel.reduces]
     else:
         found += [_output(o) for o in (*kernel.outputs, *kernel.partials)]
-    found += [_scalar(s, kernel) for s in kernel.scalars]
-    found += _axis_sizes(kernel)
+    found += _numbers(kernel, items)
     found += _extents(schedule)
     for placement in schedule.placements:
         found += _strides(placement.name, placement.access, placement.moves, schedule, kernel, split)
@@ -88,9 +89,13 @@ def _output(output: Output) -> Param:
     return Param("out", pointer_name(output.name), f"{output.dtype.ctype}* __restrict__", output.name, 0, comment)
 
 
-def _axis_sizes(kernel: Kernel) -> list[Param]:
-    axes = sorted({node.axis for node in walk([item.expr for item in kernel.items]) if isinstance(node, Size)})
-    return [Param("axis", axis.upper(), "int64_t", axis) for axis in axes]
+def _numbers(kernel: Kernel, items: Iterable[Computed]) -> list[Param]:
+    """The scalars and sizes of axes that the items read."""
+    nodes = list(walk([item.expr for item in items]))
+    read = {node.name for node in nodes if isinstance(node, Ref)}
+    axes = sorted({node.axis for node in nodes if isinstance(node, Size)})
+    scalars = [_scalar(scalar, kernel) for scalar in kernel.scalars if scalar.name in read]
+    return [*scalars, *(Param("axis", axis.upper(), "int64_t", axis) for axis in axes)]
 
 
 def _extents(schedule: Schedule) -> list[Param]:
@@ -135,8 +140,7 @@ def _finish_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Param, ...]:
     found = [_partial(r.name, f"const {Accumulator(r).state_type}*") for r in kernel.reduces]
     found += [_input(o, kernel, schedule) for o in operands]
     found += [_output(o) for o in kernel.outputs]
-    found += [_scalar(s, kernel) for s in kernel.scalars if s.name in read]
-    found += _axis_sizes(kernel)
+    found += _numbers(kernel, (*kernel.epilogue, *kernel.outputs))
     index = schedule.index
     divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
     found += [Param("count", "m", index, "kept"), Param("splits", "splits", "int")]

@@ -143,7 +143,7 @@ class Sums(View):
             "index": self.schedule.index,
             "kept_coordinates": self.coordinates(0, self.schedule.kept - 1, "result", self.moving(late, kept)),
             "accumulators": [a.declare() for a in whole],
-            "merges": [a.merge(f"{self.schedule.index}(piece) * m + result") for a in whole],
+            "merges": [a.merge("piece * m + result") for a in whole],
             "combine": [a.combine("block", str(FINISH_THREADS)) for a in whole],
             "finish": self._epilogue(set()),
         }

@@ -41,7 +41,7 @@ void amax_backward_f32_ties_top_finish(const float* ties_top_partial,     // [sp
   const int result = blockIdx.x;
   float ties_top = 0;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    ties_top += ties_top_partial[int(piece) * m + result];
+    ties_top += ties_top_partial[piece * m + result];
   }
   ties_top = fg::block_sum<128>(ties_top);
   if (threadIdx.x > 0) return;

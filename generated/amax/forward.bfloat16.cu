@@ -38,7 +38,7 @@ void amax_forward_bf16_finish(const fg::Maximum<float>* top_partial,  // [splits
   const int result = blockIdx.x;
   fg::Maximum<float> top_state;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    top_state.merge(top_partial[int(piece) * m + result]);
+    top_state.merge(top_partial[piece * m + result]);
   }
   top_state = fg::block_merge<128>(top_state);
   if (threadIdx.x > 0) return;

@@ -41,7 +41,7 @@ void amin_backward_bf16_ties_bottom_finish(const float* ties_bottom_partial,    
   const int result = blockIdx.x;
   float ties_bottom = 0;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    ties_bottom += ties_bottom_partial[int(piece) * m + result];
+    ties_bottom += ties_bottom_partial[piece * m + result];
   }
   ties_bottom = fg::block_sum<128>(ties_bottom);
   if (threadIdx.x > 0) return;

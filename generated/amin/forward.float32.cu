@@ -38,7 +38,7 @@ void amin_forward_f32_finish(const fg::Minimum<float>* bottom_partial,  // [spli
   const int result = blockIdx.x;
   fg::Minimum<float> bottom_state;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    bottom_state.merge(bottom_partial[int(piece) * m + result]);
+    bottom_state.merge(bottom_partial[piece * m + result]);
   }
   bottom_state = fg::block_merge<128>(bottom_state);
   if (threadIdx.x > 0) return;

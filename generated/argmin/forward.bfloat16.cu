@@ -37,7 +37,7 @@ void argmin_forward_bf16_bottom_finish(const fg::Minimum<float>* bottom_partial,
   const int result = blockIdx.x;
   fg::Minimum<float> bottom_state;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    bottom_state.merge(bottom_partial[int(piece) * m + result]);
+    bottom_state.merge(bottom_partial[piece * m + result]);
   }
   bottom_state = fg::block_merge<128>(bottom_state);
   if (threadIdx.x > 0) return;
@@ -87,12 +87,12 @@ void argmin_forward_bf16_out(const bf16* __restrict__ input_ptr,                
 extern "C" __global__ __launch_bounds__(128)
 void argmin_forward_bf16_out_finish(const fg::Minimum<int64_t>* bottom_2_partial,  // [splits, m]
                                     int64_t* __restrict__ out_ptr,                 // []
-                                    int64_t D1, int m, int splits) {
+                                    int m, int splits) {
   fg::wait_for_previous_kernel();
   const int result = blockIdx.x;
   fg::Minimum<int64_t> bottom_2_state;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    bottom_2_state.merge(bottom_2_partial[int(piece) * m + result]);
+    bottom_2_state.merge(bottom_2_partial[piece * m + result]);
   }
   bottom_2_state = fg::block_merge<128>(bottom_2_state);
   if (threadIdx.x > 0) return;

@@ -15,7 +15,7 @@
 //   sum_d_bias = sum[d0, d2, d3](d_out)
 //   prod = sum_deviation * weight * rsqrt_value^3 * ratio_value
 //   diff = d_out * prod_weight - diff_input * prod
-//   d_input = diff + sum_total * (-(prod_weight * ratio_value))
+//   d_input = diff - sum_total * (prod_weight * ratio_value)
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
 // rows: 8 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
@@ -57,7 +57,7 @@ void batch_norm_backward_f32(const float* __restrict__ input_ptr,      // [D0, D
     }
   }
   fg::await_loads();
-  link.ready();  // from here on all of them are there
+  link.ready();  // all blocks of the cluster have begun
   const float value = float(D0 * D2 * D3);
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float prod_weight = weight * rsqrt_value;
@@ -104,7 +104,7 @@ void batch_norm_backward_f32(const float* __restrict__ input_ptr,      // [D0, D
       const float d_out = d_out_v[k];
       const float diff_input = input - total / value;
       const float diff = d_out * prod_weight - diff_input * prod;
-      d_input_v[k] = diff + sum_total * -(prod_weight * ratio_value);
+      d_input_v[k] = diff - sum_total * (prod_weight * ratio_value);
     }
     fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
   }

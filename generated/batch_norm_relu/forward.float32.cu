@@ -38,7 +38,7 @@ void batch_norm_relu_forward_f32(const float* __restrict__ input_ptr,   // [D0, 
     fg::load_async(&input_row[part][thread], input_ptr + j0 * input_stride0 + j1 * input_stride1 + j2);
   }
   fg::await_loads();
-  link.ready();  // from here on all of them are there
+  link.ready();  // all blocks of the cluster have begun
   const float value = float(D0 * D2 * D3);
 
   fg::Moments<float> deviation_state;

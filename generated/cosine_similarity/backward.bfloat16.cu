@@ -51,12 +51,12 @@ void cosine_similarity_backward_bf16(const bf16* __restrict__ x1_ptr,        // 
   const bool same_total_2 = total_2 == 0.0f;
   const float sqrt_total_2 = sqrtf(total_2);
   const float chosen_total_2 = same_total_2 ? total_2 : sqrt_total_2;
-  const float barrier_value = (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
+  const float barrier_value = chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f;
   const float sum = chosen_total_2 + barrier_value;
   const bool same_total_3 = total_3 == 0.0f;
   const float sqrt_total_3 = sqrtf(total_3);
   const float chosen_total_3 = same_total_3 ? total_3 : sqrt_total_3;
-  const float barrier_value_2 = (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
+  const float barrier_value_2 = chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f;
   const float sum_2 = chosen_total_3 + barrier_value_2;
   const float ratio_sum_2 = d_out / sum / sum_2;
   const float prod_total = 2.0f * d_out * total;

@@ -46,11 +46,11 @@ void cosine_similarity_forward_f32(const float* __restrict__ x1_ptr,  // [D0, D1
   if (threadIdx.x == 0) {
     const bool same_total_2 = total_2 == 0.0f;
     const float chosen_total_2 = same_total_2 ? total_2 : sqrtf(same_total_2 ? 1.0f : total_2);
-    const float barrier_value = (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
+    const float barrier_value = chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f;
     const float ratio_total = total / (chosen_total_2 + barrier_value);
     const bool same_total_3 = total_3 == 0.0f;
     const float chosen_total_3 = same_total_3 ? total_3 : sqrtf(same_total_3 ? 1.0f : total_3);
-    const float barrier_value_2 = (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
+    const float barrier_value_2 = chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f;
     fg::store(out_ptr + j0, ratio_total / (chosen_total_3 + barrier_value_2));
   }
 }

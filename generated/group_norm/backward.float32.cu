@@ -13,7 +13,7 @@
 //   prod = sum_deviation * rsqrt_value^3 * ratio_value
 //   prod_weight = weight * rsqrt_value
 //   diff = d_out * prod_weight - diff_input * prod
-//   d_input = diff + sum_total * (-(rsqrt_value * ratio_value))
+//   d_input = diff - sum_total * (rsqrt_value * ratio_value)
 // rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once
 extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 4)
 void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,      // [D0, D1, D2, D3, D4]
@@ -52,7 +52,7 @@ void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,      /
       d_out_row[part] = fg::load_raw<4>(d_out_ptr + d_out_at);
     }
   }
-  link.ready();  // from here on all of them are there
+  link.ready();  // all blocks of the cluster have begun
   const float value = float(D2 * D3 * D4);
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float ratio_value = 1.0f / value;
@@ -100,7 +100,7 @@ void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,      /
       const float diff_input = input - total / value;
       const float prod_weight = weight * rsqrt_value;
       const float diff = d_out * prod_weight - diff_input * prod;
-      d_input_v[k] = diff + sum_total * -(rsqrt_value * ratio_value);
+      d_input_v[k] = diff - sum_total * (rsqrt_value * ratio_value);
     }
     const int d_input_at = j0 * d_input_stride0 + j1 * d_input_stride1 + j2 * d_input_stride2 + j3;
     fg::store_vector<4>(d_input_ptr + d_input_at, d_input_v);

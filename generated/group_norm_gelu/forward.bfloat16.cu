@@ -39,7 +39,7 @@ void group_norm_gelu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 
       input_row[part] = fg::load_raw<8>(input_ptr + input_at);
     }
   }
-  link.ready();  // from here on all of them are there
+  link.ready();  // all blocks of the cluster have begun
   const float value = float(D2 * D3 * D4);
 
   fg::Moments<float> deviation_state;

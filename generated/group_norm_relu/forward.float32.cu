@@ -39,7 +39,7 @@ void group_norm_relu_forward_f32(const float* __restrict__ input_ptr,   // [D0, 
       input_row[part] = fg::load_raw<4>(input_ptr + input_at);
     }
   }
-  link.ready();  // from here on all of them are there
+  link.ready();  // all blocks of the cluster have begun
   const float value = float(D2 * D3 * D4);
 
   fg::Moments<float> deviation_state;

@@ -12,7 +12,7 @@
 //   sum_total = sum[d2, d3](d_out)
 //   prod = sum_deviation * weight * rsqrt_value^3 * ratio_value
 //   diff = d_out * prod_weight - diff_input * prod
-//   d_input = diff + sum_total * (-(prod_weight * ratio_value))
+//   d_input = diff - sum_total * (prod_weight * ratio_value)
 // rows: 224 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
 void instance_norm_backward_f32_d_input(const float* __restrict__ input_ptr,      // [D0, D1, D2, D3]
@@ -87,7 +87,7 @@ void instance_norm_backward_f32_d_input(const float* __restrict__ input_ptr,    
       const float d_out = d_out_v[k];
       const float diff_input = input - total / value;
       const float diff = d_out * prod_weight - diff_input * prod;
-      d_input_v[k] = diff + sum_total * -(prod_weight * ratio_value);
+      d_input_v[k] = diff - sum_total * (prod_weight * ratio_value);
     }
     fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
   }

@@ -12,7 +12,7 @@
 //   prod_weight_rsqrt_value = weight * rsqrt_value
 //   prod_diff_input = diff_input * (sum_deviation * rsqrt_value^3 * ratio)
 //   diff = d_out * prod_weight_rsqrt_value - prod_diff_input
-//   d_input = diff + sum_total * (-(rsqrt_value * ratio))
+//   d_input = diff - sum_total * (rsqrt_value * ratio)
 //   sum_d_weight = sum[d0](d_out * (diff_input * rsqrt_value))
 //   sum_d_bias = sum[d0](d_out)
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added up over the
@@ -122,7 +122,7 @@ void layer_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
         const float prod_diff_input =
             diff_input * (sum_deviation * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio);
         const float diff = d_out * prod_weight_rsqrt_value - prod_diff_input;
-        d_input_v[k] = diff + sum_total * -(rsqrt_value * ratio);
+        d_input_v[k] = diff - sum_total * (rsqrt_value * ratio);
         sum_d_weight_v[part][k] += d_out * (diff_input * rsqrt_value);
         sum_d_bias_v[part][k] += d_out;
       }

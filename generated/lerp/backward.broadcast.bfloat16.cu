@@ -230,7 +230,7 @@ void lerp_backward_bf16_d_weight_finish(const float* sum_d_weight_partial,  // [
   const int j0 = rest;
   float sum_d_weight = 0;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    sum_d_weight += sum_d_weight_partial[int(piece) * m + result];
+    sum_d_weight += sum_d_weight_partial[piece * m + result];
   }
   sum_d_weight = fg::block_sum<128>(sum_d_weight);
   if (threadIdx.x > 0) return;

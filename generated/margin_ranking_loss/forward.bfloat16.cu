@@ -13,7 +13,7 @@ void margin_ranking_loss_forward_bf16(const bf16* __restrict__ input1_ptr,  // [
                                       const bf16* __restrict__ input2_ptr,  // [D0, D1]
                                       const bf16* __restrict__ target_ptr,  // [D0, D1]
                                       float* __restrict__ total_partial,    // [splits, m]
-                                      float margin, int64_t D0, int64_t D1, int n) {
+                                      float margin, int n) {
   float total = 0;
 
   // The blocks take turns; each thread owns 8 consecutive elements at a time.
@@ -49,7 +49,7 @@ void margin_ranking_loss_forward_bf16_finish(const float* total_partial,  // [sp
   const int result = blockIdx.x;
   float total = 0;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    total += total_partial[int(piece) * m + result];
+    total += total_partial[piece * m + result];
   }
   total = fg::block_sum<128>(total);
   if (threadIdx.x > 0) return;

@@ -48,7 +48,7 @@ void mlp_backward_prologue_bf16_finish(const float* sum_d_down_bias_partial,  //
   const int j0 = result;
   float sum_d_down_bias = 0;
   for (int piece = 0; piece < splits; ++piece) {
-    sum_d_down_bias += sum_d_down_bias_partial[int(piece) * m + result];
+    sum_d_down_bias += sum_d_down_bias_partial[piece * m + result];
   }
   fg::store(d_down_bias_ptr + j0, sum_d_down_bias);
 }

@@ -48,8 +48,8 @@ void prod_backward_f32_zeros_total_and_1_more_finish(const float* zeros_total_pa
   float zeros_total = 0;
   fg::Product<float> rest_total_state;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    zeros_total += zeros_total_partial[int(piece) * m + result];
-    rest_total_state.merge(rest_total_partial[int(piece) * m + result]);
+    zeros_total += zeros_total_partial[piece * m + result];
+    rest_total_state.merge(rest_total_partial[piece * m + result]);
   }
   zeros_total = fg::block_sum<128>(zeros_total);
   rest_total_state = fg::block_merge<128>(rest_total_state);

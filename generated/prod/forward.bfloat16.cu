@@ -38,7 +38,7 @@ void prod_forward_bf16_finish(const fg::Product<float>* total_partial,  // [spli
   const int result = blockIdx.x;
   fg::Product<float> total_state;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    total_state.merge(total_partial[int(piece) * m + result]);
+    total_state.merge(total_partial[piece * m + result]);
   }
   total_state = fg::block_merge<128>(total_state);
   if (threadIdx.x > 0) return;

@@ -15,7 +15,7 @@
 //   sum_d_weight = sum[d0, d2, d3](d_out * y)
 //   prod = sum_deviation * weight * rsqrt_value^3 * ratio_value
 //   diff = d_out * prod_weight - diff_total_2 * prod
-//   d_input = diff + sum_total * (-(prod_weight * ratio_value))
+//   d_input = diff - sum_total * (prod_weight * ratio_value)
 //   sum_d_bias = sum[d0, d2, d3](d_input)
 //   d_residual = d_input
 //   d_bias = sum_d_bias
@@ -69,7 +69,7 @@ void residual_bias_batch_norm_backward_bf16(const bf16* __restrict__ input_ptr, 
     }
   }
   fg::await_loads();
-  link.ready();  // from here on all of them are there
+  link.ready();  // all blocks of the cluster have begun
   const float value = float(D0 * D2 * D3);
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float prod_weight = weight * rsqrt_value;
@@ -117,7 +117,7 @@ void residual_bias_batch_norm_backward_bf16(const bf16* __restrict__ input_ptr, 
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - total / value;
       const float diff = d_out * prod_weight - diff_total_2 * prod;
-      const float d_input = diff + sum_total * -(prod_weight * ratio_value);
+      const float d_input = diff - sum_total * (prod_weight * ratio_value);
       sum_d_bias += d_input;
     }
   }
@@ -143,7 +143,7 @@ void residual_bias_batch_norm_backward_bf16(const bf16* __restrict__ input_ptr, 
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - total / value;
       const float diff = d_out * prod_weight - diff_total_2 * prod;
-      const float d_input = diff + sum_total * -(prod_weight * ratio_value);
+      const float d_input = diff - sum_total * (prod_weight * ratio_value);
       d_input_v[k] = d_input;
       d_residual_v[k] = d_input;
     }

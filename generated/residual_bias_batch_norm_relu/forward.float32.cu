@@ -49,7 +49,7 @@ void residual_bias_batch_norm_relu_forward_f32(const float* __restrict__ input_p
     }
   }
   fg::await_loads();
-  link.ready();  // from here on all of them are there
+  link.ready();  // all blocks of the cluster have begun
   const float value = float(D0 * D2 * D3);
 
   fg::Moments<float> deviation_state;

@@ -85,7 +85,7 @@ void residual_bias_batch_norm_silu_backward_bf16(const bf16* __restrict__ input_
     }
   }
   fg::await_loads();
-  link.ready();  // from here on all of them are there
+  link.ready();  // all blocks of the cluster have begun
   const float value = float(D0 * D2 * D3);
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float power_weight = weight * weight;

@@ -81,7 +81,7 @@ void residual_bias_group_norm_gelu_backward_f32_d_input_and_3_more(
       d_out_row[part] = fg::load_raw<4>(d_out_ptr + d_out_at);
     }
   }
-  link.ready();  // from here on all of them are there
+  link.ready();  // all blocks of the cluster have begun
   const float value = float(D2 * D3 * D4);
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float power_2 = rsqrt_value * rsqrt_value;

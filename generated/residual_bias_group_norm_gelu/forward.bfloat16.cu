@@ -46,7 +46,7 @@ void residual_bias_group_norm_gelu_forward_bf16(const bf16* __restrict__ input_p
       residual_row[part] = fg::load_raw<8>(residual_ptr + residual_at);
     }
   }
-  link.ready();  // from here on all of them are there
+  link.ready();  // all blocks of the cluster have begun
   const float value = float(D2 * D3 * D4);
 
   fg::Moments<float> deviation_state;

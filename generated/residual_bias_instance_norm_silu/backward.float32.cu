@@ -78,7 +78,7 @@ void residual_bias_instance_norm_silu_backward_f32_d_input_and_3_more(
     }
   }
   fg::await_loads();
-  link.ready();  // from here on all of them are there
+  link.ready();  // all blocks of the cluster have begun
   const float value = float(D2 * D3);
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float power_weight = weight * weight;

@@ -13,7 +13,7 @@
 //   prod_weight_rsqrt_value = weight * rsqrt_value
 //   prod_diff_total_2 = diff_total_2 * (sum_deviation * rsqrt_value^3 * ratio)
 //   diff = d_out * prod_weight_rsqrt_value - prod_diff_total_2
-//   d_input = diff + sum_total * (-(rsqrt_value * ratio))
+//   d_input = diff - sum_total * (rsqrt_value * ratio)
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 //   sum_d_weight = sum[d0](d_out * (diff_total_2 * rsqrt_value))
@@ -147,7 +147,7 @@ void residual_bias_layer_norm_backward_f32_d_input_and_1_more(
         const float prod_diff_total_2 =
             diff_total_2 * (sum_deviation * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio);
         const float diff = d_out * prod_weight_rsqrt_value - prod_diff_total_2;
-        const float d_input = diff + sum_total * -(rsqrt_value * ratio);
+        const float d_input = diff - sum_total * (rsqrt_value * ratio);
         d_input_v[k] = d_input;
         d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;

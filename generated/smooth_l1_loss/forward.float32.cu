@@ -12,7 +12,7 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void smooth_l1_loss_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
                                 const float* __restrict__ target_ptr,  // [D0, D1]
                                 float* __restrict__ total_partial,     // [splits, m]
-                                float beta, int64_t D0, int64_t D1, int n) {
+                                float beta, int n) {
   float total = 0;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
@@ -47,7 +47,7 @@ void smooth_l1_loss_forward_f32_finish(const float* total_partial,   // [splits,
   const int result = blockIdx.x;
   float total = 0;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    total += total_partial[int(piece) * m + result];
+    total += total_partial[piece * m + result];
   }
   total = fg::block_sum<128>(total);
   if (threadIdx.x > 0) return;

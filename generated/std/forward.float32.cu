@@ -16,7 +16,7 @@ void std_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
   fg::Link<16> link;
   const int row = int(blockIdx.x) / 16;
 
-  link.ready();  // from here on all of them are there
+  link.ready();  // all blocks of the cluster have begun
   const float maximum_value = fg::maximum(float(D0 * D1) - 1.0f, 0.0f);
 
   fg::Moments<float> deviation_state;

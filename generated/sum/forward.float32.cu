@@ -38,7 +38,7 @@ void sum_forward_f32_finish(const float* total_partial,   // [splits, m]
   const int result = blockIdx.x;
   float total = 0;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    total += total_partial[int(piece) * m + result];
+    total += total_partial[piece * m + result];
   }
   total = fg::block_sum<128>(total);
   if (threadIdx.x > 0) return;

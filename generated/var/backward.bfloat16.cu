@@ -37,7 +37,7 @@ void var_backward_bf16_sum_of_deviation_finish(const float* sum_of_deviation_par
   const int result = blockIdx.x;
   float sum_of_deviation = 0;
   for (int piece = threadIdx.x; piece < splits; piece += 128) {
-    sum_of_deviation += sum_of_deviation_partial[int(piece) * m + result];
+    sum_of_deviation += sum_of_deviation_partial[piece * m + result];
   }
   sum_of_deviation = fg::block_sum<128>(sum_of_deviation);
   if (threadIdx.x > 0) return;
