@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,12 +22,22 @@ from fusegen.generate.render import PREAMBLE, headers, one_file
 from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import cached_cubin
 from fusegen.launch.targets import CpuTarget
+from fusegen.wrap.cli_ops import library
 from fusegen.wrap.inspect import passes
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDENS = sorted((ROOT / "generated").rglob("*.cu"))
-# Every golden is compiled for one architecture, and this part of them, another one each time, for the others.
+# Every text is compiled for one architecture, and this part of them, another one each time, for the others.
 SPREAD = 8
+
+
+@cache
+def emitted() -> dict[str, str]:
+    """The CUDA of the whole library by path: the goldens, and near copies of them, which have none."""
+    texts = {path.relative_to(ROOT / "generated").as_posix(): path.read_text(encoding="utf-8") for path in GOLDENS}
+    tool = load_tool()
+    made = tool.files(sorted(tool.NEAR_COPIES))
+    return dict(sorted({**texts, **{path: text for path, text in made if path.endswith(".cu")}}.items()))
 
 
 def load_tool() -> ModuleType:
@@ -95,8 +106,11 @@ def test_an_op_that_left_the_library_leaves_orphans(tool: Any) -> None:
 
 
 @pytest.mark.cpu  # needs the clang-format of the development environment
-def test_clang_format_changes_nothing() -> None:
+def test_clang_format_changes_nothing(tmp_path: Path) -> None:
     files = [*GOLDENS, ROOT / "templates" / "fusegen.cuh"]
+    for path in set(emitted()) - {golden.relative_to(ROOT / "generated").as_posix() for golden in GOLDENS}:
+        files.append(tmp_path / path.replace("/", "."))
+        files[-1].write_text(emitted()[path], encoding="utf-8")
     tool = Path(sys.executable).parent / "clang-format"
     command = [str(tool), "--dry-run", "-Werror", f"--style=file:{ROOT / '.clang-format'}", *map(str, files)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
@@ -104,22 +118,27 @@ def test_clang_format_changes_nothing() -> None:
 
 
 def test_lines_fit_and_every_golden_says_how_to_print_it() -> None:
-    assert len(GOLDENS) > 50
-    for path in GOLDENS:
-        lines = path.read_text(encoding="utf-8").splitlines()
+    for path, text in emitted().items():
+        lines = text.splitlines()
         assert [line for line in lines if len(line) > 120] == [], path
-        assert lines[0].startswith((f"// fusegen emit {path.parent.name} --which ", "// Operands ")), path
+        assert lines[0].startswith((f"// fusegen emit {path.partition('/')[0]} --which ", "// Operands ")), path
+
+
+def test_every_op_is_emitted_and_only_those_without_goldens_are_near_copies(tool: Any) -> None:
+    assert {path.partition("/")[0] for path in emitted()} | {"matmul"} == set(library())
+    assert {path.parent.name for path in GOLDENS} & tool.NEAR_COPIES == set()
+    with pytest.raises(SystemExit):
+        tool.main(["linear_mish"])
 
 
 @pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
-def test_goldens_compile(arch: str) -> None:
+def test_what_is_emitted_compiles(arch: str) -> None:
     part = ["sm_75", "sm_80", "sm_100"].index(arch) if arch != "sm_90" else None
-    chosen = GOLDENS if part is None else GOLDENS[part::SPREAD]
+    chosen = list(emitted()) if part is None else list(emitted())[part::SPREAD]
 
-    def compile_one(path: Path) -> str | None:
-        text, name = path.read_text(encoding="utf-8"), f"{path.parent.name}/{path.name}"
+    def compile_one(path: str) -> str | None:
         try:
-            cached_cubin(text, arch=arch, headers=headers(), declared=name, cache=default_cache())
+            cached_cubin(emitted()[path], arch=arch, headers=headers(), declared=path, cache=default_cache())
         except fg.CompileError as error:
             return str(error)
         return None
