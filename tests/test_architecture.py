@@ -118,6 +118,14 @@ def test_the_law_catches_what_it_should(monkeypatch: pytest.MonkeyPatch) -> None
     assert offence("fusegen.nn.cells", "fusegen.core.ir") is not None
 
 
+def test_the_map_has_every_module() -> None:
+    map_ = (ROOT / "docs" / "design.md").read_text(encoding="utf-8").partition("\n## Map\n")[2]
+    rows = [line.split("|")[1] for line in map_.splitlines() if line.startswith("| `")]
+    listed = [name for row in rows[1:] for name in re.findall(r"`([\w/]+)`", row)]
+    modules = [path.relative_to("fusegen").with_suffix("").as_posix() for path in LAWFUL if path.parts[0] == "fusegen"]
+    assert sorted(listed) == sorted(modules)
+
+
 def test_every_folder_is_installed() -> None:
     listed = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     folders = {".".join(path.relative_to(ROOT).parent.parts) for path in PACKAGE.rglob("*.py")}
