@@ -18,7 +18,7 @@ from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
 from fusegen.wrap import tensors
 from fusegen.wrap.chain import check_factors
-from fusegen.wrap.run import common_device, is_dense, part_of, row_major, strides_for
+from fusegen.wrap.run import common_device, part_of, result_layout
 from fusegen.wrap.tensors import TensorInfo
 
 # Stands for a size that nobody knows (unbacked): many parts divide it.
@@ -102,19 +102,11 @@ def results(
     arguments = [infos[name] for name in dict.fromkeys(o.base for o in op.operands)]
     made: dict[str, torch.Tensor] = {}
     for output in op.outputs:
-        base = output.base
-        if base in made:
+        if output.base in made:
             continue
-        shape = [measured[axis] if axis else 1 for axis in output.shape]
-        if output.part:
-            shape[output.part.dim] *= output.part.count
-        if base in like:
-            strides = tuple(like[base])
-            strides = strides if is_dense(shape, strides) else row_major(shape)
-        else:
-            strides = strides_for(op, shape, arguments)
+        shape, strides = result_layout(op, output, measured, arguments, like.get(output.base))
         dtype = tensors.torch().back[output.dtype]
-        made[base] = torch.empty_strided(shape, strides, dtype=dtype, device=arguments[0].device)
+        made[output.base] = torch.empty_strided(shape, strides, dtype=dtype, device=arguments[0].device)
     return list(made.values())
 
 

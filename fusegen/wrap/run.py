@@ -267,16 +267,14 @@ class Runner:
         self, output: Output, base: str, infos: Mapping[str, TensorInfo], sizes: Mapping[str, int],
         out: TensorInfo | None,
     ) -> tuple[tuple[int, ...], tuple[int, ...]]:  # fmt: skip
-        shape = [sizes[axis] if axis else 1 for axis in output.shape]
-        if output.part:
-            shape[output.part.dim] *= output.part.count
+        arguments = [infos[name] for name in self.arguments]
+        shape, strides = result_layout(
+            self.op, output, sizes, arguments, self.like[base][1] if base in self.like else None
+        )
         if out is not None:
-            _check_out(self.op, output, out, tuple(shape))
-            return tuple(shape), out.strides
-        like = self.like.get(base)
-        if like is not None:
-            return tuple(shape), like[1] if is_dense(shape, like[1]) else row_major(shape)
-        return tuple(shape), strides_for(self.op, shape, [infos[name] for name in self.arguments])
+            _check_out(self.op, output, out, shape)
+            strides = out.strides
+        return shape, strides
 
 
 def _buffer(thing: Operand | Output, strides: Sequence[int], address: int) -> Buffer:
@@ -374,7 +372,19 @@ def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
     return True
 
 
-def strides_for(op: Op, shape: Sequence[int], inputs: Sequence[TensorInfo]) -> tuple[int, ...]:
+def result_layout(
+    op: Op, output: Output, sizes: Mapping[str, int], arguments: Sequence[TensorInfo], like: Sequence[int] | None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Shape and strides of a new result: strides as ``like`` has them if those leave no gaps, else torch's."""
+    shape = [sizes[axis] if axis else 1 for axis in output.shape]
+    if output.part:
+        shape[output.part.dim] *= output.part.count
+    if like is None:
+        return tuple(shape), _strides_for(op, shape, arguments)
+    return tuple(shape), tuple(like) if is_dense(shape, like) else row_major(shape)
+
+
+def _strides_for(op: Op, shape: Sequence[int], inputs: Sequence[TensorInfo]) -> tuple[int, ...]:
     """The strides of a result: torch's for elementwise ops; row-major behind a matrix product."""
     return row_major(shape) if products(op) else result_strides(shape, inputs)
 
