@@ -254,11 +254,25 @@ class Reader {
   const char *at_, *end_;
 };
 
+std::unique_ptr<Planned> read_planned(Reader& words) {
+  auto planned = std::make_unique<Planned>();
+  planned->matmul = words.address<Planned::Matmul>();
+  planned->tell = words.address<Planned::Tell>();
+  for (void** handle : {&planned->handle, &planned->operation, &planned->right, &planned->left, &planned->result,
+                        &planned->algorithm})
+    *handle = words.address<void*>();
+  planned->workspace = words.next();
+  for (int64_t& attribute : planned->pointers) attribute = words.next();
+  return planned;
+}
+
 std::unique_ptr<Product> read_product(Reader& words) {
   auto product = std::make_unique<Product>();
   product->closing = words.next();
   product->dtype = static_cast<at::ScalarType>(words.next());
-  for (int64_t count = words.next(); count > 0; --count) {
+  const int64_t count = words.next();
+  if (product->closing == Product::kPlanned) product->planned = read_planned(words);
+  for (int64_t i = count; i > 0; --i) {
     Factor factor;
     factor.kind = words.next();
     factor.index = words.next();

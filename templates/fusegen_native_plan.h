@@ -395,7 +395,7 @@ inline void run(
       if (result.last >= 0 && result.last < static_cast<int64_t>(at)) results[i].reset();
     }
     if (step.product) {
-      multiply(*step.product, place_of(plan), base);
+      multiply(*step.product, place_of(plan), base, stream);
       continue;
     }
     block.assign(step.block_image.begin(), step.block_image.end());

@@ -8,11 +8,16 @@
 #include <ATen/ops/addmm.h>
 #include <ATen/ops/baddbmm.h>
 #include <ATen/ops/bmm.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
 
 #include <cstdint>
+#include <memory>
+#include <mutex>
+#include <stdexcept>
+#include <string>
 #include <vector>
 
 namespace fusegen {
@@ -23,11 +28,27 @@ struct Factor {
   std::vector<int64_t> sizes, strides;
 };
 
+// A product with an epilogue that torch has no function for, as fusegen/wrap/cublaslt.py has planned it.
+struct Planned {
+  using Matmul = int (*)(
+      void* handle, void* operation, const float* alpha, const void* a, void* a_layout, const void* b, void* b_layout,
+      const float* beta, const void* c, void* c_layout, void* d, void* d_layout, void* algorithm, void* workspace,
+      size_t workspace_size, void* stream);
+  using Tell = int (*)(void* operation, int attribute, const void* value, size_t size);
+  Matmul matmul;
+  Tell tell;
+  void *handle, *operation, *right, *left, *result, *algorithm;
+  int64_t workspace;
+  int64_t pointers[2];  // attributes that say where the bias and the activation's argument are; 0: there is none
+  std::mutex mutex;     // the operation holds addresses
+};
+
 // result = left @ right; or left @ right + bias, or relu or gelu of that, as the library's epilogue; or
 // result += left @ right. Or what surrounds a product whose sizes are rounded up: zeros in a strip, or a copy.
 struct Product {
-  enum Closing : int64_t { kNone, kRelu, kGelu, kBias, kZero, kCopy, kAdded };
+  enum Closing : int64_t { kNone, kRelu, kGelu, kBias, kZero, kCopy, kAdded, kPlanned };
   int64_t closing;
+  std::unique_ptr<Planned> planned;
   at::ScalarType dtype;
   std::vector<Factor> factors;  // left, right, result, and the bias where there is one; or what is written, read
 };
@@ -38,11 +59,33 @@ inline at::Tensor view(const Factor& factor, const char* base, at::ScalarType dt
       data, factor.sizes, factor.strides, [](void*) {}, at::TensorOptions().dtype(dtype).device(device), device);
 }
 
+// cuBLASLt counts columns first: the right factor is its first.
+inline void multiply(Planned& planned, c10::ArrayRef<at::Tensor> tensors, void* stream) {
+  const float one = 1, zero = 0;
+  void* out = tensors[2].data_ptr();
+  const at::Tensor workspace = at::empty({planned.workspace}, tensors[2].options().dtype(at::kByte));
+  const std::lock_guard<std::mutex> alone(planned.mutex);
+  int code = 0;
+  size_t next = 3;
+  for (const int64_t attribute : planned.pointers) {
+    if (attribute == 0 || code != 0) continue;
+    const void* where = tensors[next++].data_ptr();
+    code = planned.tell(planned.operation, static_cast<int>(attribute), &where, sizeof where);
+  }
+  if (code == 0) {
+    code = planned.matmul(
+        planned.handle, planned.operation, &one, tensors[1].data_ptr(), planned.right, tensors[0].data_ptr(),
+        planned.left, &zero, out, planned.result, out, planned.result, planned.algorithm, workspace.data_ptr(),
+        static_cast<size_t>(planned.workspace), stream);
+  }
+  if (code != 0) throw std::runtime_error("fusegen: cuBLASLt's error " + std::to_string(code));
+}
+
 // `base` says where an input or result begins. On torch's current stream, which is the launches' too.
 template <class Base>
-void multiply(const Product& product, c10::Device device, const Base& base) {
+void multiply(const Product& product, c10::Device device, const Base& base, void* stream) {
   const at::AutoDispatchBelowADInplaceOrView below;
-  c10::SmallVector<at::Tensor, 4> tensors;
+  c10::SmallVector<at::Tensor, 5> tensors;
   for (const Factor& factor : product.factors)
     tensors.push_back(view(factor, base(factor.kind, factor.index), product.dtype, device));
   if (product.closing == Product::kZero) {
@@ -54,7 +97,9 @@ void multiply(const Product& product, c10::Device device, const Base& base) {
     return;
   }
   at::Tensor& result = tensors[2];
-  if (product.closing == Product::kAdded) {
+  if (product.planned) {
+    multiply(*product.planned, tensors, stream);
+  } else if (product.closing == Product::kAdded) {
     if (result.dim() == 2) {
       result.addmm_(tensors[0], tensors[1]);
     } else if (result.dim() == 3) {

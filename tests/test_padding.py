@@ -91,7 +91,7 @@ def test_memory_has_room_behind_the_last_row_too() -> None:
     ],
 )
 def test_what_counts_as_aligned(view: View, address: int, expected: bool) -> None:
-    assert padding._suits(view, 2, address) == expected
+    assert padding.suits(view, 2, address) == expected
 
 
 def test_copies_are_made_where_they_pay() -> None:
@@ -127,7 +127,7 @@ def suited(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
         def watched(self: Torch, *sides: torch.Tensor) -> None:
             views = [View(tuple(s.shape), s.stride(), 0) for s in sides]
-            rows = [padding._suits(view, 2, side.data_ptr() % 16) for view, side in zip(views, sides, strict=True)]
+            rows = [padding.suits(view, 2, side.data_ptr() % 16) for view, side in zip(views, sides, strict=True)]
             found.append(all(rows) and all(view.shape[padding._along(view) or -1] % 8 == 0 for view in views))
             routine(self, *sides)
 

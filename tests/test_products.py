@@ -11,9 +11,9 @@ from fusegen.core.ir import Op
 from fusegen.core.products import products
 from fusegen.derive.training import train
 from fusegen.fuse.products import Product, chain
-from fusegen.wrap import backends, native
-from fusegen.wrap.backends import Closing, closing
+from fusegen.wrap import backends, either, native
 from fusegen.wrap.chain import ChainRunner
+from fusegen.wrap.closing import Closing, closing
 from fusegen.wrap.reference import reference
 from fusegen.wrap.tensors import torch as torch_framework
 
@@ -248,6 +248,8 @@ def test_what_lies_between_steps_goes_when_it_is_no_longer_read() -> None:
         (lambda h: fg.where(h != h, 0.0, h), None),
         (lambda h: fg.where(fg.index(h, -1) > 99, 0.0, h), None),
         (lambda h: 0.5 * h * (1 + fg.tanh(0.7978845608028654 * (h + 0.044715 * h * h * h))), "gelu"),
+        (lambda h: fg.ops.gelu(h, approximate="tanh"), "gelu"),
+        (lambda h: fg.ops.gelu(fg.clamp(h, -32, 32), approximate="tanh"), None),
         (lambda h: fg.ops.gelu(h), None),
         (lambda h: h * fg.sigmoid(h), None),
         (lambda h: fg.maximum(h, 0.1), None),
@@ -283,8 +285,8 @@ def test_relu_keeps_its_result_and_not_the_product() -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_a_bias_alone_is_added_by_the_product(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     added: list[str] = []
-    run = Closing.run
-    monkeypatch.setattr(Closing, "run", lambda self, *args: (added.append(self.activation), run(self, *args))[1])
+    run = either.by_torch
+    monkeypatch.setattr(either, "by_torch", lambda closed, given: (added.append(closed.activation), run(closed, given)))
     op = fg.op(lambda x, w, b: fg.linear(x, w, b), name="layer")
     x, w, b = (a.to(dtype) for a in (random(2, 3, 4), random(5, 4), random(5)))
     torch.testing.assert_close(op(x, w, b), F.linear(x, w, b))
@@ -303,10 +305,14 @@ def test_show_says_which_ways_have_been_measured(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "some GPU")
     assert "not measured yet" in backends.measurements(op, sizes)[0]
-    key = backends.bucket("cuda:0", "float64", (3, 5, 4), "relu")
-    monkeypatch.setitem(backends._known, key, backends.Measured({backends.OWN: 2.0, backends.LIBRARY: 1.0}))
-    assert "product and kernel 2.0 us, cuBLASLt's epilogue 1.0 us" in backends.measurements(op, sizes)[0]
-    assert backends.choose(key, Closing("relu", "b"), torch.float64, {}) == backends.LIBRARY
+    relu, own = Closing("relu", "b"), backends.Measured({backends.OWN: 2.0, backends.LIBRARY: 1.0})
+    key = backends.bucket("cuda:0", "float64", (3, 5, 4), relu)
+    monkeypatch.setitem(backends._known, key, own)
+    told = "product and kernel 2.0 us, cuBLASLt's epilogue 1.0 us; best: cuBLASLt's epilogue"
+    assert told in backends.measurements(op, sizes)[0]
+    given = backends.Factors(None, None, None, None, None)
+    assert backends.choose(key, relu, given, backends.LIBRARIES[:1], lambda: None) is backends.LIBRARIES[0]
+    assert backends.choose(key, relu, given, [], lambda: None) is None
 
 
 def check_plain(function: Any, expected: Any, *arguments: torch.Tensor) -> None:

@@ -49,6 +49,13 @@ class Product:
     onto: bool = False
 
 
+def names_of(step: Op | Product) -> set[str]:
+    """What a step reads and writes."""
+    if isinstance(step, Product):
+        return {step.result, step.left.name, step.right.name}
+    return {thing.name for thing in (*step.operands, *step.outputs)}
+
+
 def product_text(step: Product) -> str:
     """``P[D0, D1] = x(d2 -> d4) @ w(d3 -> d4) over [D4]``; a factor's axes as the product calls them.
 

@@ -1,8 +1,9 @@
-"""What a library does behind a matrix product itself, and when that is better than a product and a kernel.
+"""The ways to do a matrix product and what follows at once, and which is the best.
 
-A bias alone is added by the routine that multiplies. cuBLASLt also applies relu or gelu (its tanh form) before the
-product is written, which saves a pass over memory. Which way is faster is measured once for a GPU, a dtype and sizes up
-to the next powers of two, and remembered on disk.
+Our own is a product and a kernel. A library that has an epilogue for what follows saves a pass over memory: cuBLASLt
+has some (wrap/closing), most of them through torch, the rest through nvmath-python (wrap/cublaslt). A bias alone is
+always added by the routine that multiplies. Else the ways are measured once for a GPU, a dtype and sizes up to the next
+powers of two, and what was measured is remembered on disk. One more way, a generated kernel say, is one more Library.
 """
 
 from __future__ import annotations
@@ -10,89 +11,79 @@ from __future__ import annotations
 import functools
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
 from math import prod
 from typing import Any
 
-from fusegen.core.ir import Call, Index, Op, Reduce, Size, const, walk
+from fusegen.core.dtypes import DType
+from fusegen.core.ir import Op
 from fusegen.core.products import contracted_sizes
-from fusegen.declare.table import apply
-from fusegen.fuse.products import Product, chain
+from fusegen.fuse.products import Product, chain, names_of
 from fusegen.launch.cache import default_cache
 from fusegen.launch.memo import compiler_digest
 from fusegen.launch.sealed import digest
+from fusegen.wrap import cublaslt
+from fusegen.wrap.closing import Closing, closing
+from fusegen.wrap.cublaslt import Factors
+from fusegen.wrap.products import Arranged, Multiply, View
 
-OWN, LIBRARY = "product and kernel", "cuBLASLt's epilogue"
+OWN, LIBRARY, NVMATH = "product and kernel", "cuBLASLt's epilogue", "cuBLASLt's epilogue through nvmath"
 REPEATS = 7
 
 
 @dataclass(frozen=True)
-class Closing:
-    """An epilogue that the library has: ``activation(product + bias)``, or "bias" alone."""
+class Library:
+    """A routine that multiplies and does what follows.
 
-    activation: str
-    bias: str
+    Attributes:
+        needs_alignment: whether it takes only rows, and a bias, at multiples of 16 bytes.
+        is_considered: for tensors on a device.
+        has: an epilogue, in a dtype (by name).
+        is_ready: whether it can compute an epilogue of these tensors now.
+        run: computes it. Tried for the first time, it may raise RuntimeError or AttributeError: then it is no way.
+        step: the same for the native call path; None where it cannot.
+    """
 
-    def run(self, left: Any, right: Any, bias: Any, out: Any) -> None:
-        """Compute it on torch tensors of two dimensions, into ``out``."""
-        import torch
-
-        if self.activation == "bias":
-            torch.addmm(bias, left, right, out=out)
-            return
-        torch._addmm_activation(bias, left, right, use_gelu=self.activation == "gelu", out=out)
-
-
-@functools.lru_cache(maxsize=1024)
-def closing(product: Product, part: Op) -> Closing | None:
-    """What the library could do in the place of ``part``, the op behind a product, if it computes just that."""
-    others = [operand for operand in part.operands if operand.name != product.result]
-    own = [operand for operand in part.operands if operand.name == product.result]
-    (out, *more) = part.outputs
-    plain = not (more or part.scalars or out.part or any(isinstance(s, Reduce) for s in part.statements))
-    plain = plain and not product.onto  # a sum of products is more than the last of them
-    if not plain or out.shape != product.axes or len(product.axes) < 2 or len(others) != 1 or len(own) != 1:
-        return None
-    bias, result = others[0], own[0]
-    if bias.shape != product.axes[-1:] or bias.part or {bias.dtype, result.dtype} != {out.dtype}:
-        return None
-    (written,) = part.expand()[1]
-    total = written.expr
-    sums = [apply("add", result.ref, bias.ref), apply("add", bias.ref, result.ref)]
-    for before in sums:
-        zero = const(0, before.dtype)
-        relus = [apply("where", apply(test, before, zero), zero, before) for test in ("le", "lt")]  # NaN passes
-        if total is before:
-            return Closing("bias", bias.name)
-        if total in relus:
-            return Closing("relu", bias.name)
-    return Closing("gelu", bias.name) if _is_gelu(part, product) else None
+    name: str
+    needs_alignment: bool
+    is_considered: Callable[[str], bool]
+    has: Callable[[Closing, str], bool]
+    is_ready: Callable[[Closing, Factors], bool]
+    run: Callable[[Closing, Factors], None]
+    step: Callable[[Closing, Arranged, DType, str], Multiply | None]
 
 
-# What gelu's tanh form can be written with: analytic functions, so that two which agree on many numbers are one.
-_ANALYTIC = frozenset({"add", "sub", "mul", "div", "neg", "powi", "tanh", "sigmoid"})
-
-
-def _is_gelu(part: Op, product: Product) -> bool:
-    """Whether ``part`` is gelu of product + bias in its tanh form, tried on many numbers in double precision."""
-    nodes = list(walk([written.expr for written in part.expand()[1]]))
-    functions = {node.function for node in nodes if isinstance(node, Call)}
-    if not functions <= _ANALYTIC or any(isinstance(node, (Size, Index)) for node in nodes):
-        return False
+def by_torch(closing: Closing, given: Factors) -> None:
+    """Compute an epilogue that torch has; a bias alone on any device."""
     import torch
 
-    from fusegen.wrap.reference import reference
+    if closing.activation == "bias":
+        torch.addmm(given.bias, given.left, given.right, out=given.out)
+        return
+    is_gelu = closing.activation == "gelu"
+    torch._addmm_activation(given.bias, given.left, given.right, use_gelu=is_gelu, out=given.out)
 
-    far = torch.logspace(-6, 2, 60, dtype=torch.float64, device="cpu")
-    numbers = torch.cat([-far.flip(0), torch.zeros_like(far[:1]), far])
-    sizes = {axis: len(numbers) if axis == product.axes[-1] else 2 for axis in product.axes}
-    given = {operand.name: numbers.expand([sizes[axis] for axis in operand.shape if axis]) for operand in part.operands}
-    given[product.result] = given[product.result] * 0.7  # not the bias's
-    total = functools.reduce(torch.add, given.values())  # the bias lies along the last axis
-    (found,) = reference(part, given)
-    wanted = torch.nn.functional.gelu(total, approximate="tanh")
-    return bool(torch.allclose(found, wanted, rtol=1e-9, atol=1e-12))
+
+def torch_step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> Multiply | None:
+    """The same for the native call path."""
+    bias = View(arranged.views[2].shape[-1:], (1,), 0)
+    return arranged.multiply(dtype, closing.activation, (closing.bias, bias))
+
+
+LIBRARIES = (
+    Library(
+        LIBRARY, False, lambda device: device != "cpu", lambda closing, dtype: bool(closing.bias and not closing.kept),
+        lambda closing, given: True, by_torch, torch_step,
+    ),
+    Library(NVMATH, True, cublaslt.is_considered, cublaslt.has, cublaslt.is_ready, cublaslt.run, cublaslt.step),
+)  # fmt: skip
+
+
+def libraries(closing: Closing, dtype: str, device: str) -> list[Library]:
+    """Those that could do it."""
+    return [library for library in LIBRARIES if library.is_considered(device) and library.has(closing, dtype)]
 
 
 # -- which one ---------------------------------------------------------------------------------------------------------
@@ -100,13 +91,13 @@ def _is_gelu(part: Op, product: Product) -> bool:
 
 @dataclass(frozen=True)
 class Measured:
-    """Microseconds of both ways; a way that is not there, or computes something else, has none."""
+    """Microseconds of each way; one that is not there, not considered, or computes something else has none."""
 
     times: Mapping[str, float]
 
-    @property
-    def best(self) -> str:
-        return min(self.times, key=lambda way: self.times[way])
+    def best(self, ways: Collection[str]) -> str:
+        """The fastest of those that there are."""
+        return min((way for way in self.times if way in ways), key=lambda way: self.times[way])
 
     def __str__(self) -> str:
         return ", ".join(f"{way} {time:.1f} us" for way, time in self.times.items())
@@ -115,12 +106,15 @@ class Measured:
 _known: dict[tuple[str, ...], Measured] = {}
 
 
-def bucket(device: str, dtype: str, sizes: Sequence[int], activation: str) -> tuple[str, ...]:
+def bucket(device: str, dtype: str, sizes: Sequence[int], closing: Closing) -> tuple[str, ...]:
     """What is measured once: sizes count up to the next power of two."""
     import torch
 
     rounded = [str(1 << max(size - 1, 0).bit_length()) for size in sizes]
-    return (torch.cuda.get_device_name(device), str(torch.version.cuda), torch.__version__, dtype, activation, *rounded)
+    versions = [str(torch.version.cuda), torch.__version__]
+    if NVMATH in (library.name for library in libraries(closing, dtype, device)):
+        versions.append(f"nvmath {cublaslt.version()}")
+    return (torch.cuda.get_device_name(device), *versions, dtype, closing.title, *rounded)
 
 
 def remembered(key: tuple[str, ...]) -> Measured | None:
@@ -137,74 +131,124 @@ def _place(key: tuple[str, ...]) -> str:
     return digest("product", compiler_digest(), *key)
 
 
-def choose(key: tuple[str, ...], closing: Closing, dtype: Any, ways: Mapping[str, Callable[[], Any]]) -> str:
-    """The faster way, measured now if nobody has; while a CUDA graph is captured nothing can be, and it is our own."""
+def choose(
+    key: tuple[str, ...], closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any]
+) -> Library | None:
+    """The fastest way, measured now if nobody has; None is our own, and while a CUDA graph is captured that is it."""
     import torch
 
-    if closing.activation == "bias":  # a pass over memory less, on any machine
-        return LIBRARY
     found = remembered(key)
     if found is None:
         if torch.cuda.is_current_stream_capturing():
-            return OWN
+            return None
         try:
-            found = _known[key] = _measure(ways, _is_right(closing, dtype))
+            found = _known[key] = _measure(closing, given, libraries, own)
         except torch.cuda.OutOfMemoryError:  # what measuring needs is no reason to fail; the next call tries again
-            return OWN
+            return None
         default_cache().put(_place(key), json.dumps(dict(found.times)).encode())
-    return found.best
+    best = found.best([OWN, *(library.name for library in libraries)])
+    return next((lib for lib in libraries if lib.name == best and lib.is_ready(closing, given)), None)
 
 
-def _measure(ways: Mapping[str, Callable[[], Any]], library_is_right: bool) -> Measured:
+def _measure(closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any]) -> Measured:
     from fusegen.wrap.stopwatch import Stopwatch
 
     clock = Stopwatch(REPEATS)
-    return Measured({way: clock(work) for way, work in ways.items() if way == OWN or library_is_right})
+    times = {OWN: clock(own)}
+    alike = replace(closing, bias="bias" * bool(closing.bias), kept="kept" * bool(closing.kept))
+    where = given.out.dtype, str(given.out.device)
+    for library in libraries:
+        if library.is_ready(closing, given) and _is_right(library, alike, *where):
+            times[library.name] = clock(functools.partial(library.run, closing, given))
+    return Measured(times)
 
 
 @functools.cache
-def _is_right(closing: Closing, dtype: Any) -> bool:
-    """Whether the library's epilogue passes NaN and infinities on, which not every version does."""
+def _is_right(library: Library, closing: Closing, dtype: Any, device: str) -> bool:
+    """Whether an epilogue is what we take it for and passes NaN and infinities on, which not every version does."""
     import torch
     from torch.nn import functional
 
-    x = torch.randn(64, 64, device="cuda", dtype=torch.float32).to(dtype)
+    generator = torch.Generator(device).manual_seed(0)  # the caller's numbers stay what they would be
+    x, w, b = (torch.randn(shape, device=device, generator=generator) for shape in ((64, 64), (64, 64), (64,)))
     x[3, 5], x[7, 0] = float("nan"), float("inf")
-    w, b = torch.randn(64, 64, device="cuda").to(dtype), torch.randn(64, device="cuda").to(dtype)
-    out = torch.empty_like(x)
+    x, w, b = x.to(dtype), w.to(dtype), (4 * b).to(dtype)
+    out, kept = torch.empty_like(x), torch.empty_like(x)
+    given = Factors(x, w, b if closing.bias else None, kept if closing.kept else None, out)
     try:
-        closing.run(x, w, b, out)
+        if not library.is_ready(closing, given):
+            return False
+        library.run(closing, given)
+    except torch.cuda.OutOfMemoryError:
+        raise
     except (AttributeError, RuntimeError):  # a torch without it, or a dtype it does not take
         return False
-    total = x.float() @ w.float() + b.float()
+    total = x.float() @ w.float() + (b.float() if closing.bias else 0.0)
     wanted = functional.relu(total) if closing.activation == "relu" else functional.gelu(total, approximate="tanh")
-    return bool(torch.allclose(out.float(), wanted, rtol=0.05, atol=0.5, equal_nan=True))
+    pairs = [(out, wanted), *([(kept, total)] if closing.kept else [])]
+    return all(torch.allclose(a.float(), b, rtol=0.05, atol=0.5, equal_nan=True) for a, b in pairs)
 
 
-def note(product: Product, part: Op) -> str:
-    """What may happen in the place of ``part``, the op behind a product; empty where nothing else can."""
-    found = closing(product, part)
-    if found is None:
-        return ""
-    if found.activation == "bias":
-        return "  in the place of the next step the same routine adds the bias"
-    return f"  on a GPU {LIBRARY} ({found.activation}) in the place of the next step, where it is measured to be faster"
+def steps_behind(op: Op) -> list[tuple[Product, Op, Closing]]:
+    """Products and the steps behind them that a library could do at once.
+
+    Where the product itself is read later, by a step or by the backward, the library would keep what the activation
+    takes in its place.
+    """
+    whole, found = chain(op), []
+    steps = whole.steps if whole is not None else ()
+    for at, (product, part) in enumerate(pairwise(steps)):
+        known = closing(product, part) if isinstance(product, Product) and isinstance(part, Op) else None
+        if known is None:
+            continue
+        assert isinstance(product, Product) and isinstance(part, Op)
+        is_kept = any(output.name == product.result for output in op.outputs)
+        if is_kept or any(product.result in names_of(step) for step in steps[at + 2 :]):
+            if known.kept:
+                continue
+            known = replace(known, kept=product.result)
+        found.append((product, part, known))
+    return found
+
+
+def could_keep_sums(op: Op, device: str) -> bool:
+    """Whether there is a library that would keep a product's sum with a bias where ``op`` keeps the product."""
+    results = {output.name for output in op.outputs}
+    return any(
+        known.bias and known.kept == product.result in results and libraries(known, part.outputs[0].dtype.name, device)
+        for product, part, known in steps_behind(op)
+    )
+
+
+def notes(op: Op) -> dict[str, str]:
+    """What may happen in the place of the steps behind products, by the product's name."""
+    found: dict[str, str] = {}
+    for product, part, known in steps_behind(op):
+        dtype = part.outputs[0].dtype.name
+        ways = " or ".join(library.name for library in LIBRARIES if library.has(known, dtype))
+        if known.activation == "bias" and not known.kept:
+            found[product.result] = "  in the place of the next step the same routine adds the bias"
+        elif ways:
+            where = "in the place of the next step, where it is measured to be faster"
+            found[product.result] = f"  on a GPU {ways} ({known.title}) {where}"
+    return found
 
 
 def measurements(op: Op, sizes: Mapping[str, int]) -> list[str]:
     """What has been measured on torch's current GPU, if there is one, of the ways an op's products can go."""
-    whole, torch = chain(op), sys.modules.get("torch")
-    if whole is None or torch is None or not torch.cuda.is_available():
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available():
         return []
     sizes = contracted_sizes(op, sizes)
     lines: list[str] = []
-    for product, part in zip(whole.steps, whole.steps[1:], strict=False):
-        found = closing(product, part) if isinstance(product, Product) and isinstance(part, Op) else None
-        if found is None or found.activation == "bias":
+    for product, part, found in steps_behind(op):
+        dtype = part.outputs[0].dtype.name
+        ways = [OWN, *(library.name for library in libraries(found, dtype, "cuda"))]
+        if found.activation == "bias" or len(ways) == 1:
             continue
-        assert isinstance(product, Product) and isinstance(part, Op)
         *rows, columns = (sizes[axis] for axis in product.axes)
         counts = prod(rows), columns, prod(sizes[axis] for axis in product.over)
-        measured = remembered(bucket("cuda", part.outputs[0].dtype.name, counts, found.activation))
-        lines.append(f"{product.result} and the step behind it: {measured or 'not measured yet for these sizes'}")
+        measured = remembered(bucket("cuda", dtype, counts, found))
+        text = f"{measured}; best: {measured.best(ways)}" if measured else "not measured yet for these sizes"
+        lines.append(f"{product.result} and the step behind it: {text}")
     return lines

@@ -374,12 +374,12 @@ def _slots(lesson: Lesson, scalars: Sequence[Scalar], layout: _Workspaces) -> di
 
 # torch's numbers of the dtypes that products come in (c10::ScalarType).
 _SCALAR_TYPES = {dtypes.float16: 5, dtypes.float32: 6, dtypes.float64: 7, dtypes.bfloat16: 15}
-_CLOSINGS = {"": 0, "relu": 1, "gelu": 2, "bias": 3, "zero": 4, "copy": 5, ADDED: 6}
+_CLOSINGS = {"": 0, "relu": 1, "gelu": 2, "bias": 3, "zero": 4, "copy": 5, ADDED: 6, "planned": 7}
 
 
 def _product(step: Multiply, slots: Mapping[str, tuple[int, int, int]]) -> list[int]:
     """A matrix product: a null function, and its tensors."""
-    words = [0, _CLOSINGS[step.closing], _SCALAR_TYPES[step.dtype], len(step.names)]
+    words = [0, _CLOSINGS[step.closing], _SCALAR_TYPES[step.dtype], len(step.names), *step.words]
     for name, view in zip(step.names, step.views, strict=True):
         kind, index, offset = slots[name]
         offset += view.offset * step.dtype.size

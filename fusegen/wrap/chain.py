@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -11,11 +12,13 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Op
 from fusegen.core.products import contracted_sizes, mismatch, products
-from fusegen.fuse.products import Chain, Product, chain
+from fusegen.fuse.products import Chain, Product, chain, names_of
 from fusegen.launch.program import Program
-from fusegen.wrap.backends import LIBRARY, OWN, Closing, bucket, choose, closing, remembered
+from fusegen.wrap.backends import OWN
+from fusegen.wrap.closing import closing
+from fusegen.wrap.either import Either, kept_sums
 from fusegen.wrap.padding import padded, room, strides_between
-from fusegen.wrap.products import ADDED, Arranged, Lying, View, arrange, named
+from fusegen.wrap.products import ADDED, Arranged, Lying, arrange, named
 from fusegen.wrap.run import Between, Made, Plan, Runner, Slot, common_device, part_of, row_major
 from fusegen.wrap.steps import Flat, Several, Step
 from fusegen.wrap.tensors import Framework, TensorInfo, target_of
@@ -69,66 +72,19 @@ class _Part:
         return Flat(steps, [replace(workspace, name=names[workspace.name]) for workspace in program.workspaces])
 
 
-@dataclass(frozen=True)
-class _Either:
-    """A product and the part behind it, or the library's own way to do both (wrap/backends)."""
-
-    product: _Multiplied
-    between: Made
-    part: _Part
-    closing: Closing
-    key: tuple[str, ...]
-
-    @property
-    def uses(self) -> set[str]:
-        return (self.product.uses | self.part.uses) - {self.between.name}
-
-    def run(self, tensors: dict[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
-        out = tensors[self.part.writes[0]]
-        name = self.between.name
-
-        def ours() -> None:
-            mine = {**tensors, name: self.between.make(framework, str(out.device))}
-            self.product.run(mine, scalars, framework)
-            self.part.run(mine, scalars, framework)
-
-        def library() -> None:
-            left, right, result = self._closed.sides(tensors, framework)
-            self.closing.run(left, right, tensors[self.closing.bias], result)
-
-        ways = {OWN: ours, LIBRARY: library}
-        ways[choose(self.key, self.closing, out.dtype, ways)]()
-
-    def flat(self, place: int) -> Flat | None:
-        measured = remembered(self.key) if self.key else None
-        if measured is None and self.key:
-            return None
-        if measured is not None and measured.best == OWN:
-            found, part = self.product.flat(place), self.part.flat(place)
-            if found is None or part is None:
-                return None
-            found += part
-            found.own.append(self.between)
-            return found
-        bias = View(self._closed.views[2].shape[-1:], (1,), 0)
-        step = self._closed.multiply(self.product.dtype, self.closing.activation, (self.closing.bias, bias))
-        return None if step is None else Flat([step])
-
-    @property
-    def _closed(self) -> Arranged:
-        """The product that writes the part's result, which is row-major."""
-        (left, right, _), (a, b, mine) = self.product.arranged.names, self.product.arranged.views
-        result = View(mine.shape, (mine.shape[-1], 1), 0)
-        return replace(self.product.arranged, names=(left, right, self.part.writes[0]), views=(a, b, result))
-
-
 @dataclass
 class ChainPlan(Plan):
-    """The steps for one layout. ``made`` and ``dropped``: tensors between steps that begin and end with each step."""
+    """The steps for one layout.
+
+    Attributes:
+        made, dropped: tensors between steps that begin and end with each step.
+        declined: ways could not be measured for want of memory (see ``ChainRunner.gains``).
+    """
 
     steps: tuple[Step, ...] = ()
     made: tuple[tuple[Made, ...], ...] = ()
     dropped: tuple[tuple[str, ...], ...] = ()
+    declined: bool = False
 
     def flatten(self) -> None:
         """Say what the native call path does, if it can: what has been measured by now counts."""
@@ -160,6 +116,27 @@ class ChainRunner(Runner):
         found = chain(self.op)
         assert found is not None
         return found
+
+    def gains(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> bool:
+        """Whether keeping sums lets a library do all that it could, and that is the fastest (see derive/training).
+
+        What has not been measured is measured now, before anything is kept: what a checkpoint recomputes later has to
+        keep the same. So it is not asked again either where that failed for want of memory.
+        """
+        import torch
+
+        plan = self.planned(tensors, framework)
+        assert isinstance(plan, ChainPlan)
+        found = kept_sums(plan.steps)
+        if not found or plan.declined:
+            return False
+        if any(not step.best for step in found):
+            if torch.cuda.is_current_stream_capturing():
+                return False
+            with contextlib.suppress(torch.cuda.OutOfMemoryError):
+                self.launch(plan, tensors, scalars, framework, None)
+            plan.declined = any(not step.best for step in found)
+        return all(step.best not in ("", OWN) for step in found)
 
     def launch(
         self, plan: Plan, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework, out: Any
@@ -274,14 +251,14 @@ class ChainRunner(Runner):
         )
 
     def _with_library(
-        self, steps: Sequence[Step], sizes: Mapping[str, int], known: Mapping[str, TensorInfo], device: str
+        self, steps: Sequence[Step], sizes: Mapping[str, int], known: dict[str, TensorInfo], device: str
     ) -> list[Step]:
         """The steps, with a choice where the library can do a product and what follows at once."""
         found: list[Step] = []
         for at, step in enumerate(steps):
             before = found[-1] if found else None
             if isinstance(step, _Part) and isinstance(before, _Multiplied):
-                either = self._either(at, before, step, known, device)
+                either = self._either(at, before, step, sizes, known, device)
                 if either is not None:
                     found[-1] = either
                     continue
@@ -289,30 +266,36 @@ class ChainRunner(Runner):
         return found
 
     def _either(
-        self, at: int, multiplied: _Multiplied, part: _Part, known: Mapping[str, TensorInfo], device: str
-    ) -> _Either | None:
+        self, at: int, multiplied: _Multiplied, part: _Part, sizes: Mapping[str, int],
+        known: dict[str, TensorInfo], device: str,
+    ) -> Either | None:  # fmt: skip
         product, op = self.chain.steps[at - 1 : at + 1]
         assert isinstance(product, Product) and isinstance(op, Op)
         arranged = multiplied.arranged
         is_between = any(operand.name == product.result for operand in self.chain.between)
-        is_read_later = any(product.result in _names(step) for step in self.chain.steps[at + 1 :])
-        if not is_between or is_read_later or any(len(v.shape) != 2 or v.copied for v in arranged.views):
-            return None
+        is_read_later = any(product.result in names_of(step) for step in self.chain.steps[at + 1 :])
         closed = closing(product, op)
-        if closed is None or (device == "cpu" and closed.activation != "bias"):
+        if closed is None or any(len(v.shape) != 2 or v.copied for v in arranged.views):
             return None
+        if is_read_later or not is_between:  # the routine may write it too, where it is what the activation takes
+            if closed.bias or closed.kept:
+                return None
+            closed = replace(closed, kept=product.result)
         (rows, inner), (_, columns) = arranged.views[0].shape, arranged.views[1].shape
         left, right = ({s.name_of(axis) for axis in _axes(self.chain, s.name)} for s in (product.left, product.right))
         *others, last = product.axes
         if last in left or right & set(others) or columns != known[product.result].shape[-1]:
             return None  # the bias does not lie along the columns
-        out, bias, mine = known[part.writes[0]], known[closed.bias], known[product.result]
-        if out.strides != row_major(out.shape) or bias.strides != (1,) or 0 in (rows, inner, columns):
+        if 0 in (rows, inner, columns):
             return None
-        own = room(product.result, mine.shape, mine.strides, out.dtype)
-        is_choice = closed.activation != "bias"
-        key = bucket(device, out.dtype.name, (rows, columns, inner), closed.activation) if is_choice else ()
-        return _Either(multiplied, own, part, closed, key)
+        own, mine = None, known[product.result]
+        if is_between and not is_read_later:
+            own = room(product.result, mine.shape, mine.strides, mine.dtype)
+        found = Either.of(multiplied, arranged, own, part, part.writes, closed, known, device)
+        if found is None or own is None or not closed.kept:
+            return found
+        lean = replace(op, outputs=tuple(o for o in op.outputs if o.name != closed.kept))
+        return replace(found, rival=self._step(lean, sizes, known, {}, frozenset({product.result})))
 
 
 def _lying(tensor: str, thing: Any, strides: Sequence[int], offset: int = 0) -> Lying:
@@ -338,13 +321,6 @@ def _axes(whole: Chain, name: str) -> list[str]:
     """The axes of something that a product reads."""
     things = (*whole.op.operands, *whole.op.outputs, *whole.between)
     return [axis for axis in next(thing for thing in things if thing.name == name).shape if axis]
-
-
-def _names(step: Op | Product) -> set[str]:
-    """What a step reads and writes."""
-    if isinstance(step, Product):
-        return {step.result, step.left.name, step.right.name}
-    return {thing.name for thing in (*step.operands, *step.outputs)}
 
 
 def _lifetimes(

@@ -123,6 +123,15 @@ def _torch() -> str:
     return f"{torch.__version__} {cuda}"
 
 
+@_look("nvmath", 'pip install "fusegen[nvmath]"; without it some of cuBLASLt\'s epilogues are not considered')
+def _nvmath() -> str:
+    from fusegen.wrap import cublaslt
+
+    if problem := cublaslt.problem():
+        raise ModuleNotFoundError(problem)
+    return f"{cublaslt.PACKAGE} {cublaslt.version()}: cuBLASLt's epilogues that torch has no function for"
+
+
 @_look("C++ compiler", "install one: apt install g++, dnf install gcc-c++, xcode-select --install")
 def _compiler() -> str:
     from fusegen.launch.emulator import compiler, compiler_identity
@@ -149,4 +158,4 @@ def _call_path() -> str:
     return native.report()
 
 
-LOOKS = (_fusegen, _gpu, _cupy, _nvrtc, _torch, _compiler, _cache, _call_path)
+LOOKS = (_fusegen, _gpu, _cupy, _nvrtc, _torch, _nvmath, _compiler, _cache, _call_path)

@@ -28,7 +28,7 @@ from fusegen.generate.render import one_file
 from fusegen.generate.wording import explain, in_memory, starts_early
 from fusegen.launch.targets import chip_of
 from fusegen.wrap import doors
-from fusegen.wrap.backends import note
+from fusegen.wrap.backends import notes
 from fusegen.wrap.padding import strides_between
 from fusegen.wrap.run import Runner, row_major
 from fusegen.wrap.tensors import TensorInfo
@@ -272,13 +272,10 @@ def _split(item: Pass) -> list[str]:
         return []
     count = sum(isinstance(step, Product) for step in whole.steps)
     steps: list[str] = []
-    for step, after in zip(whole.steps, [*whole.steps[1:], None], strict=True):
-        if not isinstance(step, Product):
-            steps.append(op_text(step))
-            continue
-        steps.append(product_text(step))
-        if isinstance(after, Op) and step.result in {between.name for between in whole.between}:
-            steps += filter(None, [note(step, after)])
+    known = notes(item.op)
+    for step in whole.steps:
+        steps.append(product_text(step) if isinstance(step, Product) else op_text(step))
+        steps += [known[step.result]] if isinstance(step, Product) and step.result in known else []
     title = f"{item.op.label}: split at {count} matrix product{'' if count == 1 else 's'}"
     return [section(title, "\n".join(steps))]
 

@@ -64,7 +64,7 @@ def _along(view: View) -> int | None:
     return next((d for d in (-1, -2) if view.strides[d] == 1 and view.shape[d] != 1), None)
 
 
-def _suits(view: View, size: int, address: int) -> bool:
+def suits(view: View, size: int, address: int) -> bool:
     """Whether a matrix lies in memory so that its rows are aligned; ``size`` of an element, ``address`` modulo 16."""
     along, rank = _along(view), len(view.shape)
     steps = [s for d, s in enumerate(view.strides) if view.shape[d] != 1 and d - rank != along]
@@ -149,7 +149,7 @@ def padded(
     for place, (name, view, dims) in enumerate(zip(product.names, product.views, DIMENSIONS, strict=True)):
         wide = (rounded[dims[0]], rounded[dims[1]])
         fits = wide == view.shape[-2:] or (name in roomy and _has_room(view, wide))
-        if fits and _suits(view, dtype.size, alignments[place]):
+        if fits and suits(view, dtype.size, alignments[place]):
             used, whole = name, View((*view.shape[:-2], *wide), view.strides, view.offset)
         else:
             made = {*taken, *(tensor.name for tensor in own)}

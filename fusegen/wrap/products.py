@@ -36,12 +36,18 @@ class View:
 class Multiply:
     """Something that torch does for the native call path. ``closing`` says what happens behind a product of left and
     right into a result, with a bias if it is not empty; or it is "zero" or "copy", with what is written and read.
+
+    Attributes:
+        words: of a closing that is "planned", what it is planned with (wrap/cublaslt).
+        keeps: what has to live as long.
     """
 
     names: tuple[str, ...]
     views: tuple[View, ...]
     dtype: DType
     closing: str = ""
+    words: tuple[int, ...] = ()
+    keeps: Any = None
 
 
 @dataclass(frozen=True)

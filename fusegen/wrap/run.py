@@ -141,6 +141,16 @@ class Runner:
         out: Sequence[Any] | None = None,
     ) -> list[Any]:  # fmt: skip
         """Results in order of the op's outputs (a packed output once)."""
+        plan = self.planned(tensors, framework, out)
+        if out is not None:
+            self._check_in_place(plan, tensors, framework, out)
+        results = self.launch(plan, tensors, scalars, framework, out)
+        if _watched.runs is not None:
+            _watched.runs.append(Run(self, plan, tensors, scalars, results))
+        return results
+
+    def planned(self, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any] | None = None) -> Plan:
+        """The plan for tensors of this layout, remembered."""
         infos = {name: framework.info(name, tensors[name]) for name in self.arguments}
         given = None if out is None else [framework.info(f"out[{i}]", t) for i, t in enumerate(out)]
         key = (tuple(infos.values()), tuple(given) if given else None)
@@ -150,12 +160,7 @@ class Runner:
             self.plans[key] = plan
             if len(self.plans) > MOST_PLANS:
                 self.plans.popitem(last=False)
-        if out is not None:
-            self._check_in_place(plan, tensors, framework, out)
-        results = self.launch(plan, tensors, scalars, framework, out)
-        if _watched.runs is not None:
-            _watched.runs.append(Run(self, plan, tensors, scalars, results))
-        return results
+        return plan
 
     def _check_in_place(self, plan: Plan, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any]) -> None:
         """An output that is an argument must not be written by one kernel and read by a later one."""

@@ -25,7 +25,8 @@ from fusegen.derive.override import Batched
 from fusegen.derive.tangent import tangent_names
 from fusegen.derive.training import Training
 from fusegen.wrap import tensors
-from fusegen.wrap.chain import runner_of
+from fusegen.wrap.backends import could_keep_sums
+from fusegen.wrap.chain import ChainRunner, runner_of
 from fusegen.wrap.legacy_vmap import is_legacy_batched, legacy_level, legacy_vmap
 from fusegen.wrap.run import Runner
 
@@ -65,6 +66,8 @@ class Differentiable:
         if not (transformed or wanted or forward_ad._current_level >= 0):
             return self.runner(values, scalars, tensors.torch())
         trained = self.trained_for(wanted)
+        if wanted and not transformed and forward_ad._current_level < 0:
+            trained = self._with_library(trained, wanted, values, scalars)
         results = self.record(trained, scalars, given, transformed)
         return list(results[: trained.public])
 
@@ -81,14 +84,29 @@ class Differentiable:
         found = self.trained.get(wanted)  # of threads that ask at once, all get the first one's
         return found if found is not None else self.trained.setdefault(wanted, self._train(wanted))
 
-    def _train(self, wanted: tuple[str, ...]) -> Trained:
+    def _with_library(
+        self, trained: Trained, wanted: tuple[str, ...], values: Mapping[str, Any], scalars: Mapping[str, Any]
+    ) -> Trained:
+        """The op that keeps products' sums with a bias, where a library that writes these is faster (wrap/either).
+
+        A product itself is kept otherwise: a bias costs the kernel behind it nothing.
+        """
+        device = next(iter(values.values())).device.type
+        if self.override is not None or not trained.could_keep_sums(device):
+            return trained
+        other = (*wanted, "")  # what no argument is called
+        found = self.trained.get(other) or self.trained.setdefault(other, self._train(wanted, sums=True))
+        is_faster = isinstance(found.forward, ChainRunner) and found.forward.gains(values, scalars, tensors.torch())
+        return found if is_faster else trained
+
+    def _train(self, wanted: tuple[str, ...], *, sums: bool = False) -> Trained:
         op = self.runner.op
         if not wanted:
             training: Any = Training(op, len(op.outputs), (), ())
         elif self.override is not None:
             training = self.override(op, wanted)
         else:
-            training = pipeline.train_op(op, wanted)
+            training = pipeline.train_op(op, wanted, sums=sums)
         runner = runner_of(training.forward, self.runner.sizes, self.runner.like)
         return Trained(training, runner, len(result_names(op)), self.override)
 
@@ -122,11 +140,18 @@ class Trained:
     override: Callable[[Op, tuple[str, ...]], Any] | None = None
     calls: dict[Any, Differentiable] = field(default_factory=dict)
     ops: dict[Any, Op] = field(default_factory=dict)
+    sums: dict[str, bool] = field(default_factory=dict)
 
     @cached_property
     def names(self) -> list[str]:
         """Names of the forward's results, in order."""
         return result_names(self.training.forward)
+
+    def could_keep_sums(self, device: str) -> bool:
+        """Whether a library could keep a product's sum with a bias where the forward keeps the product."""
+        if device not in self.sums:
+            self.sums[device] = isinstance(self.forward, ChainRunner) and could_keep_sums(self.forward.op, device)
+        return self.sums[device]
 
     @cached_property
     def gradients(self) -> GradientNames:

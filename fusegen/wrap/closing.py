@@ -1,0 +1,104 @@
+"""What a library's matrix product can do at its end: which op behind a product is one of cuBLASLt's epilogues.
+
+A bias and relu are recognized by their form, gelu's tanh form by what it computes, since it is written in many ways.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fusegen.core.ir import Call, Const, Expr, Index, Op, Output, Reduce, Size, const, walk
+from fusegen.declare.table import apply
+from fusegen.fuse.products import Product
+
+
+@dataclass(frozen=True)
+class Closing:
+    """``activation(product + bias)``, with or without the bias, or "bias": the sum alone.
+
+    Attributes:
+        bias: the operand's name; empty where there is none.
+        kept: the name of the result that holds the activation's argument, for the backward; empty where none does.
+    """
+
+    activation: str
+    bias: str = ""
+    kept: str = ""
+
+    @property
+    def title(self) -> str:
+        """What is measured under one name: "gelu", "gelu without bias, its argument kept"."""
+        return self.activation + " without bias" * (not self.bias) + ", its argument kept" * bool(self.kept)
+
+
+@functools.lru_cache(maxsize=1024)
+def closing(product: Product, part: Op) -> Closing | None:
+    """The epilogue that computes just what ``part``, the op behind a product, does."""
+    others = [operand for operand in part.operands if operand.name != product.result]
+    own = [operand for operand in part.operands if operand.name == product.result]
+    if product.onto:  # a sum of products is more than the last of them
+        return None
+    if part.scalars or any(isinstance(s, Reduce) for s in part.statements) or len(own) != 1 or len(others) > 1:
+        return None
+    if len(product.axes) < 2 or any(o.part or o.shape != product.axes for o in part.outputs):
+        return None
+    if any(o.part or o.shape != product.axes[-1:] for o in others):
+        return None
+    if len({thing.dtype for thing in (*part.operands, *part.outputs)}) != 1:
+        return None
+    bias = others[0].name if others else ""
+    sums: list[Expr] = [own[0].ref]
+    if others:
+        sums = [apply("add", own[0].ref, others[0].ref), apply("add", others[0].ref, own[0].ref)]
+    written = part.expand()[1]
+    kept = [o.name for o in written if o.expr in sums]
+    activated = [o for o in written if o.expr not in sums]
+    if len(activated) == 1 and len(kept) < 2:
+        activation = _activation(part, product, activated[0], sums)
+        if activation == "gelu" or (activation and not kept):  # of relu's argument the library keeps only the signs
+            return Closing(activation, bias, *kept)
+    return Closing("bias", bias) if bias and not activated and len(kept) == 1 else None
+
+
+def _activation(part: Op, product: Product, output: Output, sums: Sequence[Expr]) -> str:
+    for before in sums:
+        zero = const(0, before.dtype)
+        if output.expr in [apply("where", apply(test, before, zero), zero, before) for test in ("le", "lt")]:
+            return "relu"  # of NaN it makes NaN
+    return "gelu" if _is_gelu(part, product, output, sums) else ""
+
+
+# What gelu's tanh form can be written with: analytic functions, so that two which agree on many numbers are one.
+_ANALYTIC = frozenset({"add", "sub", "mul", "div", "neg", "powi", "tanh", "sigmoid"})
+# And a clamp of the argument itself: two such are one if they agree on many numbers on each side of its bounds.
+_BOUNDS = 1, 50
+
+
+def _is_gelu(part: Op, product: Product, output: Output, sums: Sequence[Expr]) -> bool:
+    """Whether ``output`` is gelu of product + bias in its tanh form, tried on many numbers in double precision."""
+    nodes = [node for node in walk([output.expr]) if not _is_wide_clamp(node, sums)]
+    functions = {node.function for node in nodes if isinstance(node, Call)}
+    if not functions <= _ANALYTIC or any(isinstance(node, (Size, Index)) for node in nodes):
+        return False
+    import torch
+
+    from fusegen.wrap.reference import reference
+
+    far = torch.logspace(-6, 2, 60, dtype=torch.float64, device="cpu")
+    far = torch.cat([far, torch.linspace(0.5, 100, 200, dtype=torch.float64, device="cpu")])
+    numbers = torch.cat([-far, torch.zeros_like(far[:1]), far])
+    sizes = {axis: len(numbers) if axis == product.axes[-1] else 2 for axis in product.axes}
+    given = {operand.name: numbers.expand([sizes[axis] for axis in operand.shape if axis]) for operand in part.operands}
+    given[product.result] = given[product.result] * 0.7  # not the bias's
+    total = functools.reduce(torch.add, given.values())  # the bias lies along the last axis
+    found = reference(part, given)[[o.name for o in part.outputs].index(output.name)]
+    wanted = torch.nn.functional.gelu(total, approximate="tanh")
+    return bool(torch.allclose(found, wanted, rtol=1e-9, atol=1e-12))
+
+
+def _is_wide_clamp(node: Expr, sums: Sequence[Expr]) -> bool:
+    if not (isinstance(node, Call) and node.function == "clamp" and node.args[0] in sums):
+        return False
+    return all(isinstance(bound, Const) and _BOUNDS[0] <= abs(bound.value) <= _BOUNDS[1] for bound in node.args[1:])

@@ -1,0 +1,127 @@
+"""A step that can go several ways: a matrix product and the part behind it, or a library's routine for both."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fusegen.core.dtypes import DType
+from fusegen.wrap.backends import LIBRARY, OWN, Library, bucket, by_torch, choose, libraries, remembered, torch_step
+from fusegen.wrap.closing import Closing
+from fusegen.wrap.cublaslt import Factors
+from fusegen.wrap.padding import suits
+from fusegen.wrap.products import Arranged, View
+from fusegen.wrap.run import Made, row_major
+from fusegen.wrap.steps import Flat, Step
+from fusegen.wrap.tensors import Framework, TensorInfo
+
+
+@dataclass(frozen=True)
+class Either:
+    """One product and one part (see ``Either.of``).
+
+    Attributes:
+        arranged: the product as if it wrote the activation's result, which is row-major.
+        between: the product's own result, where nothing else reads it.
+        libraries: those that could do both.
+        key: what is measured; () for a bias alone, which is always added by the product.
+        rival: the part as it is where the product is kept rather than its sum with the bias: what is measured then.
+    """
+
+    product: Step
+    arranged: Arranged
+    between: Made | None
+    part: Step
+    closing: Closing
+    dtype: DType
+    device: str
+    libraries: tuple[Library, ...] = ()
+    key: tuple[str, ...] = ()
+    rival: Step | None = None
+
+    @classmethod
+    def of(
+        cls, product: Step, arranged: Arranged, between: Made | None, part: Step, writes: Sequence[str],
+        closing: Closing, known: Mapping[str, TensorInfo], device: str,
+    ) -> Either | None:  # fmt: skip
+        """None where the tensors do not lie as any library wants them.
+
+        Args:
+            arranged: the product, of two dimensions.
+            writes: results of the part.
+            known: where everything lies.
+        """
+        (rows, inner), (_, columns) = arranged.views[0].shape, arranged.views[1].shape
+        out = next(name for name in writes if name != closing.kept)
+        results = [known[name] for name in (out, closing.kept) if name]
+        biases = [known[name] for name in (closing.bias,) if name]
+        if any(t.strides != row_major(t.shape) for t in (*results, *biases)):
+            return None
+        result = View((rows, columns), (columns, 1), 0)
+        lies = list(zip(arranged.views[:2], arranged.names[:2], strict=True))
+        lies += [(result, name) for name in (out, closing.kept) if name]
+        is_aligned = all(suits(view, known[name].dtype.size, known[name].alignment) for view, name in lies)
+        is_aligned = is_aligned and not any(info.alignment for info in biases)
+        (left, right, _), (a, b, _), dtype = arranged.names, arranged.views, results[0].dtype
+        arranged = replace(arranged, names=(left, right, out), views=(a, b, result))
+        found = cls(product, arranged, between, part, closing, dtype, device)
+        if closing.activation == "bias":
+            return found
+        ways = [way for way in libraries(closing, dtype.name, device) if is_aligned or not way.needs_alignment]
+        key = bucket(device, dtype.name, (rows, columns, inner), closing) if ways else ()
+        return replace(found, libraries=tuple(ways), key=key) if ways else None
+
+    @property
+    def uses(self) -> set[str]:
+        return (self.product.uses | self.part.uses) - ({self.between.name} if self.between else set())
+
+    def run(self, tensors: dict[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
+        left, right, out = self.arranged.sides(tensors, framework)
+        bias, kept = tensors.get(self.closing.bias), tensors.get(self.closing.kept)
+        if kept is not None:
+            kept = framework.view(kept, out.shape, out.stride(), 0)
+        given = Factors(left, right, bias, kept, out)
+        if not self.key:
+            by_torch(self.closing, given)
+            return
+
+        def own(part: Step) -> None:
+            mine = tensors
+            if self.between is not None:
+                mine = {**tensors, self.between.name: self.between.make(framework, str(out.device))}
+            self.product.run(mine, scalars, framework)
+            part.run(mine, scalars, framework)
+
+        library = choose(self.key, self.closing, given, self.libraries, lambda: own(self.rival or self.part))
+        if library is None:
+            own(self.part)
+        else:
+            library.run(self.closing, given)
+
+    @property
+    def best(self) -> str:
+        """The name of the way that has been measured to be the fastest; empty where nothing has been measured."""
+        if not self.key:
+            return LIBRARY
+        measured = remembered(self.key)
+        return measured.best([OWN, *(way.name for way in self.libraries)]) if measured else ""
+
+    def flat(self, place: int) -> Flat | None:
+        best = self.best
+        if best == OWN:
+            found, part = self.product.flat(place), self.part.flat(place)
+            if found is None or part is None:
+                return None
+            found += part
+            found.own += [self.between] if self.between is not None else []
+            return found
+        library = next((library for library in self.libraries if library.name == best), None)
+        make = torch_step if not self.key else library.step if library is not None else None
+        step = make(self.closing, self.arranged, self.dtype, self.device) if make is not None else None
+        return None if step is None else Flat([step])
+
+
+def kept_sums(steps: Sequence[Step]) -> list[Either]:
+    """Steps in which a library could keep the sum with a bias."""
+    return [step for step in steps if isinstance(step, Either) and step.closing.kept and step.closing.bias]
