@@ -153,6 +153,7 @@ def test_a_package_that_does_not_import_says_why(lt: CublasLt, monkeypatch: pyte
     assert "nvmath.bindings" in cli_doctor._nvmath().found and cli_doctor._nvmath().fix
     monkeypatch.setattr(cublaslt, "version", lambda: "")
     assert cublaslt.problem() == "nvmath-python is not installed"
+    assert "not installed" in cli_doctor._nvmath().found and not cli_doctor._nvmath().fix
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------------

@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fusegen.core.errors import DeviceError
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -123,12 +125,17 @@ def _torch() -> str:
     return f"{torch.__version__} {cuda}"
 
 
-@_look("nvmath", 'pip install "fusegen[nvmath]"; without it some of cuBLASLt\'s epilogues are not considered')
+@_look("nvmath", "pip install --upgrade nvmath-python")
 def _nvmath() -> str:
     from fusegen.wrap import cublaslt
 
+    if not cublaslt.version():
+        return 'not installed; some of cuBLASLt\'s epilogues come with it: pip install "fusegen[nvmath]"'
     if problem := cublaslt.problem():
-        raise ModuleNotFoundError(problem)
+        raise DeviceError(
+            cublaslt.PACKAGE, given=problem, expected="bindings that find cuBLASLt",
+            fix="none is needed: products go other ways. It wants a driver, and the cuBLAS that comes with torch",
+        )  # fmt: skip
     return f"{cublaslt.PACKAGE} {cublaslt.version()}: cuBLASLt's epilogues that torch has no function for"
 
 
