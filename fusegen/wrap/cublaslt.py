@@ -293,10 +293,8 @@ class _Planned:
         if not count[0]:
             raise RuntimeError("cuBLASLt has no algorithm for this")
         size = int(found.workspace_size)
-        return (
-            found,
-            size + 16 if size else 0,
-        )  # with an epilogue it writes beyond what it asks for: nvmath adds as much
+        # With an epilogue cuBLASLt writes beyond what it asks for; nvmath's own Matmul adds as much.
+        return found, size + 16 if size else 0
 
     def run(self, given: Factors) -> None:
         import torch
