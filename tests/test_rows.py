@@ -171,6 +171,19 @@ def test_the_gradients_of_an_interpolation_read_memory_once() -> None:
     assert "sum_d_w_by_group" in text and "sum_d_x_by_piece" in text
 
 
+def test_rows_that_wait_for_a_sum_over_all_rows() -> None:
+    """Such a sum cannot be kept beside the rows: it has to be there before them."""
+
+    def ours(x):  # type: ignore[no-untyped-def]
+        centered = x - fg.mean(x, -1, keepdims=True)
+        return fg.sum(fg.tanh(centered) * fg.sum(x * x, 0), -1)
+
+    def theirs(x: torch.Tensor) -> torch.Tensor:
+        return (torch.tanh(x - x.mean(-1, keepdim=True)) * (x * x).sum(0)).sum(-1)
+
+    agree(fg.op(ours), theirs, *leaves((5, 6)))
+
+
 def test_bias_gradients_of_channels() -> None:
     op = fg.op(lambda x, b: fg.ops.relu(x + b))
     agree(op, lambda x, b: torch.relu(x + b), *leaves((9, 5, 7, 8), (5, 1, 1)))

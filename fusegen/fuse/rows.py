@@ -189,13 +189,15 @@ def _columns(
     reduces: Sequence[Reduce], space: frozenset[str], over: frozenset[str], axes: Mapping[str, frozenset[str]],
     rows: set[str],
 ) -> list[Reduce]:  # fmt: skip
-    """Sums over all rows: one for each position in a row, or for fewer."""
+    """Sums over all rows: one for each position in a row, or for fewer. What a row itself needs has to be there
+    before."""
     kept = space - over
     needs = _Needs(reduces)
     names = {r.name for r in reduces}
+    before = frozenset[str]().union(*(needs.of(name) for name in rows)) | rows
     return [
         r for r in reduces
-        if r.kind == "sum" and r.name not in rows and kept and kept <= frozenset(r.over)
+        if r.kind == "sum" and r.name not in before and kept and kept <= frozenset(r.over)
         and expr_axes(r.expr, axes) == space and needs.of(r.name) & names <= rows
     ]  # fmt: skip
 
