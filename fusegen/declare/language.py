@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
-from fusegen.core.errors import ShapeError
+from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.core.ir import Call
 from fusegen.declare import functions as _functions  # fills the table
 from fusegen.declare import products as _products
 from fusegen.declare import reductions as _reductions
+from fusegen.declare.foreign import attach, explained
 from fusegen.declare.table import Function, Kind, register, rows
 from fusegen.declare.value import (
     Like,
     Value,
     concat,
+    current,
     elementwise,
     lift,
+    plain_number,
     result_type,
     split,
     wrong_dtype,
@@ -37,10 +40,14 @@ def _bind(row: Function) -> Callable[..., Value]:
     return function
 
 
+def _public(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[..., Any]]:
+    return {function.__name__: explained(function) for function in functions}
+
+
 NOT_FUNCTIONS = ("powi", "int_pow", "cast", "barrier", "factor", "polygamma", "add", "sub", "mul", "div", "neg", "pow")
-TABLE_FUNCTIONS = {row.name: _bind(row) for row in rows() if row.name not in NOT_FUNCTIONS}
-REDUCTIONS = {function.__name__: function for function in _reductions.FUNCTIONS}
-PRODUCTS = {function.__name__: function for function in _products.FUNCTIONS}
+TABLE_FUNCTIONS = _public(_bind(row) for row in rows() if row.name not in NOT_FUNCTIONS)
+REDUCTIONS = _public(_reductions.FUNCTIONS)
+PRODUCTS = _public(_products.FUNCTIONS)
 sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS | REDUCTIONS | PRODUCTS)
 
 
@@ -76,6 +83,12 @@ def _whole_power(value: Value, exponent: int, is_float: bool) -> Value:
 
 def polygamma(n: int, x: Like) -> Value:
     """The n-th derivative of digamma at ``x``."""
+    n = plain_number(n)
+    if not isinstance(n, int) or n < 0:
+        raise DeclarationError(
+            f"{current().where}, polygamma", given=f"n={n!r}", expected="an int from 0 on",
+            fix="pass the order first: fg.polygamma(1, x)",
+        )  # fmt: skip
     return elementwise("digamma", x) if n == 0 else elementwise("polygamma", x, detail=str(n))
 
 
@@ -98,12 +111,12 @@ def reciprocal(x: Like) -> Value:
 def expand_dims(x: Like, axis: int | Sequence[int]) -> Value:
     """``x`` with a dimension of size one at each position ``axis`` of the result, as NumPy's; no data moves."""
     value = lift(x)
-    wanted = (axis,) if isinstance(axis, int) else tuple(axis)
+    wanted = [plain_number(a) for a in (axis if isinstance(axis, (tuple, list, range)) else (axis,))]
     rank = value.ndim + len(wanted)
     positions = {a % rank for a in wanted if isinstance(a, int) and -rank <= a < rank}
     if len(positions) != len(wanted):
         raise ShapeError(
-            "expand_dims",
+            f"{current().where}, expand_dims",
             given=f"axis {axis!r} for a tensor of rank {value.ndim}",
             expected=f"different ints from {-rank} to {rank - 1}",
             fix="count the dimensions of the result from 0, or from -1 at the end",
@@ -175,9 +188,15 @@ def _operators() -> None:
     }
     for method, function in operators.items():
         setattr(Value, method, function)
+    for name, function in (TABLE_FUNCTIONS | REDUCTIONS).items():
+        if name not in NOT_METHODS:
+            setattr(Value, name, function)  # x.exp(), x.sum(-1), as torch's methods
 
 
+# What torch's methods of these names do, or would, is something else.
+NOT_METHODS = ("where", "index", "size", "linear", "sum_exp", "ratio", "exp_clamped")
 _operators()
+attach((*TABLE_FUNCTIONS, *REDUCTIONS, *PRODUCTS, "pow", "square", "reciprocal", "concat", "split", "expand_dims"))
 
 __all__ = [
     *TABLE_FUNCTIONS,

@@ -14,8 +14,8 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op
 from fusegen.core.products import mismatch
-from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, trace
-from fusegen.declare.value import Value, current
+from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, called, trace
+from fusegen.declare.value import Value, current, plain_number
 
 if TYPE_CHECKING:
     Const: TypeAlias = Any
@@ -84,12 +84,18 @@ class Declaration:
                 "fg.op", given=repr(function), expected="a Python function", fix="put @fg.op above a def"
             )  # fmt: skip
         name = name or _name_of(function)
-        if not name.isidentifier():
+        if not isinstance(name, str) or not name.isidentifier():
             raise DeclarationError(
                 f"op {name}", given=f"the name {name!r}", expected="a Python identifier: kernels are called so",
                 fix="choose another: fg.op(function, name=...)",
             )  # fmt: skip
-        signature = inspect.signature(function)
+        try:
+            signature = inspect.signature(function)
+        except ValueError as error:
+            raise DeclarationError(
+                f"op {name}", given=str(error), expected="a Python function, whose parameters can be seen",
+                fix="put @fg.op above a def",
+            ) from None  # fmt: skip
         for parameter in signature.parameters.values():
             if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
                 raise DeclarationError(
@@ -124,7 +130,7 @@ class Declaration:
                 fix="see the signature above",
             ) from None  # fmt: skip
         bound.apply_defaults()
-        values = dict(bound.arguments)
+        values = {name: plain_number(value) for name, value in bound.arguments.items()}
         return values if self.prepare is None else self.prepare(values)
 
     def is_runtime_number(self, name: str, value: Any) -> bool:
@@ -205,7 +211,7 @@ class Declaration:
                 expected="ops whose gradient is derived",
                 fix="call it outside, or spell the straight-through part with fg.stop_gradient",
             )
-        return self.function(**arguments)
+        return called(self.function, arguments)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

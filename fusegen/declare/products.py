@@ -98,21 +98,22 @@ def mT(x: Value) -> Value:
 
 
 def check_distinct(tracer: Tracer, operands: Sequence[tuple[str, Dims]]) -> None:
-    """Every dimension of a tensor, and of what a product reads and gives, is an axis of its own.
+    """Every dimension of a tensor, of what a reduction or a product reads, and of a result, is an axis of its own.
 
-    Broadcasting makes axes one; where that leaves a tensor with one axis twice (``x + x.mT``), each element would meet
-    only its mirror image.
+    Broadcasting makes axes one; where that leaves a tensor with one axis twice (``x + x.mT``, or a vector's outer
+    product with itself), each element would meet only its mirror image.
 
     Raises:
         DeclarationError: it does.
     """
-    for what, dims in (*tracer.distinct, *operands):
+    for what, dims in (*operands, *tracer.distinct):
         axes = [dim.find() for dim in dims if dim is not None]
         if len(set(axes)) < len(axes):
             raise DeclarationError(
-                tracer.where, given=f"{what}, of which two dimensions are one axis: a tensor meets its own transpose",
+                tracer.where,
+                given=f"{what}, of which two dimensions are one axis: a tensor meets itself along another dimension",
                 expected="dimensions that are independent of each other",
-                fix="pass the tensor twice, as two arguments of the op, and transpose one of them",
+                fix="pass the tensor twice, as two arguments of the op: each has axes of its own",
             )  # fmt: skip
 
 

@@ -24,6 +24,7 @@ from fusegen.declare.value import (
     elementwise,
     lift,
     normalize_axes,
+    one_axis,
     wrong_dtype,
 )
 
@@ -36,6 +37,7 @@ def reduce(kind: str, x: Like, axis: Axis = None, keepdims: bool = False, dtype:
     positions = normalize_axes(value, axis, kind)
     dtype = dtype or value.dtype
     tracer = current()
+    tracer.distinct.append((f"what {kind} reduces", value.dims))
     expr = convert(value.expr, dtype)
     wanted = [dim.find() for p in positions if (dim := value.dims[p]) is not None]
     varying = tracer.axes_of(expr)
@@ -140,7 +142,8 @@ def _truth(x: Like) -> Value:
 
 def index(x: Value, axis: int) -> Value:
     """The position along one axis of ``x``, from 0, as an int64 tensor of that one dimension that broadcasts with x."""
-    (position,) = normalize_axes(x, axis, "index") or (0,)
+    x = lift(x)
+    position = one_axis(x, axis, "index") or 0
     dim = x.dims[position] if x.dims else None
     after = (None,) * (x.ndim - 1 - position)
     if dim is None:
@@ -270,12 +273,10 @@ def log_softmax(x: Like, axis: int = -1) -> Value:
 
 def size(x: Value, axis: Axis = None) -> Value:
     """Number of elements along ``axis`` (None: all), as a weak integer known at launch."""
-    return Value(_count(x, axis, "size") or const(1, dtypes.int64), dtypes.int64, weak=True)
+    return Value(_count(lift(x), axis, "size") or const(1, dtypes.int64), dtypes.int64, weak=True)
 
 
 FUNCTIONS = (
     all, amax, amin, any, argmax, argmin, index, log_softmax, logsumexp, mean, norm, prod, size, softmax, std, sum,
     sum_exp, var,
 )  # fmt: skip
-for _function in (all, amax, amin, any, argmax, argmin, logsumexp, mean, prod, softmax, std, sum, var):
-    setattr(Value, _function.__name__, _function)  # x.sum(-1), as torch's methods

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -16,7 +17,19 @@ from fusegen.core.lets import introduce_lets, rename_refs, safe_name
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.products import Factor, is_factor
 from fusegen.declare.products import check_distinct
-from fusegen.declare.value import AxisVar, Dims, Packed, Tracer, Value, broadcast, cast, convert, lift, tracing
+from fusegen.declare.value import (
+    AxisVar,
+    Dims,
+    Packed,
+    Tracer,
+    Value,
+    broadcast,
+    cast,
+    convert,
+    lift,
+    plain_number,
+    tracing,
+)
 
 
 @dataclass(frozen=True)
@@ -58,11 +71,25 @@ def trace(
     with_double = any(isinstance(a, TensorSpec) and a.dtype is dtypes.float64 for a in arguments.values())
     tracer = Tracer(_where(name, declared), with_double, codes=codes, arguments=frozenset(arguments))
     scalars: list[Scalar] = []
-    values = {key: _symbolic(tracer, scalars, key, given, with_double) for key, given in arguments.items()}
     with tracing(tracer), _LocalNames(tracer):
+        values = {key: _symbolic(tracer, scalars, key, given, with_double) for key, given in arguments.items()}
         values = {key: _autocast(value, autocast) for key, value in values.items()}
-        returned = function(**values)
+        try:
+            returned = called(function, values)
+        except RecursionError:
+            raise DeclarationError(
+                tracer.where, given="a declaration that calls itself, or others, without end",
+                expected="Python that comes to an end without looking at values",
+                fix="end the recursion by a constant argument (`depth: fg.Const`), or write a loop",
+            ) from None  # fmt: skip
     return _close(tracer, name, declared, scalars, returned, function.__doc__ or "")
+
+
+def called(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """``function`` of arguments by name, also where it takes some by position only."""
+    parameters = inspect.signature(function).parameters.values()
+    first = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.name in values]
+    return function(*(values[name] for name in first), **{n: v for n, v in values.items() if n not in first})
 
 
 def _where(name: str, declared: str) -> str:
@@ -125,7 +152,7 @@ def _outputs(tracer: Tracer, returned: Any) -> tuple[list[tuple[Value, Part | No
         if isinstance(item, Packed):
             base = f"out_{position}" if many else "out"
             outputs += [(value, Part(base, item.dim, index, len(item.parts))) for index, value in enumerate(item.parts)]
-        elif isinstance(item, (Value, bool, int, float)):
+        elif isinstance(plain_number(item), (Value, bool, int, float)):
             outputs.append((lift(item), None))
         else:
             raise _nothing(tracer, f"a {type(item).__name__}")
@@ -165,7 +192,8 @@ def _axis_names(tracer: Tracer, outputs: Sequence[tuple[Value, Part | None]]) ->
 def _close(tracer: Tracer, name: str, declared: str, scalars: list[Scalar], returned: Any, doc: str) -> Op:
     with tracing(tracer):
         results, kind = _outputs(tracer, returned)
-    check_distinct(tracer, [(operand.name, dims) for operand, dims in tracer.operands])
+    tensors = [(operand.name, dims) for operand, dims in tracer.operands]
+    check_distinct(tracer, [*tensors, *(("a result", value.dims) for value, _ in results)])
     axis_names = _axis_names(tracer, results)
 
     def shape(dims: Dims) -> tuple[str | None, ...]:

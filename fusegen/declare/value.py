@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import sys
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -116,13 +118,14 @@ class Value:
         expr: the scalar expression.
         dtype: the dtype torch would give it.
         dims: an axis per dimension, None where the size is one.
+        tracer: the trace that it belongs to.
     """
 
-    __array_ufunc__ = None
-    __slots__ = ("dims", "dtype", "expr", "weak")
+    __slots__ = ("dims", "dtype", "expr", "tracer", "weak")
 
     def __init__(self, expr: Expr, dtype: DType, dims: Dims = (), weak: bool = False) -> None:
         self.expr, self.dtype, self.dims, self.weak = expr, dtype, dims, weak
+        self.tracer: Tracer | None = getattr(_current, "tracer", None)
 
     @property
     def ndim(self) -> int:
@@ -140,6 +143,10 @@ class Value:
     __len__ = _no_python_value("the length", "use fg.size(x, axis)")
     __iter__ = _no_python_value("the elements", "use fg.split(x, count, axis) for equal parts")
     __getitem__ = _no_python_value("an item", "use fg.split(x, count, axis) for equal parts")
+    __setitem__ = _no_python_value("an assignment to items", "use fg.where(fg.index(x, axis) == i, a, x)")
+    __round__ = _no_python_value("Python's round", "use fg.round(x)")
+    __divmod__ = _no_python_value("Python's divmod", "use x // y and x % y")
+    __complex__ = _no_python_value("the complex value", "compute with two tensors, real and imaginary parts")
     __hash__ = object.__hash__
 
     def __repr__(self) -> str:
@@ -150,12 +157,19 @@ Like = Value | bool | int | float
 
 
 def lift(value: Any) -> Value:
-    """A Python number as a weak literal; symbolic tensors as they are.
+    """A Python number (or NumPy's) as a weak literal; symbolic tensors as they are.
 
     Raises:
-        DeclarationError: anything else, a real tensor among them.
+        DeclarationError: anything else, a real tensor among them, and symbolic tensors of another declaration.
     """
+    value = plain_number(value)
     if isinstance(value, Value):
+        if value.tracer is not current():
+            raise DeclarationError(
+                current().where, given="a symbolic tensor that another trace made",
+                expected="what this call's arguments, and what is computed of them, are",
+                fix="keep nothing from one run of a declaration to the next: pass it as an argument",
+            )  # fmt: skip
         return value
     if isinstance(value, bool):
         return Value(const(value, dtypes.bool_), dtypes.bool_, weak=True)
@@ -163,22 +177,47 @@ def lift(value: Any) -> Value:
         return Value(const(value, dtypes.int64), dtypes.int64, weak=True)
     if isinstance(value, float):
         return Value(const(value, dtypes.float64), dtypes.float32, weak=True)
+    tensor = hasattr(value, "dtype") and hasattr(value, "shape")
     raise DeclarationError(
         current().where,
         given=f"a {type(value).__module__}.{type(value).__qualname__} inside the declaration",
         expected="symbolic tensors and Python numbers",
-        fix="pass it to the op as an argument",
+        fix="pass it to the op as an argument"
+        if tensor
+        else "other arguments than tensors and numbers are constants: test them with Python's if, compute with none",
     )
+
+
+def plain_number(value: Any) -> Any:
+    """A NumPy scalar as the Python number that it is; anything else as it is."""
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and isinstance(value, numpy.generic):
+        number = value.item()
+        return number if isinstance(number, (bool, int, float)) else value
+    return value
 
 
 def convert(expr: Expr, dtype: DType) -> Expr:
     """``expr`` in the compute dtype of ``dtype``; never rounds to a half type."""
     dtype = dtype.compute
+    if isinstance(expr, Const):
+        return _literal(expr.value, dtype)
     if expr.dtype is dtype:
         return expr
-    if isinstance(expr, Const):
-        return const(expr.value, dtype)
     return Call("cast", (expr,), dtype)
+
+
+def _literal(value: bool | int | float, dtype: DType) -> Const:
+    limit = 2**63 if dtype.category is dtypes.Category.INTEGER else 2**1023
+    finite = isinstance(value, int) or math.isfinite(value)
+    if (isinstance(value, int) or dtype.category is dtypes.Category.INTEGER) and not (
+        finite and -limit <= value < limit
+    ):
+        raise DeclarationError(
+            current().where, given=f"an int of {value.bit_length()} bits" if isinstance(value, int) else f"{value}",
+            expected=f"a number that {'int64' if limit == 2**63 else 'float64'} holds", fix="use a float",
+        )  # fmt: skip
+    return const(value, dtype)
 
 
 def result_type(values: Sequence[Value]) -> DType:
@@ -294,7 +333,12 @@ def as_dtype(dtype: Any) -> DType:
     """A row of the dtype table from fusegen's, torch's or NumPy's dtype, or a name."""
     if isinstance(dtype, DType):
         return dtype
-    found = dtypes.parse(str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype))
+    dtype = {float: dtypes.float64, int: dtypes.int64}.get(dtype, dtype) if isinstance(dtype, type) else dtype
+    found = (
+        dtype
+        if isinstance(dtype, DType)
+        else dtypes.parse(str(getattr(dtype, "name", None) or getattr(dtype, "__name__", None) or dtype))
+    )
     if found is None:
         raise DtypeError(
             "fusegen", given=repr(dtype), expected=", ".join(dtypes.BY_NAME), fix="cast the tensor to one of these"
@@ -304,10 +348,11 @@ def as_dtype(dtype: Any) -> DType:
 
 def normalize_axes(value: Value, axis: Any, what: str) -> tuple[int, ...]:
     """Axes as sorted non-negative positions; None means all."""
-    wanted = range(value.ndim) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
+    given = range(value.ndim) if axis is None else axis if isinstance(axis, (tuple, list, range)) else (axis,)
+    wanted = [plain_number(a) for a in given]
     rank = max(value.ndim, 1)
     for a in wanted:
-        if not isinstance(a, int) or not -rank <= a < rank:
+        if not isinstance(a, int) or isinstance(a, bool) or not -rank <= a < rank:
             raise ShapeError(
                 f"{current().where}, {what}",
                 given=f"axis {a!r} of a tensor of rank {value.ndim}",
@@ -315,7 +360,7 @@ def normalize_axes(value: Value, axis: Any, what: str) -> tuple[int, ...]:
                 fix="count dimensions from 0, or from -1 at the end",
             )
     positions = sorted({a % rank for a in wanted})
-    if len(positions) != len(tuple(wanted)):
+    if len(positions) != len(wanted):
         raise ShapeError(
             f"{current().where}, {what}",
             given=f"axes {tuple(wanted)}",
@@ -325,6 +370,13 @@ def normalize_axes(value: Value, axis: Any, what: str) -> tuple[int, ...]:
     return tuple(p for p in positions if p < value.ndim)
 
 
+def one_axis(value: Value, axis: Any, what: str) -> int | None:
+    """A single axis as its position; None of a tensor without dimensions."""
+    if axis is None or isinstance(axis, (tuple, list, range)):
+        raise ShapeError(f"{current().where}, {what}", given=f"axis={axis!r}", expected="one int", fix="name one axis")
+    return next(iter(normalize_axes(value, axis, what)), None)
+
+
 def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
     """``count`` equal blocks of an *argument* of the op along ``axis``: views, no data moves.
 
@@ -332,8 +384,7 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
         DeclarationError: ``x`` is an intermediate.
         ShapeError: the dimension does not divide by ``count``.
     """
-    tracer = current()
-    (dim,) = normalize_axes(x, axis, "split")
+    tracer, x, count = current(), lift(x), plain_number(count)
     base = next((operand for operand, _ in tracer.operands if operand.ref is x.expr and operand.part is None), None)
     if base is None:
         raise DeclarationError(
@@ -342,9 +393,15 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
             expected="an argument of the op: a split is a view of its memory",
             fix="split the argument first and compute on the parts",
         )
+    dim = one_axis(x, axis, "split")
+    if dim is None or not isinstance(count, int) or count < 1:
+        raise ShapeError(
+            f"{tracer.where}, split", given=f"{count!r} parts of {base.name} of rank {x.ndim}",
+            expected="a positive int, and a tensor with dimensions", fix="use fg.split(x, count, axis)",
+        )  # fmt: skip
     axis_var = x.dims[dim]
     length = axis_var.size if axis_var else 1
-    if count < 1 or length % count:
+    if length % count:
         raise ShapeError(
             f"{tracer.where}, split",
             given=f"dimension {dim} of {base.name} of size {length} in {count} parts",
@@ -379,8 +436,14 @@ class Packed:
 def concat(parts: Sequence[Like], axis: int = -1) -> Packed:
     """One output made of equally shaped ``parts`` along ``axis``; each kernel writes its block in place."""
     values = [lift(part) for part in parts]
+    if not values or all(value.ndim == 0 for value in values):
+        raise ShapeError(
+            f"{current().where}, concat", given=f"{len(values)} parts, none with a dimension",
+            expected="tensors with a dimension to stand side by side in", fix="use fg.expand_dims(x, 0) for one number",
+        )  # fmt: skip
     dims = broadcast(values, "concat")
     dtype = result_type(values)
     full = tuple(Value(convert(value.expr, dtype), dtype, dims) for value in values)
-    (dim,) = normalize_axes(full[0], axis, "concat")
+    dim = one_axis(full[0], axis, "concat")
+    assert dim is not None
     return Packed(full, dim)

@@ -76,6 +76,8 @@ def _constant_plus(node: Call, function: str, rewritten: Callable[[float, Expr],
     if node.function != "add":
         return None
     terms = _terms(node)
+    if len(terms) > MOST_TERMS:
+        return None
     for constant in terms:
         for term in terms:
             factor, rest = _scale_and_rest(term)
@@ -95,10 +97,16 @@ def _scaled(factor: float, expr: Expr) -> Expr:
 
 
 def _terms(node: Expr) -> list[Expr]:
-    """The terms of nested additions, left to right."""
-    if isinstance(node, Call) and node.function == "add":
-        return [term for arg in node.args for term in _terms(arg)]
-    return [node]
+    """The terms of nested additions, left to right; of longer sums some more than ``MOST_TERMS``."""
+    terms: list[Expr] = []
+    stack = [node]
+    while stack and len(terms) <= MOST_TERMS:
+        top = stack.pop()
+        if isinstance(top, Call) and top.function == "add":
+            stack += reversed(top.args)
+        else:
+            terms.append(top)
+    return terms
 
 
 def powers_of_two(node: Call) -> Expr | None:
@@ -144,6 +152,9 @@ def _is_power_of_two(value: float | None) -> bool:
     return value is not None and value != 0 and abs(math.frexp(value)[0]) == 0.5 and 2**-16 <= abs(value) <= 2**16
 
 
+# In longer sums no constant and function that belong together are looked for. A sum of shared sums has as many terms
+# as there are paths through it (``a, b = b, a + b``).
+MOST_TERMS = 32
 RULES: tuple[Callable[[Call], Expr | None], ...] = (
     tanh_of_softplus,
     sech2_of_softplus,

@@ -51,6 +51,8 @@ _INSTALL = "install one: apt install g++ (Debian, Ubuntu), dnf install gcc-c++ (
 
 _MESSAGE_BYTES = 2048
 _FIRST_ERRORS = 3
+# File systems allow names of 255 bytes, and a letter may take four of them.
+LONGEST_FILE_NAME = 60
 _MOST_CLUSTER_BLOCKS = 16  # what the largest GPUs take
 
 # Fiber stacks that launches leave for each other; as many as the header's kStackSlots. Sanitized ones are larger.
@@ -204,13 +206,14 @@ def build(source: str, entry: str, *, headers_dir: Path, barriers: bool, sanitiz
     runtime = precompiled.runtime(common, compiler_identity(), headers_dir, run_compiler)
     header = precompiled.header(common, compiler_identity(), headers_dir, run_compiler) if _is_gcc() else None
     libraries = [*GCC_LIBRARIES, *(GCC_SANITIZE_LIBRARIES if sanitize else ())] if _is_gcc() else []
+    stem = entry[:LONGEST_FILE_NAME]
     with tempfile.TemporaryDirectory(prefix="fusegen-") as folder:
-        Path(folder, f"{entry}.cu").write_text(source + launcher, encoding="utf-8")
+        Path(folder, f"{stem}.cu").write_text(source + launcher, encoding="utf-8")
         Path(folder, "runtime.o").write_bytes(runtime)
         # Run inside the folder: messages and sanitizer reports then name the file without a temporary path.
         command = [
             *common, f"-I{headers_dir}", f"-ffile-prefix-map={folder}=.",
-            *("-x", "c++", f"{entry}.cu", "-x", "none", "runtime.o", *libraries, "-o", f"{entry}.so"),
+            *("-x", "c++", f"{stem}.cu", "-x", "none", "runtime.o", *libraries, "-o", f"{stem}.so"),
         ]  # fmt: skip
         if header is not None:
             Path(folder, f"{precompiled.HEADER}.gch").symlink_to(header)
@@ -219,10 +222,10 @@ def build(source: str, entry: str, *, headers_dir: Path, barriers: bool, sanitiz
             Path(folder, f"{precompiled.HEADER}.gch").unlink()
             done = run_compiler(command, folder)
         if done.returncode == 0:
-            return Path(folder, f"{entry}.so").read_bytes()
+            return Path(folder, f"{stem}.so").read_bytes()
     raise CompileError(
         f"kernel {entry}, compiled for the CPU emulator",
-        given=_quote_errors(done.stderr, source + launcher, f"{entry}.cu"),
+        given=_quote_errors(done.stderr, source + launcher, f"{stem}.cu"),
         expected=f"CUDA text that {compiler()} accepts as C++17 with fusegen_emulator.h",
         fix="this is a bug in fusegen's code generation: please report it with the text above",
     )

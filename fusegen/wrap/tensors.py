@@ -49,10 +49,22 @@ def target_of(device: str) -> CpuTarget | GpuTarget:
 
 
 def wrong_dtype(name: str, given: str) -> DtypeError:
-    """The error for a tensor that no kernel can read."""
+    """The error for a tensor whose elements no kernel can read."""
     return DtypeError(
         f"argument {name}", given=given, expected=", ".join(dtypes.BY_NAME), fix="cast it to one of these dtypes"
     )
+
+
+def wrong_layout(name: str, given: str, fix: str) -> DtypeError:
+    """The error for a tensor whose elements do not lie at strides in memory."""
+    return DtypeError(f"argument {name}", given=given, expected="elements in memory, at strides", fix=fix)
+
+
+def _check_layout(name: str, value: Any) -> None:
+    if value.is_nested:
+        raise wrong_layout(name, "a nested tensor", "pad it: .to_padded_tensor(0.0)")
+    if str(value.layout) != "torch.strided":
+        raise wrong_layout(name, f"a tensor with layout {value.layout}", "make it dense: .to_dense()")
 
 
 class Torch:
@@ -75,8 +87,7 @@ class Torch:
         dtype = self.dtypes.get(value.dtype)
         if dtype is None:
             raise wrong_dtype(name, f"a tensor of {value.dtype}")
-        if value.layout is not self.torch.strided:
-            raise wrong_dtype(name, f"a tensor with layout {value.layout}")
+        _check_layout(name, value)
         return TensorInfo(tuple(value.shape), value.stride(), dtype, 0, str(value.device))
 
     def dtype(self, name: str, value: Any) -> DType:
@@ -84,17 +95,15 @@ class Torch:
         dtype = self.dtypes.get(value.dtype)
         if dtype is None:
             raise wrong_dtype(name, f"a tensor of {value.dtype}")
-        if value.layout is not self.torch.strided:
-            raise wrong_dtype(name, f"a tensor with layout {value.layout}")
+        _check_layout(name, value)
         if value.device.type not in ("cpu", "cuda"):
             raise DeviceError(
                 f"argument {name}", given=f"a tensor on {value.device}", expected="a CPU or CUDA tensor",
                 fix="move it: .to('cuda')",
             )  # fmt: skip
         if value.is_neg():
-            raise wrong_dtype(name, "a tensor with a lazy negation (the imaginary part of a conjugate)")
-        if value.is_nested:
-            raise wrong_dtype(name, "a nested tensor")
+            given = "a tensor with a lazy negation (the imaginary part of a conjugate)"
+            raise wrong_layout(name, given, "negate it in memory: .resolve_neg()")
         if self.torch._C._dispatch_keys(value).has("Python"):
             raise DeviceError(
                 f"argument {name}", given=f"a {type(value).__name__}, whose class defines __torch_dispatch__",
@@ -188,12 +197,15 @@ class NumPy(_WithoutAutocast):
         dtype = dtypes.BY_NAME.get(value.dtype.name)
         if dtype is None or not value.dtype.isnative:
             raise wrong_dtype(name, f"an array of {value.dtype}")
+        if isinstance(value, self.numpy.ma.MaskedArray):
+            raise wrong_layout(name, "a masked array", "fill it: .filled(0.0), and pass the mask as another argument")
         return dtype
 
     def info(self, name: str, value: Any) -> TensorInfo:
         dtype = self.dtype(name, value)
         if any(stride % value.itemsize for stride in value.strides):
-            raise wrong_dtype(name, f"an array with strides {value.strides}, no multiples of {value.itemsize} bytes")
+            given = f"an array with strides {value.strides}, no multiples of {value.itemsize} bytes"
+            raise wrong_layout(name, given, "copy it: numpy.ascontiguousarray")
         strides = tuple(stride // value.itemsize for stride in value.strides)
         return TensorInfo(value.shape, strides, dtype, self.pointer(value) % 16, "cpu")
 

@@ -1,0 +1,157 @@
+"""What somebody writes who knows torch, NumPy and Python, and not yet fusegen: it works, or says what to do."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fusegen as fg
+
+X = torch.linspace(-1.0, 2.0, 12).view(4, 3)
+KEPT: list[Any] = []
+
+
+def run(body: Callable[..., Any], *arguments: Any, name: str = "made") -> Any:
+    return fg.op(body, name=name)(*(arguments or (X,)))
+
+
+def assign(x: Any) -> Any:
+    x[0] = 1.0
+    return x
+
+
+def keep(x: Any) -> Any:
+    KEPT.append(x * 2)
+    return x
+
+
+def use(x: Any) -> Any:
+    return x + KEPT[0]
+
+
+def endless(x: Any) -> Any:
+    return ENDLESS(x) * 2
+
+
+ENDLESS = fg.op(endless)
+
+# what is done, and patterns for what was given and how to mend it.
+REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
+    "torch's function": (lambda: run(lambda x: torch.exp(x)), "torch.exp of a symbolic", "fg.exp"),
+    "torch's function of another name": (lambda: run(lambda x: torch.relu(x)), "torch.relu of", "fg.maximum"),
+    "torch's function of a tensor": (lambda: run(lambda x: torch.ones(3) + x), "a torch.Tensor inside", "pass"),
+    "NumPy's function": (lambda: run(lambda x: np.tanh(x)), "numpy.tanh of a symbolic", "fg.tanh"),
+    "NumPy's array": (lambda: run(lambda x: np.ones(3) * x), "a numpy.ndarray inside", "pass it to the op"),
+    "a tensor's method": (lambda: run(lambda x: x.view(-1)), r"\.view of", "outside the op"),
+    "its shape": (lambda: run(lambda x: x * x.shape[0]), r"\.shape of", r"fg\.size"),
+    "an assignment": (lambda: run(assign), "an assignment to items", r"fg\.where"),
+    "Python's round": (lambda: run(lambda x: round(x)), "Python's round", r"fg\.round"),
+    "torch's keyword": (lambda: run(lambda x: fg.sum(x, dim=1)), "argument 'dim'", r"keepdim= are axis="),
+    "torch's keyword of a method": (lambda: run(lambda x: x.sum(dim=1)), "argument 'dim'", r"axis="),
+    "a keyword of a function": (lambda: run(lambda x: fg.exp(input=x)), "argument 'input'", "call it so"),
+    "an axis that is a float": (lambda: run(lambda x: fg.sum(x, 1.0)), "axis 1.0", "count"),
+    "keepdims as the axis": (lambda: run(lambda x: fg.sum(x, True)), "axis True", "count"),
+    "two axes of an index": (lambda: run(lambda x: fg.index(x, (0, 1))), r"axis=\(0, 1\)", "one axis"),
+    "half a part": (lambda: run(lambda x: fg.split(x, 1.5)[0]), "1.5 parts of x", "split"),
+    "a split without an axis": (lambda: run(lambda x: fg.split(x, 3, None)[0]), "axis=None", "one axis"),
+    "nothing side by side": (lambda: run(lambda x: fg.concat([])), "0 parts", "expand_dims"),
+    "computing with a concat": (lambda: run(lambda x: fg.concat((x, x)) + 1), "computed with", "parts first"),
+    "an order that is text": (lambda: run(lambda x: fg.polygamma("2>(x); evil(", x)), "n='2>", "order"),
+    "a negative order": (lambda: run(lambda x: fg.polygamma(-1, x)), "n=-1", "order"),
+    "text to compute with": (lambda: run(lambda x, y: x + y, X, "a"), "a builtins.str inside", "constants"),
+    "an int of 71 bits": (lambda: run(lambda n: n + 2**70, torch.arange(3)), "71 bits", "float"),
+    "an int beyond floats": (lambda: run(lambda x: x + 10**400), "1329 bits", "float"),
+    "infinity as an integer": (lambda: run(lambda x: x > fg.cast(math.inf, fg.int32)), "inf", "float"),
+    "a value of another trace": (lambda: (run(keep), run(use)), "another trace", "argument"),
+    "a declaration that calls itself": (lambda: ENDLESS(X), "without end", "constant"),
+    "a vector's outer product with itself": (
+        lambda: run(lambda x: fg.expand_dims(x, 1) * x, X[0]), "a result, of which two dimensions", "twice",
+    ),
+    "distances among rows": (
+        lambda: run(lambda x: fg.sum((fg.expand_dims(x, 1) - fg.expand_dims(x, 0)) ** 2, (1, -1))),
+        "what sum reduces, of which two dimensions", "twice",
+    ),
+    "a name that is a number": (lambda: run(lambda x: x, name=5), "the name 5", "another"),  # type: ignore[arg-type]
+    "a class": (lambda: fg.op(dict), "no signature", "above a def"),
+    "a masked array": (lambda: run(lambda x: x * 2, np.ma.array([1.0, 2.0], mask=[0, 1])), "a masked array", "filled"),
+    "a sparse tensor": (lambda: run(lambda x: x * 2, X.to_sparse()), "sparse_coo", "to_dense"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_is_explained(name: str) -> None:
+    call, given, fix = REFUSED[name]
+    with pytest.raises(fg.FusegenError) as caught:
+        call()
+    assert re.search(given, caught.value.given), caught.value
+    assert re.search(fix, caught.value.fix), caught.value
+
+
+def test_unknown_attributes_are_attribute_errors() -> None:
+    """So that ``hasattr``, and libraries that look for their protocols, get an answer."""
+    seen: list[bool] = []
+    run(lambda x: seen.append(hasattr(x, "reshape")) or hasattr(x, "__array_interface__") or x)
+    assert seen == [False]
+
+
+def test_numpys_scalars_are_numbers() -> None:
+    scale = fg.op(lambda x, k: x * k, name="scale")
+    for number in (np.float32(0.5), np.float64(3.0), np.int64(3), np.float32(0.25), np.bool_(True)):
+        torch.testing.assert_close(scale(X, number), X * number.item())
+    array = np.linspace(0, 1, 6, dtype=np.float32)
+    np.testing.assert_array_equal(scale(array, np.float32(3.0)), array * 3)
+    for body in (lambda x: np.float32(2) * x, lambda x: x * np.int64(2), lambda x: np.float64(2) * x):
+        torch.testing.assert_close(run(body), 2 * X)
+    torch.testing.assert_close(run(lambda x: fg.where(np.float32(0.5) < x, x, np.int8(0))), X.where(X > 0.5, 0.0))
+    torch.testing.assert_close(run(lambda x: fg.sum(x, np.int64(1))), X.sum(1))
+    torch.testing.assert_close(run(lambda x: (x, np.float32(2)))[1], torch.tensor(2.0))
+
+
+def test_functions_are_methods_as_torchs_are() -> None:
+    torch.testing.assert_close(run(lambda x: x.exp().sum(-1) + x.clamp(0.0, 1.0).amax()), X.exp().sum(-1) + 1)
+
+
+def test_arguments_by_position_only() -> None:
+    def ahead(x, /, y, *, k=2.0):  # type: ignore[no-untyped-def]
+        return x * y + k
+
+    inner = fg.op(ahead)
+    torch.testing.assert_close(inner(X, X), X * X + 2)
+    torch.testing.assert_close(run(lambda a: inner(a, y=a, k=3.0)), X * X + 3)
+
+
+def test_pythons_dtypes() -> None:
+    assert run(lambda x: (x.to(float), x.to(int)))[0].dtype is torch.float64
+    torch.testing.assert_close(run(lambda x: x.to(int)), X.to(int))
+
+
+def test_names_longer_than_file_names() -> None:
+    space: dict[str, Any] = {"fg": fg}
+    long = "ä" * 300
+    exec(f"def many(x):\n    {long} = fg.sum(x, 0)\n    return fg.sum(x * {long}), fg.sum({long} * x, 1)\n", space)
+    found = fg.op(space["many"], name=long)(X)
+    torch.testing.assert_close(found[1], (X * X.sum(0)).sum(1))
+
+
+def test_sums_of_many_terms() -> None:
+    def series(x: Any) -> Any:
+        total = x
+        for k in range(700):
+            total = total + 1e-3 * k * x
+        return total
+
+    def fibonacci(x: Any) -> Any:
+        a, b = x, 0.5 * x
+        for _ in range(60):
+            a, b = b, a + b
+        return b
+
+    x = X.double()
+    torch.testing.assert_close(run(series, x), series(x))
+    torch.testing.assert_close(run(fibonacci, x), fibonacci(x))
