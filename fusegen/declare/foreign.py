@@ -1,4 +1,4 @@
-"""What meets a symbolic tensor and is none of the language: torch's and NumPy's functions, unknown methods, wrong calls."""
+"""What meets a symbolic tensor and is none of the language: functions of torch and NumPy, unknown methods."""
 
 from __future__ import annotations
 
