@@ -126,3 +126,11 @@ def test_a_reduction_without_a_rule_is_named() -> None:
     op = Op("peak", "forward", (x,), (), (top,), (Output("out", top.ref, fg.float32, ()),))
     with pytest.raises(LegalityError, match=r"(?s)peak, reference.*kind 'median'.*sum"):
         reference(op, {"x": randn(3)})
+
+
+def test_the_extremum_of_nothing_is_what_adds_nothing() -> None:
+    """As the kernels have it: torch refuses, and an op that also does something else with no elements need not."""
+    op = fg.op(lambda x, n: (fg.amax(x, -1), fg.softmax(x, -1), fg.amin(n, -1)), name="extrema")
+    x, n = torch.ones(3, 0), torch.ones(3, 0, dtype=torch.int32)
+    expected = reference(op.trace(x, n), {"x": x, "n": n})
+    torch.testing.assert_close(list(op(x, n)), expected, check_dtype=False)

@@ -54,6 +54,8 @@ def resolve(text: str) -> FusedOp:
     known = library()
     if text in known or text.replace("-", "_") in known:
         return known.get(text) or known[text.replace("-", "_")]
+    if text.endswith(".py"):
+        raise _unknown(f"op {text}", "a file, and none of its ops", text, {}, f"name the op: {text}:op")
     if is_formula(text):
         return formula_op(text)
     raise _unknown(f"op {text}", "the library has no op of this name", text, known, "`fusegen list` prints all names")
@@ -140,9 +142,11 @@ class Request:
         request = cls()
         for text in shapes:
             name, _, sizes = text.rpartition("=")
+            _check_new("--shape", name, request.shapes)
             request.shapes[name] = _shape(text, sizes)
         for text in dtype:
             name, _, given = text.rpartition("=")
+            _check_new("--dtype", name, request.dtypes)
             request.dtypes[name] = parse_dtype(given)
         for text in arguments:
             name, found, value = text.partition("=")
@@ -150,8 +154,18 @@ class Request:
                 raise DeclarationError(
                     f"--arg {text}", given="no value", expected="NAME=VALUE", fix=f"for example --arg {text}=0.5"
                 )
+            _check_new("--arg", name, request.arguments)
             request.arguments[name] = _value(value)
         return request
+
+
+def _check_new(option: str, name: str, known: Mapping[str, Any]) -> None:
+    if name in known:
+        raise DeclarationError(
+            f"{option}, given twice", given=f"two for {name}" if name else "two without a name",
+            expected="one for each argument, and one without a name for all others",
+            fix=f"say whose each is: {option} NAME=...",
+        )  # fmt: skip
 
 
 def parse_dtype(text: str) -> DType:

@@ -7,6 +7,7 @@ functions, so torch's autograd over it is the oracle of gradients. It fuses noth
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +22,27 @@ from fusegen.declare.table import lookup
 if TYPE_CHECKING:
     import torch
 
+
+def _extremum(t: Any, x: torch.Tensor, dims: tuple[int, ...], largest: bool) -> Any:
+    """The maximum or minimum; of nothing (which torch refuses) what adds nothing to it."""
+    if all(x.shape[d] for d in dims):
+        return (t.amax if largest else t.amin)(x, dims, keepdim=True)
+    if x.is_floating_point():
+        nothing: float = -math.inf if largest else math.inf
+    else:
+        limits = t.iinfo(t.uint8 if x.dtype is t.bool else x.dtype)
+        nothing = limits.min if largest else limits.max
+    return x.new_full([1 if d in dims else size for d, size in enumerate(x.shape)], nothing)
+
+
 # Reductions over dimensions that stay with size one, and what they are for tensors of any dtype.
 _REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": lambda t, x, dims: t.sum(x, dims, keepdim=True, dtype=x.dtype),
     "prod": lambda t, x, dims: functools.reduce(lambda y, d: t.prod(y, d, keepdim=True, dtype=y.dtype), dims, x),
-    "max": lambda t, x, dims: t.amax(x, dims, keepdim=True),
-    "min": lambda t, x, dims: t.amin(x, dims, keepdim=True),
+    "max": lambda t, x, dims: _extremum(t, x, dims, largest=True),
+    "min": lambda t, x, dims: _extremum(t, x, dims, largest=False),
     "squared_deviation": lambda t, x, dims: t.square(x - x.mean(dims, keepdim=True)).sum(dims, keepdim=True),
-    "sum_exp": lambda t, x, dims: t.exp(x - t.amax(x, dims, keepdim=True).detach()).sum(dims, keepdim=True),
+    "sum_exp": lambda t, x, dims: t.exp(x - _extremum(t, x, dims, largest=True).detach()).sum(dims, keepdim=True),
 }
 
 
