@@ -184,6 +184,17 @@ def test_rows_that_wait_for_a_sum_over_all_rows() -> None:
     agree(fg.op(ours), theirs, *leaves((5, 6)))
 
 
+def test_rows_that_wait_for_a_sum_of_another_tensor_which_is_kept() -> None:
+    def ours(x, y):  # type: ignore[no-untyped-def]
+        centered = x - fg.mean(x, -1, keepdims=True)
+        return fg.sum(fg.tanh(centered * fg.sum(y * y, -1, keepdims=True)), -1)
+
+    def theirs(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.tanh((x - x.mean(-1, keepdim=True)) * (y * y).sum(-1, keepdim=True)).sum(-1)
+
+    agree(fg.op(ours), theirs, *leaves((5, 6), (5, 7)))
+
+
 def test_bias_gradients_of_channels() -> None:
     op = fg.op(lambda x, b: fg.ops.relu(x + b))
     agree(op, lambda x, b: torch.relu(x + b), *leaves((9, 5, 7, 8), (5, 1, 1)))

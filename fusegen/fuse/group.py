@@ -54,7 +54,8 @@ def group_by_rows(op: Op) -> tuple[Kernel, ...] | None:
     if fused is None:
         return None
     needed = {operand.name for operand in fused.kernel.operands}
-    early = _of_these_only(fused.given, reduces, fused.outputs)
+    own = {r.ref for r in fused.given}
+    early = [output for output in fused.outputs if output.expr in own]  # results that are kept for a backward
     first = _kernels(op, list(fused.given), early, axes, {}, needed)
     axes.update({operand.name: frozenset(a for a in operand.shape if a) for operand in fused.stored})
     given = {r.name: Operand(r.name, r.expr.dtype, in_order(axes[r.name])) for r in fused.given}
@@ -62,13 +63,6 @@ def group_by_rows(op: Op) -> tuple[Kernel, ...] | None:
     late = [output for output in fused.outputs if output not in early]
     then = _kernels(op, list(fused.reduces), late, axes, stored, set())
     return _named([*first, fused.kernel, *then])
-
-
-def _of_these_only(these: Sequence[Reduce], reduces: Sequence[Reduce], outputs: Sequence[Output]) -> list[Output]:
-    """The outputs that need some of these reductions, and no others: results that are kept are among them."""
-    own, known = {r.name for r in these}, {r.name for r in reduces}
-    needs = {o: {ref.name for ref in refs(o.expr)} & known for o in outputs}
-    return [output for output, names in needs.items() if names and names <= own]
 
 
 def _all_axes(op: Op) -> dict[str, frozenset[str]]:

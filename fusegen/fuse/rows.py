@@ -123,9 +123,11 @@ def fuse(
     if any(needs.of(r.name) & mine for r in given):
         return None
     ready = {r.name for r in (*split.rows, *given)} if not split.pieces else {r.name for r in given}
-    pointwise = [o for o in outputs if _axes_of(o) == split.space and _reduced(o.expr, reduces) <= ready]
+    own = {r.ref for r in given}  # written by the kernels that compute them
+    others = [o for o in outputs if o.expr not in own]
+    pointwise = [o for o in others if _axes_of(o) == split.space and _reduced(o.expr, reduces) <= ready]
     ends = [] if split.pieces else [
-        o for o in outputs
+        o for o in others
         if _axes_of(o) == split.kept and _reduced(o.expr, reduces) <= ready and expr_axes(o.expr, axes) <= split.kept
     ]  # fmt: skip
     return _build(op, split, given, pointwise, ends, reduces, outputs, axes)
