@@ -67,6 +67,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
     "text to compute with": (lambda: run(lambda x, y: x + y, X, "a"), "a builtins.str inside", "constants"),
     "an int of 71 bits": (lambda: run(lambda n: n + 2**70, torch.arange(3)), "71 bits", "float"),
     "an int beyond floats": (lambda: run(lambda x: x + 10**400), "1329 bits", "float"),
+    "integers to a negative power": (lambda: run(lambda n: n**-1, torch.arange(3)), "int64", r"fg\.float32"),
     "infinity as an integer": (lambda: run(lambda x: x > fg.cast(math.inf, fg.int32)), "inf", "float"),
     "a value of another trace": (lambda: (run(keep), run(use)), "another trace", "argument"),
     "a declaration that calls itself": (lambda: ENDLESS(X), "without end", "constant"),
@@ -155,3 +156,22 @@ def test_sums_of_many_terms() -> None:
     x = X.double()
     torch.testing.assert_close(run(series, x), series(x))
     torch.testing.assert_close(run(fibonacci, x), fibonacci(x))
+
+
+def test_rows_of_long_expressions_and_of_shared_products() -> None:
+    def long(x: Any, lib: Any) -> Any:
+        y = x - lib.amax(x, -1, keepdims=True)
+        for k in range(250):
+            y = y * 1.001 + 1e-3 * k
+        return y / lib.sum(y * y, -1, keepdims=True)
+
+    def shared(x: Any, lib: Any) -> Any:
+        a, b = x - lib.amax(x, -1, keepdims=True), 1 + 0.01 * x
+        for _ in range(24):
+            a, b = b, a * b
+        return b / lib.sum(b * b, -1, keepdims=True)
+
+    x = X.double() + 0.1
+    for body in (long, shared):
+        expected = body(x, torch)
+        torch.testing.assert_close(run(lambda x, body=body: body(x, fg), x), expected, equal_nan=True)

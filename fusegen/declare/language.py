@@ -62,6 +62,8 @@ def pow(base: Like, exponent: Like) -> Value:
         if float(exponent).is_integer() and _is_small_power(value.dtype, exponent):
             return _whole_power(value, int(exponent), is_float=isinstance(exponent, float))
     dtype = result_type([lift(base), lift(exponent)])
+    if not dtype.is_float and isinstance(exponent, int) and exponent < 0:
+        raise wrong_dtype("pow", dtype, "floats under a negative power (as torch)", "cast with .to(fg.float32)")
     if dtype is dtypes.bool_:
         raise wrong_dtype("pow", dtype, "numbers (torch refuses this on bools too)", "cast with .to(fg.int64)")
     return elementwise("pow" if dtype.is_float else "int_pow", base, exponent)

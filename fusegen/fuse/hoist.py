@@ -12,12 +12,15 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Call, Const, Expr, call, const, expr_axes, rebuild
+from fusegen.core.ir import Call, Const, Expr, call, const, expr_axes, rebuild, walk
 from fusegen.core.text import expr_text
 from fusegen.derive.simplify import fold_minus
 
 # Between these a product of constants is as far from float32's ends as its factors are.
 LEAST, MOST = 1e-18, 1e18
+# Longer products stay as they are. One of shared products has as many factors as there are paths through it
+# (``a, b = b, a * b``).
+MOST_FACTORS = 32
 
 
 @dataclass
@@ -28,18 +31,24 @@ class _Product:
     below: list[Expr] = field(default_factory=list)
     negative: bool = False
 
-    def take(self, node: Expr, inverse: bool = False) -> None:
-        if isinstance(node, Call) and node.function == "mul":
-            for arg in node.args:
-                self.take(arg, inverse)
-        elif isinstance(node, Call) and node.function == "div":
-            self.take(node.args[0], inverse)
-            self.take(node.args[1], not inverse)
-        elif isinstance(node, Call) and node.function == "neg":
-            self.negative = not self.negative
-            self.take(node.args[0], inverse)
-        else:
-            (self.below if inverse else self.above).append(node)
+    @property
+    def factors(self) -> list[Expr]:
+        return [*self.above, *self.below]
+
+    def take(self, root: Expr) -> None:
+        """The factors of ``root``, left to right; of longer chains some more than ``MOST_FACTORS``."""
+        stack = [(root, False)]
+        while stack and len(self.above) + len(self.below) <= MOST_FACTORS:
+            node, inverse = stack.pop()
+            if isinstance(node, Call) and node.function == "mul":
+                stack += [(arg, inverse) for arg in reversed(node.args)]
+            elif isinstance(node, Call) and node.function == "div":
+                stack += [(node.args[1], not inverse), (node.args[0], inverse)]
+            elif isinstance(node, Call) and node.function == "neg":
+                self.negative = not self.negative
+                stack.append((node.args[0], inverse))
+            else:
+                (self.below if inverse else self.above).append(node)
 
 
 @dataclass
@@ -62,8 +71,10 @@ class Hoist:
         return {expr: self.one(expr) for expr in exprs}
 
     def one(self, node: Expr) -> Expr:
-        if node not in self.done:
-            self.done[node] = self._regrouped(node)
+        """The expression, regrouped; children before parents, so that no depth is too much."""
+        for inner in walk([node]) if node not in self.done else ():
+            if inner not in self.done:
+                self.done[inner] = self._regrouped(inner)
         return self.done[node]
 
     def _along(self, node: Expr) -> bool:
@@ -75,7 +86,8 @@ class Hoist:
         if node.function in ("mul", "div"):
             product = _Product()
             product.take(node)
-            if all(factor.dtype is node.dtype for factor in (*product.above, *product.below)):
+            few = len(product.factors) <= MOST_FACTORS
+            if few and all(factor.dtype is node.dtype for factor in product.factors):
                 found = self._rebuilt(product, node)
                 if found is not None:
                     return found
