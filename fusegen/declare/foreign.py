@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from fusegen.core.errors import DeclarationError
+from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.declare.value import Packed, Value, current, elementwise, lift
 
 # NumPy's names of the operators: ``np.float32(2) * x`` asks numpy.multiply first.
@@ -44,23 +44,34 @@ class UnknownMethod(DeclarationError, AttributeError):
 
 def explained(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, whose wrong calls say what it takes instead of raising Python's own error."""
-    signature = inspect.signature(function)
-    plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
-    shown = f"{function.__name__}{signature.replace(parameters=plain, return_annotation=signature.empty)}"
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         try:
-            signature.bind(*args, **kwargs)
+            return function(*args, **kwargs)
         except TypeError as error:
-            torchs = {"dim": "axis", "keepdim": "keepdims", "unbiased": "correction", "p": "ord"}.keys() & kwargs
-            raise DeclarationError(
-                f"{current().where}, {function.__name__}", given=str(error), expected=shown,
-                fix="torch's dim= and keepdim= are axis= and keepdims= here" if torchs else "call it so",
-            ) from None  # fmt: skip
-        return function(*args, **kwargs)
+            problem = None if isinstance(error, FusegenError) else _misfit(function, args, kwargs)
+            if problem is None:
+                raise
+            raise problem from None
 
     return call
+
+
+def _misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> DeclarationError | None:
+    """What is wrong with a call's arguments, if they do not fit the signature."""
+    signature = inspect.signature(function)
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError as error:
+        plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        shown = signature.replace(parameters=plain, return_annotation=signature.empty)
+        torchs = {"dim", "keepdim"} & kwargs.keys()
+        return DeclarationError(
+            f"{current().where}, {function.__name__}", given=str(error), expected=f"{function.__name__}{shown}",
+            fix="torch's dim= and keepdim= are axis= and keepdims= here" if torchs else "call it so",
+        )  # fmt: skip
+    return None
 
 
 def attach(names: Sequence[str]) -> None:
