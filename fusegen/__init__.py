@@ -84,14 +84,19 @@ def register(*ops: Any) -> list[str]:
 
 
 # Imported when they are first used: the library is declared with fusegen itself, and modules need torch.
-_LATER = {"nn": "fusegen.nn", "ops": "fusegen.ops", "patch": "fusegen.nn"}
+_LATER = {
+    "accumulate_grad": "fusegen.wrap.accumulate",
+    "nn": "fusegen.nn",
+    "ops": "fusegen.ops",
+    "patch": "fusegen.nn",
+}
 
 
 def __getattr__(name: str) -> Any:
-    """``fusegen.ops``, ``fusegen.nn`` and ``fusegen.patch``."""
+    """``fusegen.ops``, ``fusegen.nn``, and functions that need torch."""
     if name not in _LATER:
         raise AttributeError(f"module 'fusegen' has no attribute {name!r}")
     import importlib
 
     module = importlib.import_module(_LATER[name])
-    return module.patch if name == "patch" else module
+    return module if module.__name__.endswith(f".{name}") else getattr(module, name)

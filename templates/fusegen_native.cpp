@@ -372,13 +372,13 @@ PyObject* make_plan(PyObject*, PyObject* arguments) {
   END_HANDLE_TH_ERRORS
 }
 
-// learn_backward(forward, needed, saved, cotangents, numbers, backward): the plan for backwards like this one.
+// learn_backward(forward, needed, saved, cotangents, numbers, places, backward): the plan for backwards like this one.
 PyObject* learn_backward(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
-  PyObject *forward, *asked, *saved, *cotangents, *values, *backward;
+  PyObject *forward, *asked, *saved, *cotangents, *values, *added, *backward;
   if (!PyArg_ParseTuple(
-          arguments, "OO!O!O!O!O", &forward, &PyList_Type, &asked, &PyList_Type, &saved, &PyList_Type, &cotangents, &PyList_Type, &values,
-          &backward))
+          arguments, "OO!O!O!O!O!O", &forward, &PyList_Type, &asked, &PyList_Type, &saved, &PyList_Type, &cotangents,
+          &PyList_Type, &values, &PyList_Type, &added, &backward))
     return nullptr;
   if (!plain_dispatch()) Py_RETURN_FALSE;
   const auto plan = unwrap_plan(forward);
@@ -392,6 +392,11 @@ PyObject* learn_backward(PyObject*, PyObject* arguments) {
     PyObject* item = PyList_GET_ITEM(cotangents, at);
     given.push_back(item == Py_None ? at::Tensor() : THPVariable_Unpack(item));
   }
+  Tensors places;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(added); ++i) {
+    PyObject* item = PyList_GET_ITEM(added, i);
+    places.push_back(item == Py_None ? at::Tensor() : THPVariable_Unpack(item));
+  }
   Numbers numbers;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values); ++i) {
     PyObject* item = PyList_GET_ITEM(values, i);
@@ -401,7 +406,7 @@ PyObject* learn_backward(PyObject*, PyObject* arguments) {
   }
   Key key;
   Addresses addresses;
-  if (!backward_key(needed, tensors, given, numbers, key, addresses)) Py_RETURN_FALSE;
+  if (!backward_key(needed, tensors, given, numbers, places, key, addresses)) Py_RETURN_FALSE;
   auto held = unwrap_plan(backward);
   std::shared_ptr<Plan> oldest;  // goes after the lock: it holds Python objects
   const std::lock_guard<std::mutex> guard(plan->training->lock);
@@ -421,6 +426,9 @@ PyMethodDef caller_methods[] = {
 PyMethodDef module_methods[] = {
     {"plan", make_plan, METH_VARARGS, nullptr},
     {"learn_backward", learn_backward, METH_VARARGS, nullptr},
+    {"accumulate", accumulate, METH_O, nullptr},
+    {"is_accumulating", is_accumulating_here, METH_NOARGS, nullptr},
+    {"places", places, METH_VARARGS, nullptr},
     {"install", install_kernels, METH_VARARGS, nullptr},
     {"is_asked", is_asked, METH_O, nullptr},
     {"learn_kernel", learn_kernel, METH_VARARGS, nullptr},

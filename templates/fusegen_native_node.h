@@ -6,7 +6,7 @@
 
 #pragma once
 
-#include "fusegen_native_plan.h"
+#include "fusegen_native_leaf.h"
 
 namespace fusegen {
 
@@ -65,17 +65,20 @@ inline PyObject* to_python(const Number& number) {
   return number.type == 'i' ? PyLong_FromLongLong(number.integer) : PyBool_FromLong(number.integer != 0);
 }
 
-using Tensors = c10::SmallVector<at::Tensor, 8>;
 using Addresses = c10::SmallVector<const char*, 12>;
 using Numbers = c10::SmallVector<Number, 8>;
 
 using Needed = c10::SmallVector<bool, 16>;
 
-// The key of a backward: which gradients are asked for, which results have a cotangent, the numbers' types, and every
-// tensor that it may read.
+// What stands in `gradient_of` for a result that has been added to the .grad of an argument; it is its own inverse. A
+// result that nobody asked for, computed along, has -1.
+inline int64_t added_to(int64_t argument) { return -2 - argument; }
+
+// The key of a backward: which gradients are asked for, which results have a cotangent, the numbers' types, every
+// tensor that it may read, and those that it may add gradients to (a list that is empty if there are none).
 inline bool backward_key(
     const Needed& needed, const Tensors& saved, const torch::autograd::variable_list& cotangents,
-    const Numbers& numbers, Key& key, Addresses& addresses) {
+    const Numbers& numbers, const Tensors& places, Key& key, Addresses& addresses) {
   for (const bool asked : needed) key.words.push_back(asked);
   for (const at::Tensor& cotangent : cotangents) key.words.push_back(cotangent.defined());
   for (const Number& number : numbers) key.words.push_back(number.type);
@@ -83,6 +86,10 @@ inline bool backward_key(
     if (!tensor.defined() || !add_tensor(key, tensor, false, addresses)) return false;
   for (const at::Tensor& tensor : cotangents)
     if (tensor.defined() && !add_tensor(key, tensor, false, addresses)) return false;
+  for (const at::Tensor& place : places) {
+    key.words.push_back(place.defined());
+    if (place.defined() && !add_tensor(key, place, false, addresses)) return false;
+  }
   return true;
 }
 
@@ -112,22 +119,38 @@ class FusedNode : public torch::autograd::Node {
     }
     Needed needed;
     for (size_t i = 0; i < plan->inputs.size(); ++i) needed.push_back(task_should_compute_output(i));
+    Tensors places;
+    if (is_accumulating() && plain_dispatch()) places = places_to_add(needed, tensors, cotangents);
     Key key;
     Addresses addresses;
     if (!c10::GradMode::is_enabled() && plain_dispatch() &&
-        backward_key(needed, tensors, cotangents, numbers, key, addresses)) {
+        backward_key(needed, tensors, cotangents, numbers, places, key, addresses)) {
       std::shared_ptr<Plan> found;
       {
         const std::lock_guard<std::mutex> guard(plan->training->lock);
         found = plan->training->backwards.find(key);
       }
-      if (found) return run_backward(*found, addresses);
+      if (found) return run_backward(*found, addresses, places);
     }
-    return in_python(needed, tensors, cotangents);
+    return in_python(needed, tensors, cotangents, places);
   }
 
  private:
-  torch::autograd::variable_list run_backward(const Plan& backward, const Addresses& addresses) {
+  // For each argument the .grad that its gradient may be added to; an empty list if there is none.
+  Tensors places_to_add(
+      const Needed& needed, const Tensors& tensors, const torch::autograd::variable_list& cotangents) const {
+    Tensors read(tensors), places(needed.size());
+    read.append(cotangents.begin(), cotangents.end());
+    bool any = false;
+    for (size_t i = 0; i < needed.size(); ++i) {
+      if (needed[i]) places[i] = place_to_add(next_edge(i).function.get(), read);
+      any |= places[i].defined();
+    }
+    return any ? places : Tensors();
+  }
+
+  torch::autograd::variable_list run_backward(
+      const Plan& backward, const Addresses& addresses, const Tensors& places) {
     void* handle = nullptr;
     if (backward.cuda) {
       // The engine makes the forward's stream current, so its handle is known without asking Python.
@@ -137,20 +160,26 @@ class FusedNode : public torch::autograd::Node {
         handle = current_stream(backward.device).handle;
       }
     }
-    Tensors results;
+    Tensors results(backward.gradient_of.size());
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (backward.gradient_of[i] > -2) continue;
+      results[i] = places[added_to(backward.gradient_of[i])];
+      torch::autograd::impl::bump_version(results[i]);
+    }
     try {
       run(backward, addresses, numbers, handle, results);
     } catch (const LaunchFailure& failure) {
       raise_failure(backward, failure);
     }
     torch::autograd::variable_list gradients(plan->inputs.size());
-    for (size_t i = 0; i < backward.gradient_of.size(); ++i)  // one that nobody asked for (-1) was computed along
+    for (size_t i = 0; i < backward.gradient_of.size(); ++i)
       if (backward.gradient_of[i] >= 0) gradients[backward.gradient_of[i]] = std::move(results[i]);
     return gradients;
   }
 
   torch::autograd::variable_list in_python(
-      const Needed& needed, const Tensors& tensors, const torch::autograd::variable_list& cotangents) const {
+      const Needed& needed, const Tensors& tensors, const torch::autograd::variable_list& cotangents,
+      const Tensors& places) const {
     const pybind11::gil_scoped_acquire gil;
     const auto list = [](size_t size) { return THPObjectPtr(PyList_New(static_cast<Py_ssize_t>(size))); };
     auto asked = list(needed.size()), kept = list(tensors.size()), given = list(plan->results.size()), values = list(numbers.size());
@@ -161,9 +190,12 @@ class FusedNode : public torch::autograd::Node {
       if (cotangents[i].defined())
         PyList_SetItem(given.get(), plan->training->differentiable[i], THPVariable_Wrap(cotangents[i]));
     for (size_t i = 0; i < numbers.size(); ++i) PyList_SET_ITEM(values.get(), i, to_python(numbers[i]));
+    auto added = list(places.size());
+    for (size_t i = 0; i < places.size(); ++i) PyList_SET_ITEM(added.get(), i, THPVariable_Wrap(places[i]));
     auto capsule = THPObjectPtr(wrap_plan(plan));
     auto found = THPObjectPtr(PyObject_CallFunctionObjArgs(
-        plan->training->python, capsule.get(), asked.get(), kept.get(), given.get(), values.get(), nullptr));
+        plan->training->python, capsule.get(), asked.get(), kept.get(), given.get(), values.get(), added.get(),
+        nullptr));
     if (!found) {
       python_error error;
       error.persist();

@@ -177,7 +177,7 @@ struct Plan {
   std::vector<Result> results;
   size_t visible = 0;  // results that the caller sees; those that follow are kept for the backward, or between steps
   bool one = true;
-  std::vector<int64_t> gradient_of;  // of a backward: the argument that each result is the gradient of
+  std::vector<int64_t> gradient_of;  // of a backward: the argument that each result is the gradient of (fusegen_native_node.h)
   std::vector<Number> fixed;
   std::vector<Step> steps;
   std::unique_ptr<Training> training;
@@ -370,12 +370,16 @@ inline at::Tensor allocate(const Plan& plan, c10::IntArrayRef sizes, c10::IntArr
   return at::empty_strided(sizes, strides, at::TensorOptions().dtype(dtype).device(place_of(plan)));
 }
 
-// Allocates results and does everything on `stream`.
+// Allocates results that are not there yet, and does everything on `stream`.
 inline void run(
     const Plan& plan, const c10::SmallVectorImpl<const char*>& addresses, const c10::SmallVectorImpl<Number>& numbers,
     void* stream, c10::SmallVectorImpl<at::Tensor>& results) {
-  for (const Result& result : plan.results)
-    results.push_back(result.first < 0 ? allocate(plan, result.sizes, result.strides, result.dtype) : at::Tensor());
+  results.resize(plan.results.size());
+  for (size_t i = 0; i < plan.results.size(); ++i) {
+    const Result& result = plan.results[i];
+    if (result.first < 0 && !results[i].defined())
+      results[i] = allocate(plan, result.sizes, result.strides, result.dtype);
+  }
   if (plan.steps.empty()) return;
   const auto base = [&](int64_t kind, int64_t index) {
     return kind == Slot::kInput ? addresses[plan.inputs[index]] : static_cast<const char*>(results[index].data_ptr());

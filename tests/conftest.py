@@ -71,17 +71,20 @@ def _on_the_gpu() -> None:
     original = Runner.__call__
 
     def there_and_back(self: Any, tensors: Any, scalars: Any, framework: Any, out: Any = None) -> list[Any]:
-        given = [tensors[name] for name in self.arguments] + list(out or [])
+        given = [tensors[name] for name in self.arguments] + [t for t in out or [] if t is not None]
         if framework.name != "torch" or any(t.device.type != "cpu" or t.is_neg() for t in given):
             return original(self, tensors, scalars, framework, out)
         there = {name: _moved(tensors[name], device) for name in self.arguments}
         same = {id(tensors[name]): name for name in self.arguments}
-        outs = None if out is None else [there[same[id(t)]] if id(t) in same else _moved(t, device) for t in out]
+        there_too = {id(t): there[same[id(t)]] if id(t) in same else _moved(t, device) for t in given}
+        outs = None if out is None else [None if t is None else there_too[id(t)] for t in out]
         results = original(self, there, scalars, framework, outs)
-        if out is None:
-            return [_moved(result, "cpu") for result in results]
-        for target, result in zip(out, results, strict=True):
-            target.data.copy_(result)  # as a kernel writes: autograd is not told
-        return list(out)
+        back = list(out or [None] * len(results))
+        for i, result in enumerate(results):
+            if back[i] is None:
+                back[i] = _moved(result, "cpu")
+            else:
+                back[i].data.copy_(result)  # as a kernel writes: autograd is not told
+        return back
 
     Runner.__call__ = there_and_back  # type: ignore[method-assign]

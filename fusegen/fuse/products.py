@@ -86,6 +86,19 @@ class Chain:
         """The steps that are ops."""
         return [step for step in self.steps if isinstance(step, Op)]
 
+    @property
+    def summable(self) -> frozenset[str]:
+        """Results of the op that products alone write and no step reads: what is there already may be added to."""
+        parts, multiplied = self.parts, [step for step in self.steps if isinstance(step, Product)]
+        used = {thing.name for part in parts for thing in (*part.operands, *part.outputs)}
+        used |= {side.name for step in multiplied for side in (step.left, step.right)}
+        return frozenset({step.result for step in multiplied} & {output.name for output in self.op.outputs} - used)
+
+    def adding(self, names: Container[str]) -> Chain:
+        """The same, but that products into ``names`` are added to what is there already."""
+        steps = [replace(s, onto=True) if isinstance(s, Product) and s.result in names else s for s in self.steps]
+        return replace(self, steps=tuple(steps))
+
 
 @lru_cache(maxsize=1024)
 def chain(op: Op) -> Chain | None:

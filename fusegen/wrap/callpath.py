@@ -410,27 +410,31 @@ class Backward:
         self.shapes = {name: tuple(tensor.shape) for name, tensor in values.items()}
 
     def __call__(
-        self, plan: Any, needed: list[bool], saved: list[Any], cotangents: list[Any], numbers: list[Any]
-    ) -> Sequence[Any]:
-        """A gradient or None for each argument that the forward reads, in order."""
+        self, plan: Any, needed: list[bool], saved: list[Any], cotangents: list[Any], numbers: list[Any],
+        places: list[Any],
+    ) -> Sequence[Any]:  # fmt: skip
+        """A gradient or None for each argument that the forward reads, in order (``Trained.gradients_of``)."""
         scalars = self.fixed | {name: numbers[at] for name, at in self.numbers.items()}
         names = zip(self.trained.forward.arguments, needed, strict=True)
         asked = frozenset(name for name, is_needed in names if is_needed and name in self.trained.training.wanted)
         with watch() as runs:
-            gradients = self.trained.gradients_of(saved, cotangents, self.layout, self.shapes, scalars, asked)
+            gradients = self.trained.gradients_of(saved, cotangents, self.layout, self.shapes, scalars, asked, places)
         if len(runs) == 1 and runs[0].plan.program is not None and not torch.is_grad_enabled():
-            backward = self._plan(saved, cotangents, gradients, runs[0])
+            backward = self._plan(saved, cotangents, gradients, places, runs[0])
             if backward is not None:
-                self.module.learn_backward(plan, needed, saved, cotangents, numbers, backward)
+                self.module.learn_backward(plan, needed, saved, cotangents, numbers, places, backward)
         return gradients
 
-    def _plan(self, saved: list[Any], cotangents: list[Any], gradients: Sequence[Any], run: Run) -> Any:
+    def _plan(
+        self, saved: list[Any], cotangents: list[Any], gradients: Sequence[Any], places: Sequence[Any], run: Run
+    ) -> Any:
         """The native plan of a backward, told by which tensor went where; None where that does not tell."""
         given = [id(t) for t in (*saved, *(c for c in cotangents if c is not None))]
         read = [id(run.tensors[name]) for name in run.runner.arguments]
-        asked = [id(gradient) for gradient in gradients]
+        goes_to = {id(place): -2 - i for i, place in enumerate(places) if place is not None}  # fusegen_native_node.h
+        goes_to |= {id(gradient): i for i, gradient in enumerate(gradients) if gradient is not None}
         made = [id(result) for result in run.results]
         if len(set(given)) < len(given) or not set(read) <= set(given):
             return None
         lesson = Lesson(run, tuple(map(given.index, read)), self.numbers, self.fixed, len(made), False, None)
-        return native_plan(self.module, lesson, [asked.index(m) if m in asked else -1 for m in made])
+        return native_plan(self.module, lesson, [goes_to.get(m, -1) for m in made])

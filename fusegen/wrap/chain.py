@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -19,7 +20,18 @@ from fusegen.wrap.closing import closing
 from fusegen.wrap.either import Either, kept_sums
 from fusegen.wrap.padding import padded, room, strides_between
 from fusegen.wrap.products import ADDED, Arranged, Lying, arrange, named
-from fusegen.wrap.run import Between, Made, Plan, Runner, Slot, common_device, part_of, row_major
+from fusegen.wrap.run import (
+    Between,
+    Infos,
+    Made,
+    Plan,
+    Runner,
+    Slot,
+    common_device,
+    part_of,
+    results_of,
+    row_major,
+)
 from fusegen.wrap.steps import Flat, Several, Step
 from fusegen.wrap.tensors import Framework, TensorInfo, target_of
 
@@ -107,15 +119,27 @@ class ChainPlan(Plan):
 
 @dataclass
 class ChainRunner(Runner):
-    """A Runner for an op with products (see ``runner_of``)."""
+    """A Runner for an op with products (see ``runner_of``).
+
+    Args:
+        onto: results that products are added to, which are there already.
+    """
 
     by_torch: bool = True
+    onto: frozenset[str] = frozenset()
+    variants: dict[frozenset[str], ChainRunner] = field(default_factory=dict)
 
     @cached_property
     def chain(self) -> Chain:
         found = chain(self.op)
         assert found is not None
-        return found
+        return found.adding(self.onto) if self.onto else found
+
+    def adding(self, onto: frozenset[str]) -> ChainRunner:
+        """The same, but that it adds to the results called ``onto``."""
+        if onto not in self.variants:
+            self.variants[onto] = replace(self, plans=OrderedDict(), onto=onto, variants={})
+        return self.variants[onto]
 
     def gains(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> bool:
         """Whether keeping sums lets a library do all that it could, and that is the fastest (see derive/training).
@@ -143,9 +167,7 @@ class ChainRunner(Runner):
     ) -> list[Any]:
         """Results of a plan that was made for tensors of this layout."""
         assert isinstance(plan, ChainPlan)
-        results = list(out) if out is not None else [
-            framework.empty(shape, strides, dtype, plan.device) for _, shape, strides, dtype in plan.results
-        ]  # fmt: skip
+        results = results_of(plan, framework, out)
         known = dict(tensors)
         known.update({name: tensor for (name, *_), tensor in zip(plan.results, results, strict=True)})
         for step, made, dropped in zip(plan.steps, plan.made, plan.dropped, strict=True):
@@ -161,14 +183,14 @@ class ChainRunner(Runner):
         addresses = {framework.pointer(tensor): name for name, tensor in tensors.items()}
         addresses.pop(0, None)  # of what has no elements
         for tensor in out:
-            name = addresses.get(framework.pointer(tensor))
+            name = None if tensor is None else addresses.get(framework.pointer(tensor))
             if name is not None:
                 raise ShapeError(
                     f"{self.op.name}, out=", given=f"argument {name}, which a matrix product may still read",
                     expected="memory of its own", fix="pass a fresh tensor, or leave out= away",
                 )  # fmt: skip
 
-    def plan_for(self, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> Plan:
+    def plan_for(self, infos: Mapping[str, TensorInfo], out: Infos | None) -> Plan:
         """The plan for arguments and, where they are given, results of this layout."""
         device = common_device(self.op, infos, out)
         sizes = dict(self.sizes)
@@ -186,7 +208,8 @@ class ChainRunner(Runner):
         sizes = contracted_sizes(self.op, sizes)
         results, outputs = self._results(infos, sizes, {}, out)
         for position, (name, shape, strides, dtype) in enumerate(results):
-            known[name] = TensorInfo(shape, strides, dtype, ALIGNED, device) if out is None else out[position]
+            given = None if out is None else out[position]
+            known[name] = given or TensorInfo(shape, strides, dtype, ALIGNED, device)
         for output in self.op.outputs:
             if output.part is None:
                 lying[output.name] = _lying(output.name, output, known[output.name].strides)

@@ -22,6 +22,9 @@ from fusegen.wrap.tensors import Framework, TensorInfo, target_of
 
 MOST_PLANS = 4096
 
+# What is known of tensors that results are to be written to; None for one that is to be made.
+Infos = Sequence[TensorInfo | None]
+
 
 @dataclass(frozen=True)
 class Slot:
@@ -140,7 +143,7 @@ class Runner:
         self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework,
         out: Sequence[Any] | None = None,
     ) -> list[Any]:  # fmt: skip
-        """Results in order of the op's outputs (a packed output once)."""
+        """Results in order of the op's outputs (a packed output once), which are written where ``out`` says so."""
         plan = self.planned(tensors, framework, out)
         if out is not None:
             self._check_in_place(plan, tensors, framework, out)
@@ -152,7 +155,9 @@ class Runner:
     def planned(self, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any] | None = None) -> Plan:
         """The plan for tensors of this layout, remembered."""
         infos = {name: framework.info(name, tensors[name]) for name in self.arguments}
-        given = None if out is None else [framework.info(f"out[{i}]", t) for i, t in enumerate(out)]
+        given = None
+        if out is not None:
+            given = [None if t is None else framework.info(f"out[{i}]", t) for i, t in enumerate(out)]
         key = (tuple(infos.values()), tuple(given) if given else None)
         plan = self.plans.get(key)
         if plan is None:
@@ -167,6 +172,8 @@ class Runner:
         assert plan.program is not None
         steps = [set(step.dynamic) for step in plan.program.steps]
         for (base, *_), tensor in zip(plan.results, out, strict=True):
+            if tensor is None:
+                continue
             address = framework.pointer(tensor)
             mine = {slot.name for slot in plan.outputs if slot.source == base}
             for name in self.arguments:
@@ -184,9 +191,7 @@ class Runner:
         self, plan: Plan, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework, out: Any
     ) -> list[Any]:
         """Results of a plan that was made for tensors of this layout."""
-        results = list(out) if out is not None else [
-            framework.empty(shape, strides, dtype, plan.device) for _, shape, strides, dtype in plan.results
-        ]  # fmt: skip
+        results = results_of(plan, framework, out)
         by_name = {name: tensor for (name, *_), tensor in zip(plan.results, results, strict=True)}
         values: list[Any] = [framework.pointer(tensors[s.source]) + s.offset for s in plan.inputs]
         values += [framework.pointer(by_name[s.source]) + s.offset for s in plan.outputs]
@@ -199,7 +204,7 @@ class Runner:
 
     # -- planning -------------------------------------------------------------------------------------------------
 
-    def plan_for(self, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> Plan:
+    def plan_for(self, infos: Mapping[str, TensorInfo], out: Infos | None) -> Plan:
         """The plan for arguments and, where they are given, results of this layout."""
         device = common_device(self.op, infos, out)
         lies = self.lay_out(infos, out)
@@ -208,7 +213,7 @@ class Runner:
         names = [slot.name for slot in (*lies.inputs, *lies.outputs)] + [scalar.name for scalar in self.op.scalars]
         return Plan(program.bind(names), target, device, lies.inputs, lies.outputs, lies.results)
 
-    def lay_out(self, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None = None) -> LaidOut:
+    def lay_out(self, infos: Mapping[str, TensorInfo], out: Infos | None = None) -> LaidOut:
         """How the compiler sees arguments of this layout, and results: those given, or such as a call makes.
 
         Raises:
@@ -249,7 +254,7 @@ class Runner:
 
     def _results(
         self, infos: Mapping[str, TensorInfo], sizes: Mapping[str, int], buffers: dict[str, Buffer],
-        out: list[TensorInfo] | None,
+        out: Infos | None,
     ) -> tuple[list[Any], list[Slot]]:  # fmt: skip
         results: list[Any] = []
         slots: list[Slot] = []
@@ -259,9 +264,8 @@ class Runner:
             if base not in made:
                 made[base] = self._result_layout(output, base, infos, sizes, None if out is None else out[len(results)])
                 results.append((base, *made[base], output.dtype))
-            info = TensorInfo(*made[base], output.dtype, 0, "")
-            if out is not None:
-                info = out[len(results) - 1]
+            given = None if out is None else out[len(results) - 1]
+            info = given or TensorInfo(*made[base], output.dtype, 0, "")
             _, strides, offset = part_of(info, output.part)
             slot = Slot(output.name, base, offset * output.dtype.size)
             buffers[output.name] = _buffer(output, strides, info.alignment + slot.offset)
@@ -286,14 +290,22 @@ def _buffer(thing: Operand | Output, strides: Sequence[int], address: int) -> Bu
     return Buffer(thing.dtype, {axis: strides[d] for d, axis in enumerate(thing.shape) if axis}, address % 16)
 
 
-def common_device(op: Op, infos: Mapping[str, TensorInfo], out: list[TensorInfo] | None) -> str:
+def results_of(plan: Plan, framework: Framework, out: Sequence[Any] | None) -> list[Any]:
+    """Tensors for a plan's results: those given, and new ones."""
+    return [
+        given if given is not None else framework.empty(shape, strides, dtype, plan.device)
+        for (_, shape, strides, dtype), given in zip(plan.results, out or [None] * len(plan.results), strict=True)
+    ]
+
+
+def common_device(op: Op, infos: Mapping[str, TensorInfo], out: Infos | None) -> str:
     """Where all tensors are.
 
     Raises:
         DeviceError: in several places.
     """
     found = {name: info.device for name, info in infos.items()}
-    found.update({f"out[{i}]": info.device for i, info in enumerate(out or [])})
+    found.update({f"out[{i}]": info.device for i, info in enumerate(out or []) if info})
     if len(set(found.values())) > 1:
         raise DeviceError(
             op.name, given=", ".join(f"{name} on {device}" for name, device in found.items()),

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from math import prod
 from typing import Any, ClassVar, TypeVar
 
@@ -24,7 +24,7 @@ from fusegen.derive.gradient import GradientNames
 from fusegen.derive.override import Batched
 from fusegen.derive.tangent import tangent_names
 from fusegen.derive.training import Training
-from fusegen.wrap import tensors
+from fusegen.wrap import accumulate, tensors
 from fusegen.wrap.backends import could_keep_sums
 from fusegen.wrap.chain import ChainRunner, runner_of
 from fusegen.wrap.legacy_vmap import is_legacy_batched, legacy_level, legacy_vmap
@@ -177,7 +177,7 @@ class Trained:
 
     def gradients_of(
         self, saved: Sequence[Any], cotangents: Sequence[Any], layout: Any, shapes: Mapping[str, Sequence[int]],
-        scalars: Mapping[str, Any], needed: frozenset[str] | None = None,
+        scalars: Mapping[str, Any], needed: frozenset[str] | None = None, places: Sequence[Any] = (),
     ) -> list[Any]:  # fmt: skip
         """A gradient, or None, for each of the forward's arguments.
 
@@ -187,12 +187,16 @@ class Trained:
             layout: (name, shape, strides) of each argument whose gradient is wanted.
             shapes: of all arguments by name.
             needed: arguments whose gradients are needed now; None: all that are wanted.
+            places: for each argument a tensor that its gradient may be added to, which then is None, or None.
         """
         backward, values = self.asked(saved, cotangents, layout, shapes, needed)
         if backward is None:
             return [None] * len(self.forward.arguments)
-        found = dict(zip(result_names(backward.runner.op), backward(values, scalars), strict=True))
-        return [found.get(self.gradients.arguments[name]) for name in self.forward.arguments]
+        names, arguments = result_names(backward.runner.op), self.forward.arguments
+        added = {self.gradients.arguments[n]: t for n, t in zip(arguments, places, strict=False) if t is not None}
+        run = partial(accumulate.run_adding, backward.runner, names, added=added) if added else backward
+        found = dict(zip(names, run(values, scalars), strict=True))
+        return [found.get(self.gradients.arguments[name]) for name in arguments]
 
     def asked(
         self, saved: Sequence[Any], cotangents: Sequence[Any], layout: Any, shapes: Mapping[str, Sequence[int]],
@@ -379,9 +383,11 @@ class Node(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         trained: Trained = ctx.trained
-        needed = (n for n, needs in zip(trained.forward.arguments, ctx.needs_input_grad[2:], strict=True) if needs)
+        asked = ctx.needs_input_grad[2:]
+        needed = frozenset(n for n, needs in zip(trained.forward.arguments, asked, strict=True) if needs)
         saved, layout, shapes = ctx.saved_tensors, ctx.layout, ctx.shapes
-        return (None, None, *trained.gradients_of(saved, cotangents, layout, shapes, ctx.scalars, frozenset(needed)))
+        places = accumulate.places([f for f, _ in ctx.next_functions], asked, (*saved, *cotangents))
+        return (None, None, *trained.gradients_of(saved, cotangents, layout, shapes, ctx.scalars, needed, places))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
