@@ -87,6 +87,20 @@ def transposed(x: Any, w: Any) -> Any:
     return fg.tanh(x.mT @ w)
 
 
+@fg.op
+def self_attention(x: Any, wq: Any, wk: Any) -> Any:
+    return fg.softmax((x @ wq) @ (x @ wk).mT, -1) @ x + x
+
+
+def torch_self_attention(x: Any, wq: Any, wk: Any) -> Any:
+    return torch.softmax((x @ wq) @ (x @ wk).mT, -1) @ x + x
+
+
+@fg.op
+def gram(x: Any, mask: Any) -> Any:
+    return x @ x.mT * mask
+
+
 def random(*shape: int) -> torch.Tensor:
     return torch.randn(*shape, dtype=torch.float64) / 2
 
@@ -111,6 +125,8 @@ CASES: dict[str, tuple[Any, Any, list[torch.Tensor]]] = {
     "an outer product": (exp_product, torch_exp_product, [random(3, 1), random(1, 5)]),
     "vectors": (exp_product, torch_exp_product, [random(4), random(4)]),
     "a column": (exp_product, torch_exp_product, [random(3, 4), random(4)]),
+    "a tensor against itself": (self_attention, torch_self_attention, [random(2, 3, 4), random(4, 2), random(4, 2)]),
+    "rows times rows": (gram, lambda x, mask: x @ x.mT * mask, [random(3, 4), random(3, 3)]),
     "a row": (exp_product, torch_exp_product, [random(4), random(2, 4, 5)]),
 }
 
@@ -195,18 +211,25 @@ def test_wrong_products_say_both_shapes() -> None:
         exp_product(random(3, 4).long(), random(4, 6).long())
 
 
-def test_a_tensor_times_its_own_transpose_is_refused() -> None:
-    @fg.op
-    def gram(x: Any) -> Any:
-        return x @ x.mT
-
+def test_a_tensor_meets_its_own_transpose_in_products_alone() -> None:
     @fg.op
     def mirrored(x: Any) -> Any:
         return x + x.mT
 
-    for wrong in (gram, mirrored):
+    @fg.op
+    def symmetric(x: Any) -> Any:
+        return x @ x.mT + (x @ x.mT).mT
+
+    for wrong in (mirrored, symmetric):
         with pytest.raises(fg.DeclarationError, match="meets itself"):
             wrong(random(3, 3))
+
+
+def test_what_meets_rows_times_rows_must_fit() -> None:
+    gram(random(5, 4), random(5, 5))
+    for mask in (random(5, 3), random(3, 5), random(4, 4)):
+        with pytest.raises(fg.ShapeError, match="size 5 against"):
+            gram(random(5, 4), mask)
 
 
 @pytest.mark.cpu

@@ -352,6 +352,8 @@ PRODUCTS = [
     (test_products.gated, ((5, 6), (4, 6), (4, 6), (3, 4)), set()),
     (test_products.attention, ((3, 5, 4), (3, 3, 4), (3, 3, 4)), set()),
     (test_products.norm_linear, ((5, 6), (6,), (4, 6)), set()),
+    (test_products.gram, ((5, 6), (5, 5)), {"d0", "d1"}),  # rows and columns would be
+    (test_products.self_attention, ((5, 6), (6, 4), (6, 4)), {"d0"}),
     (test_products.twice, ((5, 6), (6, 6)), {"d1", "d2"}),  # a matrix that would be cut both ways
 ]
 

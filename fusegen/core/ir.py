@@ -375,8 +375,11 @@ class Op:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Every axis, in order: slow to fast as the operands and outputs have them."""
-        return tuple(sorted({a for thing in (*self.operands, *self.outputs) for a in thing.shape if a}, key=axis_order))
+        """Every axis, in order: slow to fast as the operands, the outputs and products' results have them."""
+        found = {a for thing in (*self.operands, *self.outputs) for a in thing.shape if a}
+        if any(isinstance(s, Reduce) and s.kind == DOT for s in self.statements):
+            found.update(*self.axes_of().values())
+        return tuple(sorted(found, key=axis_order))
 
     def axes_of(self) -> dict[str, frozenset[str]]:
         """The axes that each named thing varies along."""
@@ -438,7 +441,7 @@ def expr_axes(expr: Expr, known: Mapping[str, frozenset[str]]) -> frozenset[str]
     return found
 
 
-FACTOR = "factor"
+FACTOR, DOT = "factor", "dot"  # of matrix products
 
 
 def renames_of(factor: Call) -> list[tuple[str, str]]:

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import FACTOR, Call, Expr, Op, Reduce, axis_order, call, expr_axes, renames_of
+from fusegen.core.ir import DOT, FACTOR, Call, Expr, Op, Reduce, axis_order, call, expr_axes, renames_of
 
-KIND = "dot"
+KIND = DOT
 
 
 @dataclass(frozen=True)
@@ -114,11 +114,11 @@ def contracted_sizes(op: Op, sizes: Mapping[str, int]) -> dict[str, int]:
 
 
 def mismatch(op: Op, sizes: Mapping[str, int]) -> tuple[Reduce, int, int] | None:
-    """A product whose factors differ in the size of a contracted axis, and the two sizes."""
+    """A product of which an axis has two sizes, and these: its factors differ in what is contracted, or what meets the
+    result differs from a factor whose axis has a name of its own there."""
+    found = dict(sizes)
     for reduce in products(op):
-        left, right = factors(reduce)
-        for axis in reduce.over:
-            a, b = sizes.get(left.own_name(axis)), sizes.get(right.own_name(axis))
-            if a is not None and b is not None and a != b:
-                return reduce, a, b
+        for own, new in (pair for factor in factors(reduce) for pair in factor.renames):
+            if own in found and found.setdefault(new, found[own]) != found[own]:
+                return reduce, found[new], found[own]
     return None

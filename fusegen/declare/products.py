@@ -43,12 +43,15 @@ def matmul(a: Like, b: Like) -> Value:
     batch = broadcast([_only(left, row[:-2]), _only(right, column[:-2])], "matmul")
     m, n = row[-2], column[-1]
     over: tuple[AxisVar, ...] = ()
-    renames: list[tuple[tuple[str, str], ...]] = [(), ()]
+    renames: list[list[tuple[str, str]]] = [[], []]
     if inner is not None and other is not None:
         over = (AxisVar(inner.size, inner.origin),)
         name = _name(tracer, over[0])
-        renames = [((_name(tracer, dim.find()), name),) for dim in (inner, other)]
-    factors = [Factor(v.expr, v.dtype, moved) for v, moved in zip((left, right), renames, strict=True)]
+        renames = [[(_name(tracer, dim.find()), name)] for dim in (inner, other)]
+    if m is not None and n is not None and m.find() is n.find():  # x @ x.mT: the columns get an axis of their own
+        n = AxisVar(m.size, m.find().origin)
+        renames[1].append((_name(tracer, m.find()), _name(tracer, n)))
+    factors = [Factor(v.expr, v.dtype, tuple(moved)) for v, moved in zip((left, right), renames, strict=True)]
     reduce = product(f"@r{len(tracer.reduces)}", factors[0], factors[1], ())
     result: Dims = (*batch, *((m,) if left.ndim > 1 else ()), *((n,) if right.ndim > 1 else ()))
     tracer.varying[reduce.name] = frozenset(dim.find() for dim in (*batch, m, n) if dim)
@@ -113,7 +116,8 @@ def check_distinct(tracer: Tracer, operands: Sequence[tuple[str, Dims]]) -> None
                 tracer.where,
                 given=f"{what}, of which two dimensions are one axis: a tensor meets itself along another dimension",
                 expected="dimensions that are independent of each other",
-                fix="pass the tensor twice, as two arguments of the op: each has axes of its own",
+                fix="pass what they share (the tensor itself, or one that broadcasts against both) twice, as two "
+                "arguments of the op",
             )  # fmt: skip
 
 

@@ -184,8 +184,10 @@ def _axis_names(tracer: Tracer, outputs: Sequence[tuple[Value, Part | None]]) ->
                 names[dim.find()] = wanted
     for _, over in tracer.reduces:  # what only a product has
         for axis in over:
-            if axis.find() not in names:
-                names[axis.find()] = f"d{max(rank, len(names))}"
+            names.setdefault(axis.find(), f"d{max(rank, len(names))}")
+    for _, dims in tracer.distinct:  # of products' results: what nothing else has
+        for dim in filter(None, dims):
+            names.setdefault(dim.find(), f"d{max(rank, len(names))}")
     return names
 
 

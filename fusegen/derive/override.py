@@ -8,6 +8,7 @@ from typing import Any
 
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Expr, Op, Operand
+from fusegen.core.products import contracted_sizes
 from fusegen.declare.op import Declaration
 from fusegen.declare.reductions import reduce
 from fusegen.declare.trace import TensorSpec, trace
@@ -123,4 +124,4 @@ def _axis_sizes(op: Op, arguments: dict[str, Any]) -> dict[str, int]:
             for axis, size in zip(operand.shape, arguments[operand.name].shape, strict=True):
                 if axis:
                     sizes[axis] = size
-    return sizes
+    return contracted_sizes(op, sizes)

@@ -26,6 +26,7 @@ from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op, Size, walk
+from fusegen.core.products import contracted_sizes
 from fusegen.core.serialize import op_to_json
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import ScalarSpec, TensorSpec
@@ -219,7 +220,7 @@ class Derived:
 
 def untold_axes(op: Op) -> tuple[str, ...]:
     """Axes whose sizes an op needs and no operand tells."""
-    carried = {axis for operand in op.operands for axis in operand.shape if axis}
+    carried = set(contracted_sizes(op, {axis: 1 for operand in op.operands for axis in operand.shape if axis}))
     exprs = [item.expr for item in (*op.statements, *op.outputs)]
     needed = {node.axis for node in walk(exprs) if isinstance(node, Size)}
     needed |= {axis for output in op.outputs for axis in output.shape if axis}

@@ -14,6 +14,7 @@ import torch
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Op
+from fusegen.core.products import contracted_sizes
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
 from fusegen.wrap import tensors
@@ -134,7 +135,7 @@ def measure(op: Op, infos: Mapping[str, TensorInfo], sizes: Mapping[str, Any]) -
                 )
             origin.setdefault(axis, f"dimension {d} of {base}")
     check_factors(op, found)
-    return found
+    return contracted_sizes(op, found)
 
 
 def _equal(a: Any, b: Any) -> bool:

@@ -16,7 +16,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import LegalityError
 from fusegen.core.ir import Call, Const, Expr, Index, Op, Operand, Output, Part, Reduce, Ref, Size, expr_axes, walk
 from fusegen.core.products import KIND as DOT
-from fusegen.core.products import factors
+from fusegen.core.products import contracted_sizes, factors
 from fusegen.declare.table import lookup
 
 if TYPE_CHECKING:
@@ -76,6 +76,7 @@ class _Evaluation:
         self.named: dict[str, Any] = {}
         for operand in op.operands:
             self.named[operand.name] = self._aligned(operand, tensors[operand.base])
+        self.sizes = contracted_sizes(op, self.sizes)
         for scalar in op.scalars:
             self.named[scalar.name] = self._number(scalars[scalar.name], scalar.dtype)
 

@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 from fusegen import pipeline
 from fusegen.core.errors import DeviceError
 from fusegen.core.ir import Call, Expr, Op, refs
+from fusegen.core.products import contracted_sizes
 from fusegen.derive.batch import batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames
 from fusegen.derive.override import Batched
@@ -344,7 +345,7 @@ def _reached(op: Op, positions: Sequence[int]) -> set[str]:
 
 
 def axis_sizes(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Sizes of the op's axes, from its arguments' shapes."""
+    """Sizes of the op's axes, products' own among them, from its arguments' shapes."""
     sizes: dict[str, int] = {}
     for operand in op.operands:
         shape = shapes[operand.base]
@@ -352,7 +353,7 @@ def axis_sizes(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
             if axis:
                 count = operand.part.count if operand.part and operand.part.dim == d else 1
                 sizes[axis] = shape[d] // count
-    return sizes
+    return contracted_sizes(op, sizes)
 
 
 class Node(torch.autograd.Function):
