@@ -234,6 +234,38 @@ def test_an_overridden_gradient_is_summed_over_broadcasts_and_differentiated_aga
     assert gradient.tolist() == [3.0] * 4
 
 
+def test_an_overridden_gradient_whose_dimensions_are_in_another_order() -> None:
+    """Its axes and the forward's are one, under whatever names each trace gave them."""
+
+    @fg.op
+    def sharp(x, w):  # type: ignore[no-untyped-def]
+        return fg.round(x @ w)
+
+    @sharp.gradient
+    def _(d_out, x, w):  # type: ignore[no-untyped-def]
+        return d_out @ w.mT, x.mT @ d_out
+
+    x, w = leaves((3, 4), (4, 5))
+    cotangent = torch.randn(3, 5, dtype=torch.float64)
+    for wanted in ((x, w), (x,), (w,)):
+        found = torch.autograd.grad(sharp(x, w), wanted, cotangent)
+        torch.testing.assert_close(found, torch.autograd.grad(x @ w, wanted, cotangent))
+    single = torch.func.grad(lambda x, w: (sharp(x, w) * cotangent).sum(), argnums=(0, 1))
+    found = torch.func.vmap(single, in_dims=(0, None))(torch.stack([x, 2 * x]), w)
+    torch.testing.assert_close(found[1], torch.stack([x.mT @ cotangent, 2 * x.mT @ cotangent]))
+
+
+def test_an_overridden_gradient_of_a_packed_argument() -> None:
+    @fg.op
+    def halves(x):  # type: ignore[no-untyped-def]
+        a, b = fg.split(x, 2, -1)
+        return a * b
+
+    halves.gradient(lambda d_out, x: fg.exp(x))
+    (x,) = leaves((3, 4))
+    torch.testing.assert_close(torch.autograd.grad(halves(x).sum(), x)[0], x.exp())
+
+
 def test_wrong_overrides_are_explained() -> None:
     op = fg.op(lambda x, y: x * y, name="wrong")
     op.gradient(lambda d_out, x, y: d_out * y)

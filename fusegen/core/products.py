@@ -10,12 +10,28 @@ may be a column elsewhere (``x + x @ w``).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import DOT, FACTOR, Call, Expr, Op, Reduce, axis_order, call, expr_axes, renames_of
+from fusegen.core.ir import (
+    DOT,
+    FACTOR,
+    Call,
+    Expr,
+    Index,
+    Op,
+    Reduce,
+    Shape,
+    Size,
+    Statement,
+    axis_order,
+    call,
+    expr_axes,
+    renames_of,
+    transform,
+)
 
 KIND = DOT
 
@@ -99,6 +115,33 @@ def free_axis(op: Op) -> int:
     """The first number such that it and all after it name no axis of the op."""
     used = [*op.axes, *(axis for reduce in products(op) for axis in reduce.over)]
     return 1 + max((axis_order(axis)[0] for axis in used), default=-1)
+
+
+def renamed_axes(op: Op, name: Callable[[str], str]) -> Op:
+    """``op`` with other names for its axes, products' own among them; different ones must stay different."""
+
+    def rule(node: Expr) -> Expr:
+        if is_factor(node):
+            factor = Factor.of(node)
+            return replace(factor, renames=tuple((name(own), name(new)) for own, new in factor.renames)).node
+        return type(node)(name(node.axis)) if isinstance(node, (Size, Index)) else node
+
+    def expr(root: Expr) -> Expr:
+        return transform([root], rule)[root]
+
+    def shape(dims: Shape) -> Shape:
+        return tuple(name(axis) if axis else None for axis in dims)
+
+    def statement(old: Statement) -> Statement:
+        new = replace(old, expr=expr(old.expr))
+        return replace(new, over=tuple(sorted(map(name, new.over)))) if isinstance(new, Reduce) else new
+
+    return replace(
+        op,
+        operands=tuple(replace(o, shape=shape(o.shape)) for o in op.operands),
+        statements=tuple(map(statement, op.statements)),
+        outputs=tuple(replace(o, expr=expr(o.expr), shape=shape(o.shape)) for o in op.outputs),
+    )
 
 
 def contracted_sizes(op: Op, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
-from fusegen.core.ir import Expr, Index, Op, Operand, Output, Reduce, Size, Statement, expr_axes, transform
+from fusegen.core.ir import Op, Operand, Output, Reduce, expr_axes
 from fusegen.core.lets import safe_name
-from fusegen.core.products import Factor, is_factor
+from fusegen.core.products import renamed_axes
 
 T = TypeVar("T", bound=Operand | Output)
 NEW = "d0"
@@ -41,10 +41,10 @@ def batch(op: Op, wide: frozenset[str], summed: frozenset[str] = frozenset()) ->
     Returns:
         The Op in which these operands, and the outputs that depend on them, have the new dimension.
     """
-    operands = tuple(_widened(o, wide) for o in op.operands)
-    op = replace(op, operands=operands, statements=tuple(map(_statement, op.statements)))
+    op = renamed_axes(op, shifted)
+    op = replace(op, operands=tuple(_widened(o, wide) for o in op.operands))
     axes = op.axes_of()
-    outputs = [replace(o, expr=_expr(o.expr)) for o in op.outputs]
+    outputs = list(op.outputs)
     varying = {o.base for o in outputs if NEW in expr_axes(o.expr, axes)}
     taken = {*axes, *(o.name for o in outputs)}
     sums = []
@@ -64,25 +64,7 @@ def is_wide(op: Op) -> dict[str, bool]:
 
 
 def _widened(thing: T, wide: frozenset[str]) -> T:
-    shape = tuple(shifted(axis) if axis else None for axis in thing.shape)
     if thing.base not in wide:
-        return replace(thing, shape=shape)
+        return thing
     part = replace(thing.part, dim=thing.part.dim + 1) if thing.part else None
-    return replace(thing, shape=(NEW, *shape), part=part)
-
-
-def _statement(statement: Statement) -> Statement:
-    expr = _expr(statement.expr)
-    if isinstance(statement, Reduce):
-        return replace(statement, expr=expr, over=tuple(sorted(map(shifted, statement.over))))
-    return replace(statement, expr=expr)
-
-
-def _expr(root: Expr) -> Expr:
-    def rule(node: Expr) -> Expr:
-        if is_factor(node):
-            factor = Factor.of(node)
-            return replace(factor, renames=tuple((shifted(own), shifted(new)) for own, new in factor.renames)).node
-        return type(node)(shifted(node.axis)) if isinstance(node, (Size, Index)) else node
-
-    return transform([root], rule)[root]
+    return replace(thing, shape=(NEW, *thing.shape), part=part)

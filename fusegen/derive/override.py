@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from fusegen.core.errors import DerivativeError
-from fusegen.core.ir import Expr, Op, Operand
-from fusegen.core.products import contracted_sizes
+from fusegen.core.ir import Expr, Op, Operand, Part, Shape
+from fusegen.core.products import contracted_sizes, free_axis, renamed_axes
 from fusegen.declare.op import Declaration
 from fusegen.declare.reductions import reduce
 from fusegen.declare.trace import TensorSpec, trace
@@ -49,6 +50,7 @@ class Overridden:
         function.__doc__ = declaration.function.__doc__
         codes = {getattr(declaration.gradient, "__code__", None)}
         traced = trace(function, op.name, op.declared, {**cotangents, **arguments}, codes)
+        traced = _named_as(traced, op, {names.results[o.name]: o.shape for _, o in outputs})
         order = [names.arguments[name] for name in self._order()]
         outputs_named = [replace(o, name=name, part=None) for o, name in zip(traced.outputs, order, strict=True)]
         return replace(traced, label="backward", result="tuple", outputs=tuple(outputs_named))
@@ -117,11 +119,30 @@ def _sum_to(value: Value, like: Value) -> Value:
     return Value(value.expr, value.dtype, like.dims)
 
 
+def _named_as(traced: Op, forward: Op, cotangents: Mapping[str, Shape]) -> Op:
+    """``traced`` with the forward's names for the forward's axes, whose sizes are known by these, and new ones for all
+    others. Two axes that are one in the forward, or one that is two there, have one of the names."""
+    shapes: dict[tuple[str, Part | None], Shape] = {(name, None): shape for name, shape in cotangents.items()}
+    for operand in forward.operands:
+        shapes[operand.name, operand.part] = operand.shape
+        if operand.part:  # of a packed argument as a whole, all axes but one are known
+            dim = operand.part.dim
+            shapes[operand.part.base, None] = (*operand.shape[:dim], None, *operand.shape[dim + 1 :])
+    found: dict[str, str] = {}
+    for operand in traced.operands:
+        for own, theirs in zip(operand.shape, shapes.get((operand.name, operand.part), ()), strict=False):
+            if own and theirs and own not in found and theirs not in found.values():
+                found[own] = theirs
+    fresh = count(free_axis(forward))
+    return renamed_axes(traced, lambda axis: found.get(axis) or found.setdefault(axis, f"d{next(fresh)}"))
+
+
 def _axis_sizes(op: Op, arguments: dict[str, Any]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for operand in op.operands:
-        if operand.part is None:
-            for axis, size in zip(operand.shape, arguments[operand.name].shape, strict=True):
-                if axis:
-                    sizes[axis] = size
+        part = operand.part
+        for d, axis in enumerate(operand.shape):
+            if axis:
+                size = arguments[part.base if part else operand.name].shape[d]
+                sizes[axis] = size // part.count if part and part.dim == d else size
     return contracted_sizes(op, sizes)
