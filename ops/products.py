@@ -47,6 +47,11 @@ def _added(
                 name, given=f"a factor of rank {side.ndim}", expected=f"tensors of rank {rank} (as torch)",
                 fix="fg.ops.matmul takes any ranks, and broadcasts",
             )  # fmt: skip
+    if rank == 3 and (left.dims[0] is None) != (right.dims[0] is None):
+        raise fg.ShapeError(
+            name, given="a batch of one against a batch of several", expected="batches of one size (as torch)",
+            fix="fg.ops.matmul takes any ranks, and broadcasts",
+        )  # fmt: skip
     product = floats(name, left) @ floats(name, right)
     if input.ndim > rank or any(map(_wider, input.dims[::-1], product.dims[::-1])):
         raise fg.ShapeError(

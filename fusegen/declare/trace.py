@@ -82,6 +82,9 @@ def trace(
                 expected="Python that comes to an end without looking at values",
                 fix="end the recursion by a constant argument (`depth: fg.Const`), or write a loop",
             ) from None  # fmt: skip
+        except AttributeError as error:
+            _explain(tracer, arguments, error)
+            raise
     return _close(tracer, name, declared, scalars, returned, function.__doc__ or "")
 
 
@@ -90,6 +93,20 @@ def called(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
     parameters = inspect.signature(function).parameters.values()
     first = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.name in values]
     return function(*(values[name] for name in first), **{n: v for n, v in values.items() if n not in first})
+
+
+def _explain(tracer: Tracer, arguments: Mapping[str, Any], error: AttributeError) -> None:
+    """An argument that is no tensor, and is asked for what only tensors have.
+
+    Raises:
+        DeclarationError: it says which.
+    """
+    names = [name for name, given in arguments.items() if given is error.obj]
+    if names and hasattr(Value, error.name):
+        raise DeclarationError(
+            f"{tracer.where}, argument {' or '.join(names)}", given=repr(error.obj),
+            expected=f"a tensor: the declaration asks for its {error.name}", fix="pass a tensor",
+        ) from error  # fmt: skip
 
 
 def _where(name: str, declared: str) -> str:
