@@ -11,10 +11,12 @@ import functools
 import re
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.nn.modules.module import _has_any_global_hook
 
 import fusegen as fg
 
@@ -59,13 +61,14 @@ def _norm(op: Callable[..., Any]) -> Compute:
     return compute
 
 
-def _gated(op: Any, *options: str) -> Compute:
-    """down_proj(op(gate_proj(x), up_proj(x))); the activation as a module where somebody listens to it."""
+def _gated(name: str, op: Any, *options: str) -> Compute:
+    """down_proj(op(gate_proj(x), up_proj(x))); the activation as a module where it is another one by now, or somebody
+    listens to it."""
 
     def compute(module: Any, x: torch.Tensor) -> Any:
         gate, value = module.gate_proj(x), module.up_proj(x)
         try:
-            product = module.act_fn(gate) * value if _listened(module.act_fn) else op(gate, value, *options)
+            product = op(gate, value, *options) if _is_still(module.act_fn, name) else module.act_fn(gate) * value
         except REFUSALS:
             product = module.act_fn(gate) * value
         return module.down_proj(product)
@@ -73,13 +76,13 @@ def _gated(op: Any, *options: str) -> Compute:
     return compute
 
 
-def _packed(op: Any, *options: str) -> Compute:
+def _packed(name: str, op: Any, *options: str) -> Compute:
     """down_proj(op(gate_up_proj(x))), where the one product holds gate and value side by side."""
 
     def compute(module: Any, x: torch.Tensor) -> Any:
         both = module.gate_up_proj(x)
         try:
-            product = None if _listened(module.activation_fn) else op(both, -1, *options)
+            product = op(both, -1, *options) if _is_still(module.activation_fn, name) else None
         except REFUSALS:
             product = None
         if product is None:
@@ -90,9 +93,22 @@ def _packed(op: Any, *options: str) -> Compute:
     return compute
 
 
-def _listened(module: nn.Module) -> bool:
-    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    return any(hooks)
+_PLAIN: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
+
+
+def _is_still(activation: nn.Module, name: str) -> bool:
+    """Whether a module is the activation called so, and nobody would notice that it is not called."""
+    hooks = activation._forward_hooks, activation._forward_pre_hooks
+    hooks += activation._backward_hooks, activation._backward_pre_hooks
+    if any(hooks) or _has_any_global_hook() or "forward" in activation.__dict__:
+        return False
+    if activation not in _PLAIN:
+        try:
+            with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.random.fork_rng([]):
+                _PLAIN[activation] = _recognized_activation(activation)
+        except Exception:  # Another library's forward: whatever it raises, it is asked as a module.
+            _PLAIN[activation] = ""
+    return _PLAIN[activation] == name
 
 
 # An activation's name, its op, and what it is in torch.
@@ -140,8 +156,8 @@ COMPUTES |= {
     name: lambda module, x, _op=op, _options=options: _op(x, *_options)
     for name, (op, options, _) in _ACTIVATIONS.items()
 }
-COMPUTES |= {f"{name}(gate) value": _gated(two, *options) for name, (two, _, options) in _GATES.items()}
-COMPUTES |= {f"{name}(gate) value, packed": _packed(one, *options) for name, (_, one, options) in _GATES.items()}
+COMPUTES |= {f"{name}(gate) value": _gated(name, two, *options) for name, (two, _, options) in _GATES.items()}
+COMPUTES |= {f"{name}(gate) value, packed": _packed(name, one, *options) for name, (_, one, options) in _GATES.items()}
 
 
 # -- recognizing them ------------------------------------------------------------------------------------------------

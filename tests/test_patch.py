@@ -344,6 +344,31 @@ def test_gated_layers() -> None:
     assert calls == ["hook"]
 
 
+@pytest.mark.parametrize("kind", [LlamaMLP, GlmMLP])
+def test_the_activation_of_a_gated_layer_that_was_patched_may_be_replaced(kind: Any) -> None:
+    x, module, own = torch.randn(3, 8), kind(8), kind(8)
+    own.load_state_dict(module.state_dict())
+    fg.patch(module)
+    name = "act_fn" if kind is LlamaMLP else "activation_fn"
+    torch.testing.assert_close(module(x), own(x))
+    for activation in (nn.ReLU(), nn.SiLU(), nn.RReLU().eval()):
+        setattr(module, name, activation)
+        setattr(own, name, activation)
+        torch.testing.assert_close(module(x), own(x))
+    getattr(module, name).forward = torch.square
+    torch.testing.assert_close(module(x), own(x))
+
+
+def test_hooks_on_all_modules_see_the_activation_of_a_gated_layer() -> None:
+    module = LlamaMLP(8)
+    fg.patch(module)
+    names: list[str] = []
+    hook = torch.nn.modules.module.register_module_forward_hook(lambda m, *_: names.append(type(m).__name__))
+    module(torch.randn(3, 8))
+    hook.remove()
+    assert "SiLUActivation" in names
+
+
 def ForCausalLMLoss(
     logits: Any, labels: Any, vocab_size: int, num_items_in_batch: Any = None, ignore_index: int = -100,
     shift_labels: Any = None, **others: Any,
