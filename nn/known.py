@@ -2,7 +2,8 @@
 
 Hugging Face's models hold hundreds of classes that differ in name and, in half precision, in where they round. A module
 whose parts look right is tried on a few random numbers, its own forward beside the formula an op would compute; it is
-taken only where the two agree. Nothing of the module is changed by that, nor torch's random state.
+taken only where the two agree, in training and in evaluation. Nothing of the module is changed by that, nor torch's
+random state.
 """
 
 from __future__ import annotations
@@ -212,19 +213,23 @@ def _recognized_norm(module: nn.Module) -> str:
     size = 64 if weight is None else weight.numel()
     for name, (_, meaning) in _NORMS.items():
         if (weight is None) is (name == "rms_norm, no weight") and all(
-            _agrees(module, attribute, meaning, size, weight is not None, dtype)
-            for dtype in (torch.bfloat16, torch.float32)
+            _agrees(module, {attribute: 0.25, "training": training}, meaning, size, weight is not None, dtype)
+            for dtype, training in ((torch.bfloat16, False), (torch.float32, False), (torch.float32, True))
         ):
             return name
     raise Unlike("on random numbers it differs from every RMS norm known here")
 
 
-def _agrees(module: nn.Module, attribute: str, meaning: Compute, size: int, weighted: bool, dtype: torch.dtype) -> bool:
-    """Equal roundings in bfloat16, but for a few ties that another order of sums decides; close in float32."""
+def _agrees(
+    module: nn.Module, attributes: dict[str, Any], meaning: Compute, size: int, weighted: bool, dtype: torch.dtype
+) -> bool:
+    """Equal roundings in bfloat16, but for a few ties that another order of sums decides; close in float32.
+
+    ``attributes``: eps, large so that it matters, and whether the module trains.
+    """
     x, w = random(2048 // size + 2, size, dtype=dtype), random(size, dtype=dtype)
-    eps = 0.25  # large, so that it matters
-    shell = _shell(module, {"weight": nn.Parameter(w)} if weighted else None, **{attribute: eps})
-    found, expected = type(module).forward(shell, x), meaning(x, w, eps)
+    shell = _shell(module, {"weight": nn.Parameter(w)} if weighted else None, **attributes)
+    found, expected = type(module).forward(shell, x), meaning(x, w, next(iter(attributes.values())))
     if found.dtype is not dtype or found.shape != x.shape:
         return False
     if dtype is torch.float32:
@@ -235,10 +240,11 @@ def _agrees(module: nn.Module, attribute: str, meaning: Compute, size: int, weig
 def _recognized_activation(module: nn.Module) -> str:
     far = torch.tensor([1e-4, 20.0, 50.0, 1e3, 1e5], dtype=torch.float64, device="cpu")
     x = torch.cat([torch.linspace(-8, 8, 65, dtype=torch.float64, device="cpu"), far, -far])
-    kind = type(module)
-    found = getattr(kind, "fusegen_base", kind).forward(module, x.clone())
+    forward = getattr(type(module), "fusegen_base", type(module)).forward
+    pieces = dict(module.named_parameters(recurse=False)), dict(module.named_children())
+    found = [forward(_shell(module, *pieces, training=training), x.clone()) for training in (False, True)]
     for name, (_, _, meaning) in _ACTIVATIONS.items():
-        if found.shape == x.shape and torch.allclose(found, meaning(x), rtol=1e-6, atol=1e-9):
+        if all(y.shape == x.shape and torch.allclose(y, meaning(x), rtol=1e-6, atol=1e-9) for y in found):
             return name
     raise Unlike("it differs from every activation known here")
 
@@ -252,13 +258,15 @@ def _recognized_mlp(module: nn.Module, act: str, into: tuple[str, ...], suffix: 
         raise Unlike(f"its activation, {name}, is no gate known here")
     tiny = {part: _linear(4, 12 // len(into), number) for number, part in enumerate(into)}
     down = _linear(12 // len(into) if len(into) == 2 else 6, 4, 7)
-    shell = _shell(module, children=dict(module.named_children()) | tiny | {"down_proj": down})
+    children = dict(module.named_children()) | tiny | {"down_proj": down}
     x = random(5, 4, dtype=torch.float64)
     parts = [tiny[part](x) for part in into]
     gate, value = parts if len(parts) == 2 else parts[0].chunk(2, dim=-1)
     expected = down(_ACTIVATIONS[name][2](gate) * value)
-    found = type(module).forward(shell, x)
-    if found.shape != expected.shape or not torch.allclose(found, expected, rtol=1e-6, atol=1e-9):
+    found = [
+        type(module).forward(_shell(module, children=children, training=training), x) for training in (False, True)
+    ]
+    if not all(y.shape == expected.shape and torch.allclose(y, expected, rtol=1e-6, atol=1e-9) for y in found):
         raise Unlike(f"on random numbers it differs from down_proj({name}(gate) value)")
     return f"{name}(gate) value{suffix}"
 

@@ -140,7 +140,7 @@ def patch(model: nn.Module, *, only: Choices = None, skip: Choices = None) -> Pa
         )  # fmt: skip
     patched = Patched(model)
     # What is tried out is tried out plainly, wherever the call stands.
-    with torch.no_grad(), torch.autocast("cpu", enabled=False):
+    with torch.no_grad(), torch.autocast("cpu", enabled=False), torch.random.fork_rng([]):
         for name, module in model.named_modules():
             found = _swap(name, module, patched, _chosen(only, name, module, True), _chosen(skip, name, module, False))
             if found is not None:

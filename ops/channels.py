@@ -54,7 +54,8 @@ class RunningOp(LibraryOp):
             return result
         shown, updated = result[:count], result[count:]
         values = self.declaration.signature.bind(*args, **kwargs).arguments
-        for name, value in zip(("running_mean", "running_var"), updated, strict=True):
+        empty = 0 in tuple(shown[0].shape)  # statistics of nothing move nothing, as torch
+        for name, value in () if empty else zip(("running_mean", "running_var"), updated, strict=True):
             running = values[name]
             if hasattr(running, "copy_"):
                 running.copy_(value.detach())

@@ -308,6 +308,14 @@ def test_running_statistics_stay_in_evaluation() -> None:
     torch.testing.assert_close((mean, var), statistics(), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("shape", [(0, 3), (2, 3, 0)])
+def test_running_statistics_stay_where_there_is_nothing(shape: tuple[int, ...]) -> None:
+    mean, var = statistics()
+    for function in (fg.ops.batch_norm, fg.ops.batch_norm_relu):
+        assert function(torch.empty(shape), mean, var, training=True).shape == shape
+    torch.testing.assert_close((mean, var), statistics(), rtol=0, atol=0)
+
+
 # -- inside an op ---------------------------------------------------------------------------------------------------
 
 
