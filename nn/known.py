@@ -99,9 +99,8 @@ _PLAIN: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 def _is_still(activation: nn.Module, name: str) -> bool:
     """Whether a module is the activation called so, and nobody would notice that it is not called."""
-    hooks = activation._forward_hooks, activation._forward_pre_hooks
-    hooks += activation._backward_hooks, activation._backward_pre_hooks
-    if any(hooks) or _has_any_global_hook() or "forward" in activation.__dict__:
+    forward = activation._forward_hooks or activation._forward_pre_hooks or "forward" in activation.__dict__
+    if forward or activation._backward_hooks or activation._backward_pre_hooks or _has_any_global_hook():
         return False
     if activation not in _PLAIN:
         try:

@@ -76,6 +76,14 @@ WRONG: dict[str, tuple[Call, type[Exception], type[Exception], str, str, str]] =
         "of one size",
         "fg.ops.matmul",
     ),
+    "a sparse tensor": (
+        lambda: blend(X.to_sparse(), X),
+        fg.DtypeError,
+        TypeError,
+        "layout torch.sparse_coo",
+        "a dense tensor",
+        "to_dense",
+    ),
     "several frameworks": (
         lambda: blend(X, np.ones(3)),
         fg.DeclarationError,

@@ -102,7 +102,7 @@ def _explain(tracer: Tracer, arguments: Mapping[str, Any], error: AttributeError
         DeclarationError: it says which.
     """
     names = [name for name, given in arguments.items() if given is error.obj]
-    if names and hasattr(Value, error.name):
+    if names and hasattr(Value, str(error.name)):
         raise DeclarationError(
             f"{tracer.where}, argument {' or '.join(names)}", given=repr(error.obj),
             expected=f"a tensor: the declaration asks for its {error.name}", fix="pass a tensor",
