@@ -81,7 +81,7 @@ WRONG: dict[str, tuple[Call, type[Exception], type[Exception], str, str, str]] =
         fg.DtypeError,
         TypeError,
         "layout torch.sparse_coo",
-        "a dense tensor",
+        "elements in memory",
         "to_dense",
     ),
     "several frameworks": (

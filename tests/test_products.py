@@ -364,3 +364,7 @@ def random_on_cpu(*shape: int) -> torch.Tensor:
 def test_empty_results_are_not_taken_for_arguments() -> None:
     out = torch.empty(0, 4)
     assert fg.ops.matmul(torch.randn(0, 3), torch.randn(3, 4), out=out) is out
+
+
+def test_a_result_with_an_axis_of_its_own_is_shown() -> None:
+    assert "gram" in gram.show(random(3, 4), random(3, 3)) and "@" in gram.show(random(3, 4), random(3, 3))

@@ -14,7 +14,7 @@ from fusegen import pipeline
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeviceError, ShapeError
 from fusegen.core.ir import Op, Operand, Output
-from fusegen.core.products import products
+from fusegen.core.products import contracted_sizes, products
 from fusegen.fuse.schedule import Buffer
 from fusegen.launch.program import Program, scalar_value
 from fusegen.launch.targets import CpuTarget, GpuTarget
@@ -232,6 +232,7 @@ class Runner:
             slot = Slot(operand.name, operand.base, offset * operand.dtype.size)
             buffers[operand.name] = _buffer(operand, strides, info.alignment + slot.offset)
             inputs.append(slot)
+        sizes = contracted_sizes(self.op, sizes)
         results, outputs = self._results(infos, sizes, buffers, out)
         layout = pipeline.Layout(sizes, buffers, self.fresh is not None, self.fresh or frozenset())
         return LaidOut(layout, tuple(inputs), tuple(outputs), tuple(results))
