@@ -23,7 +23,7 @@ from fusegen.derive.tangent import tangent
 from fusegen.derive.training import Training, kept_as_op, kept_from_op, train
 from fusegen.fuse.group import group, group_by_rows
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.rows import RowKernel
+from fusegen.fuse.rows import RowKernel, passing
 from fusegen.fuse.rows_schedule import Chip, schedule_rows
 from fusegen.fuse.schedule import Buffer, Launch, Schedule, schedule
 from fusegen.generate.render import Rendered, render
@@ -180,13 +180,12 @@ def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip
         between = [o for o in kernel.outputs if o.name not in real]
         buffers.update({o.name: Buffer(o.dtype, contiguous(o.shape, sizes)) for o in between})
         own = {thing.name: buffers[thing.name] for thing in (*kernel.tensors, *kernel.written)}
-        if isinstance(kernel, RowKernel):
-            fitting = schedule_rows(kernel, sizes, own, chip)
-            if fitting is None:
-                return None
-            chosen, launch = fitting
-        else:
-            chosen, launch = schedule(kernel, sizes, own)
+        row = kernel if isinstance(kernel, RowKernel) else passing(kernel)
+        fitting = schedule_rows(row, sizes, own, chip) if row else None
+        if fitting is None and row is kernel:
+            return None
+        kernel = row if row and fitting else kernel
+        chosen, launch = fitting or schedule(kernel, sizes, own)
         fresh = tuple(operand.name for operand in kernel.tensors if operand.name in layout.fresh)
         chosen = replace(chosen, follows=place > 0 or layout.follows, fresh=fresh)
         sizes.update(launch.partial_sizes)

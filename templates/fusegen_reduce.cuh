@@ -67,6 +67,10 @@ template <typename T> struct Moments {
   }
   FG_DEVICE void merge(const Moments& other) {
     if (other.count == 0) return;
+    if (count == 0) {  // below, the difference to no mean at all would round what this one keeps
+      *this = other;
+      return;
+    }
     const T total = count + other.count, share = divide_by_count(other.count, total);
     const T delta = other.mean - mean + (other.rest - rest);
     deviation += other.deviation + delta * delta * count * share;

@@ -49,6 +49,26 @@ class Kernel:
         return (*self.body, *self.pointwise, *self.reduces, *self.epilogue, *self.outputs)
 
     @property
+    def reducing(self) -> tuple[Let | Reduce | Output, ...]:
+        """What comes before the reductions' results: all that the first stage computes where a second one combines."""
+        return (*self.body, *self.pointwise, *self.reduces)
+
+    @property
+    def ending(self) -> tuple[Let | Output, ...]:
+        """What follows from the reductions' results."""
+        return (*self.epilogue, *self.outputs)
+
+    @property
+    def partners(self) -> dict[str, Reduce]:
+        """Reductions by name that another one's state holds, and which."""
+        return {}
+
+    @property
+    def states(self) -> tuple[Reduce, ...]:
+        """Reductions that have a state of their own."""
+        return tuple(r for r in self.reduces if r.name not in self.partners)
+
+    @property
     def written(self) -> tuple[Output, ...]:
         """Every output."""
         return (*self.pointwise, *self.outputs)

@@ -30,6 +30,7 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.lets import introduce_lets
+from fusegen.core.monoids import BY_KIND
 from fusegen.declare.table import lookup
 from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.kernel import Kernel, Names, kernel_name, read_by
@@ -71,6 +72,28 @@ class RowKernel(Kernel):
             found += [*stage.lets, *stage.reduces, *stage.after]
         found += [*self.body, *self.pointwise, *self.columns, *self.outputs]
         return tuple(dict.fromkeys(found))
+
+    @property
+    def reducing(self) -> tuple[Let | Reduce | Output, ...]:
+        """Of a row that passes by: what its one stage takes."""
+        (stage,) = self.stages
+        lets = (*self.before, *stage.lets)
+        return (*_needed(lets, stage.reduces, {let.name: let for let in lets}), *stage.reduces)
+
+    @property
+    def ending(self) -> tuple[Let | Output, ...]:
+        """Of a row that passes by: what follows from its one stage."""
+        return (*_needed(self.epilogue, self.outputs, {let.name: let for let in self.epilogue}), *self.outputs)
+
+    @property
+    def partners(self) -> dict[str, Reduce]:
+        """A sum beside the squared deviations of the same elements, a maximum beside their exponentials."""
+        found: dict[str, Reduce] = {}
+        for reduce in self.reduces:
+            kind = BY_KIND[reduce.kind].partner
+            if kind:
+                found.update({r.name: reduce for r in self.reduces if (r.kind, r.expr) == (kind, reduce.expr)})
+        return found
 
 
 @dataclass(frozen=True)
@@ -272,6 +295,24 @@ def _build(
     operands = [Operand(r.name, r.expr.dtype, kept) for r in stored]
     operands += [Operand(p.name, p.dtype, p.shape) for p in partials]
     return Fused(kernel, given, tuple(rest), rest_outputs, tuple(operands))
+
+
+def passing(kernel: Kernel) -> RowKernel | None:
+    """A kernel of coupled reductions as one whose rows pass by: chunks of elements are cheaper to take, and more exact,
+    than one after the other. None where it has no such reductions, or writes elements on the way."""
+    if kernel.pointwise or not any(map(_coupled, kernel.reduces)):
+        return None
+    axes = {o.name: frozenset(a for a in o.shape if a) for o in kernel.operands}
+    axes.update({scalar.name: frozenset() for scalar in kernel.scalars})
+    for let in kernel.body:
+        axes[let.name] = expr_axes(let.expr, axes)
+    each = tuple(let for let in kernel.body if axes[let.name] & set(kernel.over))
+    before = tuple(let for let in kernel.body if let not in each)
+    return RowKernel(
+        kernel.name, kernel.op, kernel.space, kernel.over, kernel.operands, kernel.scalars, (), kernel.reduces,
+        (*before, *kernel.epilogue), kernel.outputs, before=before,
+        stages=(Stage(each, kernel.reduces, kernel.epilogue),),
+    )  # fmt: skip
 
 
 def row_cost(kernel: RowKernel) -> int:

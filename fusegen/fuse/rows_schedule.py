@@ -15,6 +15,8 @@ from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.rows import GROUPS, PIECES, RowKernel, row_cost
 from fusegen.fuse.schedule import (
     VECTOR_BYTES,
+    WANTED_BLOCKS,
+    WIDE_FINISH,
     Access,
     Buffer,
     Launch,
@@ -47,6 +49,8 @@ NARROW = 8
 ALONE = (512, 16 * 1024)
 # Rows of more bytes pass by in chunks where nothing needs them again; threads of their blocks, and bytes for a block.
 STREAMED_FROM, WIDE_STREAM, MOST_STREAMED = 16 * 1024, 512, 256 * 1024
+# With fewer blocks than these, two for each multiprocessor of a large GPU, more of them share a row that passes by.
+FEW_STREAMS = 264
 # Elementwise kernels go by rows where that saves so much arithmetic at every element (`Function.cost`).
 ROW_COST = 16
 # Blocks of a grid in y.
@@ -90,12 +94,16 @@ class Chip:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Threads, vectors a thread, and blocks for one row; rows side by side in a block."""
+    """Threads, vectors a thread, and blocks for one row; rows side by side in a block.
+
+    ``splits``: blocks that share a row without knowing of each other, for a second kernel to put together.
+    """
 
     threads: int
     repeat: int
     cluster: int
     rows: int
+    splits: int = 1
 
 
 def schedule_rows(
@@ -130,7 +138,7 @@ def schedule_rows(
     if passes_by(kernel) and not is_coupled(kernel) and not ALONE[0] <= length <= ALONE[1]:
         return None
     if passes_by(kernel) and length > STREAMED_FROM:
-        shape = _streaming(n, _width(streams, buffers), vector, chip)
+        shape = _streaming(m, n, _width(streams, buffers), vector, chip)
     elementwise = not (kernel.reduces or kernel.columns)
     if shape is None or (elementwise and row_cost(kernel) < ROW_COST):
         return None
@@ -259,12 +267,15 @@ def is_coupled(kernel: RowKernel) -> bool:
     return any(BY_KIND[r.kind].partner for r in kernel.reduces)
 
 
-def _streaming(n: int, width: int, vector: int, chip: Chip) -> _Shape:
-    """A block a row, or for very long ones a few."""
-    cluster = 1
+def _streaming(m: int, n: int, width: int, vector: int, chip: Chip) -> _Shape:
+    """A block a row, or for very long ones a few; as many as fill a GPU where such rows are few."""
+    cluster, repeat = 1, max(1, BYTES_AHEAD // (width * vector))
     while cluster < chip.cluster and n * width // cluster > MOST_STREAMED:
         cluster *= 2
-    return _Shape(WIDE_STREAM, max(1, BYTES_AHEAD // (width * vector)), cluster, 1)
+    chunks = n // (WIDE_STREAM * repeat * vector)
+    if n * width > MOST_STREAMED and m * cluster < FEW_STREAMS and chunks > 1:
+        return _Shape(WIDE_STREAM, repeat, 1, 1, min(max(2, WANTED_BLOCKS // m), chunks))
+    return _Shape(WIDE_STREAM, repeat, cluster, 1)
 
 
 def _piece(vectors: int, wanted: int, side: int, least: int) -> _Shape:
@@ -309,7 +320,7 @@ def _schedule(
     plain = Schedule(
         "rows", kept, len(loops) - kept, vector, shape.threads, index_type(loops, buffers), False, placements,
         exact=exact, repeat=shape.repeat, rows=shape.rows, cluster=shape.cluster, sweep=sweep, shifted=shifted,
-        streamed=streamed,
+        streamed=streamed, split=shape.splits > 1, wide_finish=shape.splits > WIDE_FINISH,
     )  # fmt: skip
     places = shape.repeat * shape.threads * shape.rows
     row = raw // shape.repeat * places
@@ -343,6 +354,6 @@ def _launch(
         groups = max(1, min(groups, blocks))
     return Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
-        needed_sizes(kernel, sizes), (groups * shape.cluster, pieces, 1), block=(shape.threads, shape.rows, 1),
-        partial_sizes={GROUPS: groups, PIECES: pieces}, order=order,
+        needed_sizes(kernel, sizes), (groups * shape.cluster, max(pieces, shape.splits), 1), splits=shape.splits,
+        block=(shape.threads, shape.rows, 1), partial_sizes={GROUPS: groups, PIECES: pieces}, order=order,
     )  # fmt: skip

@@ -40,9 +40,9 @@ def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple
     split = schedule.split
     found += [_input(operand, kernel, schedule) for operand in _main_operands(kernel, split)]
     found += [_output(o) for o in kernel.pointwise]
-    items = (*kernel.body, *kernel.reduces, *kernel.pointwise) if split else kernel.items
+    items = kernel.reducing if split else kernel.items
     if split:
-        found += [_partial(r.name, f"{Accumulator(r).state_type}* __restrict__") for r in kernel.reduces]
+        found += [_partial(r.name, f"{Accumulator(r).state_type}* __restrict__") for r in kernel.states]
     else:
         found += [_output(o) for o in (*kernel.outputs, *kernel.partials)]
     found += _numbers(kernel, items)
@@ -55,7 +55,7 @@ def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple
 def _main_operands(kernel: Kernel, split: bool) -> list[Operand]:
     if not split:
         return list(kernel.tensors)
-    body = {ref for item in (*kernel.body, *kernel.reduces, *kernel.pointwise) for ref in _reads(item.expr)}
+    body = {ref for item in kernel.reducing for ref in _reads(item.expr)}
     return [o for o in kernel.tensors if o.name in body]
 
 
@@ -113,7 +113,7 @@ def _extents(schedule: Schedule) -> list[Param]:
         ]
     extents = [Param("count", "m", index, "kept"), Param("count", "n", index, "reduced")]
     extents += [Param("divisor", f"n{i}", divisor, loop=i) for i in range(1, total) if i != schedule.loops]
-    if schedule.split:
+    if schedule.split and schedule.template != "rows":
         extents.append(Param("chunk", "chunk", index))
     return extents
 
@@ -135,12 +135,12 @@ def _strides(
 
 
 def _finish_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Param, ...]:
-    read = {name for item in (*kernel.epilogue, *kernel.outputs) for name in _reads(item.expr)}
+    read = {name for item in kernel.ending for name in _reads(item.expr)}
     operands = [o for o in kernel.tensors if o.name in read]
-    found = [_partial(r.name, f"const {Accumulator(r).state_type}*") for r in kernel.reduces]
+    found = [_partial(r.name, f"const {Accumulator(r).state_type}*") for r in kernel.states]
     found += [_input(o, kernel, schedule) for o in operands]
     found += [_output(o) for o in kernel.outputs]
-    found += _numbers(kernel, (*kernel.epilogue, *kernel.outputs))
+    found += _numbers(kernel, kernel.ending)
     index = schedule.index
     divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
     found += [Param("count", "m", index, "kept"), Param("splits", "splits", "int")]

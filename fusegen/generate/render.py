@@ -18,6 +18,7 @@ from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.rows import RowKernel
 from fusegen.fuse.schedule import Schedule
 from fusegen.generate.rows import Rows
+from fusegen.generate.sums import Sums
 from fusegen.generate.walks import Walk
 
 PREAMBLE = '#include "fusegen.cuh"\n\n'
@@ -74,7 +75,11 @@ def render(kernel: Kernel, schedule: Schedule) -> Rendered:
     """CUDA text of ``kernel`` as ``schedule`` says."""
     if isinstance(kernel, RowKernel) and schedule.template == "rows":
         body = _environment().get_template("rows.cu.j2").render(Rows(kernel, schedule).rows())
-        return replace(_rendered(kernel, body, None, True), shared=schedule.dynamic)
+        finish = None
+        if schedule.split:
+            finish = f"{kernel.name}_finish"
+            body += _environment().get_template("finish.cu.j2").render(Sums(kernel, schedule).finish(finish))
+        return replace(_rendered(kernel, body, finish, True), shared=schedule.dynamic)
     view = Walk(kernel, schedule)
     fill = {
         "elementwise": view.elementwise,

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fusegen.core.ir import Call, Const, Let, Operand, Output, Reduce, Ref, Tensorlike, refs
-from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Position
 from fusegen.fuse.rows import RowKernel, Stage
 from fusegen.fuse.rows_schedule import REGISTERS
@@ -35,20 +34,21 @@ class Rows(RowReads):
     def rows(self) -> dict[str, Any]:
         """All slots."""
         kernel, plan = self.kernel, self.schedule
-        fixed = [o for o in kernel.operands if not self.moving([o.name], self.over_loops)]
+        read = self.needed(kernel.reducing) if plan.split else {o.name for o in kernel.operands}
+        operands = [o for o in kernel.operands if o.name in read]
+        written = () if plan.split else kernel.written
+        fixed = [o for o in operands if not self.moving([o.name], self.over_loops)]
         singles = [o for o in fixed if not self.moving([o.name], self.kept_loops)]
         by_row = [o for o in fixed if o not in singles]
         stages = [self._stage(stage) for stage in kernel.stages]
         loaded = "next" if plan.prefetch else "row"
-        every: list[Tensorlike] = [
-            o for o in (*kernel.operands, *kernel.written) if o not in (by_row if plan.prefetch else ())
-        ]
+        every: list[Tensorlike] = [o for o in (*operands, *written) if o not in (by_row if plan.prefetch else ())]
         return {
             **self.common(),
             "bounds": self._bounds(),
             "cluster": plan.cluster, "pieces": kernel.pieces, "rows": plan.rows, "sweep": plan.sweep,
             "prefetch": plan.prefetch,
-            "staged": plan.staged, "streamed": plan.streamed,
+            "staged": plan.staged, "streamed": plan.streamed, "split": plan.split,
             "repeat": plan.repeat, "exact": plan.exact, "per_block": plan.threads * plan.repeat * plan.vector,
             "first": self._first("blockIdx.x"), "stride": self._first("gridDim.x"),
             "singles": [line for o in singles for line in self.read(o, "")],
@@ -66,7 +66,7 @@ class Rows(RowReads):
             "raw": self._raw(self.ahead, plan.prefetch, plan.staged) if self.ahead else None,
             "shared": self._raw(self.shared, False, plan.dynamic > 0) if self.shared else None,
             "shifted": plan.shifted,
-            "before": self.lets(kernel.before),
+            "before": self.lets([let for let in kernel.before if not plan.split or let in kernel.reducing]),
             "stages": stages,
             "last": self._last(),
             "finish": self._finish(),
@@ -172,11 +172,13 @@ class Rows(RowReads):
 
     def _stage(self, stage: Stage) -> dict[str, Any]:
         """The walks of a stage. Where nothing waits for it, everything else is done on the same walk."""
-        kernel, partners = self.kernel, self._partners(stage)
+        kernel, split = self.kernel, self.schedule.split
+        partners = {r.name: kernel.partners[r.name] for r in stage.reduces if r.name in kernel.partners}
         moments = [r for r in stage.reduces if r.kind == "squared_deviation"]
         if moments and self.schedule.cluster == 1 and not self.schedule.streamed and len(stage.reduces) <= 2:
             return self._in_two_steps(stage, moments[0], next(iter(partners), f"{moments[0].name}_total"))
-        picks = {r.name: pick for r in stage.reduces if (pick := self._pick(r)) and not kernel.pieces}
+        direct = not (kernel.pieces or split)
+        picks = {r.name: pick for r in stage.reduces if direct and (pick := self._pick(r))}
         accumulators = [Accumulator(r) for r in stage.reduces if r.name not in partners and r.name not in picks]
         coupled = [a for a in accumulators if a.is_coupled]
         if kernel.pieces:
@@ -214,9 +216,9 @@ class Rows(RowReads):
             "again": again,
             "combine": [f"{a.variable}.finish();" for a in coupled if not self.schedule.streamed]
             + self._combine(accumulators)
-            + [Accumulator(of).partner(name) for name, of in partners.items()]
+            + ([] if split else [Accumulator(of).partner(name) for name, of in partners.items()])
             + [line for pick in picks.values() for line in pick],
-            "after": self.lets(stage.after),
+            "after": [] if split else self.lets(stage.after),
         }
 
     def _in_two_steps(self, stage: Stage, deviation: Reduce, total: str) -> dict[str, Any]:
@@ -282,16 +284,6 @@ class Rows(RowReads):
         lets = {let.name for stage in self.kernel.stages for let in stage.lets} | {let.name for let in self.kernel.body}
         return ref.name in lets
 
-    @staticmethod
-    def _partners(stage: Stage) -> dict[str, Reduce]:
-        """Reductions by name that another one's state holds, and which."""
-        found: dict[str, Reduce] = {}
-        for reduce in stage.reduces:
-            partner = BY_KIND[reduce.kind].partner
-            if partner:
-                found.update({r.name: reduce for r in stage.reduces if (r.kind, r.expr) == (partner, reduce.expr)})
-        return found
-
     def _combine(self, accumulators: Sequence[Accumulator]) -> list[str]:
         """The states of the threads that share a row; states of one type share the exchange."""
         types = list(dict.fromkeys(a.state_type for a in accumulators))
@@ -299,7 +291,7 @@ class Rows(RowReads):
         for state_type in types:
             own = [a for a in accumulators if a.state_type == state_type]
             lines += self._exchange("sum" if own[0].is_sum else "merge", [a.variable for a in own])
-        return lines + [line for a in accumulators for line in a.result()]
+        return lines + [line for a in accumulators for line in a.result() if not self.schedule.split]
 
     def _exchange(self, how: str, names: Sequence[str]) -> list[str]:
         """What the threads that share a row have, put together, in all of them."""
@@ -348,6 +340,9 @@ class Rows(RowReads):
 
     def _finish(self) -> list[str]:
         kernel = self.kernel
+        if self.schedule.split:
+            position = f"{self.schedule.index}(blockIdx.y) * m + row"
+            return [line for r in kernel.states for line in Accumulator(r).store(position)]
         if kernel.pieces:
             reduces = kernel.stages[0].reduces if kernel.stages else ()
             position = f"{self.schedule.index}(blockIdx.y) * m + row"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusegen.core.ir import Operand, Output
+from fusegen.core.ir import Let, Operand, Output
 from fusegen.fuse.schedule import TILE, Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.params import parameters
@@ -84,7 +84,7 @@ class Sums(View):
         view["inner"] += self.store(output, at)
 
     def _late_operands(self) -> list[str]:
-        needed = self.needed((*self.kernel.epilogue, *self.kernel.outputs))
+        needed = self.needed(self.kernel.ending)
         return [o.name for o in self.kernel.operands if o.name in needed]
 
     def _accumulators(self) -> list[Accumulator]:
@@ -123,9 +123,10 @@ class Sums(View):
             return self.lane_offset(name, offset, self._fast()) if lanes else offset
 
         late = [o for o in self.kernel.operands if o.name in self._late_operands() and o.name not in already]
-        lines = [] if lanes else [line for r in self.kernel.reduces for line in Accumulator(r).result()]
+        lines = [] if lanes else [line for r in self.kernel.states for line in Accumulator(r).result()]
+        lines += [Accumulator(of).partner(name) for name, of in self.kernel.partners.items()]
         lines += [line for o in late for line in self.read(o, place(o.name))]
-        lines += self.lets(self.kernel.epilogue)
+        lines += self.lets([item for item in self.kernel.ending if isinstance(item, Let)])
         for output in self.kernel.outputs:
             lines += self.store(output, place(output.name))
         return lines
@@ -134,7 +135,7 @@ class Sums(View):
         """The second stage: the pieces of each result, combined."""
         kernel, kept = self.kernel, range(self.schedule.kept)
         late = [*self._late_operands(), *(o.name for o in kernel.outputs)]
-        whole = [Accumulator(reduce) for reduce in kernel.reduces]
+        whole = [Accumulator(reduce) for reduce in kernel.states]
         return {
             "signature": signature(name, parameters(kernel, self.schedule, "finish")),
             "threads": FINISH_THREADS,

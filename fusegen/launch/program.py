@@ -182,7 +182,7 @@ def make_steps(
         m = prod(launch.sizes[: schedule.kept])
         workspaces = [
             Workspace(f"{r.name}_partial", r.expr.dtype, launch.splits * m * BY_KIND[r.kind].words)
-            for r in kernel.reduces
+            for r in kernel.states
         ]
         loaded = target.load(rendered, rendered.finish, declared, True)
         grid = (m if schedule.wide_finish else -(-m // FINISH_THREADS), 1, 1)

@@ -5,20 +5,17 @@
 //   maximum_value = maximum(float32(D0 * D1) - 1, 0)
 //   deviation = squared_deviation[d0, d1](input)
 //   out = deviation / maximum_value
-// rows: 16 blocks of 512 threads a row over D0, D1, which passes by in chunks: read once
-extern "C" __global__ FUSEGEN_CLUSTER(16) __launch_bounds__(512, 2)
-void var_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
-                     float* __restrict__ out_ptr,          // []
-                     int64_t D0, int64_t D1, int m, int n) {
-  // 16 blocks of 512 threads share a row.
-  fg::Link<16> link;
-  const int row = int(blockIdx.x) / 16;
+// rows: 512 threads a row over D0, D1, which passes by in chunks, which blocks share and a second kernel combines in
+//     order: read once
+extern "C" __global__ __launch_bounds__(512, 2)
+void var_forward_f32(const float* __restrict__ input_ptr,                 // [D0, D1]
+                     fg::Moments<float>* __restrict__ deviation_partial,  // [splits, m]
+                     int m, int n) {
+  const int row = int(blockIdx.x);
 
-  link.ready();  // all blocks of the cluster have begun
-  const float maximum_value = fg::maximum(float(D0 * D1) - 1.0f, 0.0f);
 
   fg::Moments<float> deviation_state;
-  for (int begin = 8192 * fg::cluster_rank(); begin < n; begin += 131072) {
+  for (int begin = 8192 * int(blockIdx.y); begin < n; begin += 8192 * int(gridDim.y)) {
     fg::Raw<float, 4> input_row[4];
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
@@ -50,10 +47,27 @@ void var_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
     deviation_chunk.finish();
     deviation_state.merge(deviation_chunk);
   }
-  fg::cluster_merge<512, 0>(link, deviation_state);
-  const float deviation = deviation_state.result();
+  fg::row_merge<512, 1, 0>(deviation_state);
 
-  if (threadIdx.x == 0 && fg::cluster_rank() == 0) {
-    fg::store(out_ptr, deviation / maximum_value);
+  if (threadIdx.x == 0) {
+    deviation_partial[int(blockIdx.y) * m + row] = deviation_state;
   }
+}
+
+// The pieces of each result, combined in a fixed order by a block.
+extern "C" __global__ __launch_bounds__(128)
+void var_forward_f32_finish(const fg::Moments<float>* deviation_partial,  // [splits, m]
+                            float* __restrict__ out_ptr,                  // []
+                            int64_t D0, int64_t D1, int m, int splits) {
+  fg::wait_for_previous_kernel();
+  const int result = blockIdx.x;
+  fg::Moments<float> deviation_state;
+  for (int piece = threadIdx.x; piece < splits; piece += 128) {
+    deviation_state.merge(deviation_partial[piece * m + result]);
+  }
+  deviation_state = fg::block_merge<128>(deviation_state);
+  if (threadIdx.x > 0) return;
+  const float deviation = deviation_state.result();
+  const float maximum_value = fg::maximum(float(D0 * D1) - 1.0f, 0.0f);
+  fg::store(out_ptr, deviation / maximum_value);
 }
