@@ -25,7 +25,7 @@ from fusegen.fuse.group import group, group_by_rows
 from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.rows import RowKernel, passing
 from fusegen.fuse.rows_schedule import Chip, schedule_rows
-from fusegen.fuse.schedule import Buffer, Launch, Schedule, schedule
+from fusegen.fuse.schedule import Buffer, Launch, Schedule, contiguous, schedule
 from fusegen.generate.render import Rendered, render
 from fusegen.launch.memo import is_memorable, remember
 from fusegen.launch.program import Program, Step, Target, Workspace, make_steps
@@ -209,14 +209,3 @@ def build(op: Op, layout: Layout, target: Target) -> Program:
         steps += made
         workspaces += needed
     return Program(steps, workspaces)
-
-
-def contiguous(shape: Sequence[str | None], sizes: Mapping[str, int]) -> dict[str, int]:
-    """Row-major strides by axis."""
-    strides: dict[str, int] = {}
-    step = 1
-    for axis in reversed(shape):
-        if axis:
-            strides[axis] = step
-            step *= sizes[axis]
-    return strides

@@ -39,6 +39,24 @@ template <typename T> struct Product {
   FG_DEVICE T result() const { return value; }
 };
 
+// Where the maximum (or minimum) stands: the first of several that are equal, and NaN before all numbers.
+template <typename T, bool Most> struct First {
+  T value = Most ? lowest<T>() : highest<T>();
+  int64_t place = highest<int64_t>();
+  FG_DEVICE void add(T x, int64_t at) {
+    const bool better = (Most ? x > value : x < value) || (x != x && value == value);
+    const bool as_good = x == value || (x != x && value != value);
+    if (better || (as_good && at < place)) {
+      value = x;
+      place = at;
+    }
+  }
+  FG_DEVICE void merge(const First& other) { add(other.value, other.place); }
+  FG_DEVICE int64_t result() const { return place; }
+};
+template <typename T> using FirstMaximum = First<T, true>;
+template <typename T> using FirstMinimum = First<T, false>;
+
 // The sum of squared deviations from the mean. Elements come one by one (Welford's update), or twice where they are at
 // hand: see() and saw() all, settle(), take() all. States merge as Chan, Golub and LeVeque do it.
 // The mean is a number and what rounding took off it: far from zero, means differ by less than their last bit.

@@ -12,6 +12,7 @@ import torch
 from oracles import check_derivatives, check_no_worse, check_same, draw, gradients, pair, refused
 
 import fusegen as fg
+from fusegen.wrap.inspect import passes
 
 INF, NAN = float("inf"), float("nan")
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)
@@ -98,6 +99,17 @@ def test_the_first_of_several() -> None:
     wide[:, 4321:] = 1
     assert fg.ops.argmax(wide, 1).tolist() == [4321] * 3 and fg.ops.argmax(wide).item() == 4321
     assert fg.ops.argmax(wide.T, 0, keepdim=True).shape == (1, 3)
+
+
+@pytest.mark.parametrize("dim", [None, 0])
+@pytest.mark.parametrize("name", ["argmax", "argmin"])
+def test_a_place_that_no_row_on_chip_holds_is_found_in_one_pass(name: str, dim: int | None) -> None:
+    ties = torch.randint(-3, 4, (1500, 33)).float()
+    ours, theirs = getattr(fg.ops, name), getattr(torch, name)
+    for x in (ties, ties.T, ties.where(ties < 3, NAN), ties[:, ::3]):
+        assert torch.equal(ours(x, dim), theirs(x, dim))
+    (item,) = passes(ours, (fg.TensorSpec(fg.float32, (3000, 1001)), dim), {})
+    assert len(item.kernels) == 1 and item.text.count("input_ptr,") == 1
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 2])

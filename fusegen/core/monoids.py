@@ -22,6 +22,7 @@ class Monoid:
         result: what its result is called where the declaration has no name for it.
         partner: the kind whose result over the same elements its state also holds.
         verb: what a kernel does with its elements, for headers of generated text.
+        located: its elements are pairs of a value and its place (``ir.LOCATED``); the result is the place.
     """
 
     kind: str
@@ -30,6 +31,7 @@ class Monoid:
     result: str
     verb: str
     partner: str = ""
+    located: bool = False
 
 
 _ROWS = (
@@ -39,6 +41,9 @@ _ROWS = (
     Monoid("prod", "Product", 1, "product", "multiplies"),
     Monoid("max", "Maximum", 1, "top", "takes the maximum"),
     Monoid("min", "Minimum", 1, "bottom", "takes the minimum"),
+    # Where the maximum or minimum stands, the first of several: made by fuse/first of two reductions.
+    Monoid("first_max", "FirstMaximum", 2, "place", "finds the maximum", located=True),
+    Monoid("first_min", "FirstMinimum", 2, "place", "finds the minimum", located=True),
     # sum((x - mean(x))^2) in one pass, by Welford's update and Chan's merge (Chan, Golub, LeVeque 1983).
     Monoid("squared_deviation", "Moments", 4, "deviation", "sums squared deviations", partner="sum"),
     # sum(exp(x - max(x))) in one pass: the sum is rescaled whenever the maximum grows (Milakov, Gimelshein 2018).

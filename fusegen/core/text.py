@@ -38,8 +38,8 @@ def _print(expr: Expr) -> tuple[str, int]:
         text = number_text(expr)
         return text, 8 if text.startswith("-") else _ATOM
     if isinstance(expr, Ref):
-        axis = expr.name.removeprefix("@index_")  # how kernels call it (fuse/kernel.Position)
-        return (expr.name if axis == expr.name else f"index({axis})"), _ATOM
+        axes = expr.name.removeprefix("@index_")  # how kernels call it (fuse/kernel.Position)
+        return (expr.name if axes == expr.name else f"index({axes.replace('_', ', ')})"), _ATOM
     if isinstance(expr, Size):
         return expr.axis.upper(), _ATOM
     if isinstance(expr, Index):

@@ -87,6 +87,12 @@ register(
 )  # fmt: skip
 register(
     Function(
+        "located", 2, Kind.NUMERIC, "{0}, {1}", cost=0, smooth=False, reference=lambda t, x, place: place,
+        doc="A value and where it stands: what a reduction takes that finds the place of an extremum (fuse/first).",
+    )
+)  # fmt: skip
+register(
+    Function(
         "int_pow", 2, Kind.NUMERIC, "fg::int_pow({0}, {1})", cost=12, smooth=False,
         reference=lambda t, a, b: t.pow(a, b), doc="a^b among integers; a negative power is 0, or of 1 and -1 itself.",
     )

@@ -44,7 +44,9 @@ def _public(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[..., 
     return {function.__name__: explained(function) for function in functions}
 
 
-NOT_FUNCTIONS = ("powi", "int_pow", "cast", "barrier", "factor", "polygamma", "add", "sub", "mul", "div", "neg", "pow")
+NOT_FUNCTIONS = (
+    "powi", "int_pow", "cast", "barrier", "factor", "located", "polygamma", "add", "sub", "mul", "div", "neg", "pow",
+)  # fmt: skip
 TABLE_FUNCTIONS = _public(_bind(row) for row in rows() if row.name not in NOT_FUNCTIONS)
 REDUCTIONS = _public(_reductions.FUNCTIONS)
 PRODUCTS = _public(_products.FUNCTIONS)

@@ -23,6 +23,7 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.lets import introduce_lets
+from fusegen.fuse.first import in_one_pass
 from fusegen.fuse.kernel import Kernel, Position, kernel_name, read_by
 from fusegen.fuse.rows import fuse, in_order
 
@@ -43,6 +44,9 @@ def group(op: Op) -> tuple[Kernel, ...]:
     """The kernels of ``op``, in launch order: one for each level of reductions that follow from each other."""
     axes = _all_axes(op)
     reduces, outputs = _with_positions(op)
+    reduces = in_one_pass(reduces, outputs)
+    for position in filter(None, (Position.called(ref.name) for r in reduces for ref in refs(r.expr))):
+        axes[position.name] = frozenset(filter(None, position.shape))
     return _named(_kernels(op, reduces, outputs, axes, {}, set()))
 
 

@@ -6,18 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusegen.core import dtypes
-from fusegen.core.ir import Expr, Let, Op, Operand, Output, Reduce, Scalar, Statement, refs
+from fusegen.core.ir import Expr, Let, Op, Operand, Output, Reduce, Scalar, Statement, axis_order, refs
 
 Names = dict[str, Statement]
 
 
 @dataclass(frozen=True)
 class Position(Operand):
-    """The position along an axis, as kernels read it: like an operand, but from no memory."""
+    """The position along an axis, or in the tensor that several make up, as kernels read it: like an operand, but from
+    no memory."""
 
     @classmethod
-    def along(cls, axis: str) -> Position:
-        return cls(f"@index_{axis}", dtypes.int64, (axis,))
+    def along(cls, *axes: str) -> Position:
+        return cls("_".join(["@index", *axes]), dtypes.int64, axes)
+
+    @classmethod
+    def called(cls, name: str) -> Position | None:
+        """The position of that name, if it is one."""
+        start, *axes = name.split("_")
+        return cls.along(*axes) if start == "@index" else None
 
 
 @dataclass(frozen=True)
@@ -106,5 +113,6 @@ def read_by(
     names = {ref.name for ref in refs(*exprs)}
     operands = [o for o in op.operands if o.name in names]
     operands += [o for name, o in stored.items() if name in names]
-    operands += [p for p in map(Position.along, op.axes) if p.name in names]
+    positions = [p for p in map(Position.called, names) if p]
+    operands += sorted(positions, key=lambda p: [axis_order(str(axis)) for axis in p.shape])
     return tuple(operands), tuple(s for s in op.scalars if s.name in names)

@@ -110,7 +110,7 @@ def schedule_rows(
     kernel: RowKernel, sizes: Mapping[str, int], given: Mapping[str, Buffer], chip: Chip
 ) -> tuple[Schedule, Launch] | None:
     """How to walk, or None where a row does not lie side by side in memory, or not on the chip."""
-    buffers = {**given, **positions(kernel)}
+    buffers = {**given, **positions(kernel, sizes)}
     reads = [buffers[o.name] for o in kernel.tensors]
     leading = sorted([*reads, *(buffers[o.name] for o in kernel.written)], key=_breadth)
     kept_order, over_order = ordered(kernel.kept, leading), ordered(kernel.over, leading)

@@ -192,7 +192,7 @@ def schedule(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buf
         sizes: elements along each axis.
         buffers: every operand and output of the kernel.
     """
-    buffers = {**buffers, **positions(kernel)}
+    buffers = {**buffers, **positions(kernel, sizes)}
     leading = [buffers[o.name] for o in kernel.written] + [buffers[o.name] for o in kernel.tensors]
     axis_sizes = needed_sizes(kernel, sizes)
     if kernel.reduces and kernel.kept:
@@ -207,9 +207,20 @@ def schedule(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buf
     return _elementwise(kernel, loops, buffers, axis_sizes)
 
 
-def positions(kernel: Kernel) -> dict[str, Buffer]:
-    """A position along an axis moves by one along it: that keeps the axis from being merged with others."""
-    return {o.name: Buffer(o.dtype, {str(o.shape[0]): 1}) for o in kernel.operands if isinstance(o, Position)}
+def positions(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, Buffer]:
+    """Positions as the tensors whose offsets they are: only axes that they number together are merged."""
+    return {o.name: Buffer(o.dtype, contiguous(o.shape, sizes)) for o in kernel.operands if isinstance(o, Position)}
+
+
+def contiguous(shape: Sequence[str | None], sizes: Mapping[str, int]) -> dict[str, int]:
+    """Row-major strides by axis."""
+    strides: dict[str, int] = {}
+    step = 1
+    for axis in reversed(shape):
+        if axis:
+            strides[axis] = step
+            step *= sizes[axis]
+    return strides
 
 
 def needed_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:

@@ -40,7 +40,9 @@ class Accumulator:
     @property
     def state_type(self) -> str:
         """The type that partial results have, in registers and in memory."""
-        return self.ctype if self.is_sum else f"fg::{BY_KIND[self.reduce.kind].state}<{self.ctype}>"
+        monoid = BY_KIND[self.reduce.kind]
+        of = self.reduce.expr.children[0].dtype.ctype if monoid.located else self.ctype
+        return self.ctype if self.is_sum else f"fg::{monoid.state}<{of}>"
 
     @property
     def variable(self) -> str:

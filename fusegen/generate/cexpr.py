@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import Category, DType
-from fusegen.core.ir import Call, Const, Expr, Ref, Size, walk
+from fusegen.core.ir import LOCATED, Call, Const, Expr, Ref, Size, walk
 from fusegen.declare.table import Function, Kind, lookup
 
 _ATOM = 10
@@ -41,6 +41,8 @@ class Printer:
             return expr.axis.upper(), _ATOM
         assert isinstance(expr, Call)
         row = lookup(expr.function)
+        if expr.function == LOCATED:
+            return ", ".join(map(self._argument, expr.args)), _ATOM
         if expr.function == "powi":
             return self._power(expr)
         if expr.function == "cast":

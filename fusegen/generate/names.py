@@ -27,8 +27,8 @@ def local_names(kernel: Kernel) -> dict[str, str]:
 
 def stem(name: str) -> str:
     """The start of names made from ``name``. Letters outside ASCII, which Python allows and CUDA does not, become their
-    code points."""
-    return "".join(c if c.isascii() else f"u{ord(c):x}" for c in name)
+    code points; a position's @ is none of C's."""
+    return "".join("the_" if c == "@" else c if c.isascii() else f"u{ord(c):x}" for c in name)
 
 
 def pointer_name(name: str) -> str:

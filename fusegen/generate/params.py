@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Computed, Expr, Operand, Output, Ref, Scalar, Size, refs, walk
 from fusegen.core.text import shape_text
-from fusegen.fuse.kernel import Kernel
+from fusegen.fuse.kernel import Kernel, Position
 from fusegen.fuse.schedule import Access, Schedule
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import local_names, pointer_name, stem
@@ -128,7 +128,8 @@ def _strides(
 ) -> list[Param]:
     if access in (Access.DENSE, Access.UNALIGNED, Access.SINGLE):
         return []
-    if split and name not in {o.name for o in (*_main_operands(kernel, True), *kernel.pointwise)}:
+    positions = [o for o in kernel.operands if isinstance(o, Position)]
+    if split and name not in {o.name for o in (*_main_operands(kernel, True), *kernel.pointwise, *positions)}:
         return []
     loops = [loop for loop, move in enumerate(moves) if move == "s"]
     return [Param("stride", f"{stem(name)}_stride{loop}", schedule.index, name, loop) for loop in loops]
