@@ -159,6 +159,20 @@ template <typename T> FG_DEVICE T warp_sum(T value) {
   return value;
 }
 
+// A sum that a thread takes over many turns, in four chains: the fewer numbers one has taken in, the less it rounds off
+// the next. What comes in is a vector's sum already, in which neighbours of opposite signs have met.
+template <typename T> struct Chains {
+  T sums[4] = {};
+  FG_DEVICE void add(T x) {
+    const T next = sums[0] + x;
+    sums[0] = sums[1];
+    sums[1] = sums[2];
+    sums[2] = sums[3];
+    sums[3] = next;
+  }
+  FG_DEVICE T total() const { return (sums[0] + sums[1]) + (sums[2] + sums[3]); }
+};
+
 // Sum over a block of Threads (a multiple of 32), in the first thread.
 template <int Threads, typename T> FG_DEVICE T block_sum(T value) {
   value = warp_sum(value);

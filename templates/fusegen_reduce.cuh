@@ -44,12 +44,13 @@ template <typename T, bool Most> struct First {
   T value = Most ? lowest<T>() : highest<T>();
   int64_t place = highest<int64_t>();
   FG_DEVICE void add(T x, int64_t at) {
-    const bool better = (Most ? x > value : x < value) || (x != x && value == value);
-    const bool as_good = x == value || (x != x && value != value);
-    if (better || (as_good && at < place)) {
-      value = x;
-      place = at;
-    }
+    // Without branches, so that no element waits for the one before it.
+    const bool is_nan = x != x, was_nan = value != value;
+    const bool better = (Most ? x > value : x < value) | (is_nan & !was_nan);
+    const bool as_good = (x == value) | (is_nan & was_nan);
+    const bool taken = better | (as_good & (at < place));
+    value = taken ? x : value;
+    place = taken ? at : place;
   }
   FG_DEVICE void merge(const First& other) { add(other.value, other.place); }
   FG_DEVICE int64_t result() const { return place; }

@@ -112,6 +112,28 @@ def test_a_place_that_no_row_on_chip_holds_is_found_in_one_pass(name: str, dim: 
     assert len(item.kernels) == 1 and item.text.count("input_ptr,") == 1
 
 
+@pytest.mark.parametrize("large", [3e7, 1e4])
+def test_sums_of_large_terms_that_alternate(large: float) -> None:
+    """Neighbours meet before they are large, along the fast axis, across it, and in everything."""
+    x = torch.randn(512, 1024)
+    x[:, ::2] += large
+    x[:, 1::2] -= large
+    across = x.T.contiguous()
+    for ours, theirs, exact in (
+        (fg.ops.sum(x, 1), x.sum(1), x.double().sum(1)),
+        (fg.ops.sum(across, 0), across.sum(0), across.double().sum(0)),
+        (fg.ops.sum(x), x.sum(), x.double().sum()),
+    ):
+        worst = (theirs.double() - exact).abs().max().clamp(min=1e-7 * large)
+        assert ((ours.double() - exact).abs().max() <= worst).item()
+
+
+def test_a_sum_of_one_large_term_and_many_small_ones() -> None:
+    x = torch.ones(1 << 24)
+    x[0] = 1e8
+    assert abs(fg.ops.sum(x).item() - x.double().sum().item()) <= 16
+
+
 @pytest.mark.parametrize("zeros", [0, 1, 2])
 def test_the_gradient_of_a_product_with_zeros(zeros: int) -> None:
     x = draw(3, 4).detach()

@@ -24,6 +24,9 @@ TILE = 32
 REDUCE_ELEMENTS = 16
 MOST_SPLITS = 1056
 WANTED_BLOCKS = 1056
+# Neighbouring elements that a thread of a column takes at a time, where it takes so many that terms which alternate in
+# sign would pile up.
+NEIGHBOURS, LONG_COLUMN = 4, 64
 # Threads of a block that at least have neighbouring results, where results are few.
 LEAST_ACROSS = 8
 # Blocks that share a sum over everything: enough for eight on each multiprocessor of the largest GPUs.
@@ -89,8 +92,9 @@ class Schedule:
     split: bool = False
     exact: bool = False
     wide_finish: bool = False
-    # Of template column: threads that have neighbouring results.
+    # Of template column: threads that have neighbouring results, and neighbouring elements that a thread takes in turn.
     across: int = TILE
+    neighbours: int = 1
     # Of template rows: vectors that a thread keeps of each operand, rows side by side in a block, blocks that share a
     # row, whether a block goes on from row to row, whether it then reads the next one ahead, whether rows are staged in
     # shared memory rather than in registers, whether rows begin where no vector does, whether they pass by in chunks,
@@ -374,6 +378,7 @@ def _reduction(
     found = Schedule(
         "column" if along_kept else "row", len(kept), len(over), vector, threads, index_type(loops, buffers), False,
         placements, splits > 1, wide_finish=splits > WIDE_FINISH, across=across,
+        neighbours=NEIGHBOURS if along_kept and (splits > 1 or n >= at_once * LONG_COLUMN) else 1,
     )  # fmt: skip
     return found, launch
 

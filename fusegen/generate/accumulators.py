@@ -19,10 +19,12 @@ class Accumulator:
     Args:
         reduce: what is reduced.
         lanes: how many neighbouring results a thread owns; 1 is none of that.
+        turns: how many elements a thread takes at each of many turns; 0 where it does not take turns.
     """
 
     reduce: Reduce
     lanes: int = 1
+    turns: int = 0
 
     @property
     def name(self) -> str:
@@ -31,6 +33,11 @@ class Accumulator:
     @property
     def is_sum(self) -> bool:
         return not BY_KIND[self.reduce.kind].state
+
+    @property
+    def in_chains(self) -> bool:
+        """Whether it rounds, and a thread takes enough elements for that to show."""
+        return self.is_sum and self.turns > 0 and self.reduce.expr.dtype.is_float
 
     @property
     def ctype(self) -> str:
@@ -53,6 +60,8 @@ class Accumulator:
 
     def declare(self) -> str:
         """The state of nothing."""
+        if self.in_chains:
+            return f"fg::Chains<{self.ctype}> {self.name}_chains;"
         if self.is_sum:
             vector = f"fg::Vec<{self.ctype}, {self.lanes}> {self.variable} = {{}};"
             return vector if self.lanes > 1 else f"{self.ctype} {self.variable} = 0;"
@@ -60,8 +69,16 @@ class Accumulator:
 
     def add(self, value: str) -> str:
         """One more element."""
+        if self.in_chains:
+            return f"{self.name}_part += {value};" if self.turns > 1 else f"{self.name}_chains.add({value});"
         lane = "[k]" if self.lanes > 1 else ""
         return f"{self.variable}{lane} += {value};" if self.is_sum else f"{self.variable}{lane}.add({value});"
+
+    def turn(self) -> tuple[list[str], list[str]]:
+        """What stands before and behind the elements of one turn."""
+        if not self.in_chains or self.turns == 1:
+            return [], []
+        return [f"{self.ctype} {self.name}_part = 0;"], [f"{self.name}_chains.add({self.name}_part);"]
 
     @property
     def is_coupled(self) -> bool:
@@ -75,6 +92,8 @@ class Accumulator:
 
     def combine(self, over: str, count: str) -> str:
         """The states of all threads that share the result; ``over`` is block or column."""
+        if self.in_chains:
+            return f"const {self.ctype} {self.name} = fg::{over}_sum<{count}>({self.name}_chains.total());"
         how = f"fg::{over}_{'sum' if self.is_sum else 'merge'}<{count}>({self.variable})"
         return f"{how};" if self.lanes > 1 and not self.is_sum else f"{self.variable} = {how};"
 

@@ -8,7 +8,7 @@ from fusegen.core.lets import is_reserved, safe_name
 from fusegen.fuse.kernel import Kernel
 
 # Names made from those of tensors and axes: x_ptr, x_v, x_stride1, j0, n1, D2.
-_MADE = re.compile(r"[jnD]\d+|.*_(v|at|ptr|tile|partial|row|next|element|state|stride\d+)")
+_MADE = re.compile(r"[jnD]\d+|.*_(v|at|ptr|tile|part|chains|partial|row|next|element|state|stride\d+)")
 
 
 def local_names(kernel: Kernel) -> dict[str, str]:

@@ -32,6 +32,7 @@ class Sums(View):
         in_loop = [*(o.name for o in moving), *(o.name for o in kernel.pointwise)]
         view: dict[str, Any] = {"kept_reads": [], "reads": [], "declarations": [], "inner": [], "writes": []}
         view["coordinates"] = self.coordinates(over.start, over.stop - 1, "at", self.moving(in_loop, over))
+        view["near_coordinates"] = self.coordinates(over.start, over.stop - 1, "at + i", self.moving(in_loop, over))
         for operand in fixed:
             self._read_lane(operand, self.offset(operand.name, kept), view, "kept_reads")
         for operand in moving:
@@ -40,6 +41,7 @@ class Sums(View):
         for output in kernel.pointwise:
             self._write_lane(output, self.offset(output.name, range(over.stop)), view)
         view["inner"] += [a.add(self.printer.text(a.reduce.expr)) for a in self._accumulators()]
+        self._take_turns(view)
         late = [] if schedule.split else [*(o.name for o in kernel.outputs), *self._late_operands()]
         names = [*(o.name for o in read), *(o.name for o in kernel.pointwise), *late]
         already = set() if schedule.template == "column" else {o.name for o in fixed}
@@ -48,12 +50,18 @@ class Sums(View):
             **view,
             "split": schedule.split,
             "rows": schedule.threads // schedule.across,
-            "across": schedule.across,
+            "across": schedule.across, "neighbours": schedule.neighbours,
             "kept_coordinates": self.coordinates(0, schedule.loops - 1, "result", self.moving(names, kept)),
             "accumulators": [a.declare() for a in self._accumulators()],
             "combine": self._combine(),
             "finish": self._end(already),
-        }
+        }  # fmt: skip
+
+    def _take_turns(self, view: dict[str, Any]) -> None:
+        for accumulator in self._accumulators():
+            before, behind = accumulator.turn()
+            view["declarations"] += before
+            view["writes"] += behind
 
     def _fast(self) -> int:
         """The loop along which the vector lies."""
@@ -89,7 +97,8 @@ class Sums(View):
 
     def _accumulators(self) -> list[Accumulator]:
         lanes = self.schedule.vector if self._lanes_are_results else 1
-        return [Accumulator(reduce, lanes) for reduce in self.kernel.reduces]
+        turns = self.schedule.vector if self.schedule.template in ("row", "whole") else 0
+        return [Accumulator(reduce, lanes, turns) for reduce in self.kernel.reduces]
 
     def _combine(self) -> list[str]:
         """The states of a block's threads put together; a thread by itself has nothing to combine."""

@@ -73,6 +73,7 @@ class Walk(Sums, View):
         view["reads"] = [line for line in view["reads"] if line not in lines]
         inside = "" if schedule.exact else "if (at + k < n) "
         view["inner"] += [inside + a.add(self.printer.text(a.reduce.expr)) for a in self._accumulators()]
+        self._take_turns(view)
         read = {o.name for o in singles if o.name in self.read_in_body}
         return {
             **self.common(),

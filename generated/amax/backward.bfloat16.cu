@@ -11,21 +11,23 @@ void amax_backward_bf16_ties_top(const bf16* __restrict__ input_ptr,    // [D0, 
                                  float* __restrict__ ties_top_partial,  // [splits, m]
                                  int n) {
   const float top = fg::load(top_ptr);
-  float ties_top = 0;
+  fg::Chains<float> ties_top_chains;
 
   // The blocks take turns; each thread owns 8 consecutive elements at a time.
   const int first = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
   const int stride = 8 * int(gridDim.x) * 256;
   for (int at = first; at < n; at += stride) {
     const auto input_v = fg::load_vector<8>(input_ptr + at);
+    float ties_top_part = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
       const bool same_input_top = input == top;
-      ties_top += same_input_top ? 1.0f : 0.0f;
+      ties_top_part += same_input_top ? 1.0f : 0.0f;
     }
+    ties_top_chains.add(ties_top_part);
   }
-  ties_top = fg::block_sum<256>(ties_top);
+  const float ties_top = fg::block_sum<256>(ties_top_chains.total());
 
   if (threadIdx.x == 0) {
     ties_top_partial[blockIdx.x] = ties_top;

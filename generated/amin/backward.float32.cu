@@ -11,21 +11,23 @@ void amin_backward_f32_ties_bottom(const float* __restrict__ input_ptr,      // 
                                    float* __restrict__ ties_bottom_partial,  // [splits, m]
                                    int n) {
   const float bottom = fg::load(bottom_ptr);
-  float ties_bottom = 0;
+  fg::Chains<float> ties_bottom_chains;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
   const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   const int stride = 4 * int(gridDim.x) * 256;
   for (int at = first; at < n; at += stride) {
     const auto input_v = fg::load_vector<4>(input_ptr + at);
+    float ties_bottom_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const bool same_input_bottom = input == bottom;
-      ties_bottom += same_input_bottom ? 1.0f : 0.0f;
+      ties_bottom_part += same_input_bottom ? 1.0f : 0.0f;
     }
+    ties_bottom_chains.add(ties_bottom_part);
   }
-  ties_bottom = fg::block_sum<256>(ties_bottom);
+  const float ties_bottom = fg::block_sum<256>(ties_bottom_chains.total());
 
   if (threadIdx.x == 0) {
     ties_bottom_partial[blockIdx.x] = ties_bottom;

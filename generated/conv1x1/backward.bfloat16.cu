@@ -14,19 +14,21 @@ void conv1x1_backward_prologue_bf16(const bf16* __restrict__ d_last_ptr,  // [D0
   const int result = blockIdx.x;
   const int j0 = result;
 
-  float sum_d_bias = 0;
+  fg::Chains<float> sum_d_bias_chains;
   for (int at = 8 * threadIdx.x; at < n; at += 2048) {
     int rest = at;
     const int j2 = fg::take(rest, n2);
     const int j1 = rest;
     const auto d_last_v = fg::load_vector<8>(d_last_ptr + j0 * d_last_stride0 + j1 * d_last_stride1 + j2);
+    float sum_d_bias_part = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float d_last = d_last_v[k];
-      sum_d_bias += d_last;
+      sum_d_bias_part += d_last;
     }
+    sum_d_bias_chains.add(sum_d_bias_part);
   }
-  sum_d_bias = fg::block_sum<256>(sum_d_bias);
+  const float sum_d_bias = fg::block_sum<256>(sum_d_bias_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(d_bias_ptr + j0, sum_d_bias);

@@ -18,25 +18,31 @@ void cosine_embedding_loss_forward_f32_total_and_2_more(const float* __restrict_
   const int result = blockIdx.x;
   const int j0 = result;
 
-  float total = 0;
-  float total_2 = 0;
-  float total_3 = 0;
+  fg::Chains<float> total_chains;
+  fg::Chains<float> total_2_chains;
+  fg::Chains<float> total_3_chains;
   for (int at = 4 * threadIdx.x; at < n; at += 1024) {
     const int j1 = at;
     const auto input1_v = fg::load_vector<4>(input1_ptr + j0 * input1_stride0 + j1);
     const auto input2_v = fg::load_vector<4>(input2_ptr + j0 * input2_stride0 + j1);
+    float total_part = 0;
+    float total_2_part = 0;
+    float total_3_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input1 = input1_v[k];
       const float input2 = input2_v[k];
-      total += input1 * input1;
-      total_2 += input2 * input2;
-      total_3 += input1 * input2;
+      total_part += input1 * input1;
+      total_2_part += input2 * input2;
+      total_3_part += input1 * input2;
     }
+    total_chains.add(total_part);
+    total_2_chains.add(total_2_part);
+    total_3_chains.add(total_3_part);
   }
-  total = fg::block_sum<256>(total);
-  total_2 = fg::block_sum<256>(total_2);
-  total_3 = fg::block_sum<256>(total_3);
+  const float total = fg::block_sum<256>(total_chains.total());
+  const float total_2 = fg::block_sum<256>(total_2_chains.total());
+  const float total_3 = fg::block_sum<256>(total_3_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(total_ptr + j0, total);
@@ -63,7 +69,7 @@ void cosine_embedding_loss_forward_f32_out(const float* __restrict__ target_ptr,
                                            float* __restrict__ out_ptr,           // []
                                            float margin, int64_t D0, int n) {
   fg::wait_for_previous_kernel();
-  float total_4 = 0;
+  fg::Chains<float> total_4_chains;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
   const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -73,6 +79,7 @@ void cosine_embedding_loss_forward_f32_out(const float* __restrict__ target_ptr,
     const auto total_v = fg::load_vector<4>(total_ptr + at);
     const auto total_2_v = fg::load_vector<4>(total_2_ptr + at);
     const auto total_3_v = fg::load_vector<4>(total_3_ptr + at);
+    float total_4_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float target = target_v[k];
@@ -85,10 +92,11 @@ void cosine_embedding_loss_forward_f32_out(const float* __restrict__ target_ptr,
       const float diff_cos_margin = cos_ - margin;
       const float chosen = target == -1.0f ? (diff_cos_margin < 0.0f ? 0.0f : diff_cos_margin) : 0.0f;
       const float loss = target == 1.0f ? 1.0f - cos_ : chosen;
-      total_4 += loss;
+      total_4_part += loss;
     }
+    total_4_chains.add(total_4_part);
   }
-  total_4 = fg::block_sum<256>(total_4);
+  const float total_4 = fg::block_sum<256>(total_4_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(out_ptr, fg::divide_by_count(total_4, float(D0)));

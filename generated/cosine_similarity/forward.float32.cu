@@ -23,25 +23,31 @@ void cosine_similarity_forward_f32(const float* __restrict__ x1_ptr,  // [D0, D1
   const int result = blockIdx.x;
   const int j0 = result;
 
-  float total = 0;
-  float total_2 = 0;
-  float total_3 = 0;
+  fg::Chains<float> total_chains;
+  fg::Chains<float> total_2_chains;
+  fg::Chains<float> total_3_chains;
   for (int at = 4 * threadIdx.x; at < n; at += 1024) {
     const int j1 = at;
     const auto x1_v = fg::load_vector<4>(x1_ptr + j0 * x1_stride0 + j1);
     const auto x2_v = fg::load_vector<4>(x2_ptr + j0 * x2_stride0 + j1);
+    float total_part = 0;
+    float total_2_part = 0;
+    float total_3_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float x1 = x1_v[k];
       const float x2 = x2_v[k];
-      total += x1 * x2;
-      total_2 += x1 * x1;
-      total_3 += x2 * x2;
+      total_part += x1 * x2;
+      total_2_part += x1 * x1;
+      total_3_part += x2 * x2;
     }
+    total_chains.add(total_part);
+    total_2_chains.add(total_2_part);
+    total_3_chains.add(total_3_part);
   }
-  total = fg::block_sum<256>(total);
-  total_2 = fg::block_sum<256>(total_2);
-  total_3 = fg::block_sum<256>(total_3);
+  const float total = fg::block_sum<256>(total_chains.total());
+  const float total_2 = fg::block_sum<256>(total_2_chains.total());
+  const float total_3 = fg::block_sum<256>(total_3_chains.total());
 
   if (threadIdx.x == 0) {
     const bool same_total_2 = total_2 == 0.0f;

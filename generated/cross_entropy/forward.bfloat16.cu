@@ -81,7 +81,7 @@ void cross_entropy_forward_bf16_out(const int64_t* __restrict__ target_ptr,  // 
                                     bf16* __restrict__ out_ptr,              // []
                                     int64_t ignore_index, int64_t D1, int n) {
   fg::wait_for_previous_kernel();
-  float total = 0;
+  fg::Chains<float> total_chains;
   int64_t total_2 = 0;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
@@ -92,6 +92,7 @@ void cross_entropy_forward_bf16_out(const int64_t* __restrict__ target_ptr,  // 
     const auto top_v = fg::load_vector<4>(top_ptr + at);
     const auto sum_exp_v = fg::load_vector<4>(sum_exp_ptr + at);
     const auto picked_v = fg::load_vector<4>(picked_ptr + at);
+    float total_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int64_t target = target_v[k];
@@ -102,11 +103,12 @@ void cross_entropy_forward_bf16_out(const int64_t* __restrict__ target_ptr,  // 
       const float spread = fg::fast_log(sum_exp);
       const float top_2 = top;
       const float loss = divisor ? spread - (picked - top_2) : 0.0f;
-      total += loss;
+      total_part += loss;
       total_2 += int64_t(divisor);
     }
+    total_chains.add(total_part);
   }
-  total = fg::block_sum<256>(total);
+  const float total = fg::block_sum<256>(total_chains.total());
   total_2 = fg::block_sum<256>(total_2);
 
   if (threadIdx.x == 0) {

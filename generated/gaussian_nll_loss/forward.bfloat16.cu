@@ -15,7 +15,7 @@ void gaussian_nll_loss_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0
                                     const bf16* __restrict__ var_ptr,     // [D0, D1]
                                     float* __restrict__ total_partial,    // [splits, m]
                                     float eps, int n) {
-  float total = 0;
+  fg::Chains<float> total_chains;
 
   // The blocks take turns; each thread owns 8 consecutive elements at a time.
   const int first = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -24,6 +24,7 @@ void gaussian_nll_loss_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0
     const auto input_v = fg::load_vector<8>(input_ptr + at);
     const auto target_v = fg::load_vector<8>(target_ptr + at);
     const auto var_v = fg::load_vector<8>(var_ptr + at);
+    float total_part = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
@@ -32,10 +33,11 @@ void gaussian_nll_loss_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0
       const float v = var + (var < eps ? eps - var : 0.0f);
       const float d = input - target;
       const float loss = 0.5f * (fg::fast_log(v) + d * d / v);
-      total += loss;
+      total_part += loss;
     }
+    total_chains.add(total_part);
   }
-  total = fg::block_sum<256>(total);
+  const float total = fg::block_sum<256>(total_chains.total());
 
   if (threadIdx.x == 0) {
     total_partial[blockIdx.x] = total;

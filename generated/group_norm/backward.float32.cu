@@ -136,8 +136,8 @@ void group_norm_backward_f32_d_weight_and_1_more(const float* __restrict__ input
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
 
-  float sum_d_weight = 0;
-  float sum_d_bias = 0;
+  fg::Chains<float> sum_d_weight_chains;
+  fg::Chains<float> sum_d_bias_chains;
   for (int at = 4 * threadIdx.x; at < n; at += 1024) {
     int rest = at;
     const int j3 = fg::take(rest, n3);
@@ -148,6 +148,8 @@ void group_norm_backward_f32_d_weight_and_1_more(const float* __restrict__ input
     const auto d_out_v = fg::load_vector<4>(d_out_ptr + d_out_at);
     const float total = fg::load(total_ptr + j0 + j2 * total_stride2);
     const float deviation = fg::load(deviation_ptr + j0 + j2 * deviation_stride2);
+    float sum_d_weight_part = 0;
+    float sum_d_bias_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
@@ -156,12 +158,14 @@ void group_norm_backward_f32_d_weight_and_1_more(const float* __restrict__ input
       const float diff_input = input - total / value;
       const float rsqrt_value = rsqrtf(deviation / value + eps);
       const float y = diff_input * rsqrt_value;
-      sum_d_weight += d_out * y;
-      sum_d_bias += d_out;
+      sum_d_weight_part += d_out * y;
+      sum_d_bias_part += d_out;
     }
+    sum_d_weight_chains.add(sum_d_weight_part);
+    sum_d_bias_chains.add(sum_d_bias_part);
   }
-  sum_d_weight = fg::block_sum<256>(sum_d_weight);
-  sum_d_bias = fg::block_sum<256>(sum_d_bias);
+  const float sum_d_weight = fg::block_sum<256>(sum_d_weight_chains.total());
+  const float sum_d_bias = fg::block_sum<256>(sum_d_bias_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(d_weight_ptr + j0 * d_weight_stride0 + j1, sum_d_weight);

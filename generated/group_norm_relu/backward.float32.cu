@@ -156,8 +156,8 @@ void group_norm_relu_backward_f32_d_weight_and_1_more(const float* __restrict__ 
   const float weight = fg::load(weight_ptr + j0 * weight_stride0 + j1);
   const float bias = fg::load(bias_ptr + j0 * bias_stride0 + j1);
 
-  float sum_d_weight = 0;
-  float sum_d_bias = 0;
+  fg::Chains<float> sum_d_weight_chains;
+  fg::Chains<float> sum_d_bias_chains;
   for (int at = 4 * threadIdx.x; at < n; at += 1024) {
     int rest = at;
     const int j3 = fg::take(rest, n3);
@@ -168,6 +168,8 @@ void group_norm_relu_backward_f32_d_weight_and_1_more(const float* __restrict__ 
     const auto d_out_v = fg::load_vector<4>(d_out_ptr + d_out_at);
     const float total = fg::load(total_ptr + j0 + j2 * total_stride2);
     const float deviation = fg::load(deviation_ptr + j0 + j2 * deviation_stride2);
+    float sum_d_weight_part = 0;
+    float sum_d_bias_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
@@ -178,12 +180,14 @@ void group_norm_relu_backward_f32_d_weight_and_1_more(const float* __restrict__ 
       const float y = diff_input * rsqrt_value;
       const float result_ = y * weight + bias;
       const bool below_result = result_ <= 0.0f;
-      sum_d_weight += below_result ? 0.0f : d_out * y;
-      sum_d_bias += below_result ? 0.0f : d_out;
+      sum_d_weight_part += below_result ? 0.0f : d_out * y;
+      sum_d_bias_part += below_result ? 0.0f : d_out;
     }
+    sum_d_weight_chains.add(sum_d_weight_part);
+    sum_d_bias_chains.add(sum_d_bias_part);
   }
-  sum_d_weight = fg::block_sum<256>(sum_d_weight);
-  sum_d_bias = fg::block_sum<256>(sum_d_bias);
+  const float sum_d_weight = fg::block_sum<256>(sum_d_weight_chains.total());
+  const float sum_d_bias = fg::block_sum<256>(sum_d_bias_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(d_weight_ptr + j0 * d_weight_stride0 + j1, sum_d_weight);

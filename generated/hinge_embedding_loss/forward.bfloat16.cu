@@ -13,7 +13,7 @@ void hinge_embedding_loss_forward_bf16(const bf16* __restrict__ input_ptr,   // 
                                        const bf16* __restrict__ target_ptr,  // [D0, D1]
                                        float* __restrict__ total_partial,    // [splits, m]
                                        float margin, int n) {
-  float total = 0;
+  fg::Chains<float> total_chains;
 
   // The blocks take turns; each thread owns 8 consecutive elements at a time.
   const int first = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -21,6 +21,7 @@ void hinge_embedding_loss_forward_bf16(const bf16* __restrict__ input_ptr,   // 
   for (int at = first; at < n; at += stride) {
     const auto input_v = fg::load_vector<8>(input_ptr + at);
     const auto target_v = fg::load_vector<8>(target_ptr + at);
+    float total_part = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
@@ -28,10 +29,11 @@ void hinge_embedding_loss_forward_bf16(const bf16* __restrict__ input_ptr,   // 
       const float diff_margin_input = margin - input;
       const float chosen = diff_margin_input < 0.0f ? 0.0f : diff_margin_input;
       const float loss = (target == -1.0f ? 0.0f : input) + (target == 1.0f ? 0.0f : chosen);
-      total += loss;
+      total_part += loss;
     }
+    total_chains.add(total_part);
   }
-  total = fg::block_sum<256>(total);
+  const float total = fg::block_sum<256>(total_chains.total());
 
   if (threadIdx.x == 0) {
     total_partial[blockIdx.x] = total;

@@ -13,7 +13,7 @@ void huber_loss_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
                             const float* __restrict__ target_ptr,  // [D0, D1]
                             float* __restrict__ total_partial,     // [splits, m]
                             float delta, int n) {
-  float total = 0;
+  fg::Chains<float> total_chains;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
   const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -21,6 +21,7 @@ void huber_loss_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
   for (int at = first; at < n; at += stride) {
     const auto input_v = fg::load_vector<4>(input_ptr + at);
     const auto target_v = fg::load_vector<4>(target_ptr + at);
+    float total_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
@@ -28,10 +29,11 @@ void huber_loss_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
       const float d = input - target;
       const float distance = fg::abs(d);
       const float loss = distance > delta ? delta * (distance - 0.5f * delta) : 0.5f * d * d;
-      total += loss;
+      total_part += loss;
     }
+    total_chains.add(total_part);
   }
-  total = fg::block_sum<256>(total);
+  const float total = fg::block_sum<256>(total_chains.total());
 
   if (threadIdx.x == 0) {
     total_partial[blockIdx.x] = total;

@@ -118,8 +118,8 @@ void instance_norm_backward_bf16_d_weight_and_1_more(const bf16* __restrict__ in
   const int result = blockIdx.x;
   const int j0 = result;
 
-  float sum_d_weight = 0;
-  float sum_d_bias = 0;
+  fg::Chains<float> sum_d_weight_chains;
+  fg::Chains<float> sum_d_bias_chains;
   for (int at = 8 * threadIdx.x; at < n; at += 2048) {
     int rest = at;
     const int j2 = fg::take(rest, n2);
@@ -128,6 +128,8 @@ void instance_norm_backward_bf16_d_weight_and_1_more(const bf16* __restrict__ in
     const auto d_out_v = fg::load_vector<8>(d_out_ptr + j0 * d_out_stride0 + j1 * d_out_stride1 + j2);
     const float total = fg::load(total_ptr + j0 + j1 * total_stride1);
     const float deviation = fg::load(deviation_ptr + j0 + j1 * deviation_stride1);
+    float sum_d_weight_part = 0;
+    float sum_d_bias_part = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
@@ -136,12 +138,14 @@ void instance_norm_backward_bf16_d_weight_and_1_more(const bf16* __restrict__ in
       const float diff_input = input - total / value;
       const float rsqrt_value = rsqrtf(deviation / value + eps);
       const float y = diff_input * rsqrt_value;
-      sum_d_weight += d_out * y;
-      sum_d_bias += d_out;
+      sum_d_weight_part += d_out * y;
+      sum_d_bias_part += d_out;
     }
+    sum_d_weight_chains.add(sum_d_weight_part);
+    sum_d_bias_chains.add(sum_d_bias_part);
   }
-  sum_d_weight = fg::block_sum<256>(sum_d_weight);
-  sum_d_bias = fg::block_sum<256>(sum_d_bias);
+  const float sum_d_weight = fg::block_sum<256>(sum_d_weight_chains.total());
+  const float sum_d_bias = fg::block_sum<256>(sum_d_bias_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(d_weight_ptr + j0, sum_d_weight);

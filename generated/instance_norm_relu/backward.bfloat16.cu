@@ -133,8 +133,8 @@ void instance_norm_relu_backward_bf16_d_weight_and_1_more(const bf16* __restrict
   const float weight = fg::load(weight_ptr + j0);
   const float bias = fg::load(bias_ptr + j0);
 
-  float sum_d_weight = 0;
-  float sum_d_bias = 0;
+  fg::Chains<float> sum_d_weight_chains;
+  fg::Chains<float> sum_d_bias_chains;
   for (int at = 8 * threadIdx.x; at < n; at += 2048) {
     int rest = at;
     const int j2 = fg::take(rest, n2);
@@ -143,6 +143,8 @@ void instance_norm_relu_backward_bf16_d_weight_and_1_more(const bf16* __restrict
     const auto d_out_v = fg::load_vector<8>(d_out_ptr + j0 * d_out_stride0 + j1 * d_out_stride1 + j2);
     const float total = fg::load(total_ptr + j0 + j1 * total_stride1);
     const float deviation = fg::load(deviation_ptr + j0 + j1 * deviation_stride1);
+    float sum_d_weight_part = 0;
+    float sum_d_bias_part = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
@@ -153,12 +155,14 @@ void instance_norm_relu_backward_bf16_d_weight_and_1_more(const bf16* __restrict
       const float y = diff_input * rsqrt_value;
       const float result_ = y * weight + bias;
       const bool below_result = result_ <= 0.0f;
-      sum_d_weight += below_result ? 0.0f : d_out * y;
-      sum_d_bias += below_result ? 0.0f : d_out;
+      sum_d_weight_part += below_result ? 0.0f : d_out * y;
+      sum_d_bias_part += below_result ? 0.0f : d_out;
     }
+    sum_d_weight_chains.add(sum_d_weight_part);
+    sum_d_bias_chains.add(sum_d_bias_part);
   }
-  sum_d_weight = fg::block_sum<256>(sum_d_weight);
-  sum_d_bias = fg::block_sum<256>(sum_d_bias);
+  const float sum_d_weight = fg::block_sum<256>(sum_d_weight_chains.total());
+  const float sum_d_bias = fg::block_sum<256>(sum_d_bias_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(d_weight_ptr + j0, sum_d_weight);

@@ -156,8 +156,8 @@ void instance_norm_silu_backward_bf16_d_weight_and_1_more(const bf16* __restrict
   const float weight = fg::load(weight_ptr + j0);
   const float bias = fg::load(bias_ptr + j0);
 
-  float sum_d_weight = 0;
-  float sum_d_bias = 0;
+  fg::Chains<float> sum_d_weight_chains;
+  fg::Chains<float> sum_d_bias_chains;
   for (int at = 8 * threadIdx.x; at < n; at += 2048) {
     int rest = at;
     const int j2 = fg::take(rest, n2);
@@ -166,6 +166,8 @@ void instance_norm_silu_backward_bf16_d_weight_and_1_more(const bf16* __restrict
     const auto d_out_v = fg::load_vector<8>(d_out_ptr + j0 * d_out_stride0 + j1 * d_out_stride1 + j2);
     const float total = fg::load(total_ptr + j0 + j1 * total_stride1);
     const float deviation = fg::load(deviation_ptr + j0 + j1 * deviation_stride1);
+    float sum_d_weight_part = 0;
+    float sum_d_bias_part = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
@@ -179,12 +181,14 @@ void instance_norm_silu_backward_bf16_d_weight_and_1_more(const bf16* __restrict
       const float diff = 1.0f - sigmoid_result;
       const float prod_result = diff * result_;
       const float prod_4 = prod_result * diff_input * rsqrt_value * sigmoid_result;
-      sum_d_weight += d_out * (prod_4 + y * sigmoid_result);
-      sum_d_bias += d_out * (prod_result * sigmoid_result + sigmoid_result);
+      sum_d_weight_part += d_out * (prod_4 + y * sigmoid_result);
+      sum_d_bias_part += d_out * (prod_result * sigmoid_result + sigmoid_result);
     }
+    sum_d_weight_chains.add(sum_d_weight_part);
+    sum_d_bias_chains.add(sum_d_bias_part);
   }
-  sum_d_weight = fg::block_sum<256>(sum_d_weight);
-  sum_d_bias = fg::block_sum<256>(sum_d_bias);
+  const float sum_d_weight = fg::block_sum<256>(sum_d_weight_chains.total());
+  const float sum_d_bias = fg::block_sum<256>(sum_d_bias_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(d_weight_ptr + j0, sum_d_weight);

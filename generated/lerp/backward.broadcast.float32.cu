@@ -161,8 +161,26 @@ void lerp_backward_f32_d_weight(const float* sum_d_weight_by_group_ptr,    // [G
 
   fg::Vec<float, 4> sum_d_weight_v = {};
   if (inside) {
-#pragma unroll 4
-    for (int at = begin + threadIdx.y; at < end; at += 8) {
+    // Neighbouring elements go to one thread, where terms of opposite signs meet before they are large.
+    int at = begin + 4 * threadIdx.y;
+    for (; at + 3 < end; at += 32) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        int rest = at + i;
+        const int j3 = fg::take(rest, n3);
+        const int j2 = rest;
+        const int sum_d_weight_by_group_at = j0 * sum_d_weight_by_group_stride0 + j1 +
+                                             j2 * sum_d_weight_by_group_stride2 + j3 * sum_d_weight_by_group_stride3;
+        const auto sum_d_weight_by_group_v = fg::load_vector<4>(sum_d_weight_by_group_ptr + sum_d_weight_by_group_at);
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const float sum_d_weight_by_group = sum_d_weight_by_group_v[k];
+          sum_d_weight_v[k] += sum_d_weight_by_group;
+        }
+      }
+    }
+#pragma unroll 1
+    for (; at < end; ++at) {
       int rest = at;
       const int j3 = fg::take(rest, n3);
       const int j2 = rest;

@@ -29,8 +29,34 @@ void lerp_backward_f32(const float* __restrict__ input_ptr,       // [D0, D1, D2
   fg::Vec<float, 4> sum_d_weight_v = {};
   if (inside) {
     const auto weight_v = fg::load_vector<4>(weight_ptr + j0);
-#pragma unroll 4
-    for (int at = begin + threadIdx.y; at < end; at += 16) {
+    // Neighbouring elements go to one thread, where terms of opposite signs meet before they are large.
+    int at = begin + 4 * threadIdx.y;
+    for (; at + 3 < end; at += 64) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int j1 = at + i;
+        const auto input_v = fg::load_vector<4>(input_ptr + j0 + j1 * input_stride1);
+        const auto end_v = fg::load_vector<4>(end_ptr + j0 + j1 * end_stride1);
+        const auto d_out_v = fg::load_vector<4>(d_out_ptr + j0 + j1 * d_out_stride1);
+        fg::Vec<float, 4> d_input_v;
+        fg::Vec<float, 4> d_end_v;
+#pragma unroll
+        for (int k = 0; k < 4; ++k) {
+          const float weight = weight_v[k];
+          const float input = input_v[k];
+          const float end_ = end_v[k];
+          const float d_out = d_out_v[k];
+          const float d = end_ - input;
+          d_input_v[k] = d_out * (1.0f - weight);
+          d_end_v[k] = d_out * weight;
+          sum_d_weight_v[k] += d_out * d;
+        }
+        fg::store_vector<4>(d_input_ptr + j0 + j1 * d_input_stride1, d_input_v);
+        fg::store_vector<4>(d_end_ptr + j0 + j1 * d_end_stride1, d_end_v);
+      }
+    }
+#pragma unroll 1
+    for (; at < end; ++at) {
       const int j1 = at;
       const auto input_v = fg::load_vector<4>(input_ptr + j0 + j1 * input_stride1);
       const auto end_v = fg::load_vector<4>(end_ptr + j0 + j1 * end_stride1);

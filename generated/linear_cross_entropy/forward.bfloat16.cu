@@ -111,7 +111,7 @@ void linear_cross_entropy_forward_epilogue_bf16_out(const int64_t* __restrict__ 
                                                     bf16* __restrict__ out_ptr,              // []
                                                     int64_t ignore_index, int64_t D2, int n) {
   fg::wait_for_previous_kernel();
-  float total = 0;
+  fg::Chains<float> total_chains;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
   const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -121,6 +121,7 @@ void linear_cross_entropy_forward_epilogue_bf16_out(const int64_t* __restrict__ 
     const auto top_v = fg::load_vector<4>(top_ptr + at);
     const auto sum_exp_v = fg::load_vector<4>(sum_exp_ptr + at);
     const auto picked_v = fg::load_vector<4>(picked_ptr + at);
+    float total_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int64_t target = target_v[k];
@@ -131,10 +132,11 @@ void linear_cross_entropy_forward_epilogue_bf16_out(const int64_t* __restrict__ 
       const float spread = fg::fast_log(sum_exp);
       const float top_2 = top;
       const float loss = divisor ? spread - (picked - top_2) : 0.0f;
-      total += loss;
+      total_part += loss;
     }
+    total_chains.add(total_part);
   }
-  total = fg::block_sum<256>(total);
+  const float total = fg::block_sum<256>(total_chains.total());
 
   if (threadIdx.x == 0) {
     const int64_t total_2 = fg::load(total_2_ptr);

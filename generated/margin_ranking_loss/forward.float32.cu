@@ -14,7 +14,7 @@ void margin_ranking_loss_forward_f32(const float* __restrict__ input1_ptr,  // [
                                      const float* __restrict__ target_ptr,  // [D0, D1]
                                      float* __restrict__ total_partial,     // [splits, m]
                                      float margin, int n) {
-  float total = 0;
+  fg::Chains<float> total_chains;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
   const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -23,6 +23,7 @@ void margin_ranking_loss_forward_f32(const float* __restrict__ input1_ptr,  // [
     const auto input1_v = fg::load_vector<4>(input1_ptr + at);
     const auto input2_v = fg::load_vector<4>(input2_ptr + at);
     const auto target_v = fg::load_vector<4>(target_ptr + at);
+    float total_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input1 = input1_v[k];
@@ -30,10 +31,11 @@ void margin_ranking_loss_forward_f32(const float* __restrict__ input1_ptr,  // [
       const float target = target_v[k];
       const float diff_margin = margin - target * (input1 - input2);
       const float loss = diff_margin < 0.0f ? 0.0f : diff_margin;
-      total += loss;
+      total_part += loss;
     }
+    total_chains.add(total_part);
   }
-  total = fg::block_sum<256>(total);
+  const float total = fg::block_sum<256>(total_chains.total());
 
   if (threadIdx.x == 0) {
     total_partial[blockIdx.x] = total;

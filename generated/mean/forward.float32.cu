@@ -9,20 +9,22 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void mean_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
                       float* __restrict__ total_partial,    // [splits, m]
                       int n) {
-  float total = 0;
+  fg::Chains<float> total_chains;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
   const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   const int stride = 4 * int(gridDim.x) * 256;
   for (int at = first; at < n; at += stride) {
     const auto input_v = fg::load_vector<4>(input_ptr + at);
+    float total_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
-      total += input;
+      total_part += input;
     }
+    total_chains.add(total_part);
   }
-  total = fg::block_sum<256>(total);
+  const float total = fg::block_sum<256>(total_chains.total());
 
   if (threadIdx.x == 0) {
     total_partial[blockIdx.x] = total;

@@ -19,8 +19,22 @@ void mlp_backward_prologue_bf16(const bf16* __restrict__ d_out_ptr,           //
 
   fg::Vec<float, 8> sum_d_down_bias_v = {};
   if (inside) {
-#pragma unroll 4
-    for (int at = begin + threadIdx.y; at < end; at += 8) {
+    // Neighbouring elements go to one thread, where terms of opposite signs meet before they are large.
+    int at = begin + 4 * threadIdx.y;
+    for (; at + 3 < end; at += 32) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int j1 = at + i;
+        const auto d_out_v = fg::load_vector<8>(d_out_ptr + j0 + j1 * d_out_stride1);
+#pragma unroll
+        for (int k = 0; k < 8; ++k) {
+          const float d_out = d_out_v[k];
+          sum_d_down_bias_v[k] += d_out;
+        }
+      }
+    }
+#pragma unroll 1
+    for (; at < end; ++at) {
       const int j1 = at;
       const auto d_out_v = fg::load_vector<8>(d_out_ptr + j0 + j1 * d_out_stride1);
 #pragma unroll

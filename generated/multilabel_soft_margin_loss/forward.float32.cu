@@ -14,19 +14,21 @@ void multilabel_soft_margin_loss_forward_f32_total(const float* __restrict__ inp
   const int result = blockIdx.x;
   const int j0 = result;
 
-  float total = 0;
+  fg::Chains<float> total_chains;
   for (int at = 4 * threadIdx.x; at < n; at += 1024) {
     const int j1 = at;
     const auto input_v = fg::load_vector<4>(input_ptr + j0 * input_stride0 + j1);
     const auto target_v = fg::load_vector<4>(target_ptr + j0 * target_stride0 + j1);
+    float total_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const float target = target_v[k];
-      total += (1.0f - target) * input - fg::logsigmoid(input);
+      total_part += (1.0f - target) * input - fg::logsigmoid(input);
     }
+    total_chains.add(total_part);
   }
-  total = fg::block_sum<256>(total);
+  const float total = fg::block_sum<256>(total_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(total_ptr + j0, total);
@@ -43,21 +45,23 @@ void multilabel_soft_margin_loss_forward_f32_out(const float* total_ptr,       /
                                                  float* __restrict__ out_ptr,  // []
                                                  int64_t D0, int64_t D1, int n) {
   fg::wait_for_previous_kernel();
-  float total_2 = 0;
+  fg::Chains<float> total_2_chains;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
   const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   const int stride = 4 * int(gridDim.x) * 256;
   for (int at = first; at < n; at += stride) {
     const auto total_v = fg::load_vector<4>(total_ptr + at);
+    float total_2_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float total = total_v[k];
       const float loss = fg::divide_by_count(total, float(D1));
-      total_2 += loss;
+      total_2_part += loss;
     }
+    total_2_chains.add(total_2_part);
   }
-  total_2 = fg::block_sum<256>(total_2);
+  const float total_2 = fg::block_sum<256>(total_2_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(out_ptr, fg::divide_by_count(total_2, float(D0)));

@@ -15,18 +15,20 @@ void nll_loss_forward_bf16_total(const bf16* __restrict__ input_ptr,      // [D0
   const int j0 = result;
   const int64_t target = fg::load(target_ptr + j0);
 
-  float total = 0;
+  fg::Chains<float> total_chains;
   for (int at = 8 * threadIdx.x; at < n; at += 2048) {
     const int j1 = at;
     const auto input_v = fg::load_vector<8>(input_ptr + j0 * input_stride0 + j1);
+    float total_part = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
       const int64_t index_d1 = j1 + k;
-      total += index_d1 == target ? input : 0.0f;
+      total_part += index_d1 == target ? input : 0.0f;
     }
+    total_chains.add(total_part);
   }
-  total = fg::block_sum<256>(total);
+  const float total = fg::block_sum<256>(total_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(total_ptr + j0, total);
@@ -76,7 +78,7 @@ void nll_loss_forward_bf16_out(const int64_t* __restrict__ target_ptr,  // [D0]
                                bf16* __restrict__ out_ptr,              // []
                                int64_t ignore_index, int64_t D1, int n) {
   fg::wait_for_previous_kernel();
-  float total_2 = 0;
+  fg::Chains<float> total_2_chains;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
   const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -84,16 +86,18 @@ void nll_loss_forward_bf16_out(const int64_t* __restrict__ target_ptr,  // [D0]
   for (int at = first; at < n; at += stride) {
     const auto target_v = fg::load_vector<4>(target_ptr + at);
     const auto total_v = fg::load_vector<4>(total_ptr + at);
+    float total_2_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const int64_t target = target_v[k];
       const float total = total_v[k];
       const bool counted = ((target != ignore_index) & (target >= 0)) & (target < D1);
       const float loss = counted ? -total : 0.0f;
-      total_2 += loss;
+      total_2_part += loss;
     }
+    total_2_chains.add(total_2_part);
   }
-  total_2 = fg::block_sum<256>(total_2);
+  const float total_2 = fg::block_sum<256>(total_2_chains.total());
 
   if (threadIdx.x == 0) {
     const int64_t total_3 = fg::load(total_3_ptr);

@@ -11,7 +11,7 @@ void prod_backward_f32_zeros_total_and_1_more(const float* __restrict__ input_pt
                                               float* __restrict__ zeros_total_partial,              // [splits, m]
                                               fg::Product<float>* __restrict__ rest_total_partial,  // [splits, m]
                                               int n) {
-  float zeros_total = 0;
+  fg::Chains<float> zeros_total_chains;
   fg::Product<float> rest_total_state;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
@@ -19,15 +19,17 @@ void prod_backward_f32_zeros_total_and_1_more(const float* __restrict__ input_pt
   const int stride = 4 * int(gridDim.x) * 256;
   for (int at = first; at < n; at += stride) {
     const auto input_v = fg::load_vector<4>(input_ptr + at);
+    float zeros_total_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const bool same_input = input == 0.0f;
-      zeros_total += same_input ? 1.0f : 0.0f;
+      zeros_total_part += same_input ? 1.0f : 0.0f;
       rest_total_state.add(same_input ? 1.0f : input);
     }
+    zeros_total_chains.add(zeros_total_part);
   }
-  zeros_total = fg::block_sum<256>(zeros_total);
+  const float zeros_total = fg::block_sum<256>(zeros_total_chains.total());
   rest_total_state = fg::block_merge<256>(rest_total_state);
 
   if (threadIdx.x == 0) {

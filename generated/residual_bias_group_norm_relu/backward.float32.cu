@@ -189,8 +189,8 @@ void residual_bias_group_norm_relu_backward_f32_d_bias_and_1_more(
   const float bias = fg::load(bias_ptr + j0 * bias_stride0 + j1);
   const float weight = fg::load(weight_ptr + j0 * weight_stride0 + j1);
 
-  float sum_d_bias = 0;
-  float sum_d_weight = 0;
+  fg::Chains<float> sum_d_bias_chains;
+  fg::Chains<float> sum_d_weight_chains;
   for (int at = 4 * threadIdx.x; at < n; at += 1024) {
     int rest = at;
     const int j3 = fg::take(rest, n3);
@@ -205,6 +205,8 @@ void residual_bias_group_norm_relu_backward_f32_d_bias_and_1_more(
     const float deviation = fg::load(deviation_ptr + j0 + j2 * deviation_stride2);
     const float sum_deviation = fg::load(sum_deviation_ptr + j0 + j2 * sum_deviation_stride2);
     const float sum_total = fg::load(sum_total_ptr + j0 + j2 * sum_total_stride2);
+    float sum_d_bias_part = 0;
+    float sum_d_weight_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
@@ -220,12 +222,14 @@ void residual_bias_group_norm_relu_backward_f32_d_bias_and_1_more(
       const float prod_weight = weight * rsqrt_value;
       const float chosen = below_result ? 0.0f : d_out * prod_weight;
       const float d_input = chosen + sum_deviation * 2.0f * diff_total_2 + sum_total;
-      sum_d_bias += d_input;
-      sum_d_weight += below_result ? 0.0f : d_out * y;
+      sum_d_bias_part += d_input;
+      sum_d_weight_part += below_result ? 0.0f : d_out * y;
     }
+    sum_d_bias_chains.add(sum_d_bias_part);
+    sum_d_weight_chains.add(sum_d_weight_part);
   }
-  sum_d_bias = fg::block_sum<256>(sum_d_bias);
-  sum_d_weight = fg::block_sum<256>(sum_d_weight);
+  const float sum_d_bias = fg::block_sum<256>(sum_d_bias_chains.total());
+  const float sum_d_weight = fg::block_sum<256>(sum_d_weight_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(d_bias_ptr + j0 * d_bias_stride0 + j1, sum_d_bias);

@@ -158,8 +158,8 @@ void residual_bias_instance_norm_backward_bf16_d_bias_and_1_more(
   const float bias = fg::load(bias_ptr + j0);
   const float weight = fg::load(weight_ptr + j0);
 
-  float sum_d_bias = 0;
-  float sum_d_weight = 0;
+  fg::Chains<float> sum_d_bias_chains;
+  fg::Chains<float> sum_d_weight_chains;
   for (int at = 8 * threadIdx.x; at < n; at += 2048) {
     int rest = at;
     const int j2 = fg::take(rest, n2);
@@ -171,6 +171,8 @@ void residual_bias_instance_norm_backward_bf16_d_bias_and_1_more(
     const float deviation = fg::load(deviation_ptr + j0 + j1 * deviation_stride1);
     const float sum_deviation = fg::load(sum_deviation_ptr + j0 + j1 * sum_deviation_stride1);
     const float sum_total = fg::load(sum_total_ptr + j0 + j1 * sum_total_stride1);
+    float sum_d_bias_part = 0;
+    float sum_d_weight_part = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
@@ -184,12 +186,14 @@ void residual_bias_instance_norm_backward_bf16_d_bias_and_1_more(
       const float sum = d_out * prod_weight + sum_deviation * 2.0f * diff_total_2;
       const float d_input = sum + sum_total;
       const float y = diff_total_2 * rsqrt_value;
-      sum_d_bias += d_input;
-      sum_d_weight += d_out * y;
+      sum_d_bias_part += d_input;
+      sum_d_weight_part += d_out * y;
     }
+    sum_d_bias_chains.add(sum_d_bias_part);
+    sum_d_weight_chains.add(sum_d_weight_part);
   }
-  sum_d_bias = fg::block_sum<256>(sum_d_bias);
-  sum_d_weight = fg::block_sum<256>(sum_d_weight);
+  const float sum_d_bias = fg::block_sum<256>(sum_d_bias_chains.total());
+  const float sum_d_weight = fg::block_sum<256>(sum_d_weight_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(d_bias_ptr + j0, sum_d_bias);

@@ -20,13 +20,15 @@ void triplet_margin_loss_forward_bf16_total_and_1_more(const bf16* __restrict__ 
   const int result = blockIdx.x;
   const int j0 = result;
 
-  float total = 0;
-  float total_2 = 0;
+  fg::Chains<float> total_chains;
+  fg::Chains<float> total_2_chains;
   for (int at = 8 * threadIdx.x; at < n; at += 2048) {
     const int j1 = at;
     const auto anchor_v = fg::load_vector<8>(anchor_ptr + j0 * anchor_stride0 + j1);
     const auto positive_v = fg::load_vector<8>(positive_ptr + j0 * positive_stride0 + j1);
     const auto negative_v = fg::load_vector<8>(negative_ptr + j0 * negative_stride0 + j1);
+    float total_part = 0;
+    float total_2_part = 0;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float anchor = anchor_v[k];
@@ -34,12 +36,14 @@ void triplet_margin_loss_forward_bf16_total_and_1_more(const bf16* __restrict__ 
       const float negative = negative_v[k];
       const float sum_eps = anchor - positive + eps;
       const float sum_eps_2 = anchor - negative + eps;
-      total += sum_eps * sum_eps;
-      total_2 += sum_eps_2 * sum_eps_2;
+      total_part += sum_eps * sum_eps;
+      total_2_part += sum_eps_2 * sum_eps_2;
     }
+    total_chains.add(total_part);
+    total_2_chains.add(total_2_part);
   }
-  total = fg::block_sum<256>(total);
-  total_2 = fg::block_sum<256>(total_2);
+  const float total = fg::block_sum<256>(total_chains.total());
+  const float total_2 = fg::block_sum<256>(total_2_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(total_ptr + j0, total);
@@ -63,7 +67,7 @@ void triplet_margin_loss_forward_bf16_out(const float* total_ptr,      // [D0]
                                           bf16* __restrict__ out_ptr,  // []
                                           float margin, int64_t D0, int n) {
   fg::wait_for_previous_kernel();
-  float total_3 = 0;
+  fg::Chains<float> total_3_chains;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
   const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -71,6 +75,7 @@ void triplet_margin_loss_forward_bf16_out(const float* total_ptr,      // [D0]
   for (int at = first; at < n; at += stride) {
     const auto total_v = fg::load_vector<4>(total_ptr + at);
     const auto total_2_v = fg::load_vector<4>(total_2_ptr + at);
+    float total_3_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float total = total_v[k];
@@ -81,10 +86,11 @@ void triplet_margin_loss_forward_bf16_out(const float* total_ptr,      // [D0]
       const float far = same_total_2 ? total_2 : sqrtf(same_total_2 ? 1.0f : total_2);
       const float diff_far = margin + near - far;
       const float loss = diff_far < 0.0f ? 0.0f : diff_far;
-      total_3 += loss;
+      total_3_part += loss;
     }
+    total_3_chains.add(total_3_part);
   }
-  total_3 = fg::block_sum<256>(total_3);
+  const float total_3 = fg::block_sum<256>(total_3_chains.total());
 
   if (threadIdx.x == 0) {
     fg::store(out_ptr, fg::divide_by_count(total_3, float(D0)));

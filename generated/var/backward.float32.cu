@@ -8,20 +8,22 @@ extern "C" __global__ __launch_bounds__(256, 4)
 void var_backward_f32_sum_of_deviation(const float* __restrict__ input_ptr,           // [D0, D1]
                                        float* __restrict__ sum_of_deviation_partial,  // [splits, m]
                                        int n) {
-  float sum_of_deviation = 0;
+  fg::Chains<float> sum_of_deviation_chains;
 
   // The blocks take turns; each thread owns 4 consecutive elements at a time.
   const int first = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   const int stride = 4 * int(gridDim.x) * 256;
   for (int at = first; at < n; at += stride) {
     const auto input_v = fg::load_vector<4>(input_ptr + at);
+    float sum_of_deviation_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
-      sum_of_deviation += input;
+      sum_of_deviation_part += input;
     }
+    sum_of_deviation_chains.add(sum_of_deviation_part);
   }
-  sum_of_deviation = fg::block_sum<256>(sum_of_deviation);
+  const float sum_of_deviation = fg::block_sum<256>(sum_of_deviation_chains.total());
 
   if (threadIdx.x == 0) {
     sum_of_deviation_partial[blockIdx.x] = sum_of_deviation;
