@@ -44,7 +44,6 @@ template <typename T, bool Most> struct First {
   T value = Most ? lowest<T>() : highest<T>();
   int64_t place = highest<int64_t>();
   FG_DEVICE void add(T x, int64_t at) {
-    // Without branches, so that no element waits for the one before it.
     const bool is_nan = x != x, was_nan = value != value;
     const bool better = (Most ? x > value : x < value) | (is_nan & !was_nan);
     const bool as_good = (x == value) | (is_nan & was_nan);

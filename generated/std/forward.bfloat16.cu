@@ -15,7 +15,6 @@ void std_forward_bf16(const bf16* __restrict__ input_ptr,                  // [D
                       int m, int n) {
   const int row = int(blockIdx.x);
 
-
   fg::Moments<float> deviation_state;
   for (int begin = 16384 * int(blockIdx.y); begin < n; begin += 16384 * int(gridDim.y)) {
     fg::Raw<bf16, 8> input_row[4];

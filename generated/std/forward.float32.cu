@@ -15,7 +15,6 @@ void std_forward_f32(const float* __restrict__ input_ptr,                 // [D0
                      int m, int n) {
   const int row = int(blockIdx.x);
 
-
   fg::Moments<float> deviation_state;
   for (int begin = 8192 * int(blockIdx.y); begin < n; begin += 8192 * int(gridDim.y)) {
     fg::Raw<float, 4> input_row[4];
