@@ -19,8 +19,8 @@ FOLDERS = ("fusegen", "nn", "ops", "templates", "tests", "tools")
 MODULES = sorted(
     path.relative_to(ROOT) for folder in ("fusegen", "nn", "ops") for path in (ROOT / folder).rglob("*.py")
 )
-# An __init__.py gathers what its folder offers, so it may look anywhere.
-LAWFUL = [path for path in MODULES if path.name != "__init__.py"]
+# An __init__.py gathers what its folder offers, and a __main__.py calls it, so they may look anywhere.
+LAWFUL = [path for path in MODULES if path.name not in ("__init__.py", "__main__.py")]
 
 
 def dotted(path: Path) -> str:

@@ -20,7 +20,7 @@ import fusegen as fg
 from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.wrap.cli import main
 from fusegen.wrap.cli_formula import formula_op
-from fusegen.wrap.cli_ops import Request, bind, library, resolve
+from fusegen.wrap.cli_ops import Request, bind, library, parse_dtype, resolve
 from fusegen.wrap.reference import reference
 
 DECLARATIONS = '''
@@ -80,9 +80,8 @@ def ops_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    code = "from fusegen.wrap.cli import main; main()"
     return subprocess.run(
-        [sys.executable, "-c", code, *arguments],
+        [sys.executable, "-m", "fusegen", *arguments],
         env={**os.environ, **environment},
         capture_output=True,
         text=True,
@@ -203,6 +202,14 @@ def test_options_and_numbers_reach_the_op(ops_file: Path, fusegen: Any) -> None:
     assert "erfc" not in fusegen("emit", "gelu", "--arg", "approximate=tanh").out
 
 
+def test_dtypes_go_by_the_names_that_people_use() -> None:
+    meant = {
+        "fp16": fg.float16, "half": fg.float16, "bf16": fg.bfloat16, "fp32": fg.float32, "float": fg.float32,
+        "torch.float": fg.float32, "double": fg.float64, "long": fg.int64, "int": fg.int32, "bool": fg.bool_,
+    }  # fmt: skip
+    assert {text: parse_dtype(text) for text in meant} == meant
+
+
 # -- doing -----------------------------------------------------------------------------------------------------------
 
 
@@ -299,6 +306,7 @@ WRONG = {
     "two shapes for one": (["emit", "lerp", "--shape", "end=3", "--shape", "end=4"], "two for end"),
     "no module": (["show", "no.such.module:op"], "ModuleNotFoundError: No module named 'no'"),
     "unknown dtype": (["emit", "silu", "--dtype", "bfloat"], "did you mean bfloat16?"),
+    "unknown short dtype": (["emit", "silu", "--dtype", "b16"], "did you mean bfloat16?"),
     "bad shape": (["emit", "silu", "--shape", "input=16,x"], "expected: sizes separated by commas"),
     "negative size": (["emit", "silu", "--shape", "input=-3"], "expected: sizes separated by commas"),
     "unknown argument": (["emit", "lerp", "--shape", "inptu=3"], "did you mean input?"),

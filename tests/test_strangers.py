@@ -41,6 +41,15 @@ def endless(x: Any) -> Any:
 
 ENDLESS = fg.op(endless)
 
+
+def nested(layout: torch.layout) -> torch.Tensor:
+    return torch.nested.nested_tensor([X, X[:2]], layout=layout)
+
+
+def quantized() -> torch.Tensor:
+    return torch.quantize_per_tensor(X, 0.1, 0, torch.qint8)
+
+
 # what is done, and patterns for what was given and how to mend it.
 REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
     "torch's function": (lambda: run(lambda x: torch.exp(x)), "torch.exp of a symbolic", "fg.exp"),
@@ -82,9 +91,17 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
     "a class": (lambda: fg.op(dict), "no signature", "above a def"),
     "a masked array": (lambda: run(lambda x: x * 2, np.ma.array([1.0, 2.0], mask=[0, 1])), "a masked array", "filled"),
     "a sparse tensor": (lambda: run(lambda x: x * 2, X.to_sparse()), "sparse_coo", "to_dense"),
+    "a nested tensor": (lambda: run(lambda x: x * 2, nested(torch.strided)), "a nested tensor", "to_padded_tensor"),
+    "a jagged tensor": (lambda: run(lambda x: x * 2, nested(torch.jagged)), "a nested tensor", "to_padded_tensor"),
+    "a quantized tensor": (lambda: run(lambda x: x * 2, quantized()), "torch.qint8", "dequantize"),
+    "a lazy negation": (
+        lambda: run(lambda x: x * 2, torch.view_as_complex(torch.ones(4, 2)).conj().imag), "negation", "resolve_neg",
+    ),
+    "another byte order": (lambda: run(lambda x: x * 2, X.numpy().astype(">f4")), "byte order", "newbyteorder"),
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore::UserWarning")  # torch's about nested and quantized tensors
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_cannot_be_is_explained(name: str) -> None:
     call, given, fix = REFUSED[name]

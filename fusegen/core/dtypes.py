@@ -70,6 +70,11 @@ _ROWS = (
 
 BY_NAME: dict[str, DType] = {row.name: row for row in _ROWS}
 BY_SHORT: dict[str, DType] = {row.short: row for row in _ROWS}
+# What else people say: torch's other names, and those of papers and flags.
+ALIASES = {
+    "half": "float16", "float": "float32", "double": "float64", "fp16": "float16", "fp32": "float32", "fp64": "float64",
+    "short": "int16", "int": "int32", "long": "int64",
+}  # fmt: skip
 
 bool_, uint8, int8, int16, int32, int64, float16, bfloat16, float32, float64 = _ROWS
 
@@ -96,5 +101,6 @@ def join(a: DType, b: DType) -> DType:
 
 
 def parse(text: str) -> DType | None:
-    """The dtype called ``text`` in torch/NumPy ("bfloat16") or in short ("bf16"); None when there is none."""
-    return BY_NAME.get(text.removeprefix("torch.")) or BY_SHORT.get(text)
+    """The dtype called ``text`` in torch/NumPy ("bfloat16", "half") or in short ("bf16"); None when there is none."""
+    name = text.removeprefix("torch.")
+    return BY_NAME.get(ALIASES.get(name, name)) or BY_SHORT.get(text)

@@ -169,15 +169,15 @@ def _check_new(option: str, name: str, known: Mapping[str, Any]) -> None:
 
 
 def parse_dtype(text: str) -> DType:
-    """A dtype by its name or short name.
+    """A dtype by its name, its short name or an alias ("bfloat16", "bf16", "half").
 
     Raises:
         DtypeError: there is none.
     """
     found = dtypes.parse(text)
     if found is None:
-        near = difflib.get_close_matches(text, [*dtypes.BY_NAME, *dtypes.BY_SHORT], n=1)
-        fix = f"did you mean {near[0]}?" if near else "use one of these"
+        near = difflib.get_close_matches(text.lower(), [*dtypes.BY_NAME, *dtypes.BY_SHORT, *dtypes.ALIASES], n=1)
+        fix = f"did you mean {dtypes.parse(near[0])}?" if near else "use one of these"
         raise DtypeError(f"--dtype {text}", given=repr(text), expected=", ".join(dtypes.BY_NAME), fix=fix)
     return found
 

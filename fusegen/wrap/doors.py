@@ -84,6 +84,8 @@ def is_traced(values: Sequence[Any]) -> bool:
     if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
         return is_recorded()  # what runs has transforms of its own (wrap/torch_op), with fewer steps
     given = [value for value in values if isinstance(value, torch.Tensor)]
+    if any(t.is_nested for t in given):
+        return False  # refused, by an error of ours
     if any(type(t) not in (torch.Tensor, torch.nn.Parameter) or t.is_meta for t in given):
         return True
     return torch._C._len_torch_dispatch_stack() > 0

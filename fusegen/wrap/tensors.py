@@ -48,11 +48,11 @@ def target_of(device: str) -> CpuTarget | GpuTarget:
     return cpu() if device == "cpu" else gpu(int(device.partition(":")[2]))
 
 
-def wrong_dtype(name: str, given: str) -> DtypeError:
+def wrong_dtype(name: str, given: str, fix: str = "cast it to one of these dtypes") -> DtypeError:
     """The error for a tensor whose elements no kernel can read."""
-    return DtypeError(
-        f"argument {name}", given=given, expected=", ".join(dtypes.BY_NAME), fix="cast it to one of these dtypes"
-    )
+    if "complex" in given:
+        fix = "pass its parts as two arguments: .real and .imag (of a conjugate after .resolve_conj())"
+    return DtypeError(f"argument {name}", given=given, expected=", ".join(dtypes.BY_NAME), fix=fix)
 
 
 def wrong_layout(name: str, given: str, fix: str) -> DtypeError:
@@ -61,6 +61,8 @@ def wrong_layout(name: str, given: str, fix: str) -> DtypeError:
 
 
 def _check_layout(name: str, value: Any) -> None:
+    if value.is_quantized:
+        raise wrong_dtype(name, f"a tensor of {value.dtype}", "make it floats: .dequantize()")
     if value.is_nested:
         raise wrong_layout(name, "a nested tensor", "pad it: .to_padded_tensor(0.0)")
     if str(value.layout) != "torch.strided":
@@ -84,18 +86,18 @@ class Torch:
 
     def described(self, name: str, value: Any) -> TensorInfo:
         """What is known of a tensor without memory: sizes and strides may be symbolic, the device may be any."""
+        _check_layout(name, value)
         dtype = self.dtypes.get(value.dtype)
         if dtype is None:
             raise wrong_dtype(name, f"a tensor of {value.dtype}")
-        _check_layout(name, value)
         return TensorInfo(tuple(value.shape), value.stride(), dtype, 0, str(value.device))
 
     def dtype(self, name: str, value: Any) -> DType:
         """The dtype; an error for what no kernel could read. The tensor may be one without memory, as under vmap."""
+        _check_layout(name, value)
         dtype = self.dtypes.get(value.dtype)
         if dtype is None:
             raise wrong_dtype(name, f"a tensor of {value.dtype}")
-        _check_layout(name, value)
         if value.device.type not in ("cpu", "cuda"):
             raise DeviceError(
                 f"argument {name}", given=f"a tensor on {value.device}", expected="a CPU or CUDA tensor",
@@ -195,7 +197,10 @@ class NumPy(_WithoutAutocast):
 
     def dtype(self, name: str, value: Any) -> DType:
         dtype = dtypes.BY_NAME.get(value.dtype.name)
-        if dtype is None or not value.dtype.isnative:
+        if not value.dtype.isnative:
+            given = f"an array of {value.dtype}, in another machine's byte order"
+            raise wrong_dtype(name, given, 'put it in order: .astype(x.dtype.newbyteorder("="))')
+        if dtype is None:
             raise wrong_dtype(name, f"an array of {value.dtype}")
         if isinstance(value, self.numpy.ma.MaskedArray):
             raise wrong_layout(name, "a masked array", "fill it: .filled(0.0), and pass the mask as another argument")
