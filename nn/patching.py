@@ -29,6 +29,11 @@ Choice = str | type | Callable[[str, nn.Module], bool]
 Choices = Choice | Iterable[Choice] | None
 
 _SWAPS = DROP_INS | CELLS
+# Classes whose op would call what torch calls already.
+_WHY_NOT = dict.fromkeys(
+    (nn.Linear, nn.Bilinear, nn.Conv1d, nn.Conv2d, nn.Conv3d),
+    "a product by itself is torch's own routine either way; ops fuse what stands around it",
+)
 
 
 @dataclass(frozen=True)
@@ -175,7 +180,7 @@ def _swap(name: str, module: nn.Module, patched: Patched, only: bool, skip: bool
     except Unlike as unlike:
         return Found(name, kind, why=str(unlike))
     if after is None:
-        return None if list(module.children()) else Found(name, kind, why="no op for it")
+        return None if list(module.children()) else Found(name, kind, why=_WHY_NOT.get(before, "no op for it"))
     if "forward" in module.__dict__:
         return Found(name, kind, why="its forward was replaced on the module itself")
     module.__class__ = after

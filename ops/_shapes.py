@@ -16,6 +16,11 @@ def sizes(tensor: fg.Tensor) -> fg.Tensor:
     return None if shape is None else tuple(shape)
 
 
+def shapes(**tensors: fg.Tensor) -> str:
+    """``input[2, 3] and weight[5, 4]``: sizes that a declaration's tensors have where it is traced."""
+    return " and ".join(f"{name}{[dim.size if dim else 1 for dim in t.dims]}" for name, t in tensors.items())
+
+
 def wrong_shape(op: str, name: str, given: fg.Tensor, expected: str, fix: str) -> fg.FusegenError:
     """The error of an argument of the wrong shape."""
     shown = f"shape {list(given)}" if isinstance(given, tuple) else str(given)

@@ -1,7 +1,7 @@
 """Recurrent cells on packed gates: blocks are read in place, and gradients written packed.
 
 ``NAME_cell`` is the pointwise part of a cell, given the sums of its two products x W_ih^T and h W_hh^T;
-``linear_NAME_cell`` is all of it.
+``linear_NAME_cell`` is all of it, and takes what torch.NAME_cell takes, the states one by one.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import fusegen as fg
 
 from ._options import limited
-from ._shapes import sizes, view, wrong_shape
+from ._shapes import shapes, sizes, view, wrong_shape
 
 
 @fg.op
 def lstm_cell(gates: fg.Tensor, cell: fg.Tensor, bias: fg.Tensor = None) -> tuple[fg.Tensor, fg.Tensor]:
-    """(hidden, cell) of an LSTM step.
+    """(hidden, cell) of an LSTM step, given the sum of its products; with input and weights: linear_lstm_cell.
 
         i, f, g, o = gates + bias
         cell'   = sigmoid(f) cell + sigmoid(i) tanh(g)
@@ -27,8 +27,19 @@ def lstm_cell(gates: fg.Tensor, cell: fg.Tensor, bias: fg.Tensor = None) -> tupl
 
     Source: torch.nn.LSTMCell; Hochreiter and Schmidhuber, Neural Computation 9 (8), 1997.
     """
+    _check_bias("lstm_cell", 4, gates=gates, bias=bias)
     result: tuple[fg.Tensor, fg.Tensor] = _lstm(*_plus(fg.split(gates, 4), bias), cell)
     return result
+
+
+def _check_bias(op: str, count: int, **tensors: fg.Tensor) -> None:
+    """Gates and their bias; a weight there means torch's cell."""
+    name, bias = list(tensors.items())[1]
+    if bias is not None and bias.ndim != 1:
+        raise fg.ShapeError(
+            f"{op}, argument {name}", given=shapes(**tensors), expected=f"a bias [{count} H]",
+            fix=f"fg.ops.linear_{op} takes input and weights",
+        )  # fmt: skip
 
 
 @fg.op
@@ -43,7 +54,7 @@ def gru_cell(
     input_gates: fg.Tensor, hidden_gates: fg.Tensor, hidden: fg.Tensor, input_bias: fg.Tensor = None,
     hidden_bias: fg.Tensor = None,
 ) -> fg.Tensor:  # fmt: skip
-    """The new hidden state of a GRU step.
+    """The new hidden state of a GRU step, given its products; with input and weights: linear_gru_cell.
 
         r = sigmoid(i_r + h_r),  z = sigmoid(i_z + h_z),  n = tanh(i_n + r h_n)
         hidden' = (1 - z) n + z hidden = n + z (hidden - n)
@@ -55,6 +66,8 @@ def gru_cell(
 
     Source: torch.nn.GRUCell; Cho et al., arXiv 1406.1078.
     """
+    _check_bias("gru_cell", 3, input_gates=input_gates, input_bias=input_bias)
+    _check_bias("gru_cell", 3, hidden_gates=hidden_gates, hidden_bias=hidden_bias)
     return _gru(*_plus(fg.split(input_gates, 3), input_bias), *_plus(fg.split(hidden_gates, 3), hidden_bias), hidden)
 
 
@@ -86,14 +99,34 @@ def _prepared(count: int) -> fg.Tensor:
                 expected = f"rank {rank}, and a first size that divides by the {count} gates"
                 raise wrong_shape(op, name, shape, expected, "check how the gates are packed")
             seen[name] = None if shape is None else view(values[name], (count, shape[0] // count, *shape[1:]))
-        for name in ("input", "hidden"):
-            shape = sizes(values[name])
+        for name, weight in (("input", "weight_ih"), ("hidden", "weight_hh")):
+            shape, matrix = sizes(values[name]), sizes(values[weight])
             if not shape:
                 raise wrong_shape(op, name, shape, "[N, features] or [features]", "add the missing dimension")
+            if matrix[1] != shape[-1]:
+                fits = f"shape [{count} H, {shape[-1]}] for {name} of shape {list(shape)}"
+                raise wrong_shape(op, weight, matrix, fits, "transpose it with .mT if it is [in, out]")
             seen[name] = view(values[name], (*shape[:-1], 1, shape[-1]))
+        _check_gates(op, count, **values)
         return seen
 
     return prepare
+
+
+def _check_gates(op: str, count: int, hidden: fg.Tensor, **values: fg.Tensor) -> None:
+    """All that has a row for each gate has as many as the hidden state asks for, and the cell its size."""
+    state = sizes(hidden)
+    rows = count * state[-1]
+    expected = f"{rows} = {count} H for hidden of shape {list(state)}"
+    for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"):
+        shape = sizes(values[name])
+        if shape is not None and shape[0] != rows:
+            raise wrong_shape(op, name, shape, f"a first size of {expected}", "check how the gates are packed")
+    cell = sizes(values.get("cell"))
+    if cell is not None and cell[-1:] != state[-1:]:
+        raise wrong_shape(
+            op, "cell", cell, f"hidden's shape, {list(state)}", "pass the state that the step before gave"
+        )
 
 
 @limited(_prepared(4), autocast="half")
@@ -101,7 +134,7 @@ def linear_lstm_cell(
     input: fg.Tensor, hidden: fg.Tensor, cell: fg.Tensor, weight_ih: fg.Tensor, weight_hh: fg.Tensor,
     bias_ih: fg.Tensor = None, bias_hh: fg.Tensor = None,
 ) -> tuple[fg.Tensor, fg.Tensor]:  # fmt: skip
-    """(hidden, cell) of an LSTM step.
+    """(hidden, cell) of an LSTM step: torch.lstm_cell with hx as two arguments, hidden and cell.
 
     lstm_cell(linear(input, weight_ih) + linear(hidden, weight_hh), cell, biases), in one op of two products.
 
@@ -127,7 +160,7 @@ def linear_gru_cell(
     input: fg.Tensor, hidden: fg.Tensor, weight_ih: fg.Tensor, weight_hh: fg.Tensor, bias_ih: fg.Tensor = None,
     bias_hh: fg.Tensor = None,
 ) -> fg.Tensor:  # fmt: skip
-    """The new hidden state of a GRU step.
+    """The new hidden state of a GRU step: torch.gru_cell.
 
     gru_cell(linear(input, weight_ih), linear(hidden, weight_hh), hidden, biases), in one op of two products.
 

@@ -40,6 +40,8 @@ def vector_norm(
 def normalize(input: fg.Tensor, p: fg.Const = 2.0, dim: fg.Const = 1, eps: float = 1e-12) -> fg.Tensor:
     """x / max(|x|_p, eps), the norm over ``dim``; it has no gradient where it is less than eps.
 
+    torch's ``out`` goes by keyword, as every op's does.
+
     Source: torch.nn.functional.normalize.
     """
     x = floats("normalize", input)

@@ -11,6 +11,7 @@ import fusegen as fg
 
 from . import activations as act
 from ._options import choose, floats, limited
+from ._shapes import shapes
 
 # Those that need nothing but their input.
 ACTIVATIONS = (
@@ -28,25 +29,27 @@ def linear(input: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor = None) -> fg.Te
 
 def affine(name: str, input: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor) -> fg.Tensor:
     """linear for the op called ``name``."""
-    if weight.ndim > 2:
+    if weight.ndim not in (1, 2) or not input.ndim:
         raise fg.ShapeError(
-            f"{name}, argument weight", given=f"a weight of rank {weight.ndim}", expected="[out, in] or [in]",
-            fix="fg.ops.matmul takes batches of matrices",
+            f"{name}, argument weight", given=shapes(input=input, weight=weight),
+            expected="an input [..., in] and a weight [out, in] or [in]", fix="fg.ops.matmul takes batches of matrices",
         )  # fmt: skip
-    product = fg.linear(floats(name, input), floats(name, weight))
+    input, weight = floats(name, input), floats(name, weight)
     if bias is None:
-        return product
+        return fg.linear(input, weight)
     if bias.dtype is fg.bool_:
         raise fg.DtypeError(
             f"{name}, argument bias", given="a bool", expected="a tensor of numbers, or None for no bias",
             fix="pass the bias itself",
         )  # fmt: skip
-    if bias.ndim > min(product.ndim, 1) or (bias.ndim and bias.dims[0] and not product.dims[-1]):
+    rank = input.ndim + weight.ndim - 2
+    if bias.ndim > min(rank, 1) or (bias.ndim and bias.dims[0] and not (weight if weight.ndim > 1 else input).dims[-2]):
         raise fg.ShapeError(
-            f"{name}, argument bias", given=f"a bias of rank {bias.ndim} for a weight of rank {weight.ndim}",
-            expected="one number for each row of the weight", fix="linear_residual adds a tensor of the result's shape",
+            f"{name}, argument bias", given=shapes(input=input, weight=weight, bias=bias),
+            expected="a bias [out]: one number for each row of the weight",
+            fix="linear_residual adds a tensor of the result's shape",
         )  # fmt: skip
-    return product + bias
+    return fg.linear(input, weight, bias)
 
 
 @limited(p=("a number from 0 to below 1", lambda p, **_: 0 <= p < 1), autocast="half")
@@ -75,7 +78,7 @@ def conv1x1(input: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor = None, *, acti
     """
     if input.ndim < 2 or weight.ndim < 2 or any(weight.dims[2:]):
         raise fg.ShapeError(
-            "conv1x1", given=f"an input of rank {input.ndim} and a weight of rank {weight.ndim}",
+            "conv1x1", given=shapes(input=input, weight=weight),
             expected="[N, C, ...] and [O, C], or [O, C, 1, ...]", fix="fg.nn.Conv2dAct takes larger windows",
         )  # fmt: skip
     matrix = fg.sum(weight, tuple(range(2, weight.ndim))) if weight.ndim > 2 else weight

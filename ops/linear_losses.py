@@ -9,7 +9,7 @@ from __future__ import annotations
 import fusegen as fg
 
 from ._options import LibraryOp, floats, limited, reduced
-from ._shapes import same_sizes, sizes, wrong_shape
+from ._shapes import same_sizes, shapes, sizes, wrong_shape
 from .classes import class_losses, weight_of_target
 
 
@@ -63,12 +63,12 @@ def _check_sizes(
             "pass it as nn.Linear's weight, [out, in]",
         )  # fmt: skip
     for name in ("linear_bias", "weight"):
-        same_sizes(op, name, values[name], matrix[:1], "one number a class")
+        same_sizes(op, name, values[name], matrix[:1], f"one number a class of linear_weight {list(matrix)}")
     shares = (*shape[:-1], matrix[0])
     if given not in (shape[:-1], shares):
         raise wrong_shape(
             op, "target", given, f"shape {list(shape[:-1])}: a class number each, or {list(shares)}: probabilities",
-            "one target for each row of the input",
+            f"pass one target for each row of the input {list(shape)}",
         )  # fmt: skip
     if given == shares and values["ignore_index"] is not None:
         raise fg.DeclarationError(
@@ -103,8 +103,8 @@ def linear_cross_entropy(
     x = floats("linear_cross_entropy", input)
     if x.ndim == 0 or linear_weight.ndim != 2:
         raise wrong_shape(
-            "linear_cross_entropy", "linear_weight", f"rank {linear_weight.ndim} for an input of rank {x.ndim}",
-            "rank 2, for an input of rank 1 or more", "pass it as nn.Linear's weight, [out, in]",
+            "linear_cross_entropy", "linear_weight", shapes(input=input, linear_weight=linear_weight),
+            "an input [..., in] and a weight [classes, in]", "pass it as nn.Linear's weight, [out, in]",
         )  # fmt: skip
     logits = fg.linear(x, linear_weight, linear_bias)
     options = ignore_index, label_smoothing, z_loss

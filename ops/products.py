@@ -8,6 +8,7 @@ from __future__ import annotations
 import fusegen as fg
 
 from ._options import floats
+from ._shapes import shapes
 
 
 @fg.op(autocast="half")
@@ -41,21 +42,22 @@ def baddbmm(
 def _added(
     name: str, rank: int, input: fg.Tensor, left: fg.Tensor, right: fg.Tensor, beta: fg.Scalar, alpha: fg.Scalar
 ) -> fg.Tensor:
-    for side in (left, right):
-        if side.ndim != rank:
-            raise fg.ShapeError(
-                name, given=f"a factor of rank {side.ndim}", expected=f"tensors of rank {rank} (as torch)",
-                fix="fg.ops.matmul takes any ranks, and broadcasts",
-            )  # fmt: skip
+    names = ("mat1", "mat2") if rank == 2 else ("batch1", "batch2")
+    given = shapes(**dict(zip(names, (left, right), strict=True)))
+    if left.ndim != rank or right.ndim != rank:
+        raise fg.ShapeError(
+            name, given=given, expected=f"two tensors of rank {rank} (as torch)",
+            fix="fg.ops.matmul takes any ranks, and broadcasts",
+        )  # fmt: skip
     if rank == 3 and (left.dims[0] is None) != (right.dims[0] is None):
         raise fg.ShapeError(
-            name, given="a batch of one against a batch of several", expected="batches of one size (as torch)",
+            name, given=given, expected="batches of one size (as torch)",
             fix="fg.ops.matmul takes any ranks, and broadcasts",
         )  # fmt: skip
     product = floats(name, left) @ floats(name, right)
     if input.ndim > rank or any(map(_wider, input.dims[::-1], product.dims[::-1])):
         raise fg.ShapeError(
-            name, given="an input that is larger than the product", expected="one that broadcasts to it",
+            name, given=f"{shapes(input=input)} for {given}", expected="an input that broadcasts to their product",
             fix="add it outside: input + fg.ops.matmul(...)",
         )  # fmt: skip
     return fg.where(beta == 0, 0, beta * input) + alpha * product

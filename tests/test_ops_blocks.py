@@ -144,12 +144,22 @@ REFUSED: dict[str, tuple[Function, tuple[str, ...]]] = {
     "the weight of addmm": (lambda: fg.ops.linear_gelu(X, W.mT, B), ("input[3, 4]", "weight[4, 5]", "in = 4")),
     "the inner sizes": (lambda: fg.ops.matmul(X, W), ("[3, 4]", "[5, 4]", "4 against 5")),
     "the inner sizes of the second layer": (lambda: fg.ops.mlp(X, W, B, W, None), ("[3, 5]", "down[5, 4]", "in = 5")),
-    "batches": (lambda: fg.ops.matmul(torch.ones(2, 3, 4), torch.ones(3, 4, 5)), ("size 2", "size 3")),
-    "a bias of another size": (lambda: fg.ops.linear(X, W, torch.ones(4)), ("size 4", "size 5")),
-    "a bias of rank 2": (lambda: fg.ops.linear(X, W, torch.ones(3, 5)), ("rank 2", "linear_residual")),
+    "batches": (lambda: fg.ops.matmul(torch.ones(2, 3, 4), torch.ones(3, 4, 5)), ("input[2, 3, 4]", "other[3, 4, 5]")),
+    "a bias of another size": (lambda: fg.ops.linear(X, W, torch.ones(4)), ("weight[5, 4] and bias[4]", "out = 5")),
+    "a bias of rank 2": (lambda: fg.ops.linear(X, W, torch.ones(3, 5)), ("bias[3, 5]", "linear_residual")),
+    "the bias of the second layer": (lambda: fg.ops.mlp(X, W, B, W.mT, B), ("down[4, 5] and down_bias[5]", "out = 4")),
+    "a gate of another size": (lambda: fg.ops.swiglu_mlp(X, W, W[:3], W.mT), ("[3, 5] and [3, 3]", "gate", "up")),
+    "no dimensions": (lambda: fg.ops.linear(X[0, 0], W), ("input[]", "weight[5, 4]")),
     "a bias that is True": (lambda: fg.ops.linear(X, W, torch.tensor(True)), ("bool", "None")),
-    "ranks": (lambda: fg.ops.addmm(B, X[None], W.mT), ("rank 3", "rank 2")),
-    "an input that is too large": (lambda: fg.ops.addmm(torch.ones(2, 3, 5), X, W.mT), ("broadcasts",)),
+    "ranks": (lambda: fg.ops.addmm(B, X[None], W.mT), ("mat1[1, 3, 4] and mat2[4, 5]", "rank 2")),
+    "an input that is too large": (
+        lambda: fg.ops.addmm(torch.ones(2, 3, 5), X, W.mT), ("input[2, 3, 5] for mat1[3, 4] and mat2[4, 5]",),
+    ),
+    "an input of another size": (lambda: fg.ops.addmm(X, X, W.mT), ("[3, 4] and [3, 5]", "input", "mat2")),
+    "a head's bias": (
+        lambda: fg.ops.linear_cross_entropy(X, W, torch.zeros(3, dtype=torch.int64), linear_bias=X[0]),
+        ("linear_bias", "[4]", "linear_weight [5, 4]"),
+    ),
     "dtypes": (lambda: fg.ops.linear(X, W.double()), ("float32", "float64")),
     "integers": (lambda: fg.ops.linear(X.long(), W.long()), ("int64", "float")),
     "an activation": (lambda: fg.ops.mlp(X, W, B, W.mT, None, "gelo"), ("'gelo'", "'gelu'")),
@@ -157,6 +167,22 @@ REFUSED: dict[str, tuple[Function, tuple[str, ...]]] = {
     "a window": (lambda: fg.ops.conv1x1(torch.ones(2, 3, 4, 4), torch.ones(6, 3, 3, 3)), ("[O, C, 1, ...]",)),
     "gates": (
         lambda: fg.ops.linear_lstm_cell(X, X, X, torch.ones(15, 4), torch.ones(16, 4)), ("[15, 4]", "4 gates"),
+    ),
+    "what gates read": (
+        lambda: fg.ops.linear_lstm_cell(X, X, X, torch.ones(16, 5), torch.ones(16, 4)), ("[16, 5]", "of shape [3, 4]"),
+    ),
+    "a gate's bias": (
+        lambda: fg.ops.linear_gru_cell(X, X, torch.ones(12, 4), torch.ones(12, 4), torch.ones(9)), ("[9]", "12 = 3 H"),
+    ),
+    "torch's arguments of a cell": (
+        lambda: fg.ops.lstm_cell(X, (X, X), torch.ones(16, 4), torch.ones(16, 4)),
+        ("(gates, cell, bias=None)", "linear_lstm_cell"),
+    ),
+    "torch's arguments of a cell without biases": (
+        lambda: fg.ops.gru_cell(X, X, torch.ones(12, 4), torch.ones(12, 4)), ("input_bias[12, 4]", "linear_gru_cell"),
+    ),
+    "a cell": (
+        lambda: fg.ops.linear_lstm_cell(X, X, X[:, :3], torch.ones(16, 4), torch.ones(16, 4)), ("[3, 3]", "[3, 4]"),
     ),
 }  # fmt: skip
 

@@ -125,9 +125,11 @@ class Declaration:
         try:
             bound = self.signature.bind(*args, **kwargs)
         except TypeError as error:
+            plain = [p.replace(annotation=p.empty) for p in self.signature.parameters.values()]
+            summary, *_ = (self.function.__doc__ or "").strip().splitlines() or [""]
             raise DeclarationError(
-                f"{self.name}{self.signature}", given=str(error), expected="arguments that fit the signature",
-                fix="see the signature above",
+                f"{self.name}{inspect.Signature(plain)}", given=str(error), expected="arguments that fit the signature",
+                fix="see the signature above" + (f"; the op: {summary}" if summary else ""),
             ) from None  # fmt: skip
         bound.apply_defaults()
         values = {name: plain_number(value) for name, value in bound.arguments.items()}

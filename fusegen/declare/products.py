@@ -11,9 +11,21 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusegen.core.errors import DeclarationError, ShapeError
-from fusegen.core.ir import Ref, Size
+from fusegen.core.ir import Size
 from fusegen.core.products import Factor, product, rounded
-from fusegen.declare.value import AxisVar, Dims, Like, Tracer, Value, broadcast, current, elementwise, lift, wrong_dtype
+from fusegen.declare.value import (
+    AxisVar,
+    Dims,
+    Like,
+    Tracer,
+    Value,
+    broadcast,
+    current,
+    elementwise,
+    lift,
+    shape_of,
+    wrong_dtype,
+)
 
 
 def matmul(a: Like, b: Like) -> Value:
@@ -25,7 +37,10 @@ def matmul(a: Like, b: Like) -> Value:
         ShapeError: the inner dimensions differ, or a side has no dimension.
         DeclarationError: a Python number on one side.
     """
-    left, right = _side(a, "left"), _side(b, "right")
+    left, right = lift(a), lift(b)
+    shapes = f"{shape_of(left)} @ {shape_of(right)}"
+    _check_side(left, "left", shapes)
+    _check_side(right, "right", shapes)
     tracer = current()
     if left.dtype is not right.dtype:
         raise wrong_dtype(
@@ -36,11 +51,11 @@ def matmul(a: Like, b: Like) -> Value:
     inner, other = row[-1], column[-2]
     if _size(inner) != _size(other):
         raise ShapeError(
-            f"{tracer.where}, matmul", given=f"{_shape(left)} @ {_shape(right)}",
+            f"{tracer.where}, matmul", given=shapes,
             expected=f"equal inner dimensions: {_size(inner)} against {_size(other)}",
             fix="transpose one side with .mT",
         )  # fmt: skip
-    batch = broadcast([_only(left, row[:-2]), _only(right, column[:-2])], "matmul")
+    batch = broadcast([_only(left, row[:-2]), _only(right, column[:-2])], "matmul", shapes)
     m, n = row[-2], column[-1]
     over: tuple[AxisVar, ...] = ()
     renames: list[list[tuple[str, str]]] = [[], []]
@@ -56,7 +71,7 @@ def matmul(a: Like, b: Like) -> Value:
     result: Dims = (*batch, *((m,) if left.ndim > 1 else ()), *((n,) if right.ndim > 1 else ()))
     tracer.varying[reduce.name] = frozenset(dim.find() for dim in (*batch, m, n) if dim)
     tracer.reduces.append((reduce, over))
-    tracer.distinct += [(f"{_shape(left)} @ {_shape(right)}", dims) for dims in (row, column, (*batch, m, n))]
+    tracer.distinct += [(shapes, dims) for dims in (row, column, (*batch, m, n))]
     return Value(rounded(reduce.ref, left.dtype), left.dtype, result)
 
 
@@ -64,17 +79,26 @@ def linear(x: Like, weight: Like, bias: Like | None = None) -> Value:
     """``x @ weight.mT + bias`` with a weight [out, in]. Source: torch.nn.functional.linear.
 
     Raises:
-        ShapeError: the weight's last dimension is not the input's; see ``matmul`` for the rest.
+        ShapeError: the weight's last dimension is not the input's, or its first one not the bias's; see ``matmul`` for
+            the rest.
     """
     value, matrix = lift(x), lift(weight)
     if value.ndim and matrix.ndim and _size(value.dims[-1]) != _size(matrix.dims[-1]):
         raise ShapeError(
-            f"{current().where}, linear", given=f"{_shape(value)} and the weight {_shape(matrix)}",
+            f"{current().where}, linear", given=f"{shape_of(value)} and {shape_of(matrix)}",
             expected=f"a weight [out, in] with in = {_size(value.dims[-1])}",
             fix="transpose the weight with .mT if it is [in, out]",
         )  # fmt: skip
     made = matmul(value, mT(matrix) if matrix.ndim > 1 else matrix)
-    return made if bias is None else elementwise("add", made, bias)
+    if bias is None:
+        return made
+    added = lift(bias)
+    if matrix.ndim > 1 and added.ndim and _size(added.dims[-1]) not in (1, _size(matrix.dims[-2])):
+        raise ShapeError(
+            f"{current().where}, linear", given=f"{shape_of(matrix)} and {shape_of(added)}",
+            expected=f"a bias [out] with out = {_size(matrix.dims[-2])}", fix="pass one number for each of its rows",
+        )  # fmt: skip
+    return elementwise("add", made, added)
 
 
 def transpose(x: Like, axis0: int, axis1: int) -> Value:
@@ -121,17 +145,17 @@ def check_distinct(tracer: Tracer, operands: Sequence[tuple[str, Dims]]) -> None
             )  # fmt: skip
 
 
-def _side(x: Like, which: str) -> Value:
-    value = lift(x)
+def _check_side(value: Value, which: str, shapes: str) -> None:
     where = f"{current().where}, matmul"
     if value.weak:
         raise DeclarationError(where, given=f"a number on the {which}", expected="a tensor", fix="multiply with *")
     if not value.dtype.is_float:
         raise wrong_dtype("matmul", value.dtype, "floats", "cast with .to(fg.float32)")
     if value.ndim == 0:
-        raise ShapeError(where, given=f"a tensor without dimensions on the {which}", expected="one or more",
-                         fix="multiply with *")  # fmt: skip
-    return value
+        raise ShapeError(
+            where, given=f"{shapes}: a tensor without dimensions on the {which}", expected="one or more",
+            fix="multiply with *",
+        )  # fmt: skip
 
 
 def _only(value: Value, dims: Dims) -> Value:
@@ -140,11 +164,6 @@ def _only(value: Value, dims: Dims) -> Value:
 
 def _size(dim: AxisVar | None) -> int:
     return 1 if dim is None else dim.size
-
-
-def _shape(value: Value) -> str:
-    name = value.expr.name if isinstance(value.expr, Ref) and not value.expr.name.startswith("@") else ""
-    return f"{name}{[_size(dim) for dim in value.dims]}"
 
 
 def _name(tracer: Tracer, axis: AxisVar) -> str:

@@ -242,12 +242,22 @@ def result_type(values: Sequence[Value]) -> DType:
     return found
 
 
-def broadcast(values: Sequence[Value], what: str) -> Dims:
+def shape_of(value: Value) -> str:
+    """``x[4, 3]``, or ``[4, 3]`` of an intermediate."""
+    name = value.expr.name if isinstance(value.expr, Ref) and not value.expr.name.startswith("@") else ""
+    return f"{name}{[dim.size if dim else 1 for dim in value.dims]}"
+
+
+def broadcast(values: Sequence[Value], what: str, shapes: str = "") -> Dims:
     """NumPy's rule, right-aligned; two axes that meet become one.
+
+    Args:
+        shapes: what an error says of them; by default the shape of each.
 
     Raises:
         ShapeError: their sizes differ.
     """
+    shapes = shapes or " and ".join(shape_of(value) for value in values if value.dims)
     rank = max(len(value.dims) for value in values)
     dims: list[AxisVar | None] = [None] * rank
     for value in values:
@@ -258,15 +268,15 @@ def broadcast(values: Sequence[Value], what: str) -> Dims:
             if mine is None:
                 dims[position] = theirs
             elif mine.find() is not theirs:
-                dims[position] = _unify(mine.find(), theirs, what)
+                dims[position] = _unify(mine.find(), theirs, what, shapes)
     return tuple(dim.find() if dim else None for dim in dims)
 
 
-def _unify(a: AxisVar, b: AxisVar, what: str) -> AxisVar:
+def _unify(a: AxisVar, b: AxisVar, what: str, shapes: str) -> AxisVar:
     if a.size != b.size:
         raise ShapeError(
             f"{current().where}, {what}",
-            given=f"{a.origin} of size {a.size} against {b.origin} of size {b.size}",
+            given=f"{a.origin} of size {a.size} against {b.origin} of size {b.size}: {shapes}",
             expected="equal sizes, or size 1 on one side",
             fix="reshape one of them so that trailing dimensions line up (shapes are aligned from the right)",
         )

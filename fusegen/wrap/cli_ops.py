@@ -176,7 +176,8 @@ def parse_dtype(text: str) -> DType:
     """
     found = dtypes.parse(text)
     if found is None:
-        near = difflib.get_close_matches(text.lower(), [*dtypes.BY_NAME, *dtypes.BY_SHORT, *dtypes.ALIASES], n=1)
+        near = difflib.get_close_matches(text.lower(), dtypes.BY_NAME, n=1)
+        near = near or difflib.get_close_matches(text.lower(), [*dtypes.BY_SHORT, *dtypes.ALIASES], n=1)
         fix = f"did you mean {dtypes.parse(near[0])}?" if near else "use one of these"
         raise DtypeError(f"--dtype {text}", given=repr(text), expected=", ".join(dtypes.BY_NAME), fix=fix)
     return found
