@@ -14,12 +14,14 @@ from fusegen.core.errors import CompileError, DeviceError
 from fusegen.generate.render import headers
 from fusegen.launch import compile as compiling
 from fusegen.launch.compile import resources, to_cubin
+from fusegen.wrap import cost as costing
 from fusegen.wrap.cli import main
+from fusegen.wrap.cli_ops import Request, bind, library
 from fusegen.wrap.cli_show import cost_text
 from fusegen.wrap.cost import PassCost, floor_bytes, pass_cost
-from fusegen.wrap.gpus import COPY_SHARE, GPUS, LAUNCH_MICROSECONDS, find_gpu
+from fusegen.wrap.gpus import COPY_SHARE, GPUS, LAUNCH_MICROSECONDS, PRODUCT_SHARE, find_gpu
 from fusegen.wrap.inspect import shown_passes
-from fusegen.wrap.units import size_text, time_text
+from fusegen.wrap.units import count_text, size_text, time_text
 
 H200 = GPUS["h200"]
 
@@ -101,8 +103,87 @@ def test_registers_are_those_of_the_cubin() -> None:
 
 def test_a_pass_over_nothing_has_no_kernels_and_no_ratio() -> None:
     (forward, *_) = costs(shifted, spec(0, 8), spec(0, 1))
-    assert (forward.kernels, forward.floor) == ((), 0)
+    assert (forward.steps, forward.floor) == ((), 0)
     assert "moved 0 B: each input once and each result once is 0 B, 0 µs" in cost_text(forward, H200)
+
+
+@fg.op
+def layer(x: Any, w: Any, b: Any) -> Any:
+    return fg.tanh(x @ w + b)
+
+
+def test_products_count_among_what_a_pass_moves() -> None:
+    forward, backward = costs(layer, spec(64, 48), spec(48, 32), spec(32))
+    (product,), (kernel,) = forward.products, forward.kernels
+    assert (product.batch, product.m, product.n, product.k) == (1, 64, 32, 48)
+    assert product.operations == 2 * 64 * 32 * 48
+    assert product.read == {"x": 4 * 64 * 48, "w": 4 * 48 * 32} and product.written == {"product": 4 * 64 * 32}
+    assert forward.moved == product.moved + kernel.moved == forward.floor + 2 * product.written["product"]
+    assert [step.text for step in backward.products] == ["d_x = prod_d_out @ w", "d_w = x @ prod_d_out"]
+    assert all(item.moved >= item.floor for item in (forward, backward))
+
+
+@pytest.mark.parametrize(
+    "name", ["swiglu_mlp", "mlp", "linear_cross_entropy", "baddbmm", "conv1x1", "linear_lstm_cell"]
+)
+def test_nothing_moves_less_than_its_floor(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(costing._Compiler, "resources", lambda *_: None)
+    for item in shown_passes(library()[name], (), bind(library()[name], Request())):
+        assert pass_cost(item, H200).moved >= floor_bytes(item)
+
+
+def test_a_bias_alone_needs_no_kernel() -> None:
+    forward, *_ = costs(fg.ops.linear, spec(64, 48), spec(32, 48), spec(32))
+    assert [step.text for step in forward.products] == ["out = input @ weight"] and not forward.kernels
+    assert forward.moved == forward.floor
+    assert "the same routine adds the bias" in cost_text(forward, H200)
+
+
+def test_products_that_are_added_read_what_is_there() -> None:
+    op = fg.op(lambda x, w, y, v: x @ w + y @ v, name="two_products")
+    forward, *_ = costs(op, *[spec(64, 64) for _ in range(4)])
+    first, second = forward.products
+    assert second.text == "out += y @ v" and set(second.read) == {"y", "v", "out"} and "out" not in first.read
+    assert forward.moved == forward.floor + 2 * 4 * 64 * 64
+
+
+def test_products_on_sizes_rounded_up_count_their_copies() -> None:
+    matrix, row = spec(4097, 4097, dtype=fg.bfloat16), spec(4097, dtype=fg.bfloat16)
+    (forward, *_) = costs(layer, matrix, matrix, row)
+    (product,) = forward.products
+    assert product.read["copies"] >= 2 * 2 * 4097 * 4097
+    assert any("rounded up" in way for way in product.ways)
+
+
+def test_a_product_is_as_slow_as_its_operations() -> None:
+    for dtype, rate in ((fg.bfloat16, 989), (fg.float32, 67), (fg.float64, 67)):
+        (forward, *_) = costs(
+            layer, spec(2048, 2048, dtype=dtype), spec(2048, 2048, dtype=dtype), spec(2048, dtype=dtype)
+        )
+        (product,) = forward.products
+        assert product.microseconds(H200) == pytest.approx(2 * 2048**3 / (PRODUCT_SHARE * rate * 1e6))
+    assert GPUS["t4"].operations(fg.bfloat16) == GPUS["t4"].operations(fg.float32) < GPUS["t4"].operations(fg.float16)
+
+
+def test_the_ways_of_a_product_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = spec(8, 16, dtype=fg.float16), spec(24, 16, dtype=fg.float16), spec(24, dtype=fg.float16)
+    (forward, *_) = costs(fg.ops.linear_relu, *shapes)
+    text = cost_text(forward, H200)
+    assert "product = input @ weight" in text and "m = 8, n = 24, k = 16: 6.14 k operations in float16" in text
+    assert "on a GPU cuBLASLt's epilogue (relu) in the place of the next step" in text
+    assert "not measured on this machine" in text or torch_sees_a_gpu()
+    (silu, *_) = costs(fg.ops.linear_silu, *shapes)
+    assert "product and kernel: no library does at once what follows" in cost_text(silu, H200)
+
+
+def torch_sees_a_gpu() -> bool:
+    return bool(pytest.importorskip("torch").cuda.is_available())
+
+
+def test_show_says_that_calls_of_a_chunked_loss_go_otherwise(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["show", "linear_cross_entropy", "--cost", "--shape", "64,128"])
+    assert "a chunk of rows at a time" in capsys.readouterr().out
 
 
 def test_the_prediction_is_a_roofline() -> None:
@@ -111,7 +192,7 @@ def test_the_prediction_is_a_roofline() -> None:
     (large, *_) = costs(shifted, spec(2**14, 2**12), spec(2**12))
     assert large.microseconds(H200) == pytest.approx(large.moved / 4.28e6)
     forward, _ = costs(added_up, spec(1024, 1024))
-    assert forward.microseconds(H200) == sum(H200.microseconds(kernel.moved) for kernel in forward.kernels)
+    assert forward.microseconds(H200) == sum(H200.microseconds(k.moved, k.blocks) for k in forward.kernels)
 
 
 def test_the_table_of_gpus() -> None:
@@ -154,6 +235,8 @@ def test_few_blocks_are_remarked_upon() -> None:
     blocks = forward.kernels[0].grid[0]
     assert "idle" not in cost_text(forward, replace(H200, multiprocessors=blocks))
     assert "shifted_forward_f32 leaves 5 of " in cost_text(forward, replace(H200, multiprocessors=blocks + 5))
+    halved = replace(H200, multiprocessors=2 * blocks)
+    assert forward.microseconds(halved) == pytest.approx(2 * forward.microseconds(H200))
     (small, *_) = costs(shifted, spec(8, 8), spec(8))  # bound by its launch, however few its blocks
     assert "idle" not in cost_text(small, H200)
 
@@ -207,3 +290,10 @@ def test_sizes_as_text(size: float, text: str) -> None:
 )
 def test_times_as_text(time: float, text: str) -> None:
     assert time_text(time) == text
+
+
+@pytest.mark.parametrize(
+    "count, text", [(0, "0"), (864, "864"), (6144, "6.14 k"), (2.416e9, "2.42 G"), (5e15, "5000 T")]
+)
+def test_counts_as_text(count: float, text: str) -> None:
+    assert count_text(count) == text

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import functools
 import json
-import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -220,13 +219,18 @@ def could_keep_sums(op: Op, device: str) -> bool:
     )
 
 
+def adds_bias(known: Closing) -> bool:
+    """Whether all that follows is a bias, which the routine that multiplies always adds itself."""
+    return known.activation == "bias" and not known.kept
+
+
 def notes(op: Op) -> dict[str, str]:
     """What may happen in the place of the steps behind products, by the product's name."""
     found: dict[str, str] = {}
     for product, part, known in steps_behind(op):
         dtype = part.outputs[0].dtype.name
         ways = " or ".join(library.name for library in LIBRARIES if library.has(known, dtype))
-        if known.activation == "bias" and not known.kept:
+        if adds_bias(known):
             found[product.result] = "  in the place of the next step the same routine adds the bias"
         elif ways:
             where = "in the place of the next step, where it is measured to be faster"
@@ -234,21 +238,33 @@ def notes(op: Op) -> dict[str, str]:
     return found
 
 
-def measurements(op: Op, sizes: Mapping[str, int]) -> list[str]:
-    """What has been measured on torch's current GPU, if there is one, of the ways an op's products can go."""
-    torch = sys.modules.get("torch")
-    if torch is None or not torch.cuda.is_available():
-        return []
-    sizes = contracted_sizes(op, sizes)
-    lines: list[str] = []
-    for product, part, found in steps_behind(op):
+def measurements(op: Op, sizes: Mapping[str, int]) -> dict[str, str]:
+    """What has been measured on torch's current GPU of the ways an op's products can go, by the product's name."""
+    found: dict[str, str] = {}
+    for product, part, known in steps_behind(op):
         dtype = part.outputs[0].dtype.name
-        ways = [OWN, *(library.name for library in libraries(found, dtype, "cuda"))]
-        if found.activation == "bias" or len(ways) == 1:
+        if adds_bias(known) or not any(library.has(known, dtype) for library in LIBRARIES):
             continue
-        *rows, columns = (sizes[axis] for axis in product.axes)
-        counts = prod(rows), columns, prod(sizes[axis] for axis in product.over)
-        measured = remembered(bucket("cuda", dtype, counts, found))
-        text = f"{measured}; best: {measured.best(ways)}" if measured else "not measured yet for these sizes"
-        lines.append(f"{product.result} and the step behind it: {text}")
-    return lines
+        if not _has_gpu():
+            found[product.result] = "not measured on this machine: torch sees no GPU"
+            continue
+        own = contracted_sizes(op, sizes)
+        *rows, columns = (own[axis] for axis in product.axes)
+        counts = prod(rows), columns, prod(own[axis] for axis in product.over)
+        measured = remembered(bucket("cuda", dtype, counts, known))
+        ways = [OWN, *(library.name for library in libraries(known, dtype, "cuda"))]
+        if len(ways) == 1:
+            found[product.result] = "not measured on this machine: see `fusegen doctor` for the library"
+        elif measured is None:
+            found[product.result] = "not measured yet for these sizes"
+        else:
+            found[product.result] = f"measured: {measured}; best: {measured.best(ways)}"
+    return found
+
+
+def _has_gpu() -> bool:
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()

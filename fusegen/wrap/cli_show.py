@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from fusegen.launch.program import Grid
 from fusegen.wrap.cli_ops import Request, bind, resolve
 from fusegen.wrap.cost import KernelCost, PassCost, pass_cost
-from fusegen.wrap.gpus import LAUNCH_MICROSECONDS, Gpu, find_gpu
-from fusegen.wrap.inspect import declared, heading, shown_passes, stages
-from fusegen.wrap.units import size_text, time_text
+from fusegen.wrap.gpus import LAUNCH_MICROSECONDS, PRODUCT_SHARE, Gpu, find_gpu
+from fusegen.wrap.inspect import called, declared, heading, shown_passes, stages
+from fusegen.wrap.product_cost import ProductCost
+from fusegen.wrap.units import count_text, size_text, time_text
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,7 +29,7 @@ def show_op(
     device = find_gpu(gpu)
     op = resolve(name)
     arguments = bind(op, Request.parse(shape, dtype, arg))
-    sections: list[str | PassCost] = [] if cost_only else [declared(op)]
+    sections: list[str | PassCost] = [*([] if cost_only else [declared(op)]), *called(op)]
     for item in shown_passes(op, (), arguments):
         *before, cuda = stages(item)
         cost = pass_cost(item, device)
@@ -50,34 +51,40 @@ def _print_cost(cost: PassCost, gpu: Gpu) -> None:
 
     console = Console(highlight=False, soft_wrap=True)
     console.print(heading(_title(cost, gpu)), style="bold", markup=False)
-    for kernel in cost.kernels:
-        console.print(kernel.entry, style="bold", markup=False)
-        console.print("\n".join(_about(kernel)) + "\n", markup=False)
+    for step in cost.steps:
+        console.print(_name(step), style="bold", markup=False)
+        console.print("\n".join(_about(step)) + "\n", markup=False)
     console.print(cost_table(cost, gpu), soft_wrap=False)
     console.print("\n" + "\n".join(_remarks(cost, gpu)), style="dim", markup=False)
 
 
 def cost_text(cost: PassCost, gpu: Gpu) -> str:
-    """The section: each kernel's shape and operands, the table, and what the estimate is worth."""
+    """The section: each kernel's shape and operands, each product's ways, the table, and what the estimate is worth."""
     from rich.console import Console
 
     printed = io.StringIO()
     Console(file=printed, width=PLAIN_WIDTH, color_system=None, highlight=False).print(cost_table(cost, gpu))
     table = [line.rstrip() for line in printed.getvalue().splitlines()]
-    kernels = [line for kernel in cost.kernels for line in (kernel.entry, *_about(kernel), "")]
-    return "\n".join([heading(_title(cost, gpu)), *kernels, *table, "", *_remarks(cost, gpu), ""])
+    steps = [line for step in cost.steps for line in (_name(step), *_about(step), "")]
+    return "\n".join([heading(_title(cost, gpu)), *steps, *table, "", *_remarks(cost, gpu), ""])
 
 
 def _title(cost: PassCost, gpu: Gpu) -> str:
     return f"{cost.label}: cost on {gpu.name}, {gpu.arch}"
 
 
-def _about(kernel: KernelCost) -> list[str]:
-    """Why the kernel has its shape, and what it moves."""
-    traffic = [
-        f"{word} {_listed(sizes)}" for word, sizes in (("reads", kernel.read), ("writes", kernel.written)) if sizes
-    ]
-    return [f"  {kernel.why}", f"  {'; '.join(traffic)}"]
+def _name(step: KernelCost | ProductCost) -> str:
+    return step.text if isinstance(step, ProductCost) else step.entry
+
+
+def _about(step: KernelCost | ProductCost) -> list[str]:
+    """Why a kernel has its shape, or a product's sizes and ways; and what either moves."""
+    traffic = [f"{word} {_listed(sizes)}" for word, sizes in (("reads", step.read), ("writes", step.written)) if sizes]
+    if isinstance(step, KernelCost):
+        return [f"  {step.why}", f"  {'; '.join(traffic)}"]
+    sizes = f"m = {step.m}, n = {step.n}, k = {step.k}" + (f", {step.batch} of them" if step.batch > 1 else "")
+    count = f"{count_text(step.operations)} operations in {step.dtype}"
+    return [f"  {sizes}: {count}", f"  {'; '.join(traffic)}", *(f"  {line}" for line in step.ways)]
 
 
 def _listed(sizes: Mapping[str, int]) -> str:
@@ -92,18 +99,18 @@ def cost_table(cost: PassCost, gpu: Gpu) -> Table:
     table.add_column("kernel", overflow="fold")
     for title in ("blocks", "threads", "read", "written", "registers", "shared", "local", "predicted"):
         table.add_column(title, justify="right", no_wrap=True)
-    for kernel in cost.kernels:
-        used = kernel.used
-        compiled = (str(used.registers), size_text(used.shared_bytes), size_text(used.local_bytes)) if used else "---"
-        table.add_row(
-            kernel.entry, _across(kernel.grid), _across(kernel.block), size_text(sum(kernel.read.values())),
-            size_text(sum(kernel.written.values())), *compiled, time_text(gpu.microseconds(kernel.moved)),
-        )  # fmt: skip
-    empty = [""] * 3
-    read = sum(sum(kernel.read.values()) for kernel in cost.kernels)
-    table.add_row(
-        "all", "", "", size_text(read), size_text(cost.moved - read), *empty, time_text(cost.microseconds(gpu))
-    )
+    for step in cost.steps:
+        shape, compiled = ["-"] * 2, ["-"] * 3
+        if isinstance(step, KernelCost):
+            shape = [_across(step.grid), _across(step.block)]
+            used = step.used
+            if used is not None:
+                compiled = [str(used.registers), size_text(used.shared_bytes), size_text(used.local_bytes)]
+        read, written = (size_text(sum(sizes.values())) for sizes in (step.read, step.written))
+        table.add_row(_name(step), *shape, read, written, *compiled, time_text(step.microseconds(gpu)))
+    read_by_all = sum(sum(step.read.values()) for step in cost.steps)
+    sums = size_text(read_by_all), size_text(cost.moved - read_by_all)
+    table.add_row("all", "", "", *sums, "", "", "", time_text(cost.microseconds(gpu)))
     return table
 
 
@@ -116,15 +123,22 @@ def _remarks(cost: PassCost, gpu: Gpu) -> list[str]:
         f"predicted, not measured: of every kernel its bytes over {gpu.bandwidth / 1e6:.2f} TB/s ({gpu.source}), "
         f"at least {time_text(LAUNCH_MICROSECONDS)} a launch, added up",
     ]
-    lines += cost.measured
+    if cost.products:
+        dtype = cost.products[0].dtype
+        work = sum(product.operations / gpu.operations(product.dtype) for product in cost.products)
+        lines.append(
+            f"products: their bytes likewise, or {gpu.operations(dtype) / 1e6:.3g} Tflop/s in {dtype} "
+            f"({PRODUCT_SHARE:.2f} of the vendor's, what halves reach on the H200) where that takes longer; their "
+            f"operations alone take {time_text(work)}"
+        )
     if cost.uncompiled:
         lines.append(f"no registers and no shared memory to show: {cost.uncompiled}")
     for kernel in cost.kernels:
-        blocks = kernel.grid[0] * kernel.grid[1] * kernel.grid[2]
-        if blocks < gpu.multiprocessors and kernel.moved / gpu.bandwidth > LAUNCH_MICROSECONDS:
-            idle = gpu.multiprocessors - blocks
+        if kernel.blocks < gpu.multiprocessors and kernel.moved / gpu.bandwidth > LAUNCH_MICROSECONDS:
+            idle = gpu.multiprocessors - kernel.blocks
             lines.append(
-                f"{kernel.entry} leaves {idle} of {gpu.multiprocessors} multiprocessors idle: expect more time"
+                f"{kernel.entry} leaves {idle} of {gpu.multiprocessors} multiprocessors idle: it is taken to have the "
+                "others' share of the bandwidth"
             )
     return lines
 

@@ -2,7 +2,8 @@
 
 Bytes are counted from the very launches that a call makes: of every operand and result its distinct elements, once a
 kernel (a broadcast operand counts its own elements, not the result's), and every workspace where it is written and
-where it is read. Caches may serve some of them; the estimate knows nothing of that.
+where it is read; of matrix products their factors and results. Caches may serve some of them; the estimate knows
+nothing of that.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from math import prod
 
 from fusegen import pipeline
 from fusegen.core.errors import CompileError
-from fusegen.core.ir import Tensorlike, refs
+from fusegen.core.ir import refs
+from fusegen.fuse.products import chain
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.generate.render import Rendered, headers
 from fusegen.generate.wording import explain, starts_early
@@ -21,9 +23,9 @@ from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import Resources, cached_cubin, resources
 from fusegen.launch.program import Grid, Program, Step
 from fusegen.launch.targets import chip_of
-from fusegen.wrap.backends import measurements
 from fusegen.wrap.gpus import Gpu
 from fusegen.wrap.inspect import Pass
+from fusegen.wrap.product_cost import ProductCost, steps_of
 
 
 @dataclass(frozen=True)
@@ -50,54 +52,67 @@ class KernelCost:
         """Bytes read and written."""
         return sum(self.read.values()) + sum(self.written.values())
 
+    @property
+    def blocks(self) -> int:
+        """How many blocks it has."""
+        return prod(self.grid)
+
+    def microseconds(self, gpu: Gpu) -> float:
+        """Roofline estimate, on the multiprocessors that get a block."""
+        return gpu.microseconds(self.moved, self.blocks)
+
 
 @dataclass(frozen=True)
 class PassCost:
     """One pass.
 
     Args:
+        steps: kernels and matrix products in order.
         floor: the fewest bytes it must move: each input read once, each result written once.
         uncompiled: why there are no registers to show; empty where there are.
-        measured: what is known of the ways that matrix products can go.
     """
 
     label: str
-    kernels: tuple[KernelCost, ...]
+    steps: tuple[KernelCost | ProductCost, ...]
     floor: int
     uncompiled: str = ""
-    measured: tuple[str, ...] = ()
+
+    @property
+    def kernels(self) -> list[KernelCost]:
+        """The steps that are kernels of ours."""
+        return [step for step in self.steps if isinstance(step, KernelCost)]
+
+    @property
+    def products(self) -> list[ProductCost]:
+        """The steps that are matrix products."""
+        return [step for step in self.steps if isinstance(step, ProductCost)]
 
     @property
     def moved(self) -> int:
-        """Bytes that all its kernels read and write."""
-        return sum(kernel.moved for kernel in self.kernels)
+        """Bytes that all its steps read and write."""
+        return sum(step.moved for step in self.steps)
 
     def microseconds(self, gpu: Gpu) -> float:
-        """Roofline estimate: its kernels one after the other."""
-        return sum(gpu.microseconds(kernel.moved) for kernel in self.kernels)
+        """Roofline estimate: its steps one after the other."""
+        return sum(step.microseconds(gpu) for step in self.steps)
 
 
 def floor_bytes(item: Pass) -> int:
     """Bytes of the inputs that a pass reads and of the results that it writes, each once."""
     needed = {ref.name for part in (*item.op.statements, *item.op.outputs) for ref in refs(part.expr)}
     things = [*(operand for operand in item.op.operands if operand.name in needed), *item.op.outputs]
-    return sum(tensor_bytes(item, thing) for thing in things)
-
-
-def tensor_bytes(item: Pass, thing: Tensorlike) -> int:
-    """Bytes of the distinct elements: those along a stride of zero are one."""
-    strides = item.layout.buffers[thing.name].strides
-    axes = [axis for axis in thing.shape if axis]
-    sizes = [item.layout.sizes[axis] for axis in axes if strides.get(axis, 0) or not item.layout.sizes[axis]]
-    return prod(sizes) * thing.dtype.size
+    return sum(item.bytes_of(thing) for thing in things)
 
 
 def pass_cost(item: Pass, gpu: Gpu) -> PassCost:
-    """The kernels of a pass, compiled for ``gpu`` where NVRTC is installed. Matrix products are not among them."""
+    """The steps of a pass, its kernels compiled for ``gpu`` where NVRTC is installed."""
     compiler = _Compiler(gpu.arch)
-    costs = [cost for part in item.parts for cost in _part_cost(part, gpu, compiler)]
-    measured = tuple(measurements(item.op, item.layout.sizes))
-    return PassCost(item.op.label, tuple(costs), floor_bytes(item), compiler.problem, measured)
+    whole = chain(item.op)
+    steps = [item] if whole is None else steps_of(item, whole)
+    costs: list[KernelCost | ProductCost] = []
+    for step in steps:
+        costs += [step] if isinstance(step, ProductCost) else _part_cost(step, gpu, compiler)
+    return PassCost(item.op.label, tuple(costs), floor_bytes(item), compiler.problem)
 
 
 def _part_cost(item: Pass, gpu: Gpu, compiler: _Compiler) -> list[KernelCost]:
@@ -167,7 +182,7 @@ class _Traffic:
 
     @classmethod
     def of(cls, item: Pass, program: Program) -> _Traffic:
-        sizes = {thing.name: tensor_bytes(item, thing) for thing in (*item.op.operands, *item.op.outputs)}
+        sizes = {thing.name: item.bytes_of(thing) for thing in (*item.op.operands, *item.op.outputs)}
         sizes |= {workspace.name: workspace.elements * workspace.dtype.size for workspace in program.workspaces}
         return cls(sizes, frozenset(operand.name for operand in item.op.operands))
 

@@ -10,20 +10,22 @@ import inspect
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, Protocol
 
 from fusegen import pipeline
 from fusegen.core.errors import DerivativeError
-from fusegen.core.ir import Op, Output, Reduce, refs
+from fusegen.core.ir import Op, Output, Reduce, Tensorlike, refs
+from fusegen.core.products import contracted_sizes
 from fusegen.core.text import expr_text, op_text, reduce_text, shape_text
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
 from fusegen.derive.gradient import GradientNames
 from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.products import Product, chain, product_text
+from fusegen.fuse.products import Chain, Product, chain, product_text
 from fusegen.fuse.rows_schedule import Chip
-from fusegen.fuse.schedule import Launch, Placement
+from fusegen.fuse.schedule import Buffer, Launch, Placement
 from fusegen.generate.render import one_file
 from fusegen.generate.wording import explain, in_memory, starts_early
 from fusegen.launch.targets import chip_of
@@ -40,6 +42,7 @@ class Inspected(Protocol):
     """A declared op (wrap/op), as far as looking at it goes."""
 
     declaration: Declaration
+    runs: str
 
     @property
     def name(self) -> str: ...
@@ -84,11 +87,7 @@ class Pass:
         whole = chain(self.op)
         if whole is None:
             return [self]
-        tensors = dict(self.tensors)
-        for between in whole.between:
-            shape = tuple(self.layout.sizes[axis] for axis in between.shape if axis)
-            strides = strides_between(whole, between, self.layout.sizes, "cuda")
-            tensors[between.name] = TensorInfo(shape, strides, between.dtype, 0, "cpu")
+        tensors = {**self.tensors, **self._between(whole)}
         found: list[Pass] = []
         fresh: set[str] = set()
         for place, step in enumerate(whole.steps):
@@ -101,6 +100,32 @@ class Pass:
             found.append(replace(part, layout=layout, chip=self.chip))
             fresh |= {output.name for output in step.outputs}
         return found
+
+    def _between(self, whole: Chain) -> dict[str, TensorInfo]:
+        """What lies between the steps of an op with matrix products, as on a GPU."""
+        found: dict[str, TensorInfo] = {}
+        for between in whole.between:
+            shape = tuple(self.layout.sizes[axis] for axis in between.shape if axis)
+            strides = strides_between(whole, between, self.layout.sizes, "cuda")
+            found[between.name] = TensorInfo(shape, strides, between.dtype, 0, "cpu")
+        return found
+
+    def with_between(self, whole: Chain) -> Pass:
+        """The same with what lies between steps, and the axes that only products have, laid out as well."""
+        tensors = self._between(whole)
+        buffers = dict(self.layout.buffers)
+        for operand in whole.between:
+            steps = zip(filter(None, operand.shape), tensors[operand.name].strides, strict=True)
+            buffers[operand.name] = Buffer(operand.dtype, dict(steps))
+        layout = replace(self.layout, sizes=contracted_sizes(self.op, self.layout.sizes), buffers=buffers)
+        return replace(self, tensors={**self.tensors, **tensors}, layout=layout)
+
+    def bytes_of(self, thing: Tensorlike) -> int:
+        """Bytes of the distinct elements of a tensor: those along a stride of zero are one."""
+        strides = self.layout.buffers[thing.name].strides
+        axes = [axis for axis in thing.shape if axis]
+        sizes = [self.layout.sizes[axis] for axis in axes if strides.get(axis, 0) or not self.layout.sizes[axis]]
+        return prod(sizes) * thing.dtype.size
 
     def on(self, archs: Iterable[str]) -> Pass:
         """The same for GPUs of these architectures, such as "sm_80": with what all of them have."""
@@ -207,7 +232,7 @@ def emit(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], which:
 
 def show(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
     """Every stage as text: declared, then for the forward and the backward derived, fused, scheduled and CUDA."""
-    sections = [declared(op)]
+    sections = [declared(op), *called(op)]
     for item in shown_passes(op, args, kwargs):
         sections += stages(item)
     return "\n".join(sections)
@@ -232,6 +257,11 @@ def heading(title: str) -> str:
 def declared(op: Inspected) -> str:
     """The section with the declaration."""
     return section("declared", _declared(op))
+
+
+def called(op: Inspected) -> list[str]:
+    """The section on how calls run, where they do not run what follows."""
+    return [section("called", op.runs)] if op.runs else []
 
 
 def _declared(op: Inspected) -> str:

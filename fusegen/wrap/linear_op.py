@@ -24,6 +24,10 @@ class LinearLossOp(FusedOp):
 
     rows: ClassVar[Any]
     total: ClassVar[Any]
+    runs = """torch's tensors go a chunk of rows at a time (wrap/linear_loss): its logits, its losses and their gradient
+in one kernel and the same memory, its part of the other gradients by products. All logits never exist at
+once. What follows has them in memory: so it runs where a gradient is differentiated again, in forward mode
+and under transforms, and on NumPy's and CuPy's arrays."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if torch_is_loaded():

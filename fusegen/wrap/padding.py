@@ -122,6 +122,11 @@ class Padded:
     after: tuple[Fill, ...]
     own: tuple[Made, ...]
 
+    @property
+    def fills(self) -> tuple[Fill, ...]:
+        """Copies, and strips that are set to zero."""
+        return (*self.before, *self.after)
+
 
 def padded(
     product: Arranged, dtype: DType, alignments: Sequence[int], device: str, roomy: Collection[str],
