@@ -215,8 +215,8 @@ def tensor_parameters(op: FusedOp) -> list[str]:
 def bind(op: FusedOp, request: Request, default: DType = dtypes.float32) -> dict[str, Any]:
     """Keyword arguments for ``op``: TensorSpec for tensors, numbers and constants for the rest.
 
-    What the request leaves open comes from the op's example, sized to the matrix that is asked for (a bias is as long
-    as its rows), or is one row-major shape for all.
+    What the request leaves open comes from the op's example, made to fit what is asked for (a bias is as long as the
+    rows that it is added to); of an op without an example, all tensors have the first shape that is asked for.
     """
     known = op.declaration.signature.parameters
     example = example_of(op.name) if library().get(op.name) is op else Example()
@@ -224,14 +224,13 @@ def bind(op: FusedOp, request: Request, default: DType = dtypes.float32) -> dict
     unknown = [n for n in (*request.shapes, *request.dtypes, *request.arguments) if n and n not in known]
     if unknown:
         raise _unknown_parameter(op, unknown[0])
-    fallback = request.shapes.get("") or next(iter(request.shapes.values()), example.shape)
-    example, follows = example.sized(fallback)
+    example = example.like(request.shapes)
     values: dict[str, Any] = {**example.arguments, **request.arguments}
-    shapes = {**(example.shapes if follows else {}), **request.shapes}
+    shapes = {**example.shapes, **request.shapes}
     for name in known:
-        if name not in values and (name in tensor_parameters(op) or name in {**example.shapes, **shapes}):
+        if name not in values and (name in tensor_parameters(op) or name in shapes):
             dtype = request.dtypes.get(name) or example.dtypes.get(name) or request.dtypes.get("") or default
-            values[name] = TensorSpec(dtype, shapes.get(name, fallback))
+            values[name] = TensorSpec(dtype, shapes.get(name, example.shape))
     for name, parameter in known.items():
         if name not in values and parameter.default is parameter.empty:
             values[name] = 1.0

@@ -1,5 +1,5 @@
-// fusegen emit baddbmm --which forward --dtype bfloat16 --shape input=8,56,56 --shape batch1=8,56,64
-//     --shape batch2=8,64,56
+// fusegen emit baddbmm --which forward --dtype bfloat16 --shape input=8,56,48 --shape batch1=8,56,64
+//     --shape batch2=8,64,48
 #include "fusegen.cuh"
 
 // baddbmm, forward epilogue                                   declared in ops/products.py

@@ -1,5 +1,5 @@
-// fusegen emit conv1x1 --which forward --dtype float32 --shape input=8,64,56,56 --shape weight=64,64,1,1
-//     --shape bias=64
+// fusegen emit conv1x1 --which forward --dtype float32 --shape input=8,64,56,56 --shape weight=128,64,1,1
+//     --shape bias=128
 #include "fusegen.cuh"
 
 // conv1x1, forward epilogue                                   declared in ops/linear.py

@@ -1,5 +1,5 @@
-// fusegen emit linear_cross_entropy --which backward --dtype bfloat16 --dtype target=int64 --shape input=512,3072
-//     --shape linear_weight=3072,3072 --shape target=512
+// fusegen emit linear_cross_entropy --which backward --dtype bfloat16 --dtype target=int64 --shape input=512,768
+//     --shape linear_weight=3072,768 --shape target=512
 #include "fusegen.cuh"
 
 // linear_cross_entropy, backward prologue                     declared in ops/linear_losses.py

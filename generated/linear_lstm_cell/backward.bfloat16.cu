@@ -1,5 +1,5 @@
-// fusegen emit linear_lstm_cell --which backward --dtype bfloat16 --shape input=512,768 --shape hidden=512,768
-//     --shape cell=512,768 --shape weight_ih=3072,768 --shape weight_hh=3072,768
+// fusegen emit linear_lstm_cell --which backward --dtype bfloat16 --shape input=512,1024 --shape hidden=512,768
+//     --shape cell=512,768 --shape weight_ih=3072,1024 --shape weight_hh=3072,768
 #include "fusegen.cuh"
 
 // linear_lstm_cell, backward prologue                         declared in ops/cells.py

@@ -1,5 +1,5 @@
-// fusegen emit linear_lstm_cell --which forward --dtype float32 --shape input=512,768 --shape hidden=512,768
-//     --shape cell=512,768 --shape weight_ih=3072,768 --shape weight_hh=3072,768
+// fusegen emit linear_lstm_cell --which forward --dtype float32 --shape input=512,1024 --shape hidden=512,768
+//     --shape cell=512,768 --shape weight_ih=3072,1024 --shape weight_hh=3072,768
 #include "fusegen.cuh"
 
 // linear_lstm_cell, forward epilogue                          declared in ops/cells.py
