@@ -72,7 +72,7 @@ WRONG: dict[str, tuple[Call, type[Exception], type[Exception], str, str, str]] =
         lambda: fg.ops.baddbmm(X, X[None].expand(2, 4, 3), X[None].mT),
         fg.ShapeError,
         ValueError,
-        "a batch of one against a batch of several",
+        r"batch1\[2, 4, 3\] and batch2\[1, 3, 4\]",
         "of one size",
         "fg.ops.matmul",
     ),

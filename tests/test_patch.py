@@ -199,7 +199,6 @@ def test_the_report() -> None:
     assert lines[0].strip() == "Transformer: 11 of 21 modules computed by fusegen"
     rows = [[cell.strip() for cell in line.split("│")[1:6]] for line in lines]
     assert ["LlamaRMSNorm", "2", "layers.0.norm", "rms_norm, rounded before the weight", ""] in rows
-    assert ["Linear", "9", "layers.0.mix", ""] in [row[:4] for row in rows]
     assert patched.left["layers.0.mix"].startswith("a product by itself is torch's own routine")
     assert patched.left["embed"] == "no op for it"
 

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusegen.core.errors import DeclarationError, FusegenError
-from fusegen.declare.value import Packed, Value, current, elementwise, lift
+from fusegen.declare.parts import Packed
+from fusegen.declare.value import Value, current, elementwise, lift
 
 # NumPy's names of the operators: ``np.float32(2) * x`` asks numpy.multiply first.
 _UFUNCS = {

@@ -14,17 +14,16 @@ from fusegen.declare import functions as _functions  # fills the table
 from fusegen.declare import products as _products
 from fusegen.declare import reductions as _reductions
 from fusegen.declare.foreign import attach, explained
+from fusegen.declare.parts import concat, split
 from fusegen.declare.table import Function, Kind, register, rows
 from fusegen.declare.value import (
     Like,
     Value,
-    concat,
     current,
     elementwise,
     lift,
     plain_number,
     result_type,
-    split,
     wrong_dtype,
 )
 

@@ -16,11 +16,11 @@ from fusegen.core.ir import Expr, Index, Op, Operand, Output, Part, Reduce, Ref,
 from fusegen.core.lets import introduce_lets, rename_refs, safe_name
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.products import Factor, is_factor
+from fusegen.declare.parts import Packed
 from fusegen.declare.products import check_distinct
 from fusegen.declare.value import (
     AxisVar,
     Dims,
-    Packed,
     Tracer,
     Value,
     broadcast,
