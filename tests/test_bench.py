@@ -286,6 +286,18 @@ def test_pictures_show_every_contender_under_the_roof() -> None:
     assert max(lines["roofline: copy 4.00 TB/s, launch 2.0 µs"]) == pytest.approx(4)
     bars = floor_figure(pyplot, "op on a GPU", [Measured("fwd", 4 * 10**6, {"fusegen": 1.5, "torch": 3.0})], roof)
     assert [patch.get_height() for patch in bars.axes[0].patches] == [1.5, 3.0]
+    assert "floor: the fewest bytes at 4.00 TB/s" in [text.get_text() for text in bars.legends[0].get_texts()]
+    plain = floor_figure(pyplot, "op on the CPU emulator", [Measured("fwd", 10**6, {"fusegen": 1.5})], None)
+    assert "without floor and roofline" in plain.get_suptitle() and not plain.axes[0].get_lines()
+    pyplot.close("all")
+
+
+def test_no_panel_cuts_off_what_another_has_no_room_for() -> None:
+    pyplot = load_matplotlib()
+    speeds = {"fwd": 1e3, "bwd": 9e3, "step": 3e3}
+    sweep = [[Measured(which, 2**b, {"fusegen": 2**b / speed}) for which, speed in speeds.items()] for b in (16, 18)]
+    figure = bandwidth_figure(pyplot, "op on the CPU emulator", sweep, None)
+    assert all(panel.get_ylim()[0] == 0 and panel.get_ylim()[1] > 9 for panel in figure.axes)
     pyplot.close("all")
 
 

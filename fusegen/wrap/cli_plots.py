@@ -16,6 +16,7 @@ COLOURS = {
     "fusegen": "#d62728", "torch": "#7f7f7f", "torch.compile": "#1f77b4", "JAX": "#2ca02c", "Liger": "#9467bd",
     "QuACK": "#ff7f0e",
 }  # fmt: skip
+WITHOUT_FLOOR = ": plain times, not a GPU's, so without floor and roofline"
 
 
 def load_matplotlib() -> Any:
@@ -90,11 +91,12 @@ def bandwidth_figure(pyplot: Any, title: str, sweep: Sequence[Sequence[Measured]
                 panel.plot(*zip(*own, strict=True), marker="o", markersize=3, color=COLOURS[name], label=name)
         if roof and points:
             _draw_roof(panel, roof, [m.moved for m in points], per_second)
-        panel.set(title=which, xscale="log", xlabel="bytes that must be moved", ylim=(0, None))
+        panel.set(title=which, xscale="log", xlabel="bytes that must be moved")
         panel.grid(alpha=0.3)
+    panels[0][0].set_ylim(bottom=0)  # when all is drawn: it holds for every panel, and fixes the top as well
     panels[0][0].set_ylabel(unit)
     _legend(figure, panels[0][0])
-    figure.suptitle(title + ("" if roof else ": not a GPU's times"))
+    figure.suptitle(title + ("" if roof else WITHOUT_FLOOR))
     return figure
 
 
@@ -123,9 +125,10 @@ def floor_figure(pyplot: Any, title: str, measured: Sequence[Measured], roof: Ro
         bars = panel.bar(places, heights, width * 0.95, color=COLOURS[name], label=name)
         panel.bar_label(bars, labels=[f"{h:.2f}" if h else "" for h in heights], fontsize=7, padding=1)
     if roof:
-        panel.axhline(1.0, color="black", linestyle="--", linewidth=1)
+        label = f"floor: the fewest bytes at {roof.bandwidth / 1e6:.2f} TB/s"
+        panel.axhline(1.0, color="black", linestyle="--", linewidth=1, label=label)
     panel.set_xticks(range(len(measured)), [m.which for m in measured])
     panel.set_ylabel("time / floor" if roof else "milliseconds")
     _legend(figure, panel)
-    figure.suptitle(title + ("" if roof else ": not a GPU's times"))
+    figure.suptitle(title + ("" if roof else WITHOUT_FLOOR))
     return figure
