@@ -36,6 +36,18 @@ _FIXES = {
         ("view", "reshape", "flatten", "squeeze", "expand", "permute", "contiguous"),
         "do it to the argument, outside the op: views cost nothing, and broadcasting needs no expand",
     ),
+    **dict.fromkeys(("numel", "nelement", "len"), "use fg.size(x), of one dimension fg.size(x, axis)"),
+    **dict.fromkeys(
+        ("item", "tolist", "numpy"), "compute with the tensor: there are no values yet; pass numbers as arguments"
+    ),
+    **dict.fromkeys(
+        ("device", "cpu", "cuda", "is_cuda", "stride", "layout", "is_contiguous", "data_ptr", "requires_grad"),
+        "ask the argument, outside the op: a declaration is for every device and layout",
+    ),
+    **dict.fromkeys(("backward", "grad"), "differentiate what the op returns, outside it: gradients are derived"),
+    "clone": "use x itself: nothing is written in place",
+    "t": "use x.mT", "masked_fill": "use fg.where(mask, value, x)",
+    "add": "use x + y", "sub": "use x - y", "mul": "use x * y", "div": "use x / y",
 }  # fmt: skip
 
 
@@ -85,6 +97,8 @@ def attach(names: Sequence[str]) -> None:
     def fix(name: str) -> str:
         if name in names:
             return f"use fusegen's function: fg.{name}"
+        if name.endswith("_") and name not in _FIXES:
+            return f"write x = ..., with what .{name.rstrip('_')} would return: nothing is written in place"
         return _FIXES.get(name, "see `fusegen list --functions` for what there is, or compose it of operators")
 
     def refuse(given: str, name: str) -> DeclarationError:

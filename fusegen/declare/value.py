@@ -141,7 +141,10 @@ class Value:
     __index__ = _no_python_value("the int value", "annotate the argument `: fg.Const`")
     __len__ = _no_python_value("the length", "use fg.size(x, axis)")
     __iter__ = _no_python_value("the elements", "use fg.split(x, count, axis) for equal parts")
-    __getitem__ = _no_python_value("an item", "use fg.split(x, count, axis) for equal parts")
+    __getitem__ = _no_python_value(
+        "an item", "use fg.split(x, count, axis) for equal parts, fg.expand_dims(x, axis) for x[None]"
+    )
+    __contains__ = _no_python_value("an element", "use fg.any(x == value)")
     __setitem__ = _no_python_value("an assignment to items", "use fg.where(fg.index(x, axis) == i, a, x)")
     __round__ = _no_python_value("Python's round", "use fg.round(x)")
     __divmod__ = _no_python_value("Python's divmod", "use x // y and x % y")
