@@ -434,16 +434,14 @@ def expr_axes(expr: Expr, known: Mapping[str, frozenset[str]]) -> frozenset[str]
         elif isinstance(node, Index):
             found |= {node.axis}
         elif isinstance(node, Call) and node.function == FACTOR:  # core/products: its axes are called otherwise
-            names = dict(renames_of(node))
-            found |= {names.get(axis, axis) for axis in expr_axes(node.args[0], known)}
+            found |= {dict(renames_of(node)).get(axis, axis) for axis in expr_axes(node.args[0], known)}
         else:
             stack.extend(node.children)
     return found
 
 
-FACTOR, DOT = "factor", "dot"  # of matrix products
-# A value and where it stands, as reductions take them that find a place (core/monoids).
-LOCATED = "located"
+# Of matrix products; and a value with where it stands, for reductions that find a place (core/monoids).
+FACTOR, DOT, LOCATED = "factor", "dot", "located"
 
 
 def renames_of(factor: Call) -> list[tuple[str, str]]:
