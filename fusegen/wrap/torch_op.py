@@ -65,7 +65,7 @@ class Differentiable:
         if not transformed and legacy_level() and any(map(is_legacy_batched, given)):
             return legacy_vmap(self.trained_for(()).batched, values, scalars)
         if not (transformed or wanted or forward_ad._current_level >= 0):
-            return self.runner(values, scalars, tensors.torch())
+            return self.runner(_in_memory(values), scalars, tensors.torch())
         trained = self.trained_for(wanted)
         if wanted and not transformed and forward_ad._current_level < 0:
             trained = self._with_library(trained, wanted, values, scalars)
@@ -129,6 +129,16 @@ def _requires_grad_somewhere(tensor: Any) -> bool:
             return False
         tensor = _functorch.get_unwrapped(tensor)
     return bool(tensor.is_floating_point())
+
+
+def _in_memory(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The tensors, and a zero for each that has no memory because it is known to be zero: forward mode has such."""
+    zeros = {
+        name: torch.zeros((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
+        for name, tensor in values.items()
+        if tensor._is_zerotensor()
+    }
+    return {**values, **zeros} if zeros else values
 
 
 @dataclass
@@ -365,7 +375,7 @@ class Node(torch.autograd.Function):
     @staticmethod
     def forward(trained: Trained, scalars: Mapping[str, Any], *arguments: Any) -> tuple[Any, ...]:
         values = dict(zip(trained.forward.arguments, arguments, strict=True))
-        return tuple(trained.forward(values, scalars, tensors.torch()))
+        return tuple(trained.forward(_in_memory(values), scalars, tensors.torch()))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

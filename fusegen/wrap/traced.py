@@ -23,20 +23,28 @@ def differentiate(
     wanted = tuple(n for n, t in zip(node.arguments, given, strict=True) if t.requires_grad)
     trained = node.train(wanted)
     with enable_single_level_autograd_function():
-        enabled = torch._C._is_fwd_grad_enabled()  # which apply switches off, for transforms further out too
-        results = _apply(registered, trained, scalars, layout, enabled, *given)  # type: ignore[no-untyped-call]
+        modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
+        results = _apply(registered, trained, scalars, layout, modes, *given)  # type: ignore[no-untyped-call]
     return list(results[: trained.public])
 
 
 class _Node(torch.autograd.Function):
-    """forward(registered, trained, scalars, layout, enabled, *tensors) -> results, those kept for the backward last."""
+    """forward(registered, trained, scalars, layout, modes, *tensors) -> results, those kept for the backward last.
+
+    This is the autograd kernel of one level of torch.func's transforms. What it calls goes on to the next level out,
+    which asks whether gradients are on to know whether to record. torch's own kernels leave that question alone: what
+    keeps their level from recording itself is ``below_autograd``. But Function's apply switches both modes off around
+    ``forward``, and the forward mode around ``jvp``: a level of the same kind further out would record nothing and take
+    what it is to differentiate for a constant, without a word. So both are set back to what the caller has.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any, registered: Any, trained: Derived, scalars: Mapping[str, Any], layout: Sequence[Any], enabled: bool,
-        *given: Any,
+        ctx: Any, registered: Any, trained: Derived, scalars: Mapping[str, Any], layout: Sequence[Any],
+        modes: tuple[bool, bool], *given: Any,
     ) -> tuple[Any, ...]:  # fmt: skip
-        with below_autograd(), forward_ad._set_fwd_grad_enabled(enabled):
+        reverse, forward = modes
+        with below_autograd(), torch.set_grad_enabled(reverse), forward_ad._set_fwd_grad_enabled(forward):
             results = registered.call_derived(trained, given, scalars, layout)
         values = dict(zip(trained.arguments, given, strict=True))
         names, positions = trained.saved
@@ -74,9 +82,12 @@ class _Node(torch.autograd.Function):
             return (None,) * len(trained.names)
         node = trained.tangent(tuple(along))
         values = dict(zip(trained.arguments, ctx.saved_tensors, strict=True))
-        values.update({trained.tangents.arguments[name]: t for name, t in along.items()})
-        given = [values[n] for n in node.arguments]
-        results = ctx.registered.call_derived(node, given, ctx.scalars, node.layout(ctx.sizes, {}))
+        with forward_ad._set_fwd_grad_enabled(True):  # it was, else there would be no tangents
+            # This level's own tangents would make the call one of this jvp again, without end.
+            values.update({name: forward_ad.unpack_dual(values[name], level=0).primal for name in along})
+            values.update({trained.tangents.arguments[name]: t for name, t in along.items()})
+            given = [values[n] for n in node.arguments]
+            results = ctx.registered.call_derived(node, given, ctx.scalars, node.layout(ctx.sizes, {}))
         found = dict(zip(node.names, results, strict=True))
         return tuple(found.get(trained.tangents.results.get(name, "")) for name in trained.names)
 
