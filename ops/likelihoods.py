@@ -122,6 +122,8 @@ def gaussian_nll_loss(
 
 
 def _variance(var: fg.Tensor, input: fg.Tensor) -> fg.Tensor:
-    if not isinstance(var, (int, float)) and var.dims and var.ndim == input.ndim - 1:
-        return fg.expand_dims(var, -1)
-    return var
+    if isinstance(var, (int, float)):
+        return var
+    if var.weak:  # a number, whose logarithm meets no tensor that would say in what precision it is computed
+        return fg.cast(var, input.dtype) if input.dtype is fg.float64 else var
+    return fg.expand_dims(var, -1) if var.dims and var.ndim == input.ndim - 1 else var

@@ -23,7 +23,10 @@ ACTIVATIONS = (
 
 @fg.op(autocast="half")
 def linear(input: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor = None) -> fg.Tensor:
-    """input @ weight.mT + bias for a weight [out, in], or [in]. Source: torch.nn.functional.linear."""
+    """input @ weight.mT + bias for a weight [out, in], or [in]. Source: torch.nn.functional.linear.
+
+    float32 is multiplied in TF32 exactly if torch does so: torch.backends.cuda.matmul.allow_tf32.
+    """
     return affine("linear", input, weight, bias)
 
 

@@ -51,7 +51,7 @@ def _prepare(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
     if shape and matrix is not None and given is not None:
         _check_sizes(op, shape, matrix, given, values)
     changed = {name: None for name in ("label_smoothing", "z_loss") if values[name] == 0}
-    return changed | ({"ignore_index": -100} if values["ignore_index"] is None else {})
+    return changed | {"options": None} | ({"ignore_index": -100} if values["ignore_index"] is None else {})
 
 
 def _check_sizes(
@@ -86,7 +86,7 @@ def _check_sizes(
 def linear_cross_entropy(
     input: fg.Tensor, linear_weight: fg.Tensor, target: fg.Tensor, *, linear_bias: fg.Tensor = None,
     weight: fg.Tensor = None, reduction: str = "mean", ignore_index: fg.Scalar = None, label_smoothing: float = 0.0,
-    z_loss: float = 0.0,
+    z_loss: float = 0.0, options: fg.Const = None,
 ) -> fg.Tensor:  # fmt: skip
     """cross_entropy(x W^T + b, target) for an input x [..., K], W [classes, K] and class numbers [...].
 
@@ -97,6 +97,7 @@ def linear_cross_entropy(
     gradients of ``weight`` or of probabilities are asked for, with NumPy and CuPy. torch.compile breaks its graph here.
 
     The weight's gradient is added up over chunks in its own dtype: in half types it is rounded once a chunk.
+    ``options`` is torch's, and changes nothing: chunks are always taken, of a size that follows from the call's.
 
     Source: torch.nn.functional.linear_cross_entropy; by chunks of rows: Hsu et al. (Liger), arXiv 2410.10989.
     """

@@ -1,6 +1,7 @@
 """Matrix products with what torch adds to them. Products are the framework's own; all else is fused behind them.
 
 A product is accumulated in float32 for half types and rounded to the dtype of its factors, as torch.matmul does.
+float32 factors are rounded to TF32 where torch's settings allow it (docs/pytorch.md).
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from ._shapes import shapes
 def matmul(input: fg.Tensor, other: fg.Tensor) -> fg.Tensor:
     """input @ other over the last two dimensions, batched over those before, which broadcast.
 
-    A tensor of one dimension is a row on the left and a column on the right. Source: torch.matmul.
+    A tensor of one dimension is a row on the left and a column on the right. float32 is multiplied in TF32 exactly if
+    torch.matmul does so: torch.backends.cuda.matmul.allow_tf32. Source: torch.matmul.
     """
     return floats("matmul", input) @ floats("matmul", other)
 

@@ -369,3 +369,17 @@ def test_empty_results_are_not_taken_for_arguments() -> None:
 
 def test_a_result_with_an_axis_of_its_own_is_shown() -> None:
     assert "gram" in gram.show(random(3, 4), random(3, 3)) and "@" in gram.show(random(3, 4), random(3, 3))
+
+
+def test_the_precision_of_float32_products_is_torchs_switch_at_each_call() -> None:
+    """On CPUs that have bfloat16 products, "medium" uses them; elsewhere nothing changes, for torch neither."""
+    a, b, bias = torch.randn(64, 256), torch.randn(256, 64), torch.randn(64)
+    before = torch.get_float32_matmul_precision()
+    try:
+        for precision in ("highest", "medium", "highest", "medium"):
+            torch.set_float32_matmul_precision(precision)
+            for _ in range(2):
+                assert torch.equal(fg.ops.matmul(a, b), torch.mm(a, b))
+                assert torch.equal(fg.ops.linear(a, b.mT, bias), torch.addmm(bias, a, b))
+    finally:
+        torch.set_float32_matmul_precision(before)

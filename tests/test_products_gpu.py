@@ -102,6 +102,39 @@ def test_streams_and_cuda_graphs(sizes: tuple[int, int, int]) -> None:
     assert all(torch.equal(a, b) for a, b in zip(captured, expected, strict=True))
 
 
+def classified(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    labels = torch.arange(len(x), device=x.device) % len(w)
+    found: torch.Tensor = fg.ops.linear_cross_entropy(x, w, labels, linear_bias=b, reduction="sum")
+    return found
+
+
+SWITCHED: dict[str, Callable[..., torch.Tensor]] = {
+    "matmul": lambda x, w, b: fg.ops.matmul(x, w.mT) + b,
+    "linear": lambda x, w, b: fg.ops.linear(x, w, b),
+    "linear_relu": lambda x, w, b: fg.ops.linear_relu(x, w, b),
+    "linear_gelu": lambda x, w, b: fg.ops.linear_gelu(x, w, b, approximate="tanh"),
+    "linear_cross_entropy": classified,
+}
+
+
+@pytest.mark.parametrize("name", SWITCHED)
+def test_tf32_is_used_exactly_where_torchs_switch_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call does what the switch says then, calls that are remembered too; TF32 has 11 bits, float32 24."""
+    function = SWITCHED[name]
+    given = arguments(512, 768, 320, torch.float32)[:3]
+    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
+    cotangent = torch.ones_like(function(*given))
+    exact = results(function, [t.detach().double().requires_grad_() for t in given], cotangent)
+    for allowed in (False, True, False, True):
+        torch.backends.cuda.matmul.allow_tf32 = allowed
+        for _ in range(3):
+            out, d_x, d_w, _ = errors(results(function, given, cotangent), exact)
+            if name != "linear_cross_entropy":  # whose errors cancel in the sum
+                assert (out > 2e-5) == allowed
+            if name != "linear_relu":  # whose gradient jumps
+                assert (min(d_x, d_w) > 2e-5) == allowed
+
+
 @pytest.mark.parametrize("classes", [1001, 2053])
 def test_a_vocabulary_that_is_no_multiple_of_8(classes: int) -> None:
     rows, width = 4096, 512

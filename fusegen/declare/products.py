@@ -32,6 +32,8 @@ def matmul(a: Like, b: Like) -> Value:
     """The matrix product of the last two dimensions, batched over the others, which broadcast; a tensor of one
     dimension is a row on the left and a column on the right. Also ``a @ b``. Source: torch.matmul.
 
+    The framework's routine multiplies, with its settings: float32 in TF32 if torch.backends.cuda.matmul.allow_tf32.
+
     Raises:
         DtypeError: not floats, or of two dtypes.
         ShapeError: the inner dimensions differ, or a side has no dimension.
@@ -76,7 +78,7 @@ def matmul(a: Like, b: Like) -> Value:
 
 
 def linear(x: Like, weight: Like, bias: Like | None = None) -> Value:
-    """``x @ weight.mT + bias`` with a weight [out, in]. Source: torch.nn.functional.linear.
+    """``x @ weight.mT + bias`` with a weight [out, in]. Source: torch.nn.functional.linear. TF32: see ``matmul``.
 
     Raises:
         ShapeError: the weight's last dimension is not the input's, or its first one not the bias's; see ``matmul`` for
