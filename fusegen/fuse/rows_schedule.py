@@ -49,8 +49,6 @@ NARROW = 8
 ALONE = (512, 16 * 1024)
 # Rows of more bytes pass by in chunks where nothing needs them again; threads of their blocks, and bytes for a block.
 STREAMED_FROM, WIDE_STREAM, MOST_STREAMED = 16 * 1024, 512, 256 * 1024
-# With fewer blocks than these, two for each multiprocessor of a large GPU, more of them share a row that passes by.
-FEW_STREAMS = 264
 # Elementwise kernels go by rows where that saves so much arithmetic at every element (`Function.cost`).
 ROW_COST = 16
 # Blocks of a grid in y.
@@ -268,12 +266,14 @@ def is_coupled(kernel: RowKernel) -> bool:
 
 
 def _streaming(m: int, n: int, width: int, vector: int, chip: Chip) -> _Shape:
-    """A block a row, or for very long ones a few; as many as fill a GPU where such rows are few."""
+    """A block a row, or for very long ones a few; as many as fill a GPU where such rows leave multiprocessors idle, or
+    are so long that a second wave of a few clusters would take as long as the first."""
     cluster, repeat = 1, max(1, BYTES_AHEAD // (width * vector))
     while cluster < chip.cluster and n * width // cluster > MOST_STREAMED:
         cluster *= 2
     chunks = n // (WIDE_STREAM * repeat * vector)
-    if n * width > MOST_STREAMED and m * cluster < FEW_STREAMS and chunks > 1:
+    enough = MULTIPROCESSORS * (2 if n * width > MOST_STREAMED * chip.cluster else 1)
+    if n * width > MOST_STREAMED and m * cluster < enough and chunks > 1:
         return _Shape(WIDE_STREAM, repeat, 1, 1, min(max(2, WANTED_BLOCKS // m), chunks))
     return _Shape(WIDE_STREAM, repeat, cluster, 1)
 
