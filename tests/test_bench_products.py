@@ -138,6 +138,25 @@ def test_a_row_is_measured_between_its_plain_products() -> None:
     assert "| bwd | 7.5 | " in text and "| 8.0 | 9.0 |  | 1.07 |" in text
 
 
+def test_what_misses_its_target_or_is_behind_is_listed_with_the_reason() -> None:
+    def passed(title: str, which: str, own: float, target: float | None, **peers: float) -> MeasuredProduct:
+        return MeasuredProduct(title, which, 50.0, {"fusegen": own, **peers}, target)
+
+    run = kernels.Run(4e12)
+    run.measured += [
+        passed("linear + silu fp16 8192x768x3072", "fwd", 80.0, 60.0, torch=90.0),
+        passed("linear + relu fp16 8192x768x3072", "fwd", 60.0, 60.0, torch=59.5),
+        passed("softmax(q k^T / 8) bf16 16 x 512x64x512", "bwd", 24.0, None, torch=20.0),
+        passed("something else", "fwd", 90.0, 60.0),
+    ]
+    text = products.section(run).partition("and why.")[2]
+    silu, scores, other = text.strip().split("\n\n")[1::2]
+    assert silu == "- linear + silu fp16 8192x768x3072 fwd: above its target"
+    assert scores == "- softmax(q k^T / 8) bf16 16 x 512x64x512 bwd: behind torch by 1.20"
+    assert other == "- something else fwd: above its target" and "Not looked into." in text
+
+
+
 def test_what_is_slow_is_above_its_target() -> None:
     found = [MeasuredProduct("row", "fwd", 10.0, {"fusegen": 11.0}, target) for target in (None, 10.5, 11.5)]
     assert [(m.slow, m.to_target) for m in found] == [(False, ""), (True, "1.05"), (False, "0.96")]

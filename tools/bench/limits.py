@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from tools.bench.kernels import AIM, NOISE, OURS, Measured
 
@@ -74,6 +74,29 @@ LIMITS = (
 )  # fmt: skip
 
 
+# Of rows with matrix products (rows by title, passes, why they miss their target or a peer).
+PRODUCTS = (
+    (r"softmax|1x4096|7x768", "fwd train bwd step",
+     "Bound by launches: each product and each pass is a kernel of 3 to 6 us."),
+    (r"4097x4097x4097", "fwd train bwd step",
+     "Sizes that do not suit cuBLAS are rounded up in copies (wrap/padding). torch.compile's kernels for that are "
+     "twice as fast as torch's copies, which move 1.5 TB/s between rows that are aligned and rows that are not."),
+    (r"\+ (silu|gelu) ", "fwd",
+     "cuBLASLt has no epilogue for silu and for gelu's exact form, so the product is written, and a pass reads it and "
+     "writes the result: 0.39, 0.32 and 0.09 of the three products at the speed of a copy. Only a product of our own "
+     "with the activation in it could do without; gelu's exact form takes instructions beyond that."),
+    (r"\+ (silu|gelu|gelu_tanh) ", "train",
+     "The backward reads the product, so it is written beside the result: a pass as in the forward. cuBLASLt's way to "
+     "write both, by nvmath-python, is measured where that is installed."),
+    (r"8192x4096x14336", "fwd train bwd step",
+     "The plain products are 0.9 and more of the time, and drift by 3 percent from run to run on a GPU at its limit of "
+     "power."),
+    (r"\+ ", "bwd step",
+     "One pass reads two tensors and writes one, at 0.85 to 0.9 of the copy's bandwidth, and adds up the bias's "
+     "gradient in groups of rows, which a second kernel of 4 us finishes."),
+)  # fmt: skip
+
+
 # (rows by title, passes, the faster peer, why).
 BEHIND = (
     (r"lerp f32 three|swiglu|mish", "bwd", "torch.compile",
@@ -120,8 +143,26 @@ def limits(measured: Sequence[Measured]) -> str:
     return text
 
 
-def _reason(m: Measured) -> str:
-    for pattern, passes, reason in LIMITS:
+def product_limits(measured: Sequence[Measured], is_slow: Callable[[Measured], bool]) -> str:
+    """The paragraph on rows with products: passes that miss their target, or are behind a peer, by reason.
+
+    Args:
+        is_slow: whether a pass misses its target by more than noise.
+    """
+    found: dict[str, list[str]] = {}
+    for m in measured:
+        notes = ["above its target"] if is_slow(m) else []
+        notes += [f"behind {m.best} by {m.times[OURS] / m.times[m.best]:.2f}"] if m.is_behind else []
+        if notes:
+            found.setdefault(_reason(m, PRODUCTS), []).append(f"{m.title} {m.which}: {', '.join(notes)}")
+    text = "\nAbove their target, or behind a peer, by more than 2 percent, and why.\n" if found else ""
+    for reason, rows in found.items():
+        text += f"\n{reason}\n\n" + "".join(f"- {row}\n" for row in rows)
+    return text
+
+
+def _reason(m: Measured, among: Sequence[tuple[str, str, str]] = LIMITS) -> str:
+    for pattern, passes, reason in among:
         if m.which in passes.split() and re.search(pattern, m.title):
             return reason
     return UNKNOWN

@@ -15,7 +15,8 @@ import torch
 from fusegen.wrap.contest import Contest, InTorch, results_of
 from fusegen.wrap.peers import Call, peers
 from fusegen.wrap.stopwatch import Clock
-from tools.bench.kernels import OURS, Measured, Run
+from tools.bench.kernels import NOISE, OURS, Measured, Run
+from tools.bench.limits import product_limits
 from tools.bench.row_products import Plain, ProductRow
 
 AUTOTUNED = "max-autotune"
@@ -209,4 +210,9 @@ def section(run: Run) -> str:
         target = "" if m.target is None else f"{m.target:.1f}"
         times = " | ".join(f"{m.times[name]:.1f}" if name in m.times else "" for name in columns)
         text += f"| {m.title} | {m.which} | {m.floor:.1f} | {target} | {times} | {m.ratio:.2f} | {m.to_target} |\n"
-    return text
+    return text + product_limits(run.measured, _misses)
+
+
+def _misses(m: Measured) -> bool:
+    """Whether a pass misses its target by more than the noise."""
+    return isinstance(m, MeasuredProduct) and m.target is not None and m.times[OURS] > NOISE * m.target
