@@ -58,6 +58,8 @@ def report(
         bandwidth=run.bandwidth / 1e6,
     )  # fmt: skip
     columns = [OURS, *(name for name in NAMES if any(name in m.times for m in run.measured))]
+    absent = [name for name in NAMES if name not in columns]
+    text += f"Not on that machine, and so without a column: {', '.join(absent)}.\n\n" if absent else ""
     text += f"| work | pass | floor | {' | '.join(columns)} | fusegen / floor |\n"
     text += "|---" * (len(columns) + 4) + "|\n"
     for m in run.measured:
