@@ -10,7 +10,8 @@ import fusegen as fg
 
 from ._options import LibraryOp, floats, limited, reduced
 from ._shapes import same_sizes, shapes, sizes, wrong_shape
-from .classes import class_losses, weight_of_target
+from .classes import class_losses, cross_entropy, weight_of_target
+from .linear import linear
 
 
 @fg.op(name="linear_cross_entropy_rows")
@@ -44,12 +45,52 @@ class LinearCrossEntropy(fg.LinearLossOp, LibraryOp):
 
     rows, total = _rows, _total
 
+    def __call__(self, *args: fg.Tensor, **kwargs: fg.Tensor) -> fg.Tensor:
+        matrix = args[1] if len(args) > 1 else kwargs.get("linear_weight")
+        if getattr(matrix, "ndim", 2) > 2 and not fg.is_symbolic(args, kwargs):
+            return _of_positions(**self.declaration.bind(args, kwargs))
+        return super().__call__(*args, **kwargs)
+
+
+def _of_positions(
+    input: fg.Tensor, linear_weight: fg.Tensor, target: fg.Tensor, linear_bias: fg.Tensor, weight: fg.Tensor,
+    reduction: str, ignore_index: fg.Scalar, label_smoothing: fg.Tensor, z_loss: fg.Tensor, options: fg.Tensor,
+) -> fg.Tensor:  # fmt: skip
+    """A weight [C, ..., K] gives each row classes at several positions: logits [N, C, ...], which are all in memory."""
+    flat = None if linear_bias is None else linear_bias.reshape(-1)
+    logits = linear(input, linear_weight.reshape(-1, linear_weight.shape[-1]), flat)
+    return cross_entropy(
+        logits.reshape(-1, *linear_weight.shape[:-1]), target, weight, reduction=reduction, ignore_index=ignore_index,
+        label_smoothing=label_smoothing or 0.0, z_loss=z_loss or 0.0,
+    )  # fmt: skip
+
+
+def _check_positions(
+    op: str, shape: tuple[int, ...], matrix: tuple[int, ...], given: tuple[int, ...], values: dict[str, fg.Tensor]
+) -> None:
+    if len(shape) != 2 or shape[-1] != matrix[-1]:
+        raise wrong_shape(
+            op, "input", shape, f"shape [N, {matrix[-1]}] beside a weight of shape {list(matrix)}",
+            "flatten the dimensions before the last, or pass a weight [classes, K]",
+        )  # fmt: skip
+    same_sizes(op, "linear_bias", values["linear_bias"], matrix[:-1], "the weight's without the last")
+    if given == (*shape[:-1], *matrix[:-1]) and values["ignore_index"] is not None:
+        raise _no_ignore_index(op, values["ignore_index"])
+
+
+def _no_ignore_index(op: str, given: fg.Tensor) -> fg.DeclarationError:
+    return fg.DeclarationError(
+        f"{op}, option ignore_index", given=f"{given} with a target of probabilities", expected="None (as torch)",
+        fix="leave it out, or pass class numbers",
+    )  # fmt: skip
+
 
 def _prepare(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
     """Sizes that fit. Options that are zero are left out of the kernel."""
     shape, matrix, given = sizes(values["input"]), sizes(values["linear_weight"]), sizes(values["target"])
     if shape and matrix is not None and given is not None:
-        _check_sizes(op, shape, matrix, given, values)
+        check = _check_positions if len(matrix) > 2 else _check_sizes
+        check(op, shape, matrix, given, values)
     changed = {name: None for name in ("label_smoothing", "z_loss") if values[name] == 0}
     return changed | {"options": None} | ({"ignore_index": -100} if values["ignore_index"] is None else {})
 
@@ -71,10 +112,7 @@ def _check_sizes(
             f"pass one target for each row of the input {list(shape)}",
         )  # fmt: skip
     if given == shares and values["ignore_index"] is not None:
-        raise fg.DeclarationError(
-            f"{op}, option ignore_index", given=f"{values['ignore_index']} with a target of probabilities",
-            expected="None (as torch)", fix="leave it out, or pass class numbers",
-        )  # fmt: skip
+        raise _no_ignore_index(op, values["ignore_index"])
 
 
 @limited(
@@ -89,6 +127,8 @@ def linear_cross_entropy(
     z_loss: float = 0.0, options: fg.Const = None,
 ) -> fg.Tensor:  # fmt: skip
     """cross_entropy(x W^T + b, target) for an input x [..., K], W [classes, K] and class numbers [...].
+
+    A weight [C, d1, ..., K] makes logits [N, C, d1, ...] of rows [N, K], which are all in memory at once (as torch's).
 
     Arguments are cross_entropy's; the result is of the input's dtype, and float32 under autocast. The logits exist a
     chunk of rows at a time, and so does their gradient. Where losses are added up the gradients are computed with

@@ -331,6 +331,8 @@ def test_what_does_not_fit_is_refused() -> None:
         (lambda: OURS(x, weight, target, reduction="total"), "reduction='total'"),
         (lambda: OURS(x, weight, target, label_smoothing=2.0), "label_smoothing=2.0"),
         (lambda: OURS(x, weight, torch.rand(TOKENS, CLASSES), ignore_index=1), "ignore_index.*probabilities"),
+        (lambda: OURS(x[0], weight[:, None], target), "input.*shape \\[8\\].*\\[N, 8\\] beside a weight"),
+        (lambda: OURS(x, weight[:, None], target, linear_bias=weight[:, 0]), "linear_bias.*without the last"),
     ):
         with pytest.raises(fg.FusegenError, match=f"(?s){words}"):
             call()

@@ -294,3 +294,12 @@ REFUSED: list[tuple[Callable[..., Any], str, str]] = [
 def test_what_is_refused(call: Callable[..., Any], given: str, expected: str) -> None:
     error = refused(lambda: call(torch.randn(5, 4)))
     assert given in error.given and expected in error.expected and error.fix
+
+
+def test_a_number_as_variance_is_as_exact_as_the_input() -> None:
+    x, target = torch.randn(5, dtype=torch.float64), torch.randn(5, dtype=torch.float64)
+    for variance in (0.3, 1e-9):
+        found = fg.ops.gaussian_nll_loss(x, target, variance, reduction="none")
+        expected = F.gaussian_nll_loss(x, target, variance, reduction="none")
+        torch.testing.assert_close(found, expected, rtol=1e-14, atol=1e-14)
+    assert fg.ops.gaussian_nll_loss(x.half(), target.half(), 0.3).dtype == torch.float16
