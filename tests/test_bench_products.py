@@ -156,7 +156,6 @@ def test_what_misses_its_target_or_is_behind_is_listed_with_the_reason() -> None
     assert other == "- something else fwd: above its target" and "Not looked into." in text
 
 
-
 def test_what_is_slow_is_above_its_target() -> None:
     found = [MeasuredProduct("row", "fwd", 10.0, {"fusegen": 11.0}, target) for target in (None, 10.5, 11.5)]
     assert [(m.slow, m.to_target) for m in found] == [(False, ""), (True, "1.05"), (False, "0.96")]

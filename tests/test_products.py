@@ -371,6 +371,7 @@ def test_a_result_with_an_axis_of_its_own_is_shown() -> None:
     assert "gram" in gram.show(random(3, 4), random(3, 3)) and "@" in gram.show(random(3, 4), random(3, 3))
 
 
+@pytest.mark.cpu
 def test_the_precision_of_float32_products_is_torchs_switch_at_each_call() -> None:
     """On CPUs that have bfloat16 products, "medium" uses them; elsewhere nothing changes, for torch neither."""
     a, b, bias = torch.randn(64, 256), torch.randn(256, 64), torch.randn(64)

@@ -143,6 +143,7 @@ def test_the_backward_of_a_gated_mlp_has_no_pass_for_its_inputs_gradient(options
     assert found.count("=") == 5 and found.count("+=") == 1 and len(found) == 7, found
 
 
+@pytest.mark.cpu
 def test_no_kernel_runs_for_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     if native.module() is None:
         pytest.skip("no native call path")

@@ -49,6 +49,11 @@ def is_reserved(name: str) -> bool:
     return name in _RESERVED or "__" in name or _MACRO.fullmatch(name) is not None
 
 
+def ascii_name(name: str) -> str:
+    """The name with code points for the letters outside ASCII, which Python allows, g++ too, and NVRTC does not."""
+    return name if name.isascii() else "".join(c if c.isascii() else f"u{ord(c):x}" for c in name)
+
+
 def safe_name(wanted: str, taken: Iterable[str]) -> str:
     """``wanted``, or ``wanted_2`` and so on where that is taken or means something in CUDA."""
     taken = set(taken)

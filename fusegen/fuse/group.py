@@ -22,7 +22,7 @@ from fusegen.core.ir import (
     substitute,
     walk,
 )
-from fusegen.core.lets import introduce_lets
+from fusegen.core.lets import ascii_name, introduce_lets
 from fusegen.fuse.first import in_one_pass
 from fusegen.fuse.kernel import Kernel, Position, kernel_name, read_by
 from fusegen.fuse.rows import fuse, in_order
@@ -127,7 +127,7 @@ def _take_along(passes: list[_Pass], elementwise: dict[frozenset[str], list[Outp
 
 def _suffix(kernel: Kernel) -> str:
     """The results tell the kernels of one pass apart: lerp_backward_f32_d_x."""
-    names = [output.name for output in (kernel.written or kernel.partials)]
+    names = [ascii_name(output.name) for output in (kernel.written or kernel.partials)]
     return names[0] if len(names) == 1 else f"{names[0]}_and_{len(names) - 1}_more"
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fusegen.core import dtypes
 from fusegen.core.ir import Expr, Let, Op, Operand, Output, Reduce, Scalar, Statement, axis_order, refs
+from fusegen.core.lets import ascii_name
 
 Names = dict[str, Statement]
 
@@ -103,7 +104,7 @@ def _dtype_name(op: Op) -> str:
 
 def kernel_name(op: Op) -> str:
     """``lerp_backward_f32``."""
-    return f"{op.name}_{op.label.replace(' ', '_')}_{_dtype_name(op)}"
+    return f"{ascii_name(op.name)}_{op.label.replace(' ', '_')}_{_dtype_name(op)}"
 
 
 def read_by(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fusegen.core.lets import is_reserved, safe_name
+from fusegen.core.lets import ascii_name, is_reserved, safe_name
 from fusegen.fuse.kernel import Kernel
 
 # Names made from those of tensors and axes: x_ptr, x_v, x_stride1, j0, n1, D2.
@@ -26,9 +26,8 @@ def local_names(kernel: Kernel) -> dict[str, str]:
 
 
 def stem(name: str) -> str:
-    """The start of names made from ``name``. Letters outside ASCII, which Python allows and CUDA does not, become their
-    code points; a position's @ is none of C's."""
-    return "".join("the_" if c == "@" else c if c.isascii() else f"u{ord(c):x}" for c in name)
+    """The start of names made from ``name``; a position's @ is none of C's."""
+    return ascii_name(name.replace("@", "the_"))
 
 
 def pointer_name(name: str) -> str:
