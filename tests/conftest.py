@@ -12,6 +12,8 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from fusegen.launch.memo import compiler_digest
+
 # "ci" repeats itself; HYPOTHESIS_PROFILE=explore looks for new examples.
 settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True)
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=2000)
@@ -19,6 +21,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 pytest.register_assert_rewrite("tests.call_paths")  # a plugin of some tests, and imported by them first
 os.environ.setdefault("FUSEGEN_CACHE_DIR", str(Path(__file__).resolve().parent.parent / "build" / "cache"))
+# What torch.compile keeps was derived by the code of its day: graphs of another day's would be refused (wrap/derived).
+os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{os.environ['FUSEGEN_CACHE_DIR']}/inductor-{compiler_digest()[:16]}")
 
 # As many test processes as cores: torch's own threads, a team in each process, would spin for each other's core.
 if "PYTEST_XDIST_WORKER" in os.environ:
