@@ -367,6 +367,15 @@ def test_empty_results_are_not_taken_for_arguments() -> None:
     assert fg.ops.matmul(torch.randn(0, 3), torch.randn(3, 4), out=out) is out
 
 
+def test_out_beside_options_that_are_no_tensors() -> None:
+    x, w, b, out = random(3, 4), random(5, 4), random(5), torch.zeros(3, 5, dtype=torch.float64)
+    assert fg.ops.linear_gelu(x, w, b, approximate="tanh", out=out) is out
+    torch.testing.assert_close(out, F.gelu(F.linear(x, w, b), approximate="tanh"))
+    square = random(3, 3)
+    with pytest.raises(fg.ShapeError, match="argument weight, which a matrix product may still read"):
+        fg.ops.linear_gelu(random(3, 3), square, approximate="tanh", out=square)
+
+
 def test_a_result_with_an_axis_of_its_own_is_shown() -> None:
     assert "gram" in gram.show(random(3, 4), random(3, 3)) and "@" in gram.show(random(3, 4), random(3, 3))
 

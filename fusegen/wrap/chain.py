@@ -180,7 +180,7 @@ class ChainRunner(Runner):
         return results
 
     def _check_in_place(self, plan: Plan, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any]) -> None:
-        addresses = {framework.pointer(tensor): name for name, tensor in tensors.items()}
+        addresses = {framework.pointer(tensors[name]): name for name in self.arguments}
         addresses.pop(0, None)  # of what has no elements
         for tensor in out:
             name = None if tensor is None else addresses.get(framework.pointer(tensor))
