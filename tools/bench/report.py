@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import torch
 
+from fusegen.wrap import cublaslt
 from fusegen.wrap.peers import NAMES
 from tools.bench.kernels import OURS, Run
 from tools.bench.limits import behind, limits
@@ -58,6 +59,8 @@ def report(
         bandwidth=run.bandwidth / 1e6,
     )  # fmt: skip
     columns = [OURS, *(name for name in NAMES if any(name in m.times for m in run.measured))]
+    if cublaslt.version():
+        text += f"fusegen's products may go through nvmath-python {cublaslt.version()}, which is installed there.\n\n"
     absent = [name for name in NAMES if name not in columns]
     text += f"Not on that machine, and so without a column: {', '.join(absent)}.\n\n" if absent else ""
     text += f"| work | pass | floor | {' | '.join(columns)} | fusegen / floor |\n"
