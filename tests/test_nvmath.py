@@ -346,6 +346,19 @@ def test_both_layers_of_an_mlp_keep_sums(lt: CublasLt, monkeypatch: pytest.Monke
     assert lt.ran == ["GELU_AUX_BIAS"] * 2
 
 
+def test_layers_with_a_bias_alone_are_measured_beside(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What measures runs torch's own routines on leaves that require gradients."""
+    Clock(monkeypatch, own=300.0, library=250.0)
+
+    @fg.op
+    def two(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
+        return fg.linear(linear_gelu(x, w1, b1, approximate="tanh"), w2, b2)
+
+    arguments = [halves(*size) / 2 for size in [(4, 8), (16, 8), (16,), (8, 16), (8,)]]
+    step(two, lambda x, w1, b1, w2, b2: F.linear(gelu(x, w1, b1), w2, b2), *arguments)
+    assert lt.ran
+
+
 def test_show_says_what_may_happen_and_what_was_measured(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = tuple(a.requires_grad_() for a in (halves(6, 16), halves(24, 16), halves(24)))
     forward, _ = inspect.passes(linear_gelu, arguments, {"approximate": "tanh"}, "backward")

@@ -157,7 +157,7 @@ class ChainRunner(Runner):
         if any(not step.best for step in found):
             if torch.cuda.is_current_stream_capturing():
                 return False
-            with contextlib.suppress(torch.cuda.OutOfMemoryError):
+            with torch.no_grad(), contextlib.suppress(torch.cuda.OutOfMemoryError):
                 self.launch(plan, tensors, scalars, framework, None)
             plan.declined = any(not step.best for step in found)
         return all(step.best not in ("", OWN) for step in found)
