@@ -8,7 +8,9 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from fusegen.wrap.peers import NAMES, choose
 from fusegen.wrap.stopwatch import Stopwatch
@@ -38,27 +40,51 @@ def main() -> int:
         wanted = tuple(name for name in wanted if name not in ("torch.compile", "JAX"))
     watch = Stopwatch(options.repeats)
     bandwidth = kernels.copy_bandwidth(watch)
-    run = kernels.measure(matching(options.only), wanted, watch, bandwidth)
+    page = Page(options.write)
+    page.run = kernels.measure(matching(options.only), wanted, watch, bandwidth)
+    page.write()
     of_products = products.measure(matching_products(options.only), wanted, watch, bandwidth, autotune=options.autotune)
-    failed = {**run.failed, **of_products.failed}
-    section = products.section(of_products)
+    page.failed |= {**page.run.failed, **of_products.failed}
+    page.add(products.section(of_products))
     if fits(linear_model.TITLE, options.only):
         table, problem = linear_model.report(watch, "cuda", options.autotune, "torch.compile" in wanted)
-        section += linear_model.HEAD + table
-        failed |= {linear_model.TITLE: problem} if problem else {}
-    tuning = options.only or options.no_peers
-    first_calls = [] if tuning else cold.measure()
-    host_tables = "" if tuning else f"{host.report()}\n{_printed('compiled', '--only', 'lerp(x, y, w)')}"
-    models = "" if tuning else _printed("models")
-    if not tuning:
-        section += _LINEAR_LOSS.format(
-            table=_printed("linear_loss", "--sizes", "8192x4096x128256,8192x768x50257", "--rows", "")
-        )
-    for title, error in failed.items():
+        page.failed |= {linear_model.TITLE: problem} if problem else {}
+        page.add(linear_model.HEAD + table)
+    if not (options.only or options.no_peers):
+        sizes = "8192x4096x128256,8192x768x50257"
+        page.add(_LINEAR_LOSS.format(table=_printed("linear_loss", "--sizes", sizes, "--rows", "")))
+        page.first_calls = cold.measure()
+        page.host = f"{host.report()}\n{_printed('compiled', '--only', 'lerp(x, y, w)')}"
+        page.write()
+        page.models = _printed("models")
+    page.write()
+    for title, error in page.failed.items():
         print(f"\n{title}\n{error}", file=sys.stderr)
-    if options.write:
-        options.write.write_text(report(run, first_calls, host_tables, models, section), encoding="utf-8")
-    return 1 if failed else 0
+    return 1 if page.failed else 0
+
+
+@dataclass
+class Page:
+    """docs/performance.md as far as it has been measured: a run that is cut off leaves that much."""
+
+    path: Path | None
+    run: kernels.Run = field(default_factory=lambda: kernels.Run(0.0))
+    products: str = ""
+    first_calls: list[Any] = field(default_factory=list)
+    host: str = ""
+    models: str = ""
+    failed: dict[str, str] = field(default_factory=dict)
+
+    def add(self, section: str) -> None:
+        """One more section on products."""
+        self.products += section
+        self.write()
+
+    def write(self) -> None:
+        """Write it, if there is a path."""
+        if self.path:
+            text = report(self.run, self.first_calls, self.host, self.models, self.products)
+            self.path.write_text(text, encoding="utf-8")
 
 
 _LINEAR_LOSS = """

@@ -91,7 +91,9 @@ PRODUCTS = (
     (r"8192x4096x14336", "fwd train bwd step",
      "The plain products are 0.9 and more of the time, and drift by 3 percent from run to run on a GPU at its limit of "
      "power."),
-    (r"\+ ", "bwd step",
+    (r"^linear (fp16|bf16) ", "fwd train bwd step",
+     "torch's own routines and nothing else: noise."),
+    (r"\+ |mlp", "bwd step",
      "One pass reads two tensors and writes one, at 0.85 to 0.9 of the copy's bandwidth, and adds up the bias's "
      "gradient in groups of rows, which a second kernel of 4 us finishes."),
 )  # fmt: skip
@@ -102,6 +104,8 @@ BEHIND = (
     (r"lerp f32 three|swiglu|mish", "bwd", "torch.compile",
      "Its forward writes an intermediate (y - x) that its backward reads in the place of two inputs: less in the "
      "backward, more in the forward. fusegen keeps what moves least over both; the step is the one to compare."),
+    (r"mse|sum of 2\^28", "fwd", "JAX",
+     "A second kernel adds up what the blocks left, in a fixed order: 3 to 5 us."),
     (r".", "step", "JAX",
      "A JAX step is one program that knows what becomes of the result: forward and backward of the pass meet in one "
      "kernel, and less is moved than separate passes must, which is what the floor counts."),
