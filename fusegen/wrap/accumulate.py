@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from typing import Any
 
 from fusegen.wrap import native, tensors
-from fusegen.wrap.chain import ChainRunner
 from fusegen.wrap.run import Runner
 
 
@@ -73,6 +72,8 @@ def run_adding(
     Args:
         names: of the results, in order.
     """
+    from fusegen.wrap.chain import ChainRunner
+
     onto = runner.chain.summable.intersection(added) if isinstance(runner, ChainRunner) else frozenset()
     if not onto:
         return runner(values, scalars, tensors.torch())

@@ -12,14 +12,14 @@ from typing import Any
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Op
-from fusegen.core.products import contracted_sizes, mismatch, products
+from fusegen.core.products import contracted_sizes
 from fusegen.fuse.products import Chain, Product, chain, names_of
 from fusegen.launch.program import Program
 from fusegen.wrap.backends import OWN
 from fusegen.wrap.closing import closing
 from fusegen.wrap.either import Either, kept_sums
 from fusegen.wrap.padding import padded, room, strides_between
-from fusegen.wrap.products import ADDED, Arranged, Lying, arrange, named
+from fusegen.wrap.products import ADDED, Arranged, Lying, arrange, check_factors, named
 from fusegen.wrap.run import (
     Between,
     Infos,
@@ -119,7 +119,7 @@ class ChainPlan(Plan):
 
 @dataclass
 class ChainRunner(Runner):
-    """A Runner for an op with products (see ``runner_of``).
+    """A Runner for an op with products (see wrap/runners).
 
     Args:
         onto: results that products are added to, which are there already.
@@ -325,21 +325,6 @@ def _lying(tensor: str, thing: Any, strides: Sequence[int], offset: int = 0) -> 
     return Lying(tensor, {axis: strides[d] for d, axis in enumerate(thing.shape) if axis}, offset)
 
 
-def check_factors(op: Op, sizes: Mapping[str, int]) -> None:
-    """The inner dimensions of products are equal.
-
-    Raises:
-        ShapeError: they are not.
-    """
-    wrong = mismatch(op, sizes)
-    if wrong is not None:
-        _, left, right = wrong
-        raise ShapeError(
-            f"{op.name}, matmul", given=f"inner dimensions of sizes {left} and {right}", expected="equal sizes",
-            fix="transpose one side, or pass tensors that fit",
-        )  # fmt: skip
-
-
 def _axes(whole: Chain, name: str) -> list[str]:
     """The axes of something that a product reads."""
     things = (*whole.op.operands, *whole.op.outputs, *whole.between)
@@ -361,13 +346,3 @@ def _lifetimes(
         made.append(tuple(room(name, info.shape, info.strides, info.dtype) for name, info in infos))
         dropped.append(tuple(name for name in names if name in used - after))
     return tuple(made), tuple(dropped)
-
-
-def runner_of(
-    op: Op, sizes: Mapping[str, int] | None = None,
-    like: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None, *, by_torch: bool = True,
-) -> Runner:  # fmt: skip
-    """What runs ``op``, with products or without."""
-    if products(op):
-        return ChainRunner(op, sizes or {}, like or {}, by_torch=by_torch)
-    return Runner(op, sizes or {}, like or {})

@@ -38,8 +38,8 @@ from fusegen.derive.stages import staged
 from fusegen.derive.tangent import tangent_names
 from fusegen.derive.training import Training
 from fusegen.wrap import fake, tensors, torch_op
-from fusegen.wrap.chain import runner_of
 from fusegen.wrap.run import Runner
+from fusegen.wrap.runners import runner_of
 
 Override = Callable[[Op, tuple[str, ...]], Any]
 MOST_RUNNERS = 256

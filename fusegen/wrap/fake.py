@@ -18,7 +18,7 @@ from fusegen.core.products import contracted_sizes
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
 from fusegen.wrap import tensors
-from fusegen.wrap.chain import check_factors
+from fusegen.wrap.products import check_factors
 from fusegen.wrap.run import common_device, part_of, result_layout
 from fusegen.wrap.tensors import TensorInfo
 

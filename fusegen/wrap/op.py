@@ -12,9 +12,9 @@ from fusegen.core.ir import Op
 from fusegen.declare.op import Declaration, is_symbolic
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
 from fusegen.wrap import doors, tensors
-from fusegen.wrap.chain import runner_of
 from fusegen.wrap.doors import compiled_call
 from fusegen.wrap.run import Run, Runner, watch
+from fusegen.wrap.runners import runner_of
 from fusegen.wrap.tokens import token_of
 
 

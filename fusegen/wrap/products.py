@@ -13,6 +13,9 @@ from math import prod
 from typing import Any
 
 from fusegen.core.dtypes import DType
+from fusegen.core.errors import ShapeError
+from fusegen.core.ir import Op
+from fusegen.core.products import mismatch
 from fusegen.fuse.products import Product, Source
 from fusegen.wrap.tensors import Framework
 
@@ -147,3 +150,18 @@ def _view(lying: Lying, batch: list[list[str]], last: list[list[str]], sizes: Ma
 def named(source: Source, by_axis: Strides) -> dict[str, int]:
     """Strides by the product's axes, of a tensor's by its own."""
     return {source.name_of(axis): stride for axis, stride in by_axis.items()}
+
+
+def check_factors(op: Op, sizes: Mapping[str, int]) -> None:
+    """The inner dimensions of products are equal.
+
+    Raises:
+        ShapeError: they are not.
+    """
+    wrong = mismatch(op, sizes)
+    if wrong is not None:
+        _, left, right = wrong
+        raise ShapeError(
+            f"{op.name}, matmul", given=f"inner dimensions of sizes {left} and {right}", expected="equal sizes",
+            fix="transpose one side, or pass tensors that fit",
+        )  # fmt: skip

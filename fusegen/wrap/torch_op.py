@@ -19,17 +19,16 @@ from torch.autograd import forward_ad
 from fusegen import pipeline
 from fusegen.core.errors import DeviceError
 from fusegen.core.ir import Call, Expr, Op, refs
-from fusegen.core.products import contracted_sizes
+from fusegen.core.products import contracted_sizes, products
 from fusegen.derive.batch import batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames
 from fusegen.derive.override import Batched
 from fusegen.derive.tangent import tangent_names
 from fusegen.derive.training import Training
 from fusegen.wrap import accumulate, tensors
-from fusegen.wrap.backends import could_keep_sums
-from fusegen.wrap.chain import ChainRunner, runner_of
 from fusegen.wrap.legacy_vmap import is_legacy_batched, legacy_level, legacy_vmap
 from fusegen.wrap.run import Runner
+from fusegen.wrap.runners import runner_of
 
 T = TypeVar("T")
 
@@ -97,8 +96,10 @@ class Differentiable:
             return trained
         other = (*wanted, "")  # what no argument is called
         found = self.trained.get(other) or self.trained.setdefault(other, self._train(wanted, sums=True))
-        is_faster = isinstance(found.forward, ChainRunner) and found.forward.gains(values, scalars, tensors.torch())
-        return found if is_faster else trained
+        from fusegen.wrap.chain import ChainRunner
+
+        assert isinstance(found.forward, ChainRunner)
+        return found if found.forward.gains(values, scalars, tensors.torch()) else trained
 
     def _train(self, wanted: tuple[str, ...], *, sums: bool = False) -> Trained:
         op = self.runner.op
@@ -161,8 +162,13 @@ class Trained:
     def could_keep_sums(self, device: str) -> bool:
         """Whether a library could keep a product's sum with a bias where the forward keeps the product."""
         if device not in self.sums:
-            self.sums[device] = isinstance(self.forward, ChainRunner) and could_keep_sums(self.forward.op, device)
+            self.sums[device] = bool(products(self.forward.op)) and self._has_library(device)
         return self.sums[device]
+
+    def _has_library(self, device: str) -> bool:
+        from fusegen.wrap.backends import could_keep_sums
+
+        return could_keep_sums(self.forward.op, device)
 
     @cached_property
     def gradients(self) -> GradientNames:
