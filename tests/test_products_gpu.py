@@ -10,18 +10,9 @@ import torch.nn.functional as F
 import fusegen as fg
 from fusegen.wrap import native
 from fusegen.wrap.chain import ChainRunner
+from tests.test_products import mlp, torch_mlp
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
-
-
-@fg.op
-def mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
-    h = fg.linear(x, w1, b1)
-    return x + fg.linear(h * fg.sigmoid(h), w2, b2)
-
-
-def torch_mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
-    return x + F.linear(F.silu(F.linear(x, w1, b1)), w2, b2)
 
 
 def arguments(rows: int, width: int, hidden: int, dtype: torch.dtype) -> list[torch.Tensor]:
