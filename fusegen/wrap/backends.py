@@ -26,7 +26,7 @@ from fusegen.launch.sealed import digest
 from fusegen.wrap import cublaslt
 from fusegen.wrap.closing import Closing, closing
 from fusegen.wrap.cublaslt import Factors
-from fusegen.wrap.products import Arranged, Multiply, View
+from fusegen.wrap.products import Arranged, TorchStep, View
 
 OWN, LIBRARY, NVMATH = "product and kernel", "cuBLASLt's epilogue", "cuBLASLt's epilogue through nvmath"
 REPEATS = 7
@@ -51,7 +51,7 @@ class Library:
     has: Callable[[Closing, str], bool]
     is_ready: Callable[[Closing, Factors], bool]
     run: Callable[[Closing, Factors], None]
-    step: Callable[[Closing, Arranged, DType, str], Multiply | None]
+    step: Callable[[Closing, Arranged, DType, str], TorchStep | None]
 
 
 def by_torch(closing: Closing, given: Factors) -> None:
@@ -65,7 +65,7 @@ def by_torch(closing: Closing, given: Factors) -> None:
     torch._addmm_activation(given.bias, given.left, given.right, use_gelu=is_gelu, out=given.out)
 
 
-def torch_step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> Multiply | None:
+def torch_step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> TorchStep | None:
     """The same for the native call path."""
     bias = View(arranged.views[2].shape[-1:], (1,), 0)
     return arranged.multiply(dtype, closing.activation, (closing.bias, bias))

@@ -24,7 +24,7 @@ from fusegen.core.ir import Scalar
 from fusegen.declare.op import Declaration
 from fusegen.launch.program import Launchable
 from fusegen.wrap import native, tensors
-from fusegen.wrap.products import ADDED, Multiply
+from fusegen.wrap.products import ADDED, TorchStep
 from fusegen.wrap.run import MOST_PLANS, Run, watch
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ def native_plan(module: Any, lesson: Lesson, gradient_of: Sequence[int] = ()) ->
     slots = _slots(lesson, op.scalars, layout)
     words.append(len(steps))
     for step in steps:
-        if isinstance(step, Multiply):
+        if isinstance(step, TorchStep):
             words += _product(step, slots)
             continue
         image, offsets = step.image()
@@ -322,7 +322,7 @@ def native_plan(module: Any, lesson: Lesson, gradient_of: Sequence[int] = ()) ->
         words += [len(saves), *(word for save in saves for word in save), len(differentiable), *differentiable]
 
     def fail(at: int, code: int, message: str) -> None:
-        launched = next((step for step in steps[at:] if not isinstance(step, Multiply)), None)
+        launched = next((step for step in steps[at:] if not isinstance(step, TorchStep)), None)
         if launched is None:  # there are only products, and their device could not be entered
             raise DeviceError(op.name, given=f"CUDA's error {code}", expected="a working device", fix="see its driver")
         cast(Launchable, launched.loaded).fail(code, message)
@@ -377,7 +377,7 @@ _SCALAR_TYPES = {dtypes.float16: 5, dtypes.float32: 6, dtypes.float64: 7, dtypes
 _CLOSINGS = {"": 0, "relu": 1, "gelu": 2, "bias": 3, "zero": 4, "copy": 5, ADDED: 6, "planned": 7}
 
 
-def _product(step: Multiply, slots: Mapping[str, tuple[int, int, int]]) -> list[int]:
+def _product(step: TorchStep, slots: Mapping[str, tuple[int, int, int]]) -> list[int]:
     """A matrix product: a null function, and its tensors."""
     words = [0, _CLOSINGS[step.closing], _SCALAR_TYPES[step.dtype], len(step.names), *step.words]
     for name, view in zip(step.names, step.views, strict=True):

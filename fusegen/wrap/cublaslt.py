@@ -21,7 +21,7 @@ from typing import Any
 from fusegen.core.dtypes import DType
 from fusegen.wrap.closing import Closing
 from fusegen.wrap.padding import ALIGNMENT, MULTIPLE
-from fusegen.wrap.products import Arranged, Multiply, View
+from fusegen.wrap.products import Arranged, TorchStep, View
 
 PACKAGE = "nvmath-python"
 # torch's own bound for cuBLASLt on GPUs of this kind. It is taken from torch's allocator for each run.
@@ -172,7 +172,7 @@ def run(closing: Closing, given: Factors) -> None:
         (planned or _Planned(task)).run(given)
 
 
-def step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> Multiply | None:
+def step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> TorchStep | None:
     """The same for the native call path, after ``is_ready``; None where it has to go through Python.
 
     It has a plan of its own: a descriptor can be told addresses by one thread at a time.
@@ -194,7 +194,7 @@ def step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> Mul
     handles = [planned.handle, planned.operation, *planned.layouts, planned.algorithm.ptr, planned.workspace]
     more = [(closing.bias, View(result.shape[-1:], (1,), 0)), (closing.kept, result)]
     names, views = arranged.names, arranged.views
-    return Multiply(
+    return TorchStep(
         (*names, *(name for name, _ in more if name)), (*views, *(view for name, view in more if name)), dtype,
         "planned", (*found, *handles, *pointers), planned,
     )  # fmt: skip

@@ -36,7 +36,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Multiply:
+class TorchStep:
     """Something that torch does for the native call path. ``closing`` says what happens behind a product of left and
     right into a result, with a bias if it is not empty; or it is "zero" or "copy", with what is written and read.
 
@@ -60,14 +60,14 @@ class Arranged:
     names: tuple[str, str, str]
     views: tuple[View, View, View]
 
-    def multiply(self, dtype: DType, closing: str = "", bias: tuple[str, View] | None = None) -> Multiply | None:
+    def multiply(self, dtype: DType, closing: str = "", bias: tuple[str, View] | None = None) -> TorchStep | None:
         """The same as a step of the native call path; None where a factor has to be copied first."""
         if any(view.copied for view in self.views):
             return None
         names, views = self.names, self.views
         if bias is None:
-            return Multiply(names, views, dtype, closing)
-        return Multiply((*names, bias[0]), (*views, bias[1]), dtype, closing)
+            return TorchStep(names, views, dtype, closing)
+        return TorchStep((*names, bias[0]), (*views, bias[1]), dtype, closing)
 
     def sides(self, tensors: Mapping[str, Any], framework: Framework) -> tuple[Any, Any, Any]:
         """The two factors and the result, as the routine takes them."""

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from fusegen.core.dtypes import DType
 from fusegen.launch.program import Workspace
-from fusegen.wrap.products import Multiply, View
+from fusegen.wrap.products import TorchStep, View
 from fusegen.wrap.run import Made
 from fusegen.wrap.tensors import Framework
 
@@ -60,7 +60,7 @@ class Fill:
             target.zero_()
 
     def flat(self, place: int) -> Flat | None:
-        return Flat([Multiply(self.names, self.views, self.dtype, "copy" if len(self.names) == 2 else "zero")])
+        return Flat([TorchStep(self.names, self.views, self.dtype, "copy" if len(self.names) == 2 else "zero")])
 
 
 @dataclass(frozen=True)
