@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from typing import Any
 
 import pytest
@@ -313,6 +314,28 @@ def test_an_output_is_kept_where_that_replaces_reading_two_inputs() -> None:
     out = op(x, y)
     gradients = torch.autograd.grad(out.sum(), (x, y))
     torch.testing.assert_close(gradients[0], (out * (1 - out)).detach())
+
+
+@pytest.mark.parametrize("dim", [0, 1])
+def test_a_softmax_keeps_its_result_alone_and_its_backward_has_no_exponentials(dim: int) -> None:
+    op = fg.op(lambda x, y: fg.softmax(0.3 * x - y, dim), name="scores")
+    given, theirs = leaves((5, 7), (7,)), leaves((5, 7), (7,))
+    (kept,) = saved(op, *given)
+    out = op(*given)
+    torch.testing.assert_close(kept, out.detach(), rtol=0, atol=0)
+    code = [line.split("//")[0] for line in op.emit(*given, which="backward").splitlines()]
+    assert "d_out" in str(code) and not re.search(r"exp\w*\(|top_ptr| / ", str(code))
+    expected = torch.softmax(0.3 * theirs[0] - theirs[1], dim)
+    cotangent = torch.randn_like(expected)
+    gradients = torch.autograd.grad(out, given, cotangent)
+    torch.testing.assert_close(gradients, torch.autograd.grad(expected, theirs, cotangent))
+    assert gradcheck(op, given) and torch.autograd.gradgradcheck(op, given)
+
+
+def test_a_quotient_by_any_other_sum_is_recomputed() -> None:
+    op = fg.op(lambda x: x / fg.sum(x, -1, keepdims=True), name="share")  # the sum may be zero
+    (x,) = leaves((4, 6))
+    assert {t.data_ptr() for t in saved(op, x) if t.numel() == x.numel()} == {x.data_ptr()}
 
 
 def test_changing_a_saved_tensor_is_an_error() -> None:

@@ -305,6 +305,21 @@ def test_relu_keeps_its_result_and_not_the_product() -> None:
     torch.testing.assert_close(found, torch.autograd.grad(expected, theirs, cotangent), equal_nan=True)
 
 
+def test_a_softmax_behind_a_product_keeps_its_result_and_not_the_product() -> None:
+    op = fg.op(lambda q, k, mask: fg.softmax((q @ k.mT) * 0.125 + mask, -1), name="scores")
+    mask = random(3, 4)
+    mask[1, 2] = -torch.inf
+    arguments = [random(2, 3, 5), random(2, 4, 5), mask]
+    training = train(op.trace(*arguments), ("q", "k", "mask"))
+    assert [o.name for o in training.forward.outputs] == ["out"]
+    own, theirs = ([a.detach().requires_grad_() for a in arguments] for _ in range(2))
+    result, expected = op(*own), torch.softmax(theirs[0] @ theirs[1].mT * 0.125 + theirs[2], -1)
+    torch.testing.assert_close(result, expected)
+    cotangent = torch.randn_like(expected)
+    found = torch.autograd.grad(result, own, cotangent)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, theirs, cotangent))
+
+
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_a_bias_alone_is_added_by_the_product(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     added: list[str] = []

@@ -1,7 +1,8 @@
 """Save or recompute: what the forward pass keeps for the backward pass, chosen by bytes moved over both.
 
 Kept always: results of reductions that the backward needs (they are small, and recomputing one is a pass over memory).
-Kept instead of inputs: an output, where reading it replaces reading more bytes of inputs (``sigmoid(x + y)``).
+Kept instead of inputs: an output, where reading it replaces reading more bytes of inputs (``sigmoid(x + y)``). A
+softmax also where it replaces as many: what reads it keeps it anyway, and its backward is then without exponentials.
 Written additionally: an intermediate, where one write and one read move less than reading its inputs again. Never
 otherwise: what can be recomputed from operands that are read anyway costs no memory at all.
 """
@@ -30,6 +31,7 @@ from fusegen.core.lets import introduce_lets, safe_name
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import Factor, factors, rounded, stored_as, unrounded
 from fusegen.derive.gradient import gradient, live_reduces
+from fusegen.derive.quotients import cancel, is_softmax, sums_of_exponentials, told_by
 
 # An operand that lacks axes of the result is this much lighter for each; sizes are not known when this is decided.
 LIGHTER_PER_AXIS = 1e-3
@@ -53,7 +55,7 @@ class Training:
 
     def backward(self, given: Sequence[int]) -> Op:
         """The backward for the outputs that have a cotangent (positions in ``forward.outputs``)."""
-        return _reading_kept(gradient(self.forward, self.wanted, given), self.kept)
+        return _reading_kept(gradient(self.forward, self.wanted, given), self.kept, sums_of_exponentials(self.forward))
 
 
 def train(op: Op, wanted: tuple[str, ...], *, sums: bool = False) -> Training:
@@ -86,13 +88,14 @@ def train(op: Op, wanted: tuple[str, ...], *, sums: bool = False) -> Training:
             extra.append(Output(operand.name, expr, operand.dtype, operand.shape))
     kept += _signs_kept(op, backward)
     stored = {rounded(r.ref, stored_as(r)): r.ref for r in op.expand()[0] if r.kind == DOT}
-    choice = _best_cut(op, _reading_kept(backward, kept), axes, stored)
+    exponentials = sums_of_exponentials(op)
+    choice = _best_cut(op, _reading_kept(backward, kept, exponentials), axes, stored)
     if choice is not None:
         expr, operand, is_output = choice
         kept.append((expr, operand))
         if not is_output:
             extra.append(Output(operand.name, expr, operand.dtype, operand.shape))
-    reading = _reading_kept(backward, kept)
+    reading = _reading_kept(backward, kept, exponentials)
     if any(reduce.name in with_bias for reduce in reading.expand()[0]):  # the backward needs the product itself
         return train(op, wanted)
     read = {operand.name for operand in reading.operands}
@@ -180,14 +183,18 @@ def _with_outputs(op: Op, extra: Sequence[Output]) -> Op:
     return op.with_statements(statements, bound)
 
 
-def _reading_kept(backward: Op, kept: Sequence[tuple[Expr, Operand]]) -> Op:
+def _reading_kept(backward: Op, kept: Sequence[tuple[Expr, Operand]], exponentials: frozenset[Ref]) -> Op:
     """``backward`` reading kept tensors where it would recompute them."""
-    values: dict[Expr, Expr] = {expr: operand.ref for expr, operand in kept if not isinstance(expr, Ref)}
+    values: dict[Expr, Expr] = {}
+    for expr, operand in kept:
+        values |= {} if isinstance(expr, Ref) else told_by(expr, operand.ref, exponentials)
     named = {operand.name for expr, operand in kept if isinstance(expr, Ref)}
     values.update({rounded(o.ref, o.dtype): o.ref for expr, o in kept if isinstance(expr, Ref) and o.dtype.is_half})
     reduces, outputs = backward.expand()
     reduces = [replace(r, expr=substitute(r.expr, values)) for r in reduces if r.name not in named]
     outputs = [replace(o, expr=substitute(o.expr, values)) for o in outputs]
+    if any(is_softmax(expr, exponentials) for expr, _ in kept):
+        reduces, outputs = cancel(reduces, outputs, exponentials, backward.axes_of())
     reduces = live_reduces(reduces, outputs)
     read = {ref.name for item in (*reduces, *outputs) for ref in refs(item.expr)}
     operands = [o for o in (*backward.operands, *(operand for _, operand in kept)) if o.name in read]
@@ -210,6 +217,7 @@ def _best_cut(
         stored: products as they are after rounding, to what reads them where they are kept.
     """
     reduces, outputs = backward.expand()
+    exponentials = sums_of_exponentials(op)
     exprs = [item.expr for item in (*reduces, *outputs) if not (isinstance(item, Reduce) and item.kind == DOT)]
     forward = {substitute(node, dict(stored)): node for node in walk([item.expr for item in op.expand()[1]])}
     known = {**axes, **backward.axes_of()}
@@ -243,9 +251,11 @@ def _best_cut(
             shape = tuple(sorted(along, key=axis_order))
             taken = set(known) | {o.name for o in op.outputs}
             operand = Operand(safe_name(op.names().get(own, "kept"), taken), dtype, shape)
-        cost = reads({node: operand.ref}) + weight(dtype.size, along) * (1 if output is not None else 2)
-        if cost < limit:
-            limit, best = cost, (cost, own, operand, output is not None)
+        moved = weight(dtype.size, along) * (1 if output is not None else 2)
+        cost = reads(told_by(node, operand.ref, exponentials)) + moved
+        as_good = output is not None and best is None and is_softmax(own, exponentials) and cost <= reads({})
+        if cost < limit or as_good:
+            limit, best = min(cost, limit), (cost, own, operand, output is not None)
     return best[1:] if best else None
 
 

@@ -3,105 +3,68 @@
 #include "fusegen.cuh"
 
 // residual_bias_softmin, backward                             declared in ops/fused_norms.py
-//   total = input + bias + residual
-//   x = -total
-//   exp_value = exp(x - barrier(top))
-//   out = exp_value / sum_exp
-//   sum_sum_exp = sum[d1](-(d_out * (out / sum_exp)))
-//   d_input = -(d_out * out) - sum_sum_exp * exp_value
+//   minus = -(d_out * out)
+//   sum_sum_exp = sum[d1](minus)
+//   d_input = minus - sum_sum_exp * out
 //   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_bias added up over the rows of a
 //     group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(192, 5)
-void residual_bias_softmin_backward_f32_d_input_and_1_more(const float* __restrict__ input_ptr,          // [D0, D1]
-                                                           const float* __restrict__ bias_ptr,           // [D1]
-                                                           const float* __restrict__ residual_ptr,       // [D0, D1]
-                                                           const float* __restrict__ d_out_ptr,          // [D0, D1]
-                                                           const float* __restrict__ top_ptr,            // [D0]
-                                                           const float* __restrict__ sum_exp_ptr,        // [D0]
+void residual_bias_softmin_backward_f32_d_input_and_1_more(const float* __restrict__ d_out_ptr,          // [D0, D1]
+                                                           const float* __restrict__ out_ptr,            // [D0, D1]
                                                            float* __restrict__ d_input_ptr,              // [D0, D1]
                                                            float* __restrict__ d_residual_ptr,           // [D0, D1]
                                                            float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
-                                                           int m, int n, int input_stride0, int residual_stride0,
-                                                           int d_out_stride0, int d_input_stride0,
-                                                           int d_residual_stride0) {
+                                                           int m, int n, int d_out_stride0, int out_stride0,
+                                                           int d_input_stride0, int d_residual_stride0) {
   const int thread = threadIdx.x;
   fg::Vec<float, 4> sum_d_bias_v[4] = {};
-  // All rows have these in common.
-  using bias_rows = fg::Raw<float, 4>[4][192];
-  bias_rows& bias_row = fg::dynamic_shared<bias_rows>();
-#pragma unroll
-  for (int part = 0; part < 4; ++part) {
-    const int at = 4 * (192 * part + threadIdx.x);
-    const int j1 = at;
-    fg::load_async(&bias_row[part][thread], bias_ptr + j1);
-  }
-
   // The next row is read while the present one is worked on.
-  float top_next;
-  float sum_exp_next;
-  using input_rows = fg::Raw<float, 4>[2][4][192];
-  input_rows& input_row = fg::behind<input_rows>(bias_row);
-  using residual_rows = fg::Raw<float, 4>[2][4][192];
-  residual_rows& residual_row = fg::behind<residual_rows>(input_row);
   using d_out_rows = fg::Raw<float, 4>[2][4][192];
-  d_out_rows& d_out_row = fg::behind<d_out_rows>(residual_row);
+  d_out_rows& d_out_row = fg::dynamic_shared<d_out_rows>();
+  using out_rows = fg::Raw<float, 4>[2][4][192];
+  out_rows& out_row = fg::behind<out_rows>(d_out_row);
   int turn = 1;
   int row = int(blockIdx.x);
   {
     const int next = row;
     const int j0 = next;
-    top_next = fg::load(top_ptr + j0);
-    sum_exp_next = fg::load(sum_exp_ptr + j0);
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
       const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
-      fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
-      fg::load_async(&residual_row[turn ^ 1][part][thread], residual_ptr + j0 * residual_stride0 + j1);
       fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+      fg::load_async(&out_row[turn ^ 1][part][thread], out_ptr + j0 * out_stride0 + j1);
     }
   }
   for (; row < m; row += int(gridDim.x)) {
     const int j0 = row;
-    const float top = top_next;
-    const float sum_exp = sum_exp_next;
     turn ^= 1;
     fg::await_loads();
     if (row + int(gridDim.x) < m) {
       const int next = row + int(gridDim.x);
       const int j0 = next;
-      top_next = fg::load(top_ptr + j0);
-      sum_exp_next = fg::load(sum_exp_ptr + j0);
 #pragma unroll
       for (int part = 0; part < 4; ++part) {
         const int at = 4 * (192 * part + threadIdx.x);
         const int j1 = at;
-        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
-        fg::load_async(&residual_row[turn ^ 1][part][thread], residual_ptr + j0 * residual_stride0 + j1);
         fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+        fg::load_async(&out_row[turn ^ 1][part][thread], out_ptr + j0 * out_stride0 + j1);
       }
     }
 
     float sum_sum_exp = 0;
 #pragma unroll
     for (int part = 0; part < 4; ++part) {
-      const auto input_v = fg::widen(input_row[turn][part][thread]);
-      const auto bias_v = fg::widen(bias_row[part][thread]);
-      const auto residual_v = fg::widen(residual_row[turn][part][thread]);
       const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      const auto out_v = fg::widen(out_row[turn][part][thread]);
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const float input = input_v[k];
-        const float bias = bias_v[k];
-        const float residual = residual_v[k];
         const float d_out = d_out_v[k];
-        const float total = input + bias + residual;
-        const float x = -total;
-        const float exp_value = expf(x - top);
-        const float out = exp_value / sum_exp;
-        sum_sum_exp += -(d_out * (out / sum_exp));
+        const float out = out_v[k];
+        const float minus = -(d_out * out);
+        sum_sum_exp += minus;
       }
     }
     fg::row_sum<192, 1, 0>(sum_sum_exp);
@@ -110,23 +73,16 @@ void residual_bias_softmin_backward_f32_d_input_and_1_more(const float* __restri
     for (int part = 0; part < 4; ++part) {
       const int at = 4 * (192 * part + threadIdx.x);
       const int j1 = at;
-      const auto input_v = fg::widen(input_row[turn][part][thread]);
-      const auto bias_v = fg::widen(bias_row[part][thread]);
-      const auto residual_v = fg::widen(residual_row[turn][part][thread]);
       const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      const auto out_v = fg::widen(out_row[turn][part][thread]);
       fg::Vec<float, 4> d_input_v;
       fg::Vec<float, 4> d_residual_v;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
-        const float input = input_v[k];
-        const float bias = bias_v[k];
-        const float residual = residual_v[k];
         const float d_out = d_out_v[k];
-        const float total = input + bias + residual;
-        const float x = -total;
-        const float exp_value = expf(x - top);
-        const float out = exp_value / sum_exp;
-        const float d_input = -(d_out * out) - sum_sum_exp * exp_value;
+        const float out = out_v[k];
+        const float minus = -(d_out * out);
+        const float d_input = minus - sum_sum_exp * out;
         d_input_v[k] = d_input;
         d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;

@@ -2,51 +2,42 @@
 #include "fusegen.cuh"
 
 // softmin, backward                                           declared in ops/softmaxes.py
-//   x = -input
-//   exp_value = exp(x - barrier(top))
-//   prod_d_out_exp_value = d_out * exp_value
-//   sum_sum_exp = sum[d1](prod_d_out_exp_value)
-//   prod_exp_value = exp_value * (sum_sum_exp / sum_exp / sum_exp)
-//   d_input = -(prod_d_out_exp_value * (1 / sum_exp)) + prod_exp_value
+//   minus = -(d_out * out)
+//   sum_sum_exp = sum[d1](minus)
+//   d_input = minus - sum_sum_exp * out
 // rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
-void softmin_backward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1]
-                           const bf16* __restrict__ d_out_ptr,     // [D0, D1]
-                           const float* __restrict__ top_ptr,      // [D0]
-                           const float* __restrict__ sum_exp_ptr,  // [D0]
-                           bf16* __restrict__ d_input_ptr,         // [D0, D1]
-                           int m, int n, int input_stride0, int d_out_stride0, int d_input_stride0) {
+void softmin_backward_bf16(const bf16* __restrict__ d_out_ptr,  // [D0, D1]
+                           const bf16* __restrict__ out_ptr,    // [D0, D1]
+                           bf16* __restrict__ d_input_ptr,      // [D0, D1]
+                           int m, int n, int d_out_stride0, int out_stride0, int d_input_stride0) {
   const int thread = threadIdx.x;
   const int row = int(blockIdx.x);
-  using input_element = fg::Raw<bf16, 8>;
-  FUSEGEN_SHARED(input_element, input_row, [2][192]);
   using d_out_element = fg::Raw<bf16, 8>;
   FUSEGEN_SHARED(d_out_element, d_out_row, [2][192]);
+  using out_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(out_element, out_row, [2][192]);
   const int j0 = row;
-  const float top = fg::load(top_ptr + j0);
-  const float sum_exp = fg::load(sum_exp_ptr + j0);
 #pragma unroll 2
   for (int part = 0; part < 2; ++part) {
     const int at = 8 * (192 * part + threadIdx.x);
     const int j1 = at;
-    fg::load_async(&input_row[part][thread], input_ptr + j0 * input_stride0 + j1);
     fg::load_async(&d_out_row[part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+    fg::load_async(&out_row[part][thread], out_ptr + j0 * out_stride0 + j1);
   }
   fg::await_loads();
 
   float sum_sum_exp = 0;
 #pragma unroll 2
   for (int part = 0; part < 2; ++part) {
-    const auto input_v = fg::widen(input_row[part][thread]);
     const auto d_out_v = fg::widen(d_out_row[part][thread]);
+    const auto out_v = fg::widen(out_row[part][thread]);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float x = -input;
-      const float exp_value = fg::fast_exp_from_top(x - top);
-      const float prod_d_out_exp_value = d_out * exp_value;
-      sum_sum_exp += prod_d_out_exp_value;
+      const float out = out_v[k];
+      const float minus = -(d_out * out);
+      sum_sum_exp += minus;
     }
   }
   fg::row_sum<192, 1, 0>(sum_sum_exp);
@@ -55,18 +46,15 @@ void softmin_backward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1]
   for (int part = 0; part < 2; ++part) {
     const int at = 8 * (192 * part + threadIdx.x);
     const int j1 = at;
-    const auto input_v = fg::widen(input_row[part][thread]);
     const auto d_out_v = fg::widen(d_out_row[part][thread]);
+    const auto out_v = fg::widen(out_row[part][thread]);
     fg::Vec<float, 8> d_input_v;
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
-      const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float x = -input;
-      const float exp_value = fg::fast_exp_from_top(x - top);
-      const float prod_d_out_exp_value = d_out * exp_value;
-      const float prod_exp_value = exp_value * (sum_sum_exp / sum_exp / sum_exp);
-      d_input_v[k] = -(prod_d_out_exp_value * (1.0f / sum_exp)) + prod_exp_value;
+      const float out = out_v[k];
+      const float minus = -(d_out * out);
+      d_input_v[k] = minus - sum_sum_exp * out;
     }
     fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
   }

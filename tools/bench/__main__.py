@@ -6,12 +6,14 @@ While tuning: ``python -m tools.bench --only "layer_norm.*4096" --no-peers``, or
 from __future__ import annotations
 
 import argparse
+import os
 import subprocess
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fusegen.wrap import native
 from fusegen.wrap.peers import NAMES, choose
 from fusegen.wrap.stopwatch import Stopwatch
 from tools.bench import cold, host, kernels, linear_model, products
@@ -38,6 +40,8 @@ def main() -> int:
     wanted = choose("none" if options.no_peers else options.peers)
     if options.quick:
         wanted = tuple(name for name in wanted if name not in ("torch.compile", "JAX"))
+    # Training runs on the native call path; its build takes longer than a row.
+    os.environ.setdefault(native.VARIABLE, "wait")
     watch = Stopwatch(options.repeats)
     bandwidth = kernels.copy_bandwidth(watch)
     page = Page(options.write)

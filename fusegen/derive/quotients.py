@@ -1,0 +1,80 @@
+"""The backward of a softmax in terms of its result, which the forward has written anyway.
+
+With p = e / s, e the exponentials and s their sum: where the backward reads p, it need not compute e, which is p * s;
+and what is left of s cancels: d_x = p * (d_p - sum(p * d_p)). That is what torch's derivative reads too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from fusegen.core.ir import Call, Expr, Op, Output, Reduce, Ref, expr_axes, substitute, transform
+
+
+def sums_of_exponentials(op: Op) -> frozenset[Ref]:
+    """What an op's expressions call a sum of exponentials relative to their maximum: neither zero nor infinite."""
+    return frozenset(reduce.ref for reduce in op.expand()[0] if reduce.kind == "sum_exp")
+
+
+def is_softmax(expr: Expr, sums: frozenset[Ref]) -> bool:
+    """Whether it is something divided by one of ``sums``."""
+    return isinstance(expr, Call) and expr.function == "div" and expr.args[1] in sums
+
+
+def told_by(expr: Expr, tensor: Expr, sums: frozenset[Ref]) -> dict[Expr, Expr]:
+    """What need not be computed where ``tensor`` holds ``expr``: that, and the exponentials it is a quotient of."""
+    values = {expr: tensor}
+    if is_softmax(expr, sums):
+        values[expr.children[0]] = tensor * expr.children[1]
+    return values
+
+
+def cancel(
+    reduces: Sequence[Reduce], outputs: Sequence[Output], sums: frozenset[Ref], axes: dict[str, frozenset[str]]
+) -> tuple[list[Reduce], list[Output]]:
+    """A sum of terms that are all divided by one of ``sums`` is divided itself, once, and ``s * x / s`` is x."""
+    values: dict[Expr, Expr] = {}
+    done: list[Reduce] = []
+
+    def rewritten(expr: Expr) -> Expr:
+        expr = substitute(expr, values)
+        return transform([expr], lambda node: _cancelled(node, sums))[expr]
+
+    for reduce in reduces:
+        expr = rewritten(reduce.expr)
+        for s in sums if reduce.kind == "sum" else ():
+            shorter = _without(expr, s, divided=True)
+            if shorter is not None and not expr_axes(s, axes) & set(reduce.over):
+                expr = shorter
+                values[reduce.ref] = substitute(reduce.ref, values) / s
+        done.append(replace(reduce, expr=expr))
+    return done, [replace(output, expr=rewritten(output.expr)) for output in outputs]
+
+
+def _cancelled(node: Expr, sums: Iterable[Ref]) -> Expr:
+    """A product in which one of ``sums`` occurs on both sides of its fraction bar, without."""
+    for s in sums:
+        while (above := _without(node, s)) and (shorter := _without(above, s, divided=True)):
+            node = shorter
+    return node
+
+
+def _without(expr: Expr, factor: Expr, divided: bool = False) -> Expr | None:
+    """A product with ``factor`` taken away once, or its divisor of that name; None where there is none."""
+    if not isinstance(expr, Call):
+        return None
+    if expr.function == "neg":
+        inner = _without(expr.args[0], factor, divided)
+        return inner and -inner
+    if expr.function not in ("mul", "div"):
+        return None
+    a, b = expr.args
+    if expr.function == "mul" and not divided and factor in (a, b):
+        return b if a is factor else a
+    if expr.function == "div" and divided and b is factor:
+        return a
+    if (shorter := _without(a, factor, divided)) is not None:
+        return shorter * b if expr.function == "mul" else shorter / b
+    shorter = _without(b, factor, divided if expr.function == "mul" else not divided)
+    return shorter and (a * shorter if expr.function == "mul" else a / shorter)
