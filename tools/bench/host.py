@@ -14,15 +14,19 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
 
 import fusegen as fg
 from fusegen.wrap import callpath, native
+from tools.bench.compiled import race
 
 ELEMENTS = 16
 SHAPES = 10_000
+# Runs of each function beside its peers, which take turns: a host's speed drifts by more than they differ.
+RACE = 101
 
 
 @fg.op
@@ -75,17 +79,14 @@ def peers(compiled: bool = True) -> list[Line]:
     if compiled:
         functions.append(("torch.compile of it", torch.compile(eager)))
 
-    def line(name: str, function: Callable[..., Any]) -> Line:
-        def step() -> None:
-            torch.autograd.backward(function(*leaves), cotangent)
-            for leaf in leaves:
-                leaf.grad = None
+    def step(function: Callable[..., Any]) -> None:
+        torch.autograd.backward(function(*leaves), cotangent)
+        for leaf in leaves:
+            leaf.grad = None
 
-        return Line(name, (
-            microseconds(lambda: function(*given)), microseconds(lambda: function(*leaves)), microseconds(step),
-        ))  # fmt: skip
-
-    return [line(name, function) for name, function in functions]
+    columns = [race([partial(function, *tensors) for _, function in functions], RACE) for tensors in (given, leaves)]
+    columns += [race([partial(step, function) for _, function in functions], RACE)]
+    return [Line(name, times) for (name, _), times in zip(functions, zip(*columns, strict=True), strict=True)]
 
 
 def _in_python() -> fg.FusedOp:
