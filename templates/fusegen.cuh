@@ -149,6 +149,14 @@ FG_DEVICE int64_t take(int64_t& position, const Divisor64& n) {
   position /= n.value;
   return coordinate;
 }
+// Moves a coordinate along an axis of size n on by one if there is more. True where it begins again: then the next
+// slower one has more. Without branches, so that the loads of several elements are under way at once.
+template <typename I, typename D> FG_DEVICE bool advance(I& coordinate, const D& n, bool more) {
+  coordinate += more;
+  const bool wraps = coordinate == n.value;
+  coordinate = wraps ? I(0) : coordinate;
+  return wraps;
+}
 template <typename I> FG_DEVICE I at_most(I i, I last) { return i < last ? i : last; }
 
 // -- sums in a fixed order ------------------------------------------------------------------------------------------

@@ -133,6 +133,18 @@ def test_channels_last_stays_channels_last(dtype: torch.dtype) -> None:
             assert gradient.stride() == leaf.stride()
 
 
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bfloat16, torch.float64])
+def test_many_rows_that_begin_between_vectors(dtype: torch.dtype) -> None:
+    """A thread then takes several elements a block apart; the last block's take what is left one by one."""
+    x, y = numbers(1021, 1033, dtype=dtype), numbers(1021, 1, dtype=dtype)
+    into = torch.zeros(1021, 1035, dtype=dtype)
+    blend(x, y, out=into[:, 1:1034])
+    assert torch.equal(into[:, 1:1034], x * y + x) and not into[:, 0].any() and not into[:, 1034].any()
+    agrees(blend, lambda x, y: x * y + x, x[:, ::2], y[::1], strides=False)
+    spec = fg.TensorSpec(fg.float64, (2**20,))
+    assert "a block apart" not in blend.emit(spec, spec)
+
+
 def test_expanded_and_overlapping_arguments() -> None:
     row = numbers(33)
     agrees(blend, torch_blend, row.expand(5, 33), numbers(5, 33))

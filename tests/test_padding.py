@@ -245,6 +245,16 @@ def test_copies_take_the_native_path(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ran == ["forward"]
 
 
+@pytest.mark.cpu
+@pytest.mark.usefixtures("forced")
+def test_a_part_of_a_packed_weight_is_copied_from_where_it_lies() -> None:
+    """By torch, on both call paths: the second half of the weight begins in the middle of a tensor."""
+    op = fg.op(lambda x, w: x @ fg.split(w, 2, axis=1)[1] + 1, name="second")
+    for _ in range(3):
+        x, w = half(6, 13), half(13, 22)
+        torch.testing.assert_close(op(x, w), x @ w[:, 11:] + 1, rtol=0.02, atol=0.05)
+
+
 def test_copies_of_one_tensor_for_two_products_have_names_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """The cotangent is copied for both products of the backward: natively both copies lie in one table."""
     monkeypatch.setattr(padding, "pays", lambda *_: True)

@@ -51,7 +51,6 @@ for name in $parts; do
         filter="--kernel-name kernel_substring=ward_"
         [ $tool = initcheck ] && filter=""
         # See tools/sanitize.py.
-        # See tools/sanitize.py.
         arguments="--clusters 16"
         [ $tool = synccheck ] && arguments="--clusters 8"
         [ $tool = racecheck ] && arguments+=" --no-half-products"

@@ -19,6 +19,8 @@ THREADS = 256
 VECTOR_BYTES = 16
 LARGEST_VECTOR = 8
 TILE = 32
+# From so many elements on, an elementwise thread without vectors takes several.
+APART_ELEMENTS = 2**20
 # Reductions are cut into pieces of at least this many elements a thread, and into at most this many pieces: fixed
 # numbers, so that the order of additions, and with it the last bit, does not depend on the machine.
 REDUCE_ELEMENTS = 16
@@ -95,7 +97,8 @@ class Schedule:
     # Of template column: threads that have neighbouring results, and neighbouring elements that a thread takes in turn.
     across: int = TILE
     neighbours: int = 1
-    # Of template rows: vectors that a thread keeps of each operand, rows side by side in a block, blocks that share a
+    # Of template elementwise: elements that a thread takes, as many apart as a block has threads. Of template rows:
+    # vectors that a thread keeps of each operand, rows side by side in a block, blocks that share a
     # row, whether a block goes on from row to row, whether it then reads the next one ahead, whether rows are staged in
     # shared memory rather than in registers, whether rows begin where no vector does, whether they pass by in chunks,
     # and the bytes of shared memory that a launch has to ask for.
@@ -208,7 +211,7 @@ def schedule(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buf
     turned = _turned(kernel, loops)
     if turned is not None:
         return _tiled(kernel, loops, buffers, turned, axis_sizes)
-    return _elementwise(kernel, loops, buffers, axis_sizes)
+    return _apart(*_elementwise(kernel, loops, buffers, axis_sizes), prod(loop.size for loop in loops), leading)
 
 
 def positions(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, Buffer]:
@@ -264,6 +267,14 @@ def _elementwise(
     exact = n % vector == 0
     found = Schedule("elementwise", len(loops), 0, vector, THREADS, index, whole_rows, tuple(placements), exact=exact)
     return found, launch
+
+
+def _apart(found: Schedule, launch: Launch, n: int, buffers: Sequence[Buffer]) -> tuple[Schedule, Launch]:
+    """Where a thread has no vectors but much to do: several elements, to have as many bytes under way at once."""
+    repeat = min(LARGEST_VECTOR, VECTOR_BYTES // min((b.dtype.size for b in buffers), default=VECTOR_BYTES))
+    if found.vector > 1 or repeat == 1 or n < APART_ELEMENTS:
+        return found, launch
+    return replace(found, repeat=repeat), replace(launch, grid=(-(-n // (repeat * THREADS)), 1, 1))
 
 
 def _whole(found: Schedule, launch: Launch) -> tuple[Schedule, Launch]:

@@ -102,21 +102,30 @@ class View:
         step = {"0": "", "1": "k", "s": f"k * {stem(name)}_stride{fast}"}[move]
         return " + ".join(term for term in (offset, step) if term)
 
-    def coordinates(self, first: int, last: int, position: str, used: set[int], rest: str = "rest") -> list[str]:
+    def coordinates(
+        self, first: int, last: int, position: str, used: set[int], rest: str = "rest", *, constant: bool = True
+    ) -> list[str]:
         """Lines that take the coordinates of loops ``first`` to ``last`` off a linear position."""
         index = self.schedule.index
+        kind = f"const {index}" if constant else index
         if not used:
             return []
         if last == first:
-            return [f"const {index} j{first} = {position};"]
+            return [f"{kind} j{first} = {position};"]
         lines = [f"{index} {rest} = {position};"]
         lowest = min(used)
         for loop in range(last, max(first, lowest - 1), -1):
             take = f"fg::take({rest}, n{loop});"
-            lines.append(f"const {index} j{loop} = {take}" if loop in used else take)
+            lines.append(f"{kind} j{loop} = {take}" if loop in used else take)
         if lowest == first:
-            lines.append(f"const {index} j{first} = {rest};")
+            lines.append(f"{kind} j{first} = {rest};")
         return lines
+
+    def next_coordinates(self, last: int, used: set[int], more: str) -> list[str]:
+        """The line that goes on by one element, if there are ``more``, with the loops from the slowest in ``used``."""
+        for loop in range(last, max(min(used), 1) - 1, -1):
+            more = f"fg::advance(j{loop}, n{loop}, {more})"
+        return [f"{more};" if min(used) else f"j0 += {more};"]
 
     def moving(self, names: Iterable[str], loops: Iterable[int]) -> set[int]:
         """The loops among ``loops`` along which some of ``names`` moves."""

@@ -17,25 +17,31 @@ class Walk(Sums, View):
 
     def elementwise(self) -> dict[str, Any]:
         """A vector of elements a thread, or one."""
-        schedule = self.schedule
-        return {
-            **self.common(),
-            **(self._scalar() if schedule.vector == 1 else self._vector()),
-        }
+        if self.schedule.vector == 1:
+            return {**self.common(), **self._scalar()}
+        view = self._vector()
+        view["inner"] += view.pop("next")
+        return {**self.common(), **view, "repeat": 1}
 
     def _scalar(self) -> dict[str, Any]:
-        """One element a thread: no vectors, no inner loop."""
+        """Single elements: one a thread, or several that lie a block apart."""
+        schedule = self.schedule
         names = [*(o.name for o in self.kernel.operands), *(o.name for o in self.kernel.outputs)]
         at = {name: self._scalar_offset(name) for name in names}
-        inner = [line for o in self.kernel.operands for line in self.read(o, at[o.name])] + self.lets(self.kernel.body)
+        apart = schedule.repeat > 1
+        singles = [o for o in self.kernel.operands if apart and schedule.placement(o.name).access is Access.SINGLE]
+        coordinates = []
+        if needs_coordinates(schedule):
+            names = [p.name for p in schedule.placements if p.access is Access.STRIDED]
+            last = schedule.loops - 1
+            coordinates = self.coordinates(0, last, "at", self.moving(names, range(last + 1)))
+        reads = [line for o in singles for line in self.read(o, at[o.name])]
+        inner = [line for o in self.kernel.operands if o not in singles for line in self.read(o, at[o.name])]
+        inner += self.lets(self.kernel.body)
         for output in self.kernel.outputs:
             inner += self.store(output, at[output.name])
-        coordinates = []
-        if needs_coordinates(self.schedule):
-            names = [p.name for p in self.schedule.placements if p.access is Access.STRIDED]
-            last = self.schedule.loops - 1
-            coordinates = self.coordinates(0, last, "at", self.moving(names, range(last + 1)))
-        return {"coordinates": coordinates, "reads": [], "declarations": [], "inner": inner, "writes": []}
+        view = {"coordinates": coordinates, "reads": reads, "declarations": [], "inner": inner, "writes": []}
+        return {**view, "repeat": schedule.repeat}
 
     def _scalar_offset(self, name: str) -> str:
         access = self.schedule.placement(name).access
@@ -46,7 +52,10 @@ class Walk(Sums, View):
         return self.offset(name, range(self.schedule.loops))
 
     def _vector(self) -> dict[str, Any]:
-        view: dict[str, Any] = {"coordinates": [], "reads": [], "declarations": [], "inner": [], "writes": []}
+        """Slots, and what goes on to the vector's next element ("next")."""
+        view: dict[str, Any] = {
+            "coordinates": [], "reads": [], "declarations": [], "inner": [], "writes": [], "next": [],
+        }  # fmt: skip
         offset_names = [
             p.name for p in self.schedule.placements if p.access in (Access.ROW, Access.SPLAT, Access.STRIDED)
         ]
@@ -55,7 +64,7 @@ class Walk(Sums, View):
         if offset_names and self.schedule.whole_rows:
             view["coordinates"] = self.coordinates(0, last, "at", used)
         elif offset_names:
-            view["inner"] = self.coordinates(0, last, "fg::at_most(at + k, n - 1)", used)
+            view["coordinates"] = self.coordinates(0, last, "at", set(range(min(used), last + 1)), constant=False)
         whole = bool(self.kernel.reduces)
         for operand in self.kernel.operands:
             if not whole or operand.name in self.read_in_body:
@@ -63,6 +72,8 @@ class Walk(Sums, View):
         view["inner"] += self.lets(self.kernel.body)
         for output in self.kernel.pointwise if whole else self.kernel.outputs:
             self._vector_write(output, view)
+        if used and not self.schedule.whole_rows:
+            view["next"] = self.next_coordinates(last, used, "true" if self.schedule.exact else "at + k < n - 1")
         return view
 
     def whole(self) -> dict[str, Any]:
@@ -73,6 +84,7 @@ class Walk(Sums, View):
         view["reads"] = [line for line in view["reads"] if line not in lines]
         inside = "" if schedule.exact else "if (at + k < n) "
         view["inner"] += [inside + a.add(self.printer.text(a.reduce.expr)) for a in self._accumulators()]
+        view["inner"] += view.pop("next")
         self._take_turns(view)
         read = {o.name for o in singles if o.name in self.read_in_body}
         return {

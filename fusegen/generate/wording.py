@@ -95,7 +95,8 @@ def _explain_elementwise(schedule: Schedule, placements: Sequence[Placement]) ->
     if schedule.vector == 1:
         cut = [p for p in named(Access.STRIDED) if p.moves[-1:] == ("1",)]
         why = f"rows of {_names(cut)} begin between vectors" if cut else "nothing here lies side by side in memory"
-        return f"one element a thread; {why}"
+        several = f"{schedule.repeat} elements a thread, a block apart"
+        return f"{several if schedule.repeat > 1 else 'one element a thread'}; {why}"
     rows = named(Access.ROW, Access.SPLAT)
     groups = {
         "broadcast": [p for p in rows if "0" in p.moves],

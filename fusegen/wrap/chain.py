@@ -32,7 +32,7 @@ from fusegen.wrap.run import (
     results_of,
     row_major,
 )
-from fusegen.wrap.steps import Flat, Several, Step
+from fusegen.wrap.steps import Flat, Part, Several, Step, copied
 from fusegen.wrap.tensors import Framework, TensorInfo, target_of
 
 # Addresses from a framework's allocator, modulo 16.
@@ -58,30 +58,6 @@ class _Multiplied:
     def flat(self, place: int) -> Flat | None:
         found = self.arranged.multiply(self.dtype, ADDED if self.onto else "")
         return None if found is None else Flat([found])
-
-
-@dataclass(frozen=True)
-class _Part:
-    """One op of the chain, planned; what it writes, by name."""
-
-    runner: Runner
-    plan: Plan
-    writes: tuple[str, ...]
-
-    @property
-    def uses(self) -> set[str]:
-        return {*self.runner.arguments, *self.writes}
-
-    def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
-        self.runner.launch(self.plan, tensors, scalars, framework, [tensors[name] for name in self.writes])
-
-    def flat(self, place: int) -> Flat | None:
-        """Workspaces of several parts may have one name, so they are numbered."""
-        program = self.plan.program
-        assert program is not None
-        names = {workspace.name: f"{place}: {workspace.name}" for workspace in program.workspaces}
-        steps = [replace(s, dynamic=tuple(names.get(name, name) for name in s.dynamic)) for s in program.steps]
-        return Flat(steps, [replace(workspace, name=names[workspace.name]) for workspace in program.workspaces])
 
 
 @dataclass
@@ -247,7 +223,7 @@ class ChainRunner(Runner):
             runner = Runner(step, sizes, fresh=fresh)
             writes = tuple(dict.fromkeys(o.part.base if o.part else o.name for o in step.outputs))
             own = {name: known[name] for name in runner.arguments}
-            return _Part(runner, runner.plan_for(own, [known[name] for name in writes]), writes)
+            return Part(runner, runner.plan_for(own, [known[name] for name in writes]), writes)
         sides = [
             Lying(lying[s.name].tensor, named(s, lying[s.name].strides), lying[s.name].offset)
             for s in (step.left, step.right)
@@ -269,9 +245,9 @@ class ChainRunner(Runner):
             return None
         for made in found.own:  # so that no other tensor is called so
             known[made.name] = TensorInfo(made.shape, made.strides, dtype, ALIGNED, device)
-        return Several(
-            (*found.before, _Multiplied(found.product, dtype, multiplied.onto), *found.after), found.own, device
-        )
+        before = [copied(fill, known, None) for fill in found.before]
+        after = [copied(fill, known, frozenset({found.product.names[2]})) for fill in found.after]
+        return Several((*before, _Multiplied(found.product, dtype, multiplied.onto), *after), found.own, device)
 
     def _with_library(
         self, steps: Sequence[Step], sizes: Mapping[str, int], known: dict[str, TensorInfo], device: str
@@ -280,7 +256,7 @@ class ChainRunner(Runner):
         found: list[Step] = []
         for at, step in enumerate(steps):
             before = found[-1] if found else None
-            if isinstance(step, _Part) and isinstance(before, _Multiplied):
+            if isinstance(step, Part) and isinstance(before, _Multiplied):
                 either = self._either(at, before, step, sizes, known, device)
                 if either is not None:
                     found[-1] = either
@@ -289,7 +265,7 @@ class ChainRunner(Runner):
         return found
 
     def _either(
-        self, at: int, multiplied: _Multiplied, part: _Part, sizes: Mapping[str, int],
+        self, at: int, multiplied: _Multiplied, part: Part, sizes: Mapping[str, int],
         known: dict[str, TensorInfo], device: str,
     ) -> Either | None:  # fmt: skip
         product, op = self.chain.steps[at - 1 : at + 1]

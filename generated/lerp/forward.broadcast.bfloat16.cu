@@ -15,23 +15,24 @@ void lerp_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 1, 1, 1]
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
+  int rest = at;
+  int j3 = fg::take(rest, n3);
+  int j2 = fg::take(rest, n2);
+  int j1 = fg::take(rest, n1);
+  int j0 = rest;
 
   const auto end_v = fg::load_vector<8>(end_ptr + at);
   fg::Vec<float, 8> out_v;
 
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    int rest = fg::at_most(at + k, n - 1);
-    const int j3 = fg::take(rest, n3);
-    fg::take(rest, n2);
-    const int j1 = fg::take(rest, n1);
-    const int j0 = rest;
     const float input = fg::load(input_ptr + j0);
     const float end_ = end_v[k];
     const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j3);
     const bool below = fg::abs(weight) < 0.5f;
     const float d = end_ - input;
     out_v[k] = below ? input + weight * d : end_ - (1.0f - weight) * d;
+    j0 += fg::advance(j1, n1, fg::advance(j2, n2, fg::advance(j3, n3, true)));
   }
   fg::store_vector<8>(out_ptr + at, out_v);
 }

@@ -30,13 +30,13 @@ void linear_gru_cell_backward_prologue_bf16_sum(const bf16* __restrict__ hidden_
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
+  int rest = at;
+  int j1 = fg::take(rest, n1);
+  int j0 = rest;
   fg::Vec<float, 8> sum_v;
 
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    int rest = fg::at_most(at + k, n - 1);
-    const int j1 = fg::take(rest, n1);
-    const int j0 = rest;
     const float hidden = fg::load(hidden_ptr + j0);
     const float d_out = fg::load(d_out_ptr + j0);
     const float i_r = fg::load(i_r_ptr + j0);
@@ -58,6 +58,7 @@ void linear_gru_cell_backward_prologue_bf16_sum(const bf16* __restrict__ hidden_
     const float prod_d_out_2 = d_out * (prod_r_2 - prod_r_2 * z);
     const float sum_2 = chosen + (index_d5 == 1 ? prod_d_out : 0.0f);
     sum_v[k] = sum_2 + (index_d5 == 0 ? prod_d_out_2 : 0.0f);
+    j0 += fg::advance(j1, n1, true);
   }
   fg::store_vector<8>(sum_ptr + at, sum_v);
 }
