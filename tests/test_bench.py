@@ -28,7 +28,7 @@ from fusegen.wrap.peer_eager import eager
 from fusegen.wrap.peers import LIGER, NAMES, Call, choose, namesake, peers
 from fusegen.wrap.reference import reference
 from fusegen.wrap.stopwatch import WallClock
-from tools.bench import kernels, rows_elementwise, rows_reductions
+from tools.bench import kernels, report, rows_elementwise, rows_reductions
 from tools.bench.row import F32, Input, Row
 from tools.bench.rows import ROWS, matching
 
@@ -414,3 +414,18 @@ def test_rows_are_found_by_a_pattern_and_named_once() -> None:
         title.startswith("layer_norm") and "4096" in title}  # fmt: skip
     assert matching(None) == list(ROWS)
     assert all("torch.compile" not in row.peers for row in (*rows_elementwise.ODD, *rows_reductions.ODD))
+
+
+def test_a_page_keeps_the_sections_that_are_not_measured_anew(tmp_path: Path) -> None:
+    path = tmp_path / "performance.md"
+    page = report.Page(path)
+    page.put("models", report.models("| a | b |"))
+    page.put("loss", report.linear_loss("first"))
+    report.Page(path).put("loss", report.linear_loss("second"))
+    report.Page(path).put("rows", "")  # nothing was measured
+    text = path.read_text()
+    assert text.startswith("# Performance") and text.index("second") < text.index("## Models\n") < text.index("| a | b |")
+    assert "first" not in text and text.count("\n## ") == 2
+    path.write_text(text.replace(torch.__version__, "1.0"))  # another torch's numbers do not stand beside these
+    report.Page(path).put("host", report.host("| c |"))
+    assert "## Models" not in path.read_text() and "| c |" in path.read_text()

@@ -1,6 +1,7 @@
 """``python -m tools.bench``: the tables of docs/performance.md, measured on this machine's GPU.
 
-While tuning: ``python -m tools.bench --only "layer_norm.*4096" --no-peers``, or ``--only products``.
+While tuning: ``python -m tools.bench --only "layer_norm.*4096" --no-peers``, or ``--only products``. The whole takes
+some ten minutes; ``--parts rows,products --write docs/performance.md`` replaces these sections and leaves the others.
 """
 
 from __future__ import annotations
@@ -9,15 +10,14 @@ import argparse
 import os
 import subprocess
 import sys
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from fusegen.wrap import native
 from fusegen.wrap.peers import NAMES, choose
 from fusegen.wrap.stopwatch import Stopwatch
-from tools.bench import cold, host, kernels, linear_model, products
-from tools.bench.report import report
+from tools.bench import cold, host, kernels, linear_model, products, report
+from tools.bench.report import PARTS, Page
 from tools.bench.rows import fits, matching, matching_products
 
 
@@ -35,71 +35,54 @@ def main() -> int:
     parser.add_argument("--quick", action="store_true", help="without what compiles: torch.compile and JAX")
     parser.add_argument("--autotune", action="store_true", help="torch.compile's search for kernels as well: minutes")
     parser.add_argument("--repeats", type=int, default=30, help="timed calls of each pass")
-    parser.add_argument("--write", type=Path, help="write the report to this file (docs/performance.md)")
+    parser.add_argument("--parts", metavar="NAMES", help=f"some of {', '.join(PARTS)}, separated by commas")
+    parser.add_argument("--write", type=Path, help="put what was measured into this page (docs/performance.md)")
     options = parser.parse_args()
+    few = [part for part in PARTS if part in ("rows", "products", "model") or not (options.only or options.no_peers)]
+    parts = options.parts.split(",") if options.parts else few
+    if unknown := set(parts) - set(PARTS):
+        parser.error(f"--parts {','.join(sorted(unknown))}: there are {', '.join(PARTS)}")
+    if options.write and options.only:
+        parser.error("--only measures a part of a table, which is nothing to write down: use --parts")
     wanted = choose("none" if options.no_peers else options.peers)
     if options.quick:
         wanted = tuple(name for name in wanted if name not in ("torch.compile", "JAX"))
     # Training runs on the native call path; its build takes longer than a row.
     os.environ.setdefault(native.VARIABLE, "wait")
+    failed = measure(parts, Page(options.write), wanted, options)
+    for title, error in failed.items():
+        print(f"\n{title}\n{error}", file=sys.stderr)
+    return 1 if failed else 0
+
+
+def measure(parts: Sequence[str], page: Page, wanted: Sequence[str], options: argparse.Namespace) -> dict[str, str]:
+    """One part after the other; rows that failed, with their errors."""
     watch = Stopwatch(options.repeats)
     bandwidth = kernels.copy_bandwidth(watch)
-    page = Page(options.write)
-    page.run = kernels.measure(matching(options.only), wanted, watch, bandwidth)
-    page.write()
-    of_products = products.measure(matching_products(options.only), wanted, watch, bandwidth, autotune=options.autotune)
-    page.failed |= {**page.run.failed, **of_products.failed}
-    page.add(products.section(of_products))
-    if fits(linear_model.TITLE, options.only):
+    failed: dict[str, str] = {}
+    if "rows" in parts:
+        run = kernels.measure(matching(options.only), wanted, watch, bandwidth)
+        page.put("rows", report.rows(run))
+        failed |= run.failed
+    if "products" in parts:
+        rows = matching_products(options.only)
+        run = products.measure(rows, wanted, watch, bandwidth, autotune=options.autotune)
+        page.put("products", products.section(run))
+        failed |= run.failed
+    if "model" in parts and fits(linear_model.TITLE, options.only):
         table, problem = linear_model.report(watch, "cuda", options.autotune, "torch.compile" in wanted)
-        page.failed |= {linear_model.TITLE: problem} if problem else {}
-        page.add(linear_model.HEAD + table)
-    if not (options.only or options.no_peers):
+        failed |= {linear_model.TITLE: problem} if problem else {}
+        page.put("model", linear_model.HEAD + table)
+    if "loss" in parts:
         sizes = "8192x4096x128256,8192x768x50257"
-        page.add(_LINEAR_LOSS.format(table=_printed("linear_loss", "--sizes", sizes, "--rows", "")))
-        page.first_calls = cold.measure()
-        page.host = f"{host.report()}\n{_printed('compiled', '--only', 'lerp(x, y, w)')}"
-        page.write()
-        page.models = _printed("models")
-    page.write()
-    for title, error in page.failed.items():
-        print(f"\n{title}\n{error}", file=sys.stderr)
-    return 1 if page.failed else 0
-
-
-@dataclass
-class Page:
-    """docs/performance.md as far as it has been measured: a run that is cut off leaves that much."""
-
-    path: Path | None
-    run: kernels.Run = field(default_factory=lambda: kernels.Run(0.0))
-    products: str = ""
-    first_calls: list[Any] = field(default_factory=list)
-    host: str = ""
-    models: str = ""
-    failed: dict[str, str] = field(default_factory=dict)
-
-    def add(self, section: str) -> None:
-        """One more section on products."""
-        self.products += section
-        self.write()
-
-    def write(self) -> None:
-        """Write it, if there is a path."""
-        if self.path:
-            text = report(self.run, self.first_calls, self.host, self.models, self.products)
-            self.path.write_text(text, encoding="utf-8")
-
-
-_LINEAR_LOSS = """
-## Cross entropy behind a linear layer
-
-Loss and gradients of input and weight; memory beyond arguments and gradients; errors from float32 products.
-
-```
-{table}
-```
-"""
+        page.put("loss", report.linear_loss(_printed("linear_loss", "--sizes", sizes, "--rows", "")))
+    if "calls" in parts:
+        page.put("calls", report.calls(cold.measure()))
+    if "host" in parts:
+        page.put("host", report.host(f"{host.report()}\n\n{_printed('compiled', '--only', 'lerp(x, y, w)')}"))
+    if "models" in parts:
+        page.put("models", report.models(_printed("models")))
+    return failed
 
 
 def _printed(module: str, *arguments: str) -> str:

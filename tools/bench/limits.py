@@ -115,13 +115,13 @@ BEHIND = (
 
 
 def behind(measured: Sequence[Measured]) -> str:
-    """The section of the page: passes in which a peer is faster by more than the noise, by reason."""
+    """The part of a section: passes in which a peer is faster by more than the noise, by reason."""
     found: dict[str, list[str]] = {}
     for m in measured:
         if m.is_behind:
             by = m.times[OURS] / m.times[m.best]
             found.setdefault(_why_behind(m), []).append(f"{m.title} {m.which}: {m.best}, by {by:.2f}")
-    text = f"\n## Behind a peer by more than {NOISE - 1:.0%}\n" if found else ""
+    text = f"\n### Behind a peer by more than {NOISE - 1:.0%}\n" if found else ""
     for reason, rows in found.items():
         text += f"\n{reason}\n\n" + "".join(f"- {row}\n" for row in rows)
     return text
@@ -136,12 +136,12 @@ def _why_behind(m: Measured) -> str:
 
 
 def limits(measured: Sequence[Measured]) -> str:
-    """The section of the page: rows above the aim, by reason."""
+    """The part of a section: rows above the aim, by reason."""
     found: dict[str, list[str]] = {}
     for m in measured:
         if m.ratio > AIM:
             found.setdefault(_reason(m), []).append(f"{m.title} {m.which} ({m.ratio:.2f})")
-    text = f"\n## Above {AIM:.2f} of the floor, and why\n" if found else ""
+    text = f"\n### Above {AIM:.2f} of the floor, and why\n" if found else ""
     for reason, rows in found.items():
         text += f"\n{reason}\n\n" + "".join(f"- {row}\n" for row in rows)
     return text

@@ -22,10 +22,11 @@ from tools.bench.kernels import OURS
 from tools.bench.products import AUTOTUNED, GRADIENTS, autotuned, compare
 
 TITLE = "products: model of three linear layers"
-HEAD = """
-A model of three linear layers, 768 -> 3072 (gelu) -> 768 -> 768 (gelu), on 64 x 128 tokens in fp16: forward and
-backward on the device, and a training step with plain SGD by the wall clock, steps following each other. For fusegen
-it is one op. Gradients were compared with eager torch's first.
+HEAD = """## A model of three linear layers
+
+768 -> 3072 (gelu) -> 768 -> 768 (gelu), on 64 x 128 tokens in fp16: forward and backward on the device, and a
+training step with plain SGD by the wall clock, steps following each other. For fusegen it is one op. Gradients were
+compared with eager torch's first.
 
 """
 STEPS = 50

@@ -186,8 +186,7 @@ def _cell(m: MeasuredProduct) -> str:
 
 # -- the page --------------------------------------------------------------------------------------------------------
 
-_TEXT = """
-## Matrix products
+_TEXT = """## Matrix products
 
 M x K x N: x is [M, K], a weight [N, K]. The floor is the plain products of the pass, by torch's own routine, measured
 in the same run. `fwd` keeps nothing, `train` is the forward that keeps what the backward needs. The target of a

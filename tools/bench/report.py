@@ -1,8 +1,10 @@
-"""The measured tables as the Markdown of docs/performance.md."""
+"""The measured tables as the Markdown of docs/performance.md, section by section."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import torch
 
@@ -14,7 +16,9 @@ from tools.bench.limits import behind, limits
 _HEAD = """# Performance
 
 What `python -m tools.bench --write docs/performance.md` last printed, on one {gpu} with torch {torch}
-(CUDA {cuda}). Nothing here was typed by hand.
+(CUDA {cuda}){libraries}. Nothing here was typed by hand. A section is one run, in which peers take turns with fusegen.
+"""
+_ROWS = """## Passes over memory
 
 The floor is the fewest bytes a pass must move (each input read once, each output written once) over the copy
 bandwidth measured in the same run: **{bandwidth:.2f} TB/s**. Times are microseconds on the device: L2 flushed before
@@ -23,8 +27,7 @@ gradients of every input, `step` is both as training does them. JAX launches on 
 of calls back to back by the wall clock, without flushing. Rows with fewer peers are sizes that nobody tunes for.
 
 """
-_COLD = """
-## First calls
+_COLD = """## First calls
 
 A fresh process after `import torch` and a first CUDA operation: forward and backward of a three-line op, in seconds;
 `import` is part of the first call. A new shape of the same pattern compiles nothing.
@@ -32,35 +35,83 @@ A fresh process after `import torch` and a first CUDA operation: forward and bac
 | | import | first forward + backward | first call of a new shape |
 |---|---|---|---|
 """
+_LINEAR_LOSS = """## Cross entropy behind a linear layer
 
-_MODELS = """
-## Models
+Loss and gradients of input and weight; memory beyond arguments and gradients; errors from float32 products.
+
+```
+{table}
+```
+"""
+_MODELS = """## Models
 
 Hugging Face's Llama and GPT-2 with random weights, 50 training steps: as they are, with `fg.patch`, and compiled.
 
 {tables}
 """
-
-_HOST = """
-## Host cost of a call
+_HOST = """## Host cost of a call
 
 {tables}
 """
 
+# Parts of the page, and how their sections begin, in its order.
+PARTS = {
+    "rows": _ROWS.splitlines()[0],
+    "products": "## Matrix products",
+    "model": "## A model of three linear layers",
+    "loss": _LINEAR_LOSS.splitlines()[0],
+    "calls": _COLD.splitlines()[0],
+    "host": _HOST.splitlines()[0],
+    "models": _MODELS.splitlines()[0],
+}
 
-def report(
-    run: Run, first_calls: Sequence[tuple[str, float, float, float]], host: str = "", models: str = "",
-    products: str = "",
-) -> str:  # fmt: skip
-    """The document; ``host`` and ``models``: the tables of tools/bench/host and of tools/bench/models; ``products``:
-    the section of tools/bench/products."""
-    text = _HEAD.format(
-        gpu=torch.cuda.get_device_name(), torch=torch.__version__, cuda=torch.version.cuda,
-        bandwidth=run.bandwidth / 1e6,
-    )  # fmt: skip
+
+@dataclass
+class Page:
+    """docs/performance.md as far as it has been measured.
+
+    Sections that no run has measured anew stay, if they are from the same kind of machine; a run that is cut off leaves
+    what it had finished.
+
+    Args:
+        path: where it is written; None: nowhere.
+    """
+
+    path: Path | None
+    sections: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.path and self.path.exists():
+            text = self.path.read_text(encoding="utf-8")
+            if text.startswith(head()):
+                pieces = ["## " + piece for piece in text.split("\n## ")[1:]]
+                self.sections = {
+                    part: piece for part, title in PARTS.items() for piece in pieces if piece.startswith(title + "\n")
+                }
+
+    def put(self, part: str, text: str) -> None:
+        """A section, and the page with it; nothing measured is no section."""
+        if text:
+            assert text.startswith(PARTS[part] + "\n"), f"a section called {text.splitlines()[0]!r}"
+            self.sections[part] = text
+        if self.path:
+            found = [head(), *(self.sections[part] for part in PARTS if part in self.sections)]
+            self.path.write_text("\n".join(piece.strip("\n") + "\n" for piece in found), encoding="utf-8")
+
+
+def head() -> str:
+    """How the page begins on this machine."""
+    libraries = f", and nvmath-python {cublaslt.version()} for some products" if cublaslt.version() else ""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
+    return _HEAD.format(gpu=gpu, torch=torch.__version__, cuda=torch.version.cuda, libraries=libraries)
+
+
+def rows(run: Run) -> str:
+    """The table of passes over memory, and why some are slower than they should be."""
+    if not run.measured:
+        return ""
     columns = [OURS, *(name for name in NAMES if any(name in m.times for m in run.measured))]
-    if cublaslt.version():
-        text += f"fusegen's products may go through nvmath-python {cublaslt.version()}, which is installed there.\n\n"
+    text = _ROWS.format(bandwidth=run.bandwidth / 1e6)
     absent = [name for name in NAMES if name not in columns]
     text += f"Not on that machine, and so without a column: {', '.join(absent)}.\n\n" if absent else ""
     text += f"| work | pass | floor | {' | '.join(columns)} | fusegen / floor |\n"
@@ -68,10 +119,24 @@ def report(
     for m in run.measured:
         times = [f"{m.times[name]:.1f}" if name in m.times else "" for name in columns]
         text += f"| {m.title} | {m.which} | {m.floor:.1f} | {' | '.join(times)} | {m.ratio:.2f} |\n"
-    text += products
-    text += _COLD if first_calls else ""
-    for what, *times_of in first_calls:
-        text += f"| {what} | {' | '.join(f'{t:.3f}' for t in times_of)} |\n"
-    text += _HOST.format(tables=host) if host else ""
-    text += _MODELS.format(tables=models.strip()) if models else ""
     return text + limits(run.measured) + behind(run.measured)
+
+
+def linear_loss(table: str) -> str:
+    """What tools/bench/linear_loss printed."""
+    return _LINEAR_LOSS.format(table=table)
+
+
+def calls(first: Sequence[tuple[str, float, float, float]]) -> str:
+    """First calls (tools/bench/cold)."""
+    return _COLD + "".join(f"| {what} | {' | '.join(f'{t:.3f}' for t in times)} |\n" for what, *times in first)
+
+
+def host(tables: str) -> str:
+    """What tools/bench/host and tools/bench/compiled printed."""
+    return _HOST.format(tables=tables.strip())
+
+
+def models(tables: str) -> str:
+    """What tools/bench/models printed."""
+    return _MODELS.format(tables=tables.strip())
