@@ -111,3 +111,16 @@ def test_any_name_of_an_argument_compiles(name: str) -> None:
     result = fg.op(scope["f"], name="named")(a, b)
     torch.testing.assert_close(result, a * b + a)
     torch.testing.assert_close(torch.autograd.grad(result.sum(), (a, b)), (b.detach() + 1, a.detach()))
+
+
+def test_a_gradient_may_know_an_axis_by_its_size_alone() -> None:
+    """The gradient by the weights reads the row's sum, which is kept, and of the row only how long it is."""
+
+    @fg.op
+    def weighted(rows: Any, weight: Any) -> Any:
+        return weight * fg.mean(rows * rows, axis=-1)
+
+    rows, weight = torch.rand(3, 5, dtype=torch.float64), torch.rand(3, dtype=torch.float64, requires_grad=True)
+    weighted(rows, weight).sum().backward()
+    torch.testing.assert_close(weight.grad, (rows * rows).mean(-1))
+    assert torch.autograd.gradgradcheck(weighted, (rows.requires_grad_(), weight))

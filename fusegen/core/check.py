@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusegen.core.errors import LegalityError
-from fusegen.core.ir import Call, Expr, Index, Op, Reduce, Ref, Size, expr_axes, walk
+from fusegen.core.ir import Call, Expr, Index, Op, Reduce, Ref, expr_axes, walk
 from fusegen.core.monoids import BY_KIND
 
 
@@ -38,7 +38,7 @@ def _check_expr(op: Op, expr: Expr, known: dict[str, Expr]) -> None:
     for node in walk([expr]):
         if isinstance(node, Ref):
             _require(op, known.get(node.name) is node, "a name that is not defined, or with another dtype", node.name)
-        elif isinstance(node, (Size, Index)):
+        elif isinstance(node, Index):  # of an axis's size a number is enough: the gradient of w * mean(x) by w
             _require(op, node.axis in op.axes, "an axis that no operand has", node.axis)
         elif isinstance(node, Call):
             _require(op, bool(node.args), "a call without arguments", node.function)
