@@ -225,7 +225,7 @@ def test_an_overridden_gradient_is_summed_over_broadcasts_and_differentiated_aga
         return scale * x * y, x + y
 
     @product.gradient
-    def _(d_product, d_sum, x, y, scale):  # type: ignore[no-untyped-def]
+    def _(d_product, d_sum, x, y, *, scale):  # type: ignore[no-untyped-def]
         return scale * d_product * y + d_sum, scale * d_product * x + d_sum
 
     inputs = leaves((3, 4), (4,))
@@ -272,6 +272,9 @@ def test_wrong_overrides_are_explained() -> None:
     op.gradient(lambda d_out, x, y: d_out * y)
     x, y = leaves((3,), (3,))
     with pytest.raises(fg.DerivativeError, match="one for each tensor argument: x, y"):
+        op(x, y).sum().backward()
+    op.gradient(lambda d_out, x: d_out)
+    with pytest.raises(fg.DerivativeError, match=r"d_out, x\): too many positional.*\n.*expected: \(d_out, x, y\)"):
         op(x, y).sum().backward()
     outer = fg.op(lambda x, y: op(x, y) + 1, name="outer")
     with pytest.raises(fg.DeclarationError, match="whose gradient is overridden, inside another op"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import count
@@ -42,10 +43,7 @@ class Overridden:
         cotangents = {names.results[o.name]: specs[i] if i in given else 0.0 for i, o in outputs}
 
         def function(**values: Any) -> Any:
-            own = [values[name] for name in (*cotangents, *arguments)]
-            assert declaration.gradient is not None
-            returned = declaration.gradient(*own)
-            return self._summed(returned, values)
+            return self._summed(self._called({name: values[name] for name in (*cotangents, *arguments)}), values)
 
         function.__doc__ = declaration.function.__doc__
         codes = {getattr(declaration.gradient, "__code__", None)}
@@ -54,6 +52,27 @@ class Overridden:
         order = [names.arguments[name] for name in self._order()]
         outputs_named = [replace(o, name=name, part=None) for o, name in zip(traced.outputs, order, strict=True)]
         return replace(traced, label="backward", result="tuple", outputs=tuple(outputs_named))
+
+    def _called(self, values: dict[str, Any]) -> Any:
+        """What the user's function returns. It takes values in order, and by name what it says to take so only."""
+        function = self.declaration.gradient
+        assert function is not None
+        signature = inspect.signature(function)
+        named = {
+            p.name: values[p.name]
+            for p in signature.parameters.values()
+            if p.kind is p.KEYWORD_ONLY and p.name in values
+        }
+        ordered = [value for name, value in values.items() if name not in named]
+        try:
+            signature.bind(*ordered, **named)
+        except TypeError as error:
+            raise DerivativeError(
+                f"{self.forward.name}, gradient", given=f"{function.__name__}{signature}: {error}",
+                expected=f"({', '.join(values)})",
+                fix="take the cotangent of each float result, then all of the op's own arguments, options too",
+            ) from None  # fmt: skip
+        return function(*ordered, **named)
 
     def _order(self) -> list[str]:
         arguments = self.declaration.arguments[self.forward]

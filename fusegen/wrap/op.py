@@ -237,11 +237,15 @@ class FusedOp:
     # -- overriding the gradient ----------------------------------------------------------------------------------
 
     def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
-        """Decorator: ``function(d_out, *tensors_and_scalars)`` replaces the derived gradient.
+        """Decorator: ``function(d_out, *arguments)`` replaces the derived gradient.
 
-        It is declared like an op. It gets the cotangent of each float output, then the op's own arguments, and returns
-        one gradient per tensor argument (None for none), each of the result's shape: sums over broadcast dimensions
-        are added by fusegen. Use it for straight-through estimators.
+        It is declared like an op. It gets the cotangent of each float output, then all of the op's own arguments
+        (options too; by name those that it takes by keyword only), and returns one gradient per tensor argument (None
+        for none), each of the result's shape: sums over broadcast dimensions are added by fusegen. Use it for
+        straight-through estimators.
+
+        Raises:
+            DerivativeError: in the backward: it takes other arguments, or returns another number of gradients.
         """
         self.declaration.set_gradient(function)
         self._runners.clear()
