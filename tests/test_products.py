@@ -220,9 +220,30 @@ def test_a_tensor_meets_its_own_transpose_in_products_alone() -> None:
     def symmetric(x: Any) -> Any:
         return x @ x.mT + (x @ x.mT).mT
 
-    for wrong in (mirrored, symmetric):
-        with pytest.raises(fg.DeclarationError, match="meets itself"):
+    @fg.op
+    def outer(x: Any) -> Any:
+        return fg.sum(fg.expand_dims(fg.mean(x, 1), 0) * fg.expand_dims(fg.mean(x, 1), 1))
+
+    for wrong, where in ((mirrored, "py, add"), (symmetric, "py, add"), (outer, "py")):
+        with pytest.raises(fg.DeclarationError, match=f"(?s), {where}\n.*meets itself"):
             wrong(random(3, 3))
+
+
+def test_what_makes_a_product_meet_itself_is_named() -> None:
+    @fg.op
+    def contrastive(q: Any, k: Any) -> Any:
+        return fg.logsumexp(q @ k.mT, 1) - fg.sum(q * k, 1)
+
+    with pytest.raises(fg.DeclarationError, match=r"contrastive.*, mul\n.*q\[3, 4\] and k\[3, 4\], by which two dim"):
+        contrastive(random(3, 4), random(3, 4))
+
+    @fg.op
+    def before(q: Any, k: Any) -> Any:
+        own = fg.sum(q * k, 1)
+        return fg.logsumexp(q @ k.mT, 1) - own
+
+    q, k = random(3, 4), random(3, 4)
+    torch.testing.assert_close(before(q, k), torch.logsumexp(q @ k.mT, 1) - (q * k).sum(1))
 
 
 def test_what_meets_rows_times_rows_must_fit() -> None:

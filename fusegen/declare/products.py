@@ -126,27 +126,6 @@ def mT(x: Value) -> Value:
     return transpose(x, -2, -1)
 
 
-def check_distinct(tracer: Tracer, operands: Sequence[tuple[str, Dims]]) -> None:
-    """Every dimension of a tensor, of what a reduction or a product reads, and of a result, is an axis of its own.
-
-    Broadcasting makes axes one; where that leaves a tensor with one axis twice (``x + x.mT``, or a vector's outer
-    product with itself), each element would meet only its mirror image.
-
-    Raises:
-        DeclarationError: it does.
-    """
-    for what, dims in (*operands, *tracer.distinct):
-        axes = [dim.find() for dim in dims if dim is not None]
-        if len(set(axes)) < len(axes):
-            raise DeclarationError(
-                tracer.where,
-                given=f"{what}, of which two dimensions are one axis: a tensor meets itself along another dimension",
-                expected="dimensions that are independent of each other",
-                fix="pass what they share (the tensor itself, or one that broadcasts against both) twice, as two "
-                "arguments of the op",
-            )  # fmt: skip
-
-
 def _check_side(value: Value, which: str, shapes: str) -> None:
     where = f"{current().where}, matmul"
     if value.weak:

@@ -17,7 +17,6 @@ from fusegen.core.lets import introduce_lets, rename_refs, safe_name
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.products import Factor, is_factor
 from fusegen.declare.parts import Packed
-from fusegen.declare.products import check_distinct
 from fusegen.declare.value import (
     AxisVar,
     Dims,
@@ -25,6 +24,7 @@ from fusegen.declare.value import (
     Value,
     broadcast,
     cast,
+    check_distinct,
     convert,
     lift,
     plain_number,
@@ -211,8 +211,7 @@ def _axis_names(tracer: Tracer, outputs: Sequence[tuple[Value, Part | None]]) ->
 def _close(tracer: Tracer, name: str, declared: str, scalars: list[Scalar], returned: Any, doc: str) -> Op:
     with tracing(tracer):
         results, kind = _outputs(tracer, returned)
-    tensors = [(operand.name, dims) for operand, dims in tracer.operands]
-    check_distinct(tracer, [*tensors, *(("a result", value.dims) for value, _ in results)])
+    check_distinct(tracer.where, [*tracer.tensors(), *(("a result", value.dims) for value, _ in results)])
     axis_names = _axis_names(tracer, results)
 
     def shape(dims: Dims) -> tuple[str | None, ...]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -49,6 +49,10 @@ class Tracer:
     codes: set[Any] = field(default_factory=set)
     arguments: frozenset[str] = frozenset()
     distinct: list[tuple[str, Dims]] = field(default_factory=list)  # what must not come to have one axis twice
+
+    def tensors(self) -> list[tuple[str, Dims]]:
+        """Of what every dimension is an axis of its own: arguments, and what reductions and products read."""
+        return [*((operand.name, dims) for operand, dims in self.operands), *self.distinct]
 
     def axes_of(self, expr: Expr) -> set[AxisVar]:
         """The axes that an expression varies along."""
@@ -258,6 +262,7 @@ def broadcast(values: Sequence[Value], what: str, shapes: str = "") -> Dims:
 
     Raises:
         ShapeError: their sizes differ.
+        DeclarationError: see ``check_distinct``.
     """
     shapes = shapes or " and ".join(shape_of(value) for value in values if value.dims)
     rank = max(len(value.dims) for value in values)
@@ -271,6 +276,8 @@ def broadcast(values: Sequence[Value], what: str, shapes: str = "") -> Dims:
                 dims[position] = theirs
             elif mine.find() is not theirs:
                 dims[position] = _unify(mine.find(), theirs, what, shapes)
+                tracer = current()
+                check_distinct(f"{tracer.where}, {what}", tracer.tensors(), meeting=shapes)
     return tuple(dim.find() if dim else None for dim in dims)
 
 
@@ -284,6 +291,30 @@ def _unify(a: AxisVar, b: AxisVar, what: str, shapes: str) -> AxisVar:
         )
     b.parent = a
     return a
+
+
+def check_distinct(where: str, tensors: Iterable[tuple[str, Dims]], meeting: str = "") -> None:
+    """Every dimension of a tensor, of what a reduction or a product reads, and of a result, is an axis of its own.
+
+    Broadcasting makes axes one; where that leaves a tensor with one axis twice (``x + x.mT``, or a vector's outer
+    product with itself), each element would meet only its mirror image.
+
+    Args:
+        meeting: tensors that are just being broadcast against each other.
+
+    Raises:
+        DeclarationError: a tensor has one axis twice.
+    """
+    for what, dims in tensors:
+        axes = [dim.find() for dim in dims if dim is not None]
+        if len(set(axes)) < len(axes):
+            one = f"{meeting}, by which two dimensions of {what}" if meeting else f"{what}, of which two dimensions"
+            raise DeclarationError(
+                where, given=f"{one} are one axis: a tensor meets itself along another dimension",
+                expected="dimensions that are independent of each other",
+                fix="let them meet before a product (x @ x.mT is one), reduce each of them first, or pass what they "
+                "share (the tensor itself, or one that broadcasts against both) twice, as two arguments of the op",
+            )  # fmt: skip
 
 
 def elementwise(name: str, *args: Like, detail: str = "") -> Value:
