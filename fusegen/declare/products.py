@@ -7,7 +7,6 @@ what it does to a factor in front of it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from fusegen.core.errors import DeclarationError, ShapeError
