@@ -92,10 +92,21 @@ _LATER = {
 }
 
 
+def _missing(name: str) -> AttributeError:
+    import importlib
+    from difflib import get_close_matches
+
+    near = [f"fg.{found}" for found in get_close_matches(name, __all__, n=1, cutoff=0.8)]
+    if not name.startswith("_") and name in vars(importlib.import_module("fusegen.ops")):
+        near = [f"fg.ops.{name}"]
+    advice = f": did you mean {near[0]}?" if near else "; `fusegen list --functions` names what declarations may call"
+    return AttributeError(f"module 'fusegen' has no attribute {name!r}{advice}", name=name)
+
+
 def __getattr__(name: str) -> Any:
     """``fusegen.ops``, ``fusegen.nn``, and functions that need torch."""
     if name not in _LATER:
-        raise AttributeError(f"module 'fusegen' has no attribute {name!r}")
+        raise _missing(name)
     import importlib
 
     module = importlib.import_module(_LATER[name])

@@ -118,7 +118,15 @@ def test_list_names_the_library_with_a_line_each(fusegen: Any) -> None:
 
 def test_list_functions_prints_the_table(fusegen: Any) -> None:
     lines = fusegen("list", "--functions").out.splitlines()
-    assert "log1p\tx\tlog(1 + x) without cancellation." in lines
+    assert "log1p\t(x)\tlog(1 + x) without cancellation." in lines
+    names = [line.split("\t")[0] for line in lines]
+    assert {"mean", "where", "split", "matmul", "softmax", "stop_gradient"} <= set(names)
+    assert all(hasattr(fg, name) for name in names), "a name that declarations cannot call"
+
+
+def test_shapes_that_nobody_asked_for_say_so(fusegen: Any) -> None:
+    done = fusegen("emit", "matmul(x, y)", "--shape", "x=4,5")
+    assert done.code == 2 and "--shape NAME=... of y" in done.err
 
 
 def test_the_command_of_the_issue(fusegen: Any) -> None:

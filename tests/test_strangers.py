@@ -80,7 +80,14 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
     "computing with a concat": (lambda: run(lambda x: fg.concat((x, x)) + 1), "computed with", "parts first"),
     "an order that is text": (lambda: run(lambda x: fg.polygamma("2>(x); evil(", x)), "n='2>", "order"),
     "a negative order": (lambda: run(lambda x: fg.polygamma(-1, x)), "n=-1", "order"),
-    "text to compute with": (lambda: run(lambda x, y: x + y, X, "a"), "a builtins.str inside", "constants"),
+    "text to compute with": (lambda: run(lambda x, y: x + y, X, "a"), "'a', which is computed", "Python's if"),
+    "an op as a method": (lambda: run(lambda self, x: x), "missing a required argument", "no method"),
+    "text in the declaration": (lambda: run(lambda x: x + "a"), "a str inside", "numbers only"),
+    "a word that is nearly one": (lambda: run(lambda x: x.sigmiod()), r"\.sigmiod of", "did you mean sigmoid"),
+    "parts of different sizes": (
+        lambda: run(lambda x: fg.concat((x, fg.mean(x, 1, keepdims=True)))), r"x\[4, 3\] and \[4, 1\]", "several res",
+    ),
+    "matrices that do not fit": (lambda: run(lambda x, y: x @ y, X, torch.ones(5, 6)), r"x\[4, 3\] @", r"\[k, n\]"),
     "an int of 71 bits": (lambda: run(lambda n: n + 2**70, torch.arange(3)), "71 bits", "float"),
     "an int beyond floats": (lambda: run(lambda x: x + 10**400), "1329 bits", "float"),
     "integers to a negative power": (lambda: run(lambda n: n**-1, torch.arange(3)), "int64", r"fg\.float32"),
@@ -116,6 +123,20 @@ def test_what_cannot_be_is_explained(name: str) -> None:
         call()
     assert re.search(given, caught.value.given), caught.value
     assert re.search(fix, caught.value.fix), caught.value
+
+
+def test_an_argument_that_does_not_fit_is_named() -> None:
+    with pytest.raises(fg.DeclarationError, match=r"(?s)argument y\n.*None, which is computed with"):
+        run(lambda x, y: x + y, X, None)
+    with pytest.raises(fg.DtypeError, match=r"gelu, argument input\n.*complex64"):
+        fg.ops.gelu(torch.ones(2, dtype=torch.complex64))
+
+
+def test_unknown_names_are_explained() -> None:
+    for name, hint in (("sigmiod", "fg.sigmoid?"), ("relu", "fg.ops.relu?"), ("cumsum", "list --functions")):
+        with pytest.raises(AttributeError, match=re.escape(hint)):
+            getattr(fg, name)
+    assert not hasattr(fg, "__wrapped__")
 
 
 def test_unknown_attributes_are_attribute_errors() -> None:

@@ -21,6 +21,10 @@ class FusegenError(Exception):
         self.where, self.given, self.expected, self.fix = where, given, expected, fix
         super().__init__(f"{where}\n  given:    {given}\n  expected: {expected}\n  fix:      {fix}")
 
+    def within(self, place: str) -> FusegenError:
+        """The same error, said to be in ``place``."""
+        return type(self)(f"{place}, {self.where}", given=self.given, expected=self.expected, fix=self.fix)
+
 
 class DeclarationError(FusegenError, TypeError):
     """The op's Python function says something the language does not have."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import functools
 import inspect
 from collections.abc import Callable, Sequence
@@ -99,7 +100,9 @@ def attach(names: Sequence[str]) -> None:
             return f"use fusegen's function: fg.{name}"
         if name.endswith("_") and name not in _FIXES:
             return f"write x = ..., with what .{name.rstrip('_')} would return: nothing is written in place"
-        return _FIXES.get(name, "see `fusegen list --functions` for what there is, or compose it of operators")
+        near = difflib.get_close_matches(name, names, n=1)
+        listed = "see `fusegen list --functions` for what there is, or compose it of operators"
+        return _FIXES.get(name) or (f"did you mean {near[0]}? Or {listed}" if near else listed)
 
     def refuse(given: str, name: str) -> DeclarationError:
         return DeclarationError(

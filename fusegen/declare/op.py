@@ -127,9 +127,12 @@ class Declaration:
         except TypeError as error:
             plain = [p.replace(annotation=p.empty) for p in self.signature.parameters.values()]
             summary, *_ = (self.function.__doc__ or "").strip().splitlines() or [""]
+            fix = "see the signature above" + (f"; the op: {summary}" if summary else "")
+            if next(iter(self.signature.parameters), "") == "self":
+                fix = "declare it outside the class, with what it reads of self as arguments: an op is no method"
             raise DeclarationError(
                 f"{self.name}{inspect.Signature(plain)}", given=str(error), expected="arguments that fit the signature",
-                fix="see the signature above" + (f"; the op: {summary}" if summary else ""),
+                fix=fix,
             ) from None  # fmt: skip
         bound.apply_defaults()
         values = {name: plain_number(value) for name, value in bound.arguments.items()}

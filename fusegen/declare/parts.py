@@ -19,6 +19,7 @@ from fusegen.declare.value import (
     one_axis,
     plain_number,
     result_type,
+    shape_of,
 )
 
 
@@ -79,16 +80,31 @@ class Packed:
 
 
 def concat(parts: Sequence[Like], axis: int = -1) -> Packed:
-    """One output made of equally shaped ``parts`` along ``axis``; each kernel writes its block in place."""
+    """One output made of equally shaped ``parts`` along ``axis``; each kernel writes its block in place.
+
+    A number is a whole part; along other dimensions parts broadcast.
+
+    Raises:
+        ShapeError: there is no dimension, or parts differ along ``axis``.
+    """
     values = [lift(part) for part in parts]
     if not values or all(value.ndim == 0 for value in values):
         raise ShapeError(
             f"{current().where}, concat", given=f"{len(values)} parts, none with a dimension",
             expected="tensors with a dimension to stand side by side in", fix="use fg.expand_dims(x, 0) for one number",
         )  # fmt: skip
+    widest = max(values, key=lambda value: value.ndim)
+    dim = one_axis(widest, axis, "concat")
+    assert dim is not None
+    place = dim - widest.ndim
+    along = [value.dims[place] for value in values if value.ndim >= -place]
+    if len({var.size if var else 1 for var in along}) > 1:
+        raise ShapeError(
+            f"{current().where}, concat",
+            given=f"{' and '.join(map(shape_of, values))}, which differ along axis {axis}",
+            expected="parts of one size", fix="return several results, and let the caller put them together",
+        )  # fmt: skip
     dims = broadcast(values, "concat")
     dtype = result_type(values)
     full = tuple(Value(convert(value.expr, dtype), dtype, dims) for value in values)
-    dim = one_axis(full[0], axis, "concat")
-    assert dim is not None
     return Packed(full, dim)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusegen.core.errors import DeclarationError, ShapeError
+from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.core.ir import Size
 from fusegen.core.products import Factor, product, rounded
 from fusegen.declare.value import (
@@ -28,8 +28,9 @@ from fusegen.declare.value import (
 
 
 def matmul(a: Like, b: Like) -> Value:
-    """The matrix product of the last two dimensions, batched over the others, which broadcast; a tensor of one
-    dimension is a row on the left and a column on the right. Also ``a @ b``. Source: torch.matmul.
+    """``a @ b``: the matrix product of the last two dimensions, batched over the others, which broadcast.
+
+    A tensor of one dimension is a row on the left and a column on the right. Source: torch.matmul.
 
     The framework's routine multiplies, with its settings: float32 in TF32 if torch.backends.cuda.matmul.allow_tf32.
 
@@ -44,17 +45,19 @@ def matmul(a: Like, b: Like) -> Value:
     _check_side(right, "right", shapes)
     tracer = current()
     if left.dtype is not right.dtype:
-        raise wrong_dtype(
-            "matmul", left.dtype, f"the other side's dtype, {right.dtype} (as torch)", "cast one with .to()"
-        )
+        raise DtypeError(
+            f"{tracer.where}, matmul", given=f"{shapes} of {left.dtype} and {right.dtype}",
+            expected="one dtype (as torch)", fix="cast one with .to()",
+        )  # fmt: skip
     row: Dims = left.dims if left.ndim > 1 else (None, *left.dims)
     column: Dims = right.dims if right.ndim > 1 else (*right.dims, None)
     inner, other = row[-1], column[-2]
     if _size(inner) != _size(other):
+        fits = _size(column[-1]) == _size(inner) or _size(row[-2]) == _size(other)
         raise ShapeError(
             f"{tracer.where}, matmul", given=shapes,
             expected=f"equal inner dimensions: {_size(inner)} against {_size(other)}",
-            fix="transpose one side with .mT",
+            fix="transpose one side with .mT" if fits else "pass matrices [m, k] and [k, n]",
         )  # fmt: skip
     batch = broadcast([_only(left, row[:-2]), _only(right, column[:-2])], "matmul", shapes)
     m, n = row[-2], column[-1]

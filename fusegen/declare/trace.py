@@ -69,7 +69,10 @@ def trace(
         DeclarationError, ShapeError, DtypeError: what the declaration says is not possible, and where.
     """
     with_double = any(isinstance(a, TensorSpec) and a.dtype is dtypes.float64 for a in arguments.values())
-    tracer = Tracer(_where(name, declared), with_double, codes=codes, arguments=frozenset(arguments))
+    constants = {key: a for key, a in arguments.items() if not isinstance(a, (TensorSpec, ScalarSpec))}
+    tracer = Tracer(
+        _where(name, declared), with_double, codes=codes, arguments=frozenset(arguments), constants=constants
+    )
     scalars: list[Scalar] = []
     with tracing(tracer), _LocalNames(tracer):
         values = {key: _symbolic(tracer, scalars, key, given, with_double) for key, given in arguments.items()}

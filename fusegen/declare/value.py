@@ -48,6 +48,7 @@ class Tracer:
     names: dict[Expr, str] = field(default_factory=dict)
     codes: set[Any] = field(default_factory=set)
     arguments: frozenset[str] = frozenset()
+    constants: dict[str, Any] = field(default_factory=dict)  # arguments that are neither tensors nor numbers
     distinct: list[tuple[str, Dims]] = field(default_factory=list)  # what must not come to have one axis twice
 
     def tensors(self) -> list[tuple[str, Dims]]:
@@ -183,15 +184,20 @@ def lift(value: Any) -> Value:
         return Value(const(value, dtypes.int64), dtypes.int64, weak=True)
     if isinstance(value, float):
         return Value(const(value, dtypes.float64), dtypes.float32, weak=True)
+    names = [name for name, constant in current().constants.items() if constant is value]
+    if names:
+        raise DeclarationError(
+            f"{current().where}, argument {' or '.join(names)}", given=f"{value!r:.60}, which is computed with",
+            expected="a tensor or a Python number",
+            fix="pass one; what is neither is a constant, which a declaration can only test with Python's if",
+        )  # fmt: skip
     tensor = hasattr(value, "dtype") and hasattr(value, "shape")
+    module = "" if type(value).__module__ == "builtins" else f"{type(value).__module__}."
     raise DeclarationError(
-        current().where,
-        given=f"a {type(value).__module__}.{type(value).__qualname__} inside the declaration",
+        current().where, given=f"a {module}{type(value).__qualname__} inside the declaration",
         expected="symbolic tensors and Python numbers",
-        fix="pass it to the op as an argument"
-        if tensor
-        else "other arguments than tensors and numbers are constants: test them with Python's if, compute with none",
-    )
+        fix="pass it to the op as an argument" if tensor else "compute with tensors and numbers only",
+    )  # fmt: skip
 
 
 def plain_number(value: Any) -> Any:

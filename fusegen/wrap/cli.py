@@ -62,19 +62,17 @@ def print_code(text: str, lexer: str = "cuda") -> None:
 
 @app.command("list")
 def list_ops(
-    functions: Annotated[bool, typer.Option("--functions", help="Print the function table instead.")] = False,
+    functions: Annotated[bool, typer.Option("--functions", help="Print what declarations may call instead.")] = False,
 ) -> None:
     """Name the ops of the library, or the functions that declarations may call."""
     from rich.table import Table
 
-    from fusegen.wrap.cli_ops import library, signature_text, summary
+    from fusegen.wrap import cli_ops
 
     if functions:
-        from fusegen.declare.table import rows
-
-        lines = [(row.name, "x" if row.arity == 1 else f"{row.arity} arguments", row.doc) for row in rows()]
+        lines = cli_ops.functions()
     else:
-        lines = [(name, signature_text(op), summary(op)) for name, op in library().items()]
+        lines = [(name, cli_ops.signature_text(op), cli_ops.summary(op)) for name, op in cli_ops.library().items()]
     if not sys.stdout.isatty():
         sys.stdout.writelines("\t".join(line) + "\n" for line in lines)
         return

@@ -129,7 +129,8 @@ def _record(tally: _Tally, job: _Job, result: bytes | FusegenError) -> None:
 
 
 def _summary(tally: _Tally, ops: dict[str, FusedOp], wanted: Sequence[DType], archs: Sequence[str]) -> Iterator[str]:
-    yield f"{len(ops)} ops in {', '.join(map(str, wanted))} for {', '.join(archs)}: {tally.kernels} kernels compile"
+    count = f"{len(ops)} {'op' if len(ops) == 1 else 'ops'}"
+    yield f"{count} in {', '.join(map(str, wanted))} for {', '.join(archs)}: {tally.kernels} kernels compile"
     if tally.kernels:
         yield f"most registers: {tally.registers[0]} ({tally.registers[1]})"
         yield f"local memory (spills, or arrays that stay out of registers): {len(tally.spills) or 'none'}"

@@ -10,7 +10,7 @@ import importlib.util
 import inspect
 import re
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, DtypeError, FusegenError, ShapeError
+from fusegen.declare import language, table
 from fusegen.declare.op import Const, Scalar
 from fusegen.declare.trace import TensorSpec
 from fusegen.wrap.cli_examples import Example, example_of
@@ -234,7 +235,27 @@ def bind(op: FusedOp, request: Request, default: DType = dtypes.float32) -> dict
     for name, parameter in known.items():
         if name not in values and parameter.default is parameter.empty:
             values[name] = 1.0
-    return {name: values[name] for name in known if name in values}
+    values = {name: values[name] for name in known if name in values}
+    assumed = [name for name, value in values.items() if isinstance(value, TensorSpec) and name not in shapes]
+    if assumed:
+        _check_assumed(op, values, assumed)
+    return values
+
+
+def _check_assumed(op: FusedOp, values: Mapping[str, Any], assumed: Sequence[str]) -> None:
+    """Shapes that nobody asked for may not fit the op; its own error could not say where they come from.
+
+    Raises:
+        ShapeError: they do not.
+    """
+    try:
+        op.trace(**values)
+    except ShapeError as error:
+        shape = ",".join(map(str, values[assumed[0]].shape))
+        raise ShapeError(
+            error.where, given=error.given, expected=error.expected,
+            fix=f"say --shape NAME=... of {', '.join(assumed)}, of which nothing was said: {shape} is assumed",
+        ) from None  # fmt: skip
 
 
 def _renamed(op: FusedOp, request: Request, tensors: Sequence[str]) -> Request:
@@ -261,12 +282,32 @@ def _unknown_parameter(op: FusedOp, name: str) -> DeclarationError:
 
 def signature_text(op: FusedOp) -> str:
     """``(input, dim=-1)``: parameters and defaults, without annotations."""
-    signature = op.declaration.signature
+    return _without_annotations(op.declaration.signature)
+
+
+def _without_annotations(signature: inspect.Signature) -> str:
     plain = [parameter.replace(annotation=parameter.empty) for parameter in signature.parameters.values()]
     return str(inspect.Signature(plain))
 
 
 def summary(op: FusedOp) -> str:
     """The first line of an op's docstring."""
-    lines = (op.declaration.function.__doc__ or "").strip().splitlines()
+    return _first_line(op.declaration.function)
+
+
+def _first_line(function: Callable[..., Any]) -> str:
+    lines = (function.__doc__ or "").strip().splitlines()
     return lines[0].strip() if lines else ""
+
+
+def functions() -> list[tuple[str, str, str]]:
+    """What declarations may call as ``fg.NAME``: name, parameters, first line of the docstring."""
+    found = []
+    for name in sorted(set(language.__all__) - {language.register_function.__name__}):
+        function = getattr(language, name)
+        if name in language.TABLE_FUNCTIONS:
+            given = f"({', '.join(('x', 'ab', 'abc')[table.lookup(name).arity - 1])})"
+        else:
+            given = _without_annotations(inspect.signature(function))
+        found.append((name, given, _first_line(function)))
+    return found

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, overload
 
-from fusegen.core.errors import DeclarationError
+from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.core.ir import Op
 from fusegen.declare.op import Declaration, is_symbolic
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
@@ -133,7 +133,11 @@ class FusedOp:
         scalars: dict[str, Any] = {}
         for name, value in values.items():
             if framework.owns(value):
-                specs[name] = TensorSpec(framework.dtype(name, value), tuple(value.shape))
+                try:
+                    dtype = framework.dtype(name, value)
+                except FusegenError as error:
+                    raise error.within(self.name) from None
+                specs[name] = TensorSpec(dtype, tuple(value.shape))
             elif self.declaration.is_runtime_number(name, value):
                 specs[name] = self.declaration.scalar_spec(name, value)
                 scalars[name] = value
