@@ -124,11 +124,6 @@ def test_list_functions_prints_the_table(fusegen: Any) -> None:
     assert all(hasattr(fg, name) for name in names), "a name that declarations cannot call"
 
 
-def test_shapes_that_nobody_asked_for_say_so(fusegen: Any) -> None:
-    done = fusegen("emit", "matmul(x, y)", "--shape", "x=4,5")
-    assert done.code == 2 and "--shape NAME=... of y" in done.err
-
-
 def test_the_command_of_the_issue(fusegen: Any) -> None:
     shapes = ["--shape", "x=16,1,1,1", "--shape", "y=16,3,244,244", "--shape", "w=3,1,244"]
     done = fusegen("emit", "lerp", "--which", "backward", *shapes)

@@ -44,3 +44,8 @@ def test_dtypes_go_by_the_names_that_people_use() -> None:
         "torch.float": fg.float32, "double": fg.float64, "long": fg.int64, "int": fg.int32, "bool": fg.bool_,
     }  # fmt: skip
     assert {text: parse_dtype(text) for text in meant} == meant
+
+
+def test_shapes_that_nobody_asked_for_say_so() -> None:
+    with pytest.raises(fg.ShapeError, match=r"--shape NAME=\.\.\. of y"):
+        bind(resolve("matmul(x, y)"), Request.parse(["x=4,5"]))
