@@ -131,6 +131,15 @@ def test_show_says_which_kernels_start_early() -> None:
     assert finish.why.endswith("starts while tall_forward_f32 drains (programmatic dependent launch)")
 
 
+def test_show_says_which_kernels_start_behind_a_product() -> None:
+    """The kernel that is shown before it has ended long ago: a product stands between them."""
+    halves = fg.op(lambda x, w: fg.exp(fg.exp(x) @ w), name="halves")
+    (item,) = passes(halves, (fg.TensorSpec(fg.float32, (64, 64)),) * 2, {}, "forward")
+    assert re.findall(r"starts while (.+) drains", "".join(stages(item))) == ["the matrix product before it"]
+    before, behind = (kernel.why for kernel in pass_cost(item, GPUS["h200"]).kernels)
+    assert "drains" not in before and "the matrix product before it drains" in behind
+
+
 # -- the driver's side ------------------------------------------------------------------------------------------------
 
 

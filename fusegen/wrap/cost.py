@@ -24,7 +24,7 @@ from fusegen.launch.compile import Resources, cached_cubin, resources
 from fusegen.launch.program import Grid, Program, Step
 from fusegen.launch.targets import chip_of
 from fusegen.wrap.gpus import Gpu
-from fusegen.wrap.inspect import Pass
+from fusegen.wrap.inspect import THE_PRODUCT, Pass
 from fusegen.wrap.product_cost import ProductCost, steps_of
 
 
@@ -125,8 +125,9 @@ def _part_cost(item: Pass, gpu: Gpu, compiler: _Compiler) -> list[KernelCost]:
         loaded = recorder.loaded[id(step.loaded)]
         read, written = traffic.of_step(step)
         why = reasons.get(loaded.entry, "")
-        if costs and recorder.chip.starts_early:
-            why += f"; {starts_early(costs[-1].entry)}"
+        before = costs[-1].entry if costs else THE_PRODUCT if item.layout.follows else ""
+        if before and recorder.chip.starts_early:
+            why += f"; {starts_early(before)}"
         costs.append(KernelCost(loaded.entry, why, step.grid, step.block, read, written, compiler.resources(loaded)))
     return costs
 

@@ -35,6 +35,8 @@ from fusegen.wrap.padding import strides_between
 from fusegen.wrap.run import Runner, row_major
 from fusegen.wrap.tensors import TensorInfo
 
+# What a kernel behind a matrix product starts behind: the library's kernel, which has no name here.
+THE_PRODUCT = "the matrix product before it"
 PASSES = ("forward", "backward", "double-backward", "tangent")
 
 
@@ -56,7 +58,6 @@ class Pass:
 
     Attributes:
         tensors: arguments and results by name (a packed one by its own name).
-        like: for a result by name, the tensor whose strides it takes: a gradient's operand.
         kept: results that the forward writes for its backward only.
         chip: what kernels may count on.
     """
@@ -71,7 +72,11 @@ class Pass:
     def of(
         cls, op: Op, given: Mapping[str, TensorInfo], sizes: Mapping[str, int], like: Mapping[str, TensorInfo]
     ) -> Pass:
-        """Lay out ``op`` for these arguments as a call would."""
+        """Lay out ``op`` for these arguments as a call would.
+
+        Args:
+            like: for a result by name, the tensor whose strides it takes: a gradient's operand.
+        """
         strides = {name: (info.shape, info.strides) for name, info in like.items()}
         lies = Runner(op, sizes, strides).lay_out(given)
         made = {name: TensorInfo(shape, steps, dtype, 0, "cpu") for name, shape, steps, dtype in lies.results}
@@ -290,7 +295,7 @@ def stages(item: Pass) -> list[str]:
         sizes |= planned.launch.partial_sizes
     count = f"{len(kernels)} kernel{'' if len(kernels) == 1 else 's'}"
     found.append(section(f"{label}: fused into {count}", "\n".join(_kernel_text(k.kernel) for k in kernels)))
-    found.append(section(f"{label}: scheduled", "\n".join(_schedule_texts(item.chip, kernels, sizes))))
+    found.append(section(f"{label}: scheduled", "\n".join(_schedule_texts(item, sizes))))
     found.append(section(f"{label}: CUDA", item.text))
     return found
 
@@ -337,11 +342,12 @@ def _axes(axes: Sequence[str]) -> str:
     return shape_text(tuple(axes))
 
 
-def _schedule_texts(chip: Chip, kernels: Sequence[pipeline.Planned], axis_sizes: Mapping[str, int]) -> Iterator[str]:
-    before = ""
-    for planned in kernels:
-        yield _schedule_text(planned, axis_sizes, before if chip.starts_early else "")
-        before = planned.rendered.finish or planned.rendered.entry
+def _schedule_texts(item: Pass, axis_sizes: Mapping[str, int]) -> Iterator[str]:
+    for part in item.parts:
+        before = THE_PRODUCT if part.layout.follows else ""
+        for planned in part.kernels:
+            yield _schedule_text(planned, axis_sizes, before if part.chip.starts_early else "")
+            before = planned.rendered.finish or planned.rendered.entry
 
 
 def _schedule_text(planned: pipeline.Planned, axis_sizes: Mapping[str, int], before: str) -> str:
