@@ -126,6 +126,18 @@ def test_the_map_has_every_module() -> None:
     assert sorted(listed) == sorted(modules)
 
 
+def test_modules_that_texts_name_exist() -> None:
+    named = re.compile(r"(?<![\w./])(core|declare|derive|fuse|generate|launch|wrap)/([a-z_]+)(?![\w/-])")
+    wrong = [
+        f"{path}: {found[0]}"
+        for path, text in texts().items()
+        if path.suffix in (".py", ".md", ".j2", ".cuh", ".h", ".cpp")
+        for found in named.finditer(text)
+        if not list(PACKAGE.glob(f"{found[1]}/{found[2]}*"))
+    ]
+    assert wrong == []
+
+
 def test_every_folder_is_installed() -> None:
     listed = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     folders = {".".join(path.relative_to(ROOT).parent.parts) for path in PACKAGE.rglob("*.py")}

@@ -10,7 +10,7 @@ an operand that lacks an axis is broadcast along it, a reduction removes axes. S
 Expressions are not sympy expressions on purpose. Sympy computes with real numbers: it turns ``x * 0`` into ``0`` and
 ``exp(a) * exp(b)`` into ``exp(a + b)``, reorders sums and distributes products, each of which changes what a float
 program answers at NaN, at infinity or in the last bit. What the user wrote is kept as written; sympy is asked for
-derivatives (derive/partials), where an algebra system belongs.
+derivatives (derive/symbolic), where an algebra system belongs.
 
 Expressions are interned: equal expressions are one object, so equality is identity, hashing is constant time and a
 common subexpression is simply an object that is used twice.
