@@ -87,6 +87,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
     "parts of different sizes": (
         lambda: run(lambda x: fg.concat((x, fg.mean(x, 1, keepdims=True)))), r"x\[4, 3\] and \[4, 1\]", "several res",
     ),
+    "T of three dimensions": (lambda: run(lambda x: x.T, torch.ones(2, 3, 4)), r"x\[2, 3, 4\], of rank 3", r"\.mT"),
     "matrices that do not fit": (lambda: run(lambda x, y: x @ y, X, torch.ones(5, 6)), r"x\[4, 3\] @", r"\[k, n\]"),
     "an int of 71 bits": (lambda: run(lambda n: n + 2**70, torch.arange(3)), "71 bits", "float"),
     "an int beyond floats": (lambda: run(lambda x: x + 10**400), "1329 bits", "float"),
@@ -130,6 +131,12 @@ def test_an_argument_that_does_not_fit_is_named() -> None:
         run(lambda x, y: x + y, X, None)
     with pytest.raises(fg.DtypeError, match=r"gelu, argument input\n.*complex64"):
         fg.ops.gelu(torch.ones(2, dtype=torch.complex64))
+
+
+def test_functions_of_ones_own_that_do_not_compile() -> None:
+    wrong = fg.register_function("stranger_wrong", cuda="not_a_function({0})", reference=lambda _, x: x)
+    with pytest.raises(fg.CompileError, match=r"(?s)'not_a_function'.*fix: +mend the cuda="):
+        run(lambda x: wrong(x))
 
 
 def test_unknown_names_are_explained() -> None:

@@ -100,8 +100,10 @@ def attach(names: Sequence[str]) -> None:
             return f"use fusegen's function: fg.{name}"
         if name.endswith("_") and name not in _FIXES:
             return f"write x = ..., with what .{name.rstrip('_')} would return: nothing is written in place"
-        near = difflib.get_close_matches(name, names, n=1)
-        listed = "see `fusegen list --functions` for what there is, or compose it of operators"
+        near = difflib.get_close_matches(name, names, n=1, cutoff=0.8)
+        listed = (
+            "see `fusegen list --functions` for fg.NAME, `fusegen list` for fg.ops.NAME, or compose it of operators"
+        )
         return _FIXES.get(name) or (f"did you mean {near[0]}? Or {listed}" if near else listed)
 
     def refuse(given: str, name: str) -> DeclarationError:

@@ -128,6 +128,20 @@ def mT(x: Value) -> Value:
     return transpose(x, -2, -1)
 
 
+def T(x: Value) -> Value:
+    """A matrix transposed. Of other ranks torch's reverses all dimensions, which is not meant as a rule.
+
+    Raises:
+        ShapeError: no matrix.
+    """
+    if x.ndim != 2:
+        raise ShapeError(
+            f"{current().where}, T", given=f"{shape_of(x)}, of rank {x.ndim}", expected="a matrix",
+            fix="use .mT to exchange the last two dimensions",
+        )  # fmt: skip
+    return mT(x)
+
+
 def _check_side(value: Value, which: str, shapes: str) -> None:
     where = f"{current().where}, matmul"
     if value.weak:
@@ -157,7 +171,7 @@ def _name(tracer: Tracer, axis: AxisVar) -> str:
 
 _METHODS: dict[str, Any] = {
     "__matmul__": matmul, "__rmatmul__": lambda self, other: matmul(other, self), "matmul": matmul,
-    "transpose": transpose, "mT": property(mT), "T": property(mT),
+    "transpose": transpose, "mT": property(mT), "T": property(T),
 }  # fmt: skip
 for _name_of, _method in _METHODS.items():
     setattr(Value, _name_of, _method)

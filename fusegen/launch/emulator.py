@@ -227,7 +227,8 @@ def build(source: str, entry: str, *, headers_dir: Path, barriers: bool, sanitiz
         f"kernel {entry}, compiled for the CPU emulator",
         given=_quote_errors(done.stderr, source + launcher, f"{stem}.cu"),
         expected=f"CUDA text that {compiler()} accepts as C++17 with fusegen_emulator.h",
-        fix="this is a bug in fusegen's code generation: please report it with the text above",
+        fix="mend the cuda= or header= of fg.register_function if that text is yours; else this is a bug in fusegen's "
+        "code generation: please report it with the text above",
     )
 
 
