@@ -85,7 +85,11 @@ def _whole_power(value: Value, exponent: int, is_float: bool) -> Value:
 
 
 def polygamma(n: int, x: Like) -> Value:
-    """The n-th derivative of digamma at ``x``."""
+    """The n-th derivative of digamma at ``x``.
+
+    Raises:
+        DeclarationError: n is no int from 0 on.
+    """
     n = plain_number(n)
     if not isinstance(n, int) or n < 0:
         raise DeclarationError(
@@ -112,7 +116,11 @@ def reciprocal(x: Like) -> Value:
 
 
 def expand_dims(x: Like, axis: int | Sequence[int]) -> Value:
-    """``x`` with a dimension of size one at each position ``axis`` of the result, as NumPy's; no data moves."""
+    """``x`` with a dimension of size one at each position ``axis`` of the result, as NumPy's; no data moves.
+
+    Raises:
+        ShapeError: there is no such position in the result, or one is named twice.
+    """
     value = lift(x)
     wanted = [plain_number(a) for a in (axis if isinstance(axis, (tuple, list, range)) else (axis,))]
     rank = value.ndim + len(wanted)

@@ -26,6 +26,8 @@ from fusegen.declare.value import (
 def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
     """``count`` equal blocks of an *argument* of the op along ``axis``: views, no data moves.
 
+    As torch.chunk and numpy.split count; torch.split's number is the size of a block.
+
     Raises:
         DeclarationError: ``x`` is an intermediate.
         ShapeError: the dimension does not divide by ``count``.

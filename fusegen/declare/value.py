@@ -324,7 +324,11 @@ def check_distinct(where: str, tensors: Iterable[tuple[str, Dims]], meeting: str
 
 
 def elementwise(name: str, *args: Like, detail: str = "") -> Value:
-    """A row of the function table applied with broadcasting and promotion."""
+    """A row of the function table applied with broadcasting and promotion.
+
+    Raises:
+        DeclarationError, ShapeError, DtypeError: another number of arguments, sizes or dtypes that do not fit.
+    """
     row = lookup(name)
     if len(args) != row.arity:
         raise DeclarationError(
@@ -420,7 +424,11 @@ def normalize_axes(value: Value, axis: Any, what: str) -> tuple[int, ...]:
 
 
 def one_axis(value: Value, axis: Any, what: str) -> int | None:
-    """A single axis as its position; None of a tensor without dimensions."""
+    """A single axis as its position; None of a tensor without dimensions.
+
+    Raises:
+        ShapeError: not one axis, or not one of the tensor's.
+    """
     if axis is None or isinstance(axis, (tuple, list, range)):
         raise ShapeError(f"{current().where}, {what}", given=f"axis={axis!r}", expected="one int", fix="name one axis")
     return next(iter(normalize_axes(value, axis, what)), None)

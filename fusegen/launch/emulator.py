@@ -119,7 +119,11 @@ def _natural_number(variable: str) -> int:
 
 @cache
 def compiler() -> str:
-    """Path of the C++ compiler: ``$CXX`` if set, else the first of g++, clang++ and c++."""
+    """Path of the C++ compiler: ``$CXX`` if set, else the first of g++, clang++ and c++.
+
+    Raises:
+        CompileError: there is none.
+    """
     wanted = os.environ.get("CXX", "").strip()
     for name in [wanted] if wanted else ["g++", "clang++", "c++"]:
         path = shutil.which(name)
@@ -258,6 +262,9 @@ def sanitizer_environment() -> dict[str, str]:
 
     AddressSanitizer must come first in a process, before Python itself: only then has every buffer of torch and
     NumPy a red zone. Python leaks on purpose at exit, hence no leak check.
+
+    Raises:
+        CompileError: the compiler has no such runtime.
     """
     if sys.platform == "darwin":
         names, preload = ["libclang_rt.asan_osx_dynamic.dylib"], "DYLD_INSERT_LIBRARIES"
