@@ -392,3 +392,9 @@ def live_reduces(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> list[R
         if reduce.name in needed:
             needed |= {ref.name for ref in refs(reduce.expr)}
     return [reduce for reduce in reduces if reduce.name in needed]
+
+
+def operands_read(op: Op) -> tuple[Operand, ...]:
+    """The operands that something reads; others only tell sizes."""
+    read = {ref.name for item in (*op.statements, *op.outputs) for ref in refs(item.expr)}
+    return tuple(operand for operand in op.operands if operand.name in read)

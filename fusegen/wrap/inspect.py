@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 from fusegen import pipeline
 from fusegen.core.errors import DerivativeError
-from fusegen.core.ir import Op, Output, Reduce, Tensorlike, refs
+from fusegen.core.ir import Op, Output, Reduce, Tensorlike
 from fusegen.core.products import contracted_sizes
 from fusegen.core.text import expr_text, op_text, reduce_text, shape_text
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
-from fusegen.derive.gradient import GradientNames
+from fusegen.derive.gradient import GradientNames, operands_read
 from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.products import Chain, Product, chain, product_text
@@ -192,7 +192,7 @@ def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ())
     arguments = {o.base: forward.tensors[o.base] for o in op.operands}
     with_kept = Pass.of(training.forward, arguments, forward.layout.sizes, {})
     positions = [i for i, output in enumerate(op.outputs) if output.dtype.is_float]
-    backward = _reading(training.backward(positions))
+    backward = _without_sizes(training.backward(positions))
     given = {o.base: with_kept.tensors[o.base] for o in backward.operands if o.base in with_kept.tensors}
     names = GradientNames.of(training.forward)
     given |= {names.results[op.outputs[i].base]: forward.tensors[op.outputs[i].base] for i in positions}
@@ -205,7 +205,7 @@ def tangent_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ()) 
     """The pass of forward mode: tangents of every float result."""
     op, asked = forward.op, _asked(forward.op, wanted, "tangent")
     names = tangent_names(op)
-    tangent = _reading(pipeline.tangent_op(op, asked, override))
+    tangent = _without_sizes(pipeline.tangent_op(op, asked, override))
     given = {**forward.tensors, **{names.arguments[name]: forward.tensors[name] for name in asked}}
     given = {o.base: given[o.base] for o in tangent.operands}
     return Pass.of(tangent, given, forward.layout.sizes, {})
@@ -221,10 +221,9 @@ def _asked(op: Op, wanted: Sequence[str], which: str) -> tuple[str, ...]:
     return asked
 
 
-def _reading(op: Op) -> Op:
+def _without_sizes(op: Op) -> Op:
     """``op`` without operands that it takes only sizes from."""
-    read = {ref.name for item in (*op.statements, *op.outputs) for ref in refs(item.expr)}
-    return replace(op, operands=tuple(o for o in op.operands if o.name in read))
+    return replace(op, operands=operands_read(op))
 
 
 # -- text ------------------------------------------------------------------------------------------------------------

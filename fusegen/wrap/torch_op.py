@@ -21,7 +21,7 @@ from fusegen.core.errors import DeviceError
 from fusegen.core.ir import Call, Expr, Op, refs
 from fusegen.core.products import contracted_sizes, products
 from fusegen.derive.batch import batch, is_wide, shifted_sizes
-from fusegen.derive.gradient import GradientNames
+from fusegen.derive.gradient import GradientNames, operands_read
 from fusegen.derive.override import Batched
 from fusegen.derive.tangent import tangent_names
 from fusegen.derive.training import Training
@@ -286,7 +286,7 @@ def saved_by(training: Training, arguments: Sequence[str]) -> tuple[list[str], l
     op = training.forward
     names = result_names(op)
     floats = [i for i, o in enumerate(op.outputs) if o.dtype.is_float]
-    reads = [o.base for o in _read_operands(pipeline.backward_op(training, floats))]
+    reads = [o.base for o in operands_read(pipeline.backward_op(training, floats))]
     kept = {operand.name for _, operand in training.kept}
     own = set(arguments) - kept
     saved = [n for n in dict.fromkeys(reads) if n in own]
@@ -317,14 +317,9 @@ def result_names(op: Op) -> list[str]:
     return list(dict.fromkeys(o.base for o in op.outputs))
 
 
-def _read_operands(op: Op) -> list[Any]:
-    read = {ref.name for item in (*op.statements, *op.outputs) for ref in refs(item.expr)}
-    return [o for o in op.operands if o.name in read]
-
-
 def reading(op: Op, otherwise: Sequence[Any]) -> Op:
     """The op with the operands that it reads; one of zeros reads nothing, and needs one to say on which device."""
-    return replace(op, operands=tuple(_read_operands(op)) or tuple(otherwise))
+    return replace(op, operands=operands_read(op) or tuple(otherwise))
 
 
 def _lean(op: Op, names: set[str]) -> Op:
@@ -337,7 +332,7 @@ def _lean(op: Op, names: set[str]) -> Op:
             needed |= {ref.name for ref in refs(statement.expr)}
             statements.append(statement)
     op = replace(op, outputs=outputs, statements=tuple(reversed(statements)))
-    return replace(op, operands=tuple(_read_operands(op)))
+    return replace(op, operands=operands_read(op))
 
 
 def _reached(op: Op, positions: Sequence[int]) -> set[str]:
