@@ -17,7 +17,7 @@ import fusegen as fg
 from fusegen.wrap import cli_ops
 from fusegen.wrap.cli_case import POSITIVE, Case
 from fusegen.wrap.cli_examples import example_of
-from fusegen.wrap.library import resolve
+from fusegen.wrap.dispatch import resolve
 
 TESTS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 # What the sizes of the examples become; parts of packed arguments and groups of channels still divide them.

@@ -43,8 +43,9 @@ from fusegen.wrap.runners import runner_of
 
 Override = Callable[[Op, tuple[str, ...]], Any]
 MOST_RUNNERS = 256
-# No parameter can have this name.
+# No parameter can have these names.
 AUTOCAST = "autocast to"
+IDENTITY = "declared as"
 
 
 @dataclass
@@ -233,18 +234,19 @@ def untold_axes(op: Op) -> tuple[str, ...]:
 _opaque: dict[str, Any] = {}
 
 
-def call_text(specs: Mapping[str, Any], op: Op, autocast: DType | None) -> str:
+def call_text(specs: Mapping[str, Any], op: Op, autocast: DType | None, identity: str = "") -> str:
     """Arguments of a call as text: ``{"input": "f32[*,1]", "weight": "number float32", "dim": "is -1"}``.
 
-    A star is any size but 1, and 4* one that is read in four parts. What autocast made of tensors comes first.
+    A star is any size but 1, and 4* one that is read in four parts. What autocast made of tensors comes first. The
+    identity (wrap/identity) is for torch's caches: graphs of another one are as good as long as the checksum holds.
     """
     parts: dict[tuple[str, int], int] = {}
     for operand in op.operands:
         if operand.part:
             place = operand.part.base, operand.part.dim
             parts[place] = lcm(parts.get(place, 1), operand.part.count)
-    cast = {} if autocast is None else {AUTOCAST: autocast.name}
-    return json.dumps({**cast, **{name: _spec_text(name, spec, parts) for name, spec in specs.items()}})
+    first = ({} if autocast is None else {AUTOCAST: autocast.name}) | ({IDENTITY: identity} if identity else {})
+    return json.dumps({**first, **{name: _spec_text(name, spec, parts) for name, spec in specs.items()}})
 
 
 def _spec_text(name: str, spec: Any, parts: Mapping[tuple[str, int], int]) -> str:
@@ -273,6 +275,7 @@ def specs_of(text: str) -> tuple[dict[str, Any], DType | None]:
     """The inverse of ``call_text``: arguments, and what autocast made of tensors. Sizes other than 1 stand for any."""
     values = json.loads(text)
     autocast = values.pop(AUTOCAST, None)
+    values.pop(IDENTITY, None)
     specs = {name: _spec(name, value) for name, value in values.items()}
     return specs, None if autocast is None else dtypes.BY_NAME[autocast]
 

@@ -102,8 +102,8 @@ def is_recorded() -> bool:
 
 
 def dispatcher() -> Callable[..., Any]:
-    """What calls an op through torch's dispatcher (wrap/library.py)."""
-    from fusegen.wrap.library import call
+    """What calls an op through torch's dispatcher."""
+    from fusegen.wrap.dispatch import call
 
     return call
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import torch
 
-from fusegen.wrap import library
-from fusegen.wrap.library import call
+from fusegen.wrap import dispatch
+from fusegen.wrap.dispatch import call
 
 # Dynamo runs these as they are, with the kinds of the arguments, and takes the answers for constants.
-for function in (library.positional, library.select, library.refuse):
+for function in (dispatch.positional, dispatch.select, dispatch.refuse):
     torch.compiler.assume_constant_result(function)
 
 

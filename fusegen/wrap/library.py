@@ -17,21 +17,20 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import SymBool, SymFloat, SymInt, Tensor, dtype
 from torch.autograd import forward_ad
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
-from fusegen.core.errors import DeclarationError, ShapeError
+from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op
 from fusegen.declare.trace import TensorSpec
 from fusegen.wrap import derived, fake, schema, vmap
 from fusegen.wrap import tensors as fusegen_tensors
 from fusegen.wrap.callpath import FLOATS_VARY, INTEGERS_VARY
 from fusegen.wrap.derived import Derived
+from fusegen.wrap.identity import identity
 from fusegen.wrap.prepared import Prepared, flags_of
 from fusegen.wrap.run import watch
-from fusegen.wrap.tokens import find
 from fusegen.wrap.traced import below_autograd, differentiate
 
 NAMESPACE = "fusegen"
@@ -40,7 +39,6 @@ AUTOCAST_DEVICES = ("cpu", "cuda")
 DERIVED_FLAGS = (0, FLOATS_VARY | INTEGERS_VARY, 0, 0)
 
 _torch = torch.library.Library(NAMESPACE, "FRAGMENT")
-_ops = torch.ops.fusegen
 _lock = threading.RLock()
 _taken: set[str] = set()
 
@@ -69,6 +67,7 @@ class Registered:
         self.defined: dict[str, tuple[schema.Schema, DType | None]] = {}
         self._sharded: Any = None
         self.prepared: dict[str, Prepared] = {}
+        self._identity = ""
         for which in ("forward", "backward"):
             _torch.define(f"{name}_{which}(Tensor[] tensors, Scalar[] numbers, SymInt[] layout, str op) -> Tensor[]",
                           tags=(torch.Tag.pt2_compliant_tag,))  # fmt: skip
@@ -100,6 +99,13 @@ class Registered:
             self._teach()
         return f"{found.packet}.{found.overload or 'default'}"
 
+    @property
+    def identity(self) -> str:
+        """What tells the op from an earlier one of its name (wrap/identity)."""
+        if not self._identity:
+            self._identity = identity(self.declaration)
+        return self._identity
+
     def _teach(self) -> None:
         """Tell torch what becomes of DTensors, where there can be any."""
         if "torch.distributed.tensor" in sys.modules:
@@ -129,7 +135,7 @@ class Registered:
         fixed = dict(found.fixed)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if fixed:
+            if fixed or schema.IDENTITY in kwargs:
                 args, kwargs = (), found.named(args, kwargs)
             if autocast is None and prepared.module is None:  # then the op's own call path knows best
                 return self.packed((self.op._path or self.op._careful)(args, kwargs))
@@ -140,7 +146,7 @@ class Registered:
                 result = call(*args, **kwargs)
             if prepared.is_asked():
                 given = {**defaults, **found.named(args, kwargs)}
-                prepared.learn_call({name: given[name] for name in found.names}, runs, result)
+                prepared.learn_call({name: given[name] for name in (*found.names, schema.IDENTITY)}, runs, result)
             return result
 
         def imagine(*args: Any, **kwargs: Any) -> Any:
@@ -167,7 +173,7 @@ class Registered:
         self._implement(name, run, imagine, differentiated, vmapped)
         arguments = dispatched(packet, found.overload)._schema.arguments
         defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
-        prepared = self.prepared[name] = Prepared(name, flags_of(self.declaration, found.names, defaults))
+        prepared = self.prepared[name] = Prepared(name, [*flags_of(self.declaration, found.names, defaults), 0])
 
     def _autocast(self, found: schema.Schema, device: str) -> Any:
         """The kernel that torch.autocast calls: it goes on to the overload that computes in the policy's dtype."""
@@ -225,7 +231,7 @@ class Registered:
 
     def root(self, op: Op, specs: Mapping[str, Any], autocast: DType | None) -> Derived:
         """The Op of a call, from which others are derived."""
-        call = derived.call_text(specs, op, autocast)
+        call = derived.call_text(specs, op, autocast, self.identity)
         if call not in self.calls:
             self.calls[call] = derived.root(self.declaration, call, op)
         return self.calls[call]
@@ -244,6 +250,7 @@ class Registered:
 
     def forget(self) -> None:
         """Derive anew what is derived: the op has another gradient."""
+        self._identity = ""
         self.calls.clear()
         self.texts.clear()
         for prepared in self.prepared.values():
@@ -343,106 +350,3 @@ def register(*ops: Any) -> list[str]:
         for kinds in schema.usual_kinds(op.declaration):
             registered(op).overload(kinds, {})
     return [registered(op).name for op in ops]
-
-
-# -- calls -----------------------------------------------------------------------------------------------------------
-
-
-def kind_of(value: Any) -> str:
-    """What wrap/schema.py calls an argument."""
-    if isinstance(value, Tensor):
-        return "Tensor"
-    if value is None:
-        return "none"
-    if isinstance(value, (bool, SymBool)):
-        return "bool"
-    if isinstance(value, (int, SymInt)):
-        return "int"
-    if isinstance(value, (float, SymFloat)):
-        return "float"
-    if isinstance(value, str):
-        return "str"
-    if isinstance(value, dtype):
-        return "dtype"
-    if isinstance(value, (tuple, list)):
-        for item in value:
-            if isinstance(item, bool) or not isinstance(item, (int, SymInt)):
-                return "other"
-        return "ints"
-    return "other"
-
-
-def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """The op called through torch's dispatcher. Dynamo traces this function, and sees one call of a registered op."""
-    kwargs = {**kwargs}
-    out = kwargs.pop("out", None)
-    name, given = resolve(op, args, kwargs)
-    packet, _, overload = name.partition(".")
-    result = getattr(getattr(_ops, packet), overload)(**given)
-    if isinstance(result, (list, tuple)):
-        result = result[0] if isinstance(result, list) and len(result) == 1 else tuple(result)
-    return result if out is None else into(op, result, out)
-
-
-def resolve(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[str, dict[str, Any]]:
-    """The overload for a call, ``lerp.default``, and the arguments it takes, by name."""
-    names = positional(op.token, len(args))
-    values = {}
-    for i in range(len(args)):
-        values[names[i]] = args[i]
-    values.update(kwargs)
-    kinds = []
-    fixed = []
-    given = {}
-    for name, value in values.items():
-        kind = kind_of(value)
-        kinds.append((name, kind))
-        if kind == "other":
-            fixed.append((name, value))
-        elif name not in schema.HIDDEN:
-            given[name] = value
-    return select(op.token, tuple(kinds), tuple(fixed)), given
-
-
-def overload(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch._ops.OpOverload:
-    """The registered op of a call."""
-    packet, _, name = resolve(op, args, kwargs)[0].partition(".")
-    return dispatched(packet, name)
-
-
-def into(op: Any, result: Any, out: Any) -> Any:
-    """``out=`` of a traced call: the result is copied; what is traced decides whether a copy is made."""
-    results = result if isinstance(result, tuple) else (result,)
-    outs = out if isinstance(out, (tuple, list)) else (out,)
-    for target, value in zip(outs, results, strict=True):
-        if target.shape != value.shape or target.dtype != value.dtype:
-            refuse(op.token, target.dtype, list(target.shape), value.dtype, list(value.shape))
-        target.copy_(value)
-    return out
-
-
-def refuse(token: str, given: torch.dtype, given_shape: list[int], expected: torch.dtype, shape: list[int]) -> None:
-    """The error of an ``out=`` that does not fit."""
-    raise ShapeError(
-        f"{find(token).name}, out=", given=f"{given} of shape {given_shape}", expected=f"{expected} of shape {shape}",
-        fix="pass a tensor of the result's shape and dtype, or leave out= away",
-    )  # fmt: skip
-
-
-def positional(token: str, count: int) -> tuple[str, ...]:
-    """Names of the first ``count`` parameters.
-
-    Raises:
-        DeclarationError: there are fewer that can be passed by position.
-    """
-    declaration = find(token).declaration
-    parameters = declaration.signature.parameters.values()
-    names = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
-    if count > len(names):
-        declaration.bind((0,) * count, {})
-    return names[:count]
-
-
-def select(token: str, kinds: tuple[tuple[str, str], ...], fixed: tuple[tuple[str, Any], ...]) -> str:
-    """The registered overload for a call, ``lerp.default``."""
-    return registered(find(token)).overload(dict(kinds), dict(fixed))

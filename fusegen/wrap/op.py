@@ -72,7 +72,7 @@ class FusedOp:
             import torch
 
             if torch.compiler.is_dynamo_compiling():
-                return compiled_call()(self, args, kwargs)
+                return compiled_call()(self, args, kwargs, True)
         path = self._path
         return self._careful(args, kwargs) if path is None else path(args, kwargs)
 
@@ -216,7 +216,7 @@ class FusedOp:
 
     def overload(self, *args: Any, **kwargs: Any) -> Any:
         """What such a call is for torch, ``torch.ops.fusegen.lerp.default``; it is registered if it is not yet."""
-        from fusegen.wrap.library import overload
+        from fusegen.wrap.dispatch import overload
 
         return overload(self, args, kwargs)
 

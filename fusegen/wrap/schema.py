@@ -5,6 +5,8 @@ one overload for each kind of call. The plain one, ``default``, has the types th
 others are named by what differs: ``lerp.weight_Tensor``, ``sum.dim_int``. A constant that no schema can carry (a
 function, nested tuples) makes an op of its own, and is part of its name. Overloads of one name always differ in types:
 torch confuses those that do not, and crashes when it takes them down at exit.
+
+Behind its own arguments each overload takes what compiled code says of the op (wrap/identity), which changes nothing.
 """
 
 from __future__ import annotations
@@ -33,13 +35,15 @@ ACCEPTED = {
 }  # fmt: skip
 # Parameters that say how a call is carried out, not what it computes: an overload is always the functional one.
 HIDDEN = ("inplace", INPLACE_BACKWARD)
+# The argument behind an op's own.
+IDENTITY = "_identity"
 # Results of an op whose number is not known before it is traced.
 MANY = -1
 
 
 @dataclass(frozen=True)
 class Schema:
-    """One overload: its names, what torch is given behind them, and constants that are part of it."""
+    """One overload: its names, what torch is given behind them, its arguments, and constants that are part of it."""
 
     packet: str
     overload: str
@@ -48,8 +52,10 @@ class Schema:
     fixed: tuple[tuple[str, Any], ...]
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-        """Arguments of a call of the overload by name, its own constants among them."""
-        return {**dict(zip(self.names, args, strict=False)), **kwargs, **dict(self.fixed)}
+        """Arguments of a call of the overload by name, its own constants among them, and no identity."""
+        given = {**dict(zip(self.names, args, strict=False)), **kwargs, **dict(self.fixed)}
+        given.pop(IDENTITY, None)
+        return given
 
 
 def schema_of(declaration: Declaration, name: str, kinds: Mapping[str, str], fixed: Mapping[str, Any]) -> Schema:
@@ -97,6 +103,7 @@ def schema_of(declaration: Declaration, name: str, kinds: Mapping[str, str], fix
         optional = optional or default is not None
         names.append(parameter.name)
         parts.append(f"{plain}{'?' if may_lack else ''} {parameter.name}{f'={default}' if default is not None else ''}")
+    parts += [*([] if "*" in parts else ["*"]), f'str {IDENTITY}=""']
     overload = "_".join(differing)
     returns = {MANY: "Tensor[]", 0: "Tensor"}.get(
         count := result_count(declaration), f"({', '.join(['Tensor'] * count)})"
