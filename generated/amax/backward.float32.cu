@@ -52,7 +52,7 @@ void amax_backward_f32_ties_top_finish(const float* ties_top_partial,     // [sp
 
 // amax, backward                                              declared in ops/reductions.py
 //   same_input_top = input == top
-//   d_input = where(same_input_top, d_out / ties_top, 0)
+//   d_input = where(same_input_top, d_out / ties_top, 0 / ties_top)
 // elementwise: 4 elements a thread; d_out, top, ties_top the same for all
 extern "C" __global__ __launch_bounds__(256)
 void amax_backward_f32_d_input(const float* __restrict__ input_ptr,  // [D0, D1]
@@ -76,7 +76,7 @@ void amax_backward_f32_d_input(const float* __restrict__ input_ptr,  // [D0, D1]
   for (int k = 0; k < 4; ++k) {
     const float input = input_v[k];
     const bool same_input_top = input == top;
-    d_input_v[k] = same_input_top ? d_out / ties_top : 0.0f;
+    d_input_v[k] = same_input_top ? d_out / ties_top : 0.0f / ties_top;
   }
   fg::store_vector<4>(d_input_ptr + at, d_input_v);
 }

@@ -52,7 +52,7 @@ void amin_backward_bf16_ties_bottom_finish(const float* ties_bottom_partial,    
 
 // amin, backward                                              declared in ops/reductions.py
 //   same_input_bottom = input == bottom
-//   d_input = where(same_input_bottom, d_out / ties_bottom, 0)
+//   d_input = where(same_input_bottom, d_out / ties_bottom, 0 / ties_bottom)
 // elementwise: 8 elements a thread; d_out, bottom, ties_bottom the same for all
 extern "C" __global__ __launch_bounds__(256)
 void amin_backward_bf16_d_input(const bf16* __restrict__ input_ptr,    // [D0, D1]
@@ -76,7 +76,7 @@ void amin_backward_bf16_d_input(const bf16* __restrict__ input_ptr,    // [D0, D
   for (int k = 0; k < 8; ++k) {
     const float input = input_v[k];
     const bool same_input_bottom = input == bottom;
-    d_input_v[k] = same_input_bottom ? d_out / ties_bottom : 0.0f;
+    d_input_v[k] = same_input_bottom ? d_out / ties_bottom : 0.0f / ties_bottom;
   }
   fg::store_vector<8>(d_input_ptr + at, d_input_v);
 }
