@@ -318,8 +318,8 @@ def native_plan(module: Any, lesson: Lesson, gradient_of: Sequence[int] = ()) ->
     if trained is not None:
         arguments, kept = trained.saved
         saves = [(0, run.runner.arguments.index(name)) for name in arguments] + [(1, at) for at in kept]
-        differentiable = [i for i, result in enumerate(run.results) if result.is_floating_point()]
-        words += [len(saves), *(word for save in saves for word in save), len(differentiable), *differentiable]
+        words += [len(saves), *(word for save in saves for word in save)]
+        words += [len(trained.differentiable), *trained.differentiable]
 
     def fail(at: int, code: int, message: str) -> None:
         launched = next((step for step in steps[at:] if not isinstance(step, TorchStep)), None)

@@ -163,6 +163,11 @@ class Derived:
         return torch_op.saved_by(self.training, self.arguments) if self.training.wanted else ([], [])
 
     @cached_property
+    def differentiable(self) -> list[int]:
+        """Results (by position) that have a gradient."""
+        return torch_op.differentiable(self.op, self.over is not None)
+
+    @cached_property
     def tangents(self) -> GradientNames:
         return tangent_names(self.op)
 

@@ -238,6 +238,11 @@ class Trained:
         return {**self.forward.sizes, **axis_sizes(self.forward.op, shapes)}
 
     @cached_property
+    def differentiable(self) -> list[int]:
+        """Results (by position) that have a gradient."""
+        return differentiable(self.training.forward, self.override is not None)
+
+    @cached_property
     def tangent_names(self) -> GradientNames:
         """What the forward-mode derivative calls the tangents of the forward's results and arguments."""
         return tangent_names(self.training.forward)
@@ -335,6 +340,16 @@ def _lean(op: Op, names: set[str]) -> Op:
     return replace(op, operands=operands_read(op))
 
 
+def differentiable(op: Op, declared: bool) -> list[int]:
+    """Results (by position) that have a gradient: float ones that a float argument reaches, or that a gradient is
+    ``declared`` for."""
+    floats = {operand.base for operand in op.operands if operand.dtype.is_float}
+    parts = {name: [i for i, o in enumerate(op.outputs) if o.base == name] for name in result_names(op)}
+    found = [all(op.outputs[i].dtype.is_float for i in each) for each in parts.values()]
+    reached = [declared or bool(_reached(op, each) & floats) for each in parts.values()]
+    return [at for at, both in enumerate(zip(found, reached, strict=True)) if all(both)]
+
+
 def _reached(op: Op, positions: Sequence[int]) -> set[str]:
     """Arguments that the outputs at ``positions`` are computed from. Others have no gradient (None), as in torch; those
     reached only through steps have a gradient of zeros."""
@@ -389,7 +404,7 @@ class Node(torch.autograd.Function):
             ctx.save_for_forward(*arguments)  # what jvp gets as saved_tensors
         ctx.layout = tuple((n, tuple(values[n].shape), values[n].stride()) for n in trained.training.wanted)
         ctx.shapes = {n: v.shape for n, v in values.items()}
-        ctx.mark_non_differentiable(*[r for r in output if not r.is_floating_point()])
+        ctx.mark_non_differentiable(*[r for i, r in enumerate(output) if i not in trained.differentiable])
         ctx.set_materialize_grads(False)
 
     @staticmethod
@@ -413,7 +428,8 @@ class Node(torch.autograd.Function):
         values = dict(zip(names, ctx.saved_tensors, strict=True))
         values.update({trained.tangent_names.arguments[name]: t for name, t in along.items()})
         found = dict(zip(result_names(tangent.runner.op), tangent(values, ctx.scalars), strict=True))
-        return tuple(found.get(trained.tangent_names.results[name]) for name in trained.names)
+        results = [found.get(trained.tangent_names.results[name]) for name in trained.names]
+        return tuple(result if i in trained.differentiable else None for i, result in enumerate(results))
 
     @staticmethod
     def vmap(info: Any, in_dims: tuple[Any, ...], trained: Trained, scalars: Any, *arguments: Any) -> tuple[Any, Any]:

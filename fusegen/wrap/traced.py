@@ -55,7 +55,7 @@ class _Node(torch.autograd.Function):
         sizes = torch_op.axis_sizes(trained.op, {n: v.shape for n, v in values.items()})
         ctx.sizes = {**trained.unpack(layout)[0], **sizes}
         ctx.save_for_forward(*given)  # what jvp gets as saved_tensors
-        ctx.mark_non_differentiable(*[r for r in results if not r.is_floating_point()])
+        ctx.mark_non_differentiable(*[r for i, r in enumerate(results) if i not in trained.differentiable])
         ctx.set_materialize_grads(False)
         return tuple(results)
 
@@ -89,7 +89,8 @@ class _Node(torch.autograd.Function):
             given = [values[n] for n in node.arguments]
             results = ctx.registered.call_derived(node, given, ctx.scalars, node.layout(ctx.sizes, {}))
         found = dict(zip(node.names, results, strict=True))
-        return tuple(found.get(trained.tangents.results.get(name, "")) for name in trained.names)
+        found = {name: found.get(trained.tangents.results.get(name, "")) for name in trained.names}
+        return tuple(result if i in trained.differentiable else None for i, result in enumerate(found.values()))
 
 
 # What torch.autograd.Function.apply does below the transforms: a kernel is called with tensors of one level of them.
