@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.autograd import gradcheck, gradgradcheck
+from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 import fusegen as fg
 from fusegen.core.ir import Ref, const, refs
@@ -154,14 +154,32 @@ def test_results_are_used_again_by_ops_and_by_torch() -> None:
 def test_integer_arguments_and_results_have_no_gradient() -> None:
     @fg.op
     def scaled(x, n):  # type: ignore[no-untyped-def]
-        return x * n, n + 1, x > 0
+        return x * n, n + 1, x > 0, n * 0.5
 
     (x,) = leaves((3,))
     n = torch.tensor([1, 2, 3])
-    out, following, positive = scaled(x, n)
-    assert out.requires_grad and not following.requires_grad and not positive.requires_grad
-    (gradient,) = torch.autograd.grad(out.sum(), x)
-    assert gradient.tolist() == [1, 2, 3]
+    compiled = torch.compile(lambda x, n: scaled(x, n), backend="aot_eager", fullgraph=True)
+    for call in (scaled, scaled, scaled.overload(x, n), compiled):
+        results = call(x, n)
+        assert [r.requires_grad for r in results] == [True, False, False, False]
+        (gradient,) = torch.autograd.grad(results[0].sum(), x)
+        assert gradient.tolist() == [1, 2, 3]
+    with forward_ad.dual_level():
+        results = scaled(forward_ad.make_dual(x.detach(), x.detach()), n)
+        assert [forward_ad.unpack_dual(r).tangent is None for r in results] == [False, True, True, True]
+
+
+def test_a_declared_gradient_counts_where_none_would_be_derived() -> None:
+    @fg.op
+    def rounded(x):  # type: ignore[no-untyped-def]
+        return fg.stop_gradient(fg.round(x)), x * 1.0
+
+    rounded.gradient(lambda d_rounded, d_same, x: d_rounded * 2 + d_same)
+    (x,) = leaves((3,))
+    for call in (rounded, rounded.overload(x)):
+        first, second = call(x)
+        assert first.requires_grad and second.requires_grad
+        assert torch.autograd.grad(first.sum() + second.sum(), x)[0].tolist() == [3, 3, 3]
 
 
 def test_a_gradient_has_the_dtype_of_its_argument() -> None:

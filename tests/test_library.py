@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -117,7 +119,8 @@ def test_nothing_is_registered_before_it_is_needed(tmp_path: Path) -> None:
     command = [sys.executable, "-c", code, str(tmp_path / "block.pt2")]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     schema, result = run.stdout.splitlines()
-    assert schema == "fusegen::lerp(Tensor input, Tensor end, float weight) -> Tensor ['default', 'weight_Tensor']"
+    text = 'fusegen::lerp(Tensor input, Tensor end, float weight, *, str _identity="") -> Tensor'
+    assert schema == f"{text} ['default', 'weight_Tensor']"
     assert result == "[1.5, 1.5]"
 
 
@@ -143,6 +146,7 @@ def test_nothing_is_registered_before_it_is_needed(tmp_path: Path) -> None:
 )  # fmt: skip
 def test_schemas(call: Callable[[torch.Tensor], Any], expected: str) -> None:
     found = str(call(torch.ones(2, 2))._schema)
+    expected = re.sub(r"\) ->", ', str _identity="") ->' if "*" in expected else ', *, str _identity="") ->', expected)
     assert found.removeprefix("fusegen::") == expected or found == expected
 
 
@@ -209,6 +213,19 @@ def test_compile_with_inductor() -> None:
         return ops.softmax(ops.gelu(x * 2) + w, -1).t() * 3
 
     assert_same(block, torch.compile(block, fullgraph=True), leaf(3, 8), leaf(8))
+
+
+def test_compile_with_numpys_numbers() -> None:
+    """They change from call to call without a compilation, which Python's do not."""
+    counter = CompileCounterWithBackend("aot_eager")
+    compiled = torch.compile(lambda x, by: ops.lerp(x, 3 * x, by), backend=counter, fullgraph=True)
+    x = torch.ones(2)
+    for by in (0.25, 0.5, 1.0):
+        assert compiled(x, np.float32(by)).tolist() == [1 + 2 * by] * 2
+    assert counter.frame_count == 1
+    assert compiled(x.half(), np.float64(0.5)).dtype == torch.float16
+    graph = make_fx(lambda x: gate(x, x, np.float32(0.5)))(x).graph
+    assert [n.args[2] for n in graph.nodes if n.op == "call_function"] == [0.5]
 
 
 def test_compile_what_is_written_in_place() -> None:

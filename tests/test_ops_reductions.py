@@ -80,6 +80,18 @@ def test_ties_share_the_gradient(name: str) -> None:
     check_same(*pair(name), [x])
 
 
+@pytest.mark.parametrize("name", ["amax", "amin"])
+def test_where_nan_wins_the_gradient_is_nan(name: str) -> None:
+    x = torch.tensor([[1.0, NAN, 3.0], [2.0, 2.0, INF], [-INF, 1.0, 2.0], [NAN, NAN, NAN]], requires_grad=True)
+    for dim in (1, ()):
+        found, expected = (
+            torch.autograd.grad(getattr(library, name)(x, dim).sum(), x)[0] for library in (fg.ops, torch)
+        )
+        torch.testing.assert_close(found, expected, equal_nan=True)
+    ours = torch.autograd.grad(getattr(fg.ops, name)(x, 1), x, torch.tensor([1.0, INF, INF, 1.0]))[0]
+    assert not ours[1:3].isnan().any(), "an infinite cotangent reaches nobody else, unlike torch's"
+
+
 ROWS = [[1.0, 2, 3], [INF, 1, 2], [-INF, 1, INF], [NAN, 1, 2], [1, 2, NAN], [0.0, -0.0, 0.0], [-INF] * 3, [3, 1, 3]]
 
 

@@ -138,7 +138,7 @@ def _through(definition: _Definition, adjoint: Expr, state: _Reverse) -> Expr:
     if definition.kind in ("max", "min"):  # elements that tie share evenly
         hit = apply("eq", x, result)
         ties = state.reduced("sum", apply("where", hit, const(1, x.dtype), const(0, x.dtype)), over, f"ties_{name}")
-        return apply("where", hit, adjoint / ties, const(0, x.dtype) / ties)  # none where NaN won: 0 / 0, as torch's amax
+        return apply("where", hit, adjoint / ties, const(0, x.dtype) / ties)  # 0 / 0 where NaN won, as torch
     if definition.kind == "squared_deviation":
         mean = state.reduced("sum", x, over, f"sum_of_{name}") / state.count(over, x.dtype)
         return adjoint * 2.0 * (x - mean)

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import SymBool, SymFloat, SymInt, Tensor, dtype
 
 from fusegen.core.errors import ShapeError
+from fusegen.declare.value import plain_number
 from fusegen.wrap import schema
 from fusegen.wrap.library import dispatched, registered
 from fusegen.wrap.tokens import find
@@ -73,6 +75,9 @@ def resolve(
     given = {}
     for name, value in values.items():
         kind = kind_of(value)
+        if kind == "other":
+            value = from_numpy(value, values)
+            kind = kind_of(value)
         kinds.append((name, kind))
         if kind == "other":
             fixed.append((name, value))
@@ -82,6 +87,18 @@ def resolve(
     for name, value in more:
         given[name] = value
     return overload, given
+
+
+def from_numpy(value: Any, values: dict[str, Any]) -> Any:
+    """A NumPy scalar as the number that it is; anything else as it is.
+
+    To Dynamo it is an array without dimensions, whose value may change from call to call: a tensor beside the others.
+    """
+    if isinstance(value, np.ndarray) and value.ndim == 0:
+        for other in values.values():
+            if isinstance(other, Tensor):
+                return torch.as_tensor(value, device=other.device)
+    return plain_number(value) if isinstance(value, np.generic) else value
 
 
 def overload(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch._ops.OpOverload:
