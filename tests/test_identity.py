@@ -53,7 +53,7 @@ SOURCES = {
     "a global": "k = NUMBER\ndef f(x):\n    return x * k",
     "a table": "k = {'a': (NUMBER,)}\ndef f(x):\n    return x * k['a'][0]",
     "a helper": "def g(x):\n    return x + NUMBER\ndef f(x):\n    return g(x)",
-    "a helper's closure": "def by(k):\n    return lambda x: x * k\ng = by(NUMBER)\ndef f(x):\n    return (lambda: g(x))()",
+    "a helper's closure": "def by(k):\n    return lambda x: x * k\ng = by(NUMBER)\ndef f(x):\n    return g(x)",
     "another op": "@fg.op\ndef g(x):\n    return x + NUMBER\ndef f(x):\n    return g(x)",
     "a module's function": "m = module('return x + NUMBER')\ndef f(x):\n    return m.g(x)",
     "a circle": "def g(x, n):\n    return f(x) if n else x\ndef f(x):\n    return g(x, 0) + NUMBER",
