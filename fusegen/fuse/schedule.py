@@ -19,8 +19,7 @@ THREADS = 256
 VECTOR_BYTES = 16
 LARGEST_VECTOR = 8
 TILE = 32
-# From so many elements on, an elementwise thread without vectors takes several.
-APART_ELEMENTS = 2**20
+APART_ELEMENTS = 2**20  # from here on, an elementwise thread without vectors takes several
 # Reductions are cut into pieces of at least this many elements a thread, and into at most this many pieces: fixed
 # numbers, so that the order of additions, and with it the last bit, does not depend on the machine.
 REDUCE_ELEMENTS = 16
@@ -97,11 +96,10 @@ class Schedule:
     # Of template column: threads that have neighbouring results, and neighbouring elements that a thread takes in turn.
     across: int = TILE
     neighbours: int = 1
-    # Of template elementwise: elements that a thread takes, as many apart as a block has threads. Of template rows:
-    # vectors that a thread keeps of each operand, rows side by side in a block, blocks that share a
-    # row, whether a block goes on from row to row, whether it then reads the next one ahead, whether rows are staged in
-    # shared memory rather than in registers, whether rows begin where no vector does, whether they pass by in chunks,
-    # and the bytes of shared memory that a launch has to ask for.
+    # Of template elementwise: elements a block apart that a thread takes. Of template rows: vectors that a thread keeps
+    # of each operand, rows side by side in a block, blocks that share a row, whether a block goes on from row to row,
+    # whether it then reads the next one ahead, whether rows are staged in shared memory rather than in registers,
+    # whether rows begin where no vector does, whether they pass by in chunks, bytes of shared memory to ask for.
     repeat: int = 1
     rows: int = 1
     cluster: int = 1
@@ -270,7 +268,7 @@ def _elementwise(
 
 
 def _apart(found: Schedule, launch: Launch, n: int, buffers: Sequence[Buffer]) -> tuple[Schedule, Launch]:
-    """Where a thread has no vectors but much to do: several elements, to have as many bytes under way at once."""
+    """Without vectors, several elements a thread where there are many: as many bytes are then under way."""
     repeat = min(LARGEST_VECTOR, VECTOR_BYTES // min((b.dtype.size for b in buffers), default=VECTOR_BYTES))
     if found.vector > 1 or repeat == 1 or n < APART_ELEMENTS:
         return found, launch
