@@ -20,14 +20,16 @@ def along(tensor: fg.Tensor, x: fg.Tensor, dim: int = 1) -> fg.Tensor:
     return None if tensor is None else fg.expand_dims(tensor, tuple(range(dim + 1 - x.ndim, 0)))
 
 
-def _check_channels(op: str, values: dict[str, fg.Tensor]) -> tuple[int, ...]:
-    """The input's shape, where what belongs to channels is of their number."""
+def _check_channels(op: str, values: dict[str, fg.Tensor], nothing: bool = False) -> tuple[int, ...]:
+    """The input's shape, where what belongs to channels is of their number; ``nothing``: [0] will do, as [0, 0]."""
     shape: tuple[int, ...] = sizes(values["input"])
+    if nothing and shape == (0,):
+        shape = (0, 0)
     if len(shape) < 2:
         raise wrong_shape(op, "input", shape, "at least 2 dimensions: [N, C, ...]", "add the missing dimension")
     for name in ("weight", "bias", "norm_bias", "running_mean", "running_var"):
         same_sizes(op, name, values.get(name), (shape[1],), "one number a channel")
-    same_sizes(op, "residual", values.get("residual"), shape, "the input's")
+    same_sizes(op, "residual", values.get("residual"), sizes(values["input"]), "the input's")
     return shape
 
 
@@ -84,7 +86,7 @@ def _check_running(op: str, values: dict[str, fg.Tensor], from_input: bool) -> N
 def _prepare_batch_norm(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
     _check_running(op, values, values["training"])
     if sizes(values["input"]) is not None:
-        shape = _check_channels(op, values)
+        shape = _check_channels(op, values, nothing=True)  # as torch's
         if values["training"]:
             _check_count(op, shape, shape[0] * product(shape[2:]))
     return {}
