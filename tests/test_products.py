@@ -113,6 +113,7 @@ def heads(*shape: int) -> torch.Tensor:
 CASES: dict[str, tuple[Any, Any, list[torch.Tensor]]] = {
     "mlp": (mlp, torch_mlp, [random(3, 4), random(5, 4), random(5), random(4, 5), random(4)]),
     "mlp of rank 3": (mlp, torch_mlp, [random(2, 3, 4), random(5, 4), random(5), random(4, 5), random(4)]),
+    "mlp of one sequence": (mlp, torch_mlp, [random(1, 3, 4), random(5, 4), random(5), random(4, 5), random(4)]),
     "mlp of one row": (mlp, torch_mlp, [random(1, 4), random(5, 4), random(5), random(4, 5), random(4)]),
     "gated": (gated, torch_gated, [random(3, 4), random(6, 4), random(6, 4), random(4, 6)]),
     "attention": (attention, torch_attention, [heads(2, 3, 2, 4), heads(2, 5, 2, 4), heads(2, 5, 2, 6)]),

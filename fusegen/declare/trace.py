@@ -194,20 +194,22 @@ def _axis_names(tracer: Tracer, outputs: Sequence[tuple[Value, Part | None]]) ->
     shapes += sorted((dims for _, dims in tracer.operands), key=len, reverse=True)
     names: dict[AxisVar, str] = {}
     rank = max((len(dims) for dims in shapes), default=0)
+
+    def name(dim: AxisVar, number: int) -> None:
+        while f"d{number}" in names.values():
+            number += 1
+        names.setdefault(dim.find(), f"d{number}")
+
     for dims in sorted(shapes, key=len, reverse=True):
         for position, dim in enumerate(dims, start=rank - len(dims)):
-            if dim is not None and dim.find() not in names:
-                wanted = f"d{position}"
-                while wanted in names.values():
-                    position += 1
-                    wanted = f"d{position}"
-                names[dim.find()] = wanted
+            if dim is not None:
+                name(dim, position)
     for _, over in tracer.reduces:  # what only a product has
         for axis in over:
-            names.setdefault(axis.find(), f"d{max(rank, len(names))}")
+            name(axis, max(rank, len(names)))
     for _, dims in tracer.distinct:  # of products' results: what nothing else has
         for dim in filter(None, dims):
-            names.setdefault(dim.find(), f"d{max(rank, len(names))}")
+            name(dim, max(rank, len(names)))
     return names
 
 
