@@ -234,6 +234,15 @@ CORRECTIONS: list[tuple[tuple[Any, ...], dict[str, Any]]] = [
 ]  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore:.*degrees of freedom")
+@pytest.mark.parametrize("name", ["var", "std"])
+def test_the_variance_of_one_element_has_no_number_for_a_gradient(name: str) -> None:
+    for shape in ((1,), (3, 1)):
+        x = torch.arange(3.0)[: shape[0]].reshape(shape).requires_grad_()
+        check_same(*pair(name, -1), [x])
+        assert torch.autograd.grad(pair(name, -1)[0](x).sum(), x)[0].isnan().all()
+
+
 @pytest.mark.parametrize("name", ["var", "std"])
 def test_corrections_as_torch(name: str) -> None:
     x = draw(3, 4).detach()

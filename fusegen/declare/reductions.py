@@ -195,8 +195,10 @@ def mean(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
 def var(x: Like, axis: Axis = None, correction: float = 1, keepdims: bool = False) -> Value:
     """sum((x - mean(x))^2) / max(n - correction, 0) over ``axis``, n elements each; one pass, without cancellation."""
     value = _float("var", x)
-    total = reduce("squared_deviation", value, axis, keepdims)
     count = _count(value, axis, "var")
+    if count is None and isinstance(correction, (int, float)) and correction >= 1:
+        return reduce("sum", elementwise("mul", value, math.nan), axis, keepdims)  # 0 / 0, whose gradient is NaN too
+    total = reduce("squared_deviation", value, axis, keepdims)
     n: Expr = const(1, total.dtype) if count is None else convert(count, total.dtype)
     divisor = Value(n, total.dtype)
     if correction:
