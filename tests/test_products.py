@@ -83,6 +83,11 @@ def torch_exp_product(x: Any, w: Any) -> Any:
 
 
 @fg.op
+def product_twice(x: Any, w: Any) -> Any:
+    return x @ w * fg.tanh(x @ w)
+
+
+@fg.op
 def transposed(x: Any, w: Any) -> Any:
     return fg.tanh(x.mT @ w)
 
@@ -124,6 +129,7 @@ CASES: dict[str, tuple[Any, Any, list[torch.Tensor]]] = {
     "batch on the right": (exp_product, torch_exp_product, [random(3, 4), random(2, 4, 5)]),
     "batches that broadcast": (exp_product, torch_exp_product, [random(2, 1, 3, 4), random(5, 4, 2)]),
     "an outer product": (exp_product, torch_exp_product, [random(3, 1), random(1, 5)]),
+    "an outer product, twice": (product_twice, lambda x, w: x @ w * torch.tanh(x @ w), [random(3, 1), random(1, 5)]),
     "vectors": (exp_product, torch_exp_product, [random(4), random(4)]),
     "a column": (exp_product, torch_exp_product, [random(3, 4), random(4)]),
     "a tensor against itself": (self_attention, torch_self_attention, [random(2, 3, 4), random(4, 2), random(4, 2)]),

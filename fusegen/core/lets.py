@@ -149,8 +149,10 @@ class _Binder:
 
 
 def _may_be_named(node: Expr) -> bool:
-    """Factors stay in the product they belong to (core/products), pairs in their reduction."""
-    return isinstance(node, Call) and node.function not in (FACTOR, LOCATED)
+    """Factors, and what multiplies two, stay in their product (core/products), pairs in their reduction."""
+    if not isinstance(node, Call) or node.function in (FACTOR, LOCATED):
+        return False
+    return not any(isinstance(arg, Call) and arg.function == FACTOR for arg in node.args)
 
 
 def _trivial(node: Call) -> bool:
