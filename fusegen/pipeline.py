@@ -23,7 +23,7 @@ from fusegen.derive.tangent import tangent
 from fusegen.derive.training import Training, kept_as_op, kept_from_op, train
 from fusegen.fuse.group import group, group_by_rows
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.rows import RowKernel, passing
+from fusegen.fuse.row_kernel import RowKernel, passing
 from fusegen.fuse.rows_schedule import Chip, schedule_rows
 from fusegen.fuse.schedule import Buffer, Launch, Schedule, contiguous, schedule
 from fusegen.generate.render import Rendered, render
@@ -50,13 +50,13 @@ class Layout:
 class Compiled:
     """An op and its kernels. Text is kept per schedule, so that shapes of one pattern share it.
 
-    ``by_rows``: the kernels for layouts in which a row of the reductions fits on the chip; None where there are none.
+    ``by_rows``: the kernels for layouts in which a row of the reductions fits on the chip, the best way first.
     """
 
     op: Op
     lowered: Op
     kernels: tuple[Kernel, ...]
-    by_rows: tuple[Kernel, ...] | None = None
+    by_rows: tuple[tuple[Kernel, ...], ...] = ()
     texts: dict[tuple[str, Schedule], Rendered] = field(default_factory=dict)
 
     def rendered(self, kernel: Kernel, plan: Schedule) -> Rendered:
@@ -166,8 +166,8 @@ def plan(op: Op, layout: Layout, chip: Chip = HOPPER) -> list[Planned]:
 def plan_whole(op: Op, layout: Layout, chip: Chip = HOPPER) -> Plan:
     """The same with what lies between the kernels."""
     compiled = compile_op(op)
-    found = _planned(compiled, compiled.by_rows, layout, chip) if compiled.by_rows else None
-    return found or _planned(compiled, compiled.kernels, layout, chip)  # type: ignore[return-value]
+    ways = (_planned(compiled, kernels, layout, chip) for kernels in (*compiled.by_rows, compiled.kernels))
+    return next(found for found in ways if found)
 
 
 def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip: Chip) -> Plan | None:

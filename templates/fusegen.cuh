@@ -161,11 +161,12 @@ template <typename I> FG_DEVICE I at_most(I i, I last) { return i < last ? i : l
 
 // -- sums in a fixed order ------------------------------------------------------------------------------------------
 
-template <typename T> FG_DEVICE T warp_sum(T value) {
+template <int Lanes, typename T> FG_DEVICE T lanes_sum(T value) {
 #pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
+  for (int distance = Lanes / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
   return value;
 }
+template <typename T> FG_DEVICE T warp_sum(T value) { return lanes_sum<32>(value); }
 
 // A sum that a thread takes over many turns, in four chains: the fewer numbers one has taken in, the less it rounds off
 // the next. What comes in is a vector's sum already, in which neighbours of opposite signs have met.
@@ -213,6 +214,32 @@ template <int Rows, int Across = 32, typename T, int N> FG_DEVICE Vec<T, N> colu
 #pragma unroll
   for (int k = 0; k < N; ++k) values[k] = column_sum<Rows, Across>(values[k]);
   return values;
+}
+
+// -- segments of a row: threads leave what each of their vectors adds side by side, a few at a time add up a segment ---
+
+template <typename I> struct Range {
+  I first, last;
+  FG_DEVICE bool any() const { return first < last; }
+};
+
+// Which vectors of a block that has the elements from `begin` to `end` belong to the segment of that number.
+template <int Vector, typename I> FG_DEVICE Range<I> part_of_segment(I segment, I size, I begin, I end) {
+  const I from = segment * size - begin, to = at_most(I(segment * size + size), end) - begin;
+  return {(from > 0 ? from : 0) / Vector, to / Vector};
+}
+
+template <int Lanes, typename T, typename I> FG_DEVICE T segment_sum(const T* parts, const Range<I>& part) {
+  T sum = 0;
+#pragma unroll 4
+  for (I i = part.first + threadIdx.x % Lanes; i < part.last; i += Lanes) sum += parts[i];
+  return lanes_sum<Lanes>(sum);
+}
+
+// What a block has of a segment, and zeros up to the `next` share, which another block leaves.
+template <typename T, typename I> FG_DEVICE void store_share(T* target, I apart, int share, int next, T value) {
+  target[share * apart] = value;
+  for (int empty = share + 1; empty < next; ++empty) target[empty * apart] = 0;
 }
 
 // -- shared memory beyond what a kernel can declare: as much as its launch asks for ------------------------------------

@@ -177,12 +177,6 @@ template <int Lanes, typename S> FG_DEVICE S lanes_merge(S state) {
   return state;
 }
 
-template <int Lanes, typename T> FG_DEVICE T lanes_sum(T value) {
-#pragma unroll
-  for (int distance = Lanes / 2; distance > 0; distance /= 2) value += __shfl_xor_sync(0xffffffffu, value, distance);
-  return value;
-}
-
 // States of which many merge at once: what they have in common first, then plain sums.
 template <int Lanes, typename T> FG_DEVICE SumExp<T> lanes_merge(SumExp<T> state) {
   Maximum<T> top;

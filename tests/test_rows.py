@@ -15,7 +15,7 @@ from fusegen.core.ir import Call, Ref, const
 from fusegen.core.text import expr_text
 from fusegen.fuse import rows_schedule
 from fusegen.fuse.hoist import Hoist
-from fusegen.fuse.rows import RowKernel
+from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Schedule
 from fusegen.wrap.inspect import passes

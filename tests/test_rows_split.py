@@ -9,7 +9,7 @@ import torch
 
 import fusegen as fg
 from fusegen.fuse import rows_schedule
-from fusegen.fuse.rows import RowKernel
+from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.rows_schedule import Chip
 from tests.test_rows import agree, leaves, planned
 

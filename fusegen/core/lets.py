@@ -31,11 +31,11 @@ _RESERVED_WORDS = (
     "public register restrict return short signed sizeof static struct switch template this throw true try "
     "typedef typename union unsigned using virtual void volatile while bf16 asm and or not xor and_eq or_eq "
     "xor_eq not_eq bitand bitor compl fg load store at k n e block thread lane warp grid col rows cols tile part "
-    "first next group row split splits rest result inside begin end chunk piece matrix m main y0 y1 j0 j1 jn yn "
-    "gamma signgam index time abs min max exp exp2 expm1 log log2 log10 log1p sqrt rsqrt cbrt pow sin cos tan "
-    "asin acos atan atan2 sinh cosh tanh asinh acosh atanh hypot erf erfc erfinv lgamma floor ceil trunc rint "
-    "fmod copysign exp10 line sincos rsqrtf exp10f sincosf assert threadIdx blockIdx blockDim gridDim warpSize "
-    "errno stdin stdout stderr"
+    "first next group row segment segments segment_size share shares until turn split splits rest result inside "
+    "begin end chunk piece matrix m main y0 y1 j0 j1 jn yn gamma signgam index time abs min max exp exp2 expm1 "
+    "log log2 log10 log1p sqrt rsqrt cbrt pow sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh "
+    "hypot erf erfc erfinv lgamma floor ceil trunc rint fmod copysign exp10 line sincos rsqrtf exp10f sincosf "
+    "assert threadIdx blockIdx blockDim gridDim warpSize errno stdin stdout stderr"
 )
 _RESERVED = frozenset(_RESERVED_WORDS.split())
 # Macros of the C++ headers that the emulator includes: NAN, M_PI, INT_MAX, ERANGE, ...

@@ -50,11 +50,17 @@ def group(op: Op) -> tuple[Kernel, ...]:
     return _named(_kernels(op, reduces, outputs, axes, {}, set()))
 
 
-def group_by_rows(op: Op) -> tuple[Kernel, ...] | None:
-    """The kernels of ``op`` where rows stay on chip from reduction to reduction; None where nothing is gained."""
+def group_by_rows(op: Op) -> tuple[tuple[Kernel, ...], ...]:
+    """The kernels of ``op`` where rows stay on chip from reduction to reduction, the best way first; none where nothing
+    is gained. Not every layout allows to begin sums in rows that go on over rows."""
+    found = [_by_rows(op, parts) for parts in (True, False)]
+    return tuple(dict.fromkeys(kernels for kernels in found if kernels))
+
+
+def _by_rows(op: Op, parts: bool) -> tuple[Kernel, ...] | None:
     axes = _all_axes(op)
     reduces, outputs = _with_positions(op)
-    fused = fuse(op, reduces, outputs, axes)
+    fused = fuse(op, reduces, outputs, axes, parts=parts)
     if fused is None:
         return None
     needed = {operand.name for operand in fused.kernel.operands}

@@ -77,6 +77,26 @@ class Hoist:
                 self.done[inner] = self._regrouped(inner)
         return self.done[node]
 
+    def apart(self, node: Expr) -> tuple[Expr, Expr | None]:
+        """A product as its factors that vary along a row, and those that do not; None where there are none of these."""
+        product = _Product()
+        product.take(node)
+        along = [f for f in product.above if self._along(f)]
+        above = [f for f in product.above if not self._along(f)]
+        plain = len(product.factors) <= MOST_FACTORS and all(f.dtype is node.dtype for f in product.factors)
+        outside = len(along) < len(product.factors) or product.negative
+        if not (node.dtype.is_float and plain and along and outside) or any(map(self._along, product.below)):
+            return self.one(node), None
+        factors = _constants_first(above, node.dtype) if above else []
+        factor = _chain(factors) if factors else Const("1.0", node.dtype)
+        for divisor in product.below:
+            factor = call("div", factor, divisor, dtype=node.dtype)
+        factor = call("neg", factor, dtype=node.dtype) if product.negative else factor
+        return self._product_along(along), factor
+
+    def _product_along(self, factors: Iterable[Expr]) -> Expr:
+        return _chain([*map(self.one, sorted(factors, key=lambda f: (len(expr_text(f)), expr_text(f))))])
+
     def _along(self, node: Expr) -> bool:
         return bool(expr_axes(node, self.axes) & self.over)
 

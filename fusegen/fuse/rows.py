@@ -5,8 +5,8 @@ row. A row stays in registers or shared memory while its reductions follow from 
 their backwards), elementwise results are written from there, and sums over the rows (the gradients of a norm's
 weights) are kept beside it, one for each position in a row. Sums whose result nothing in the pass waits for may also
 be taken by pieces of a row, and sums over other axes of the same space share the pass (the gradients of an
-interpolation between three broadcast operands). What is left are small sums of partial results, and those are kernels
-like any other.
+interpolation between three broadcast operands). Sums that run over rows and along them are begun in each row
+(fuse/segments). What is left are small sums of partial results, and those are kernels like any other.
 """
 
 from __future__ import annotations
@@ -27,73 +27,12 @@ from fusegen.core.ir import (
     expr_axes,
     refs,
     substitute,
-    walk,
 )
 from fusegen.core.lets import introduce_lets
-from fusegen.core.monoids import BY_KIND
-from fusegen.declare.table import lookup
 from fusegen.fuse.hoist import Hoist
-from fusegen.fuse.kernel import Kernel, Names, kernel_name, read_by
-
-GROUPS, PIECES = "groups", "pieces"
-"""The axes of partial results: which group of rows, or which piece of a row, they are of."""
-DIVISION = 8
-"""What a division costs on a GPU, in units of `Function.cost`: there it is no instruction."""
-
-
-@dataclass(frozen=True)
-class Stage:
-    """One walk over the row: ``lets`` and ``reduces`` at every element, then ``after`` once for the row."""
-
-    lets: tuple[Let, ...]
-    reduces: tuple[Reduce, ...]
-    after: tuple[Let, ...]
-
-
-@dataclass(frozen=True)
-class RowKernel(Kernel):
-    """A kernel whose rows stay on chip.
-
-    ``before`` is computed once a row, then follow the ``stages``, then ``body``, ``pointwise`` and the ``columns``
-    (sums over rows) at every element, then ``outputs`` once a row. ``pieces``: nothing waits for a row's sums, which
-    may thus be taken in pieces; they then leave as ``partials`` like those of the columns.
-    """
-
-    before: tuple[Let, ...] = ()
-    stages: tuple[Stage, ...] = ()
-    columns: tuple[Reduce, ...] = ()
-    pieces: bool = False
-
-    @property
-    def items(self) -> tuple[Let | Reduce | Output, ...]:
-        """Everything the kernel computes, in order, each once."""
-        found: list[Let | Reduce | Output] = [*self.before]
-        for stage in self.stages:
-            found += [*stage.lets, *stage.reduces, *stage.after]
-        found += [*self.body, *self.pointwise, *self.columns, *self.outputs]
-        return tuple(dict.fromkeys(found))
-
-    @property
-    def reducing(self) -> tuple[Let | Reduce | Output, ...]:
-        """Of a row that passes by: what its one stage takes."""
-        (stage,) = self.stages
-        lets = (*self.before, *stage.lets)
-        return (*_needed(lets, stage.reduces, {let.name: let for let in lets}), *stage.reduces)
-
-    @property
-    def ending(self) -> tuple[Let | Output, ...]:
-        """Of a row that passes by: what follows from its one stage."""
-        return (*_needed(self.epilogue, self.outputs, {let.name: let for let in self.epilogue}), *self.outputs)
-
-    @property
-    def partners(self) -> dict[str, Reduce]:
-        """A sum beside the squared deviations of the same elements, a maximum beside their exponentials."""
-        found: dict[str, Reduce] = {}
-        for reduce in self.reduces:
-            kind = BY_KIND[reduce.kind].partner
-            if kind:
-                found.update({r.name: reduce for r in self.reduces if (r.kind, r.expr) == (kind, reduce.expr)})
-        return found
+from fusegen.fuse.kernel import Names, kernel_name, read_by
+from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, RowKernel, Stage, coupled, needed
+from fusegen.fuse.segments import NO_PARTS, Parts, parts_of, take
 
 
 @dataclass(frozen=True)
@@ -120,6 +59,7 @@ class _Split:
     rows: tuple[Reduce, ...]
     columns: tuple[Reduce, ...]
     pieces: bool
+    parts: Parts = NO_PARTS
 
     @property
     def kept(self) -> frozenset[str]:
@@ -127,15 +67,17 @@ class _Split:
 
 
 def fuse(
-    op: Op, reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]]
-) -> Fused | None:
+    op: Op, reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]], *,
+    parts: bool = True,
+) -> Fused | None:  # fmt: skip
     """The row kernel that saves passes over memory, if there is one.
 
     Args:
         reduces, outputs: of the op, lets expanded.
         axes: those that each named thing varies along.
+        parts: whether it begins sums that run over rows and along them.
     """
-    split = _waited_for(reduces, outputs, axes) or _side_by_side(reduces, outputs, axes)
+    split = _waited_for(reduces, outputs, axes, parts) or _side_by_side(reduces, outputs, axes)
     if split is None:
         split = _alone(reduces, axes) if reduces else _along_rows(op, outputs)
     if split is None:
@@ -180,12 +122,12 @@ def _axes_of(output: Output) -> frozenset[str]:
 
 
 def _waited_for(
-    reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]]
+    reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]], parts: bool
 ) -> _Split | None:
     """Reductions whose results are needed again at every element of the space that they reduce."""
     for first in reduces:
         space, over = expr_axes(first.expr, axes), frozenset(first.over)
-        if not space - over and not _coupled(first):
+        if not space - over and not coupled(first):
             continue
         rows = [r for r in reduces if expr_axes(r.expr, axes) == space and frozenset(r.over) == over]
         names = {r.name for r in rows}
@@ -193,15 +135,15 @@ def _waited_for(
         waits = any(
             _reduced(i.expr, reduces) & names for i in again if not isinstance(i, Output) or _axes_of(i) == space
         )
-        if waits or any(_coupled(r) for r in rows):
+        if waits or any(coupled(r) for r in rows):
             rows = [r for r in rows if not _foreign(r, names, reduces)]
-            columns = _columns(reduces, space, over, axes, {r.name for r in rows})
-            return _Split(space, over, tuple(rows), tuple(columns), pieces=False)
+            later = _later(reduces, space, axes, {r.name for r in rows})
+            kept = space - over
+            columns = tuple(r for r in later if kept and kept <= frozenset(r.over))
+            rest = [r for r in later if parts and r not in columns]
+            begun = parts_of(rest, over, segments=not columns)
+            return _Split(space, over, tuple(rows), columns, pieces=False, parts=begun)
     return None
-
-
-def _coupled(reduce: Reduce) -> bool:
-    return reduce.kind in ("squared_deviation", "sum_exp")
 
 
 def _foreign(reduce: Reduce, names: set[str], reduces: Sequence[Reduce]) -> bool:
@@ -210,20 +152,18 @@ def _foreign(reduce: Reduce, names: set[str], reduces: Sequence[Reduce]) -> bool
     return any(n not in names and needs.of(n) & names for n in needs.of(reduce.name))
 
 
-def _columns(
-    reduces: Sequence[Reduce], space: frozenset[str], over: frozenset[str], axes: Mapping[str, frozenset[str]],
-    rows: set[str],
-) -> list[Reduce]:  # fmt: skip
-    """Sums over all rows: one for each position in a row, or for fewer. What a row itself needs has to be there
-    before."""
-    kept = space - over
+def _later(
+    reduces: Sequence[Reduce], space: frozenset[str], axes: Mapping[str, frozenset[str]], rows: set[str]
+) -> list[Reduce]:
+    """Other sums over the same space that can be taken while a row is on chip. Those over all rows are one for each
+    position in a row, or for fewer. What a row itself needs has to be there before."""
     needs = _Needs(reduces)
     names = {r.name for r in reduces}
     before = frozenset[str]().union(*(needs.of(name) for name in rows)) | rows
     return [
         r for r in reduces
-        if r.kind == "sum" and r.name not in before and kept and kept <= frozenset(r.over)
-        and expr_axes(r.expr, axes) == space and needs.of(r.name) & names <= rows
+        if r.kind == "sum" and r.name not in before and expr_axes(r.expr, axes) == space
+        and needs.of(r.name) & names <= rows
     ]  # fmt: skip
 
 
@@ -280,7 +220,8 @@ def _build(
     reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]],
 ) -> Fused:  # fmt: skip
     known = dict(axes)
-    started = {r.name: r for r in split.columns} | ({r.name: r for r in split.rows} if split.pieces else {})
+    begun = (*split.columns, *(split.rows if split.pieces else ()), *split.parts.whole, *split.parts.segments)
+    started = {r.name: r for r in begun}
     done = {r.name for r in split.rows if r.name not in started}
     written = {o.name for o in (*pointwise, *ends)}
     rest_outputs = tuple(o for o in outputs if o.name not in written)
@@ -289,41 +230,12 @@ def _build(
     kept = in_order(split.kept)
     stored = [r for r in split.rows if r.name in wanted and r.name in done]
     stores = [Output(r.name, r.ref, r.expr.dtype, kept) for r in stored if r.name not in {o.name for o in ends}]
-    partials = [_partial(r, split) for r in (*split.columns, *(split.rows if split.pieces else ()))]
+    partials = [_partial(r, split) for r in begun]
     shown = {r.name for r in stored} | {ref.name for o in ends for ref in refs(o.expr)}
     kernel = _kernel(op, split, shown, given, pointwise, [*stores, *ends], partials, known)
     operands = [Operand(r.name, r.expr.dtype, kept) for r in stored]
     operands += [Operand(p.name, p.dtype, p.shape) for p in partials]
     return Fused(kernel, given, tuple(rest), rest_outputs, tuple(operands))
-
-
-def passing(kernel: Kernel) -> RowKernel | None:
-    """A kernel of coupled reductions as one whose rows pass by: chunks of elements are cheaper to take, and more exact,
-    than one after the other. None where it has no such reductions, or writes elements on the way."""
-    if kernel.pointwise or not any(map(_coupled, kernel.reduces)):
-        return None
-    axes = {o.name: frozenset(a for a in o.shape if a) for o in kernel.operands}
-    axes.update({scalar.name: frozenset() for scalar in kernel.scalars})
-    for let in kernel.body:
-        axes[let.name] = expr_axes(let.expr, axes)
-    each = tuple(let for let in kernel.body if axes[let.name] & set(kernel.over))
-    before = tuple(let for let in kernel.body if let not in each)
-    return RowKernel(
-        kernel.name, kernel.op, kernel.space, kernel.over, kernel.operands, kernel.scalars, (), kernel.reduces,
-        (*before, *kernel.epilogue), kernel.outputs, before=before,
-        stages=(Stage(each, kernel.reduces, kernel.epilogue),),
-    )  # fmt: skip
-
-
-def row_cost(kernel: RowKernel) -> int:
-    """What a row kernel computes once a row that a kernel without rows computes at every element (`Function.cost`)."""
-    axes = {o.name: frozenset(a for a in o.shape if a) for o in kernel.operands}
-    axes.update({scalar.name: frozenset() for scalar in kernel.scalars})
-    for let in (*kernel.before, *kernel.body):
-        axes[let.name] = expr_axes(let.expr, axes)
-    nodes = walk([item.expr for item in (*kernel.before, *kernel.body, *kernel.pointwise)])
-    once = {n for n in nodes if isinstance(n, Call) and not expr_axes(n, axes) & set(kernel.over)}
-    return sum(DIVISION if node.function == "div" else lookup(node.function).cost for node in once)
 
 
 def in_order(axes: Iterable[str]) -> tuple[str, ...]:
@@ -332,11 +244,17 @@ def in_order(axes: Iterable[str]) -> tuple[str, ...]:
 
 
 def _partial(reduce: Reduce, split: _Split) -> Output:
-    """Where the kernel leaves what it has of a sum: a number for each group of rows, or each piece of a row."""
-    column = reduce in split.columns
-    axes = in_order(split.over if column else split.kept)
-    name = f"{reduce.name}_by_{'group' if column else 'piece'}"
-    return Output(name, reduce.ref, reduce.expr.dtype, (GROUPS if column else PIECES, *axes))
+    """Where the kernel leaves what it has of a sum: a number for each group of rows, each piece of a row, each row, or
+    each block's share of a segment."""
+    if reduce in split.columns:
+        by, shape = "group", (GROUPS, *in_order(split.over))
+    elif reduce in split.parts.whole:
+        by, shape = "row", in_order(split.kept)
+    elif reduce in split.parts.segments:
+        by, shape = "share", (SHARES, *in_order(split.space - split.parts.within))
+    else:
+        by, shape = "piece", (PIECES, *in_order(split.kept))
+    return Output(f"{reduce.name}_by_{by}", reduce.ref, reduce.expr.dtype, shape)
 
 
 def _rest_of(reduce: Reduce, split: _Split, started: Mapping[str, Reduce]) -> Reduce:
@@ -344,8 +262,8 @@ def _rest_of(reduce: Reduce, split: _Split, started: Mapping[str, Reduce]) -> Re
     if reduce.name not in started:
         return reduce
     partial = _partial(reduce, split)
-    own = {a for a in partial.shape if a}
-    over = (str(partial.shape[0]), *(a for a in reduce.over if a in own))
+    own = [a for a in partial.shape if a]
+    over = (*(a for a in own if a not in split.space), *(a for a in reduce.over if a in own))
     return replace(reduce, expr=Ref(partial.name, partial.dtype), over=over)
 
 
@@ -380,21 +298,28 @@ def _kernel(
     floats = [o.dtype for o in op.outputs if o.dtype.is_float]
     hoist = Hoist(axes, split.over, bool(floats) and all(dtype.is_half for dtype in floats))
     rows = [replace(r, expr=hoist.one(r.expr)) for r in split.rows]
+    within, segments = in_order(split.parts.within), tuple[Reduce, ...]()
     if not split.pieces:
         rows, values = _factors_outside(rows, split.over, axes, shown)
         rows = [replace(r, expr=hoist.one(substitute(r.expr, values))) for r in rows]
         pointwise = [replace(o, expr=substitute(o.expr, values)) for o in pointwise]
         split = replace(split, columns=tuple(replace(r, expr=substitute(r.expr, values)) for r in split.columns))
+        begun = take(split.parts, rows, values, in_order(split.over), within, hoist)
+        rows, segments = [*rows, *begun.whole], begun.segments
+        partials = [replace(p, expr=begun.values.get(p.expr, p.expr)) for p in partials]
+    ends = [*ends, *(p for p in partials if p.shape == in_order(split.kept))]
+    shares = [p for p in partials if SHARES in p.shape]
     columns = [replace(r, expr=hoist.one(r.expr)) for r in split.columns]
     pointwise = [replace(o, expr=hoist.one(o.expr)) for o in pointwise]
     names = {hoist.one(expr): name for expr, name in op.names().items()}
-    items = [*rows, *columns, *pointwise, *ends]
+    items = [*rows, *columns, *segments, *pointwise, *ends, *shares]
     stored = {r.name: Operand(r.name, r.expr.dtype, in_order(axes[r.name])) for r in given}
     operands, scalars = read_by(op, stored, [item.expr for item in items])
-    taken = {thing.name for thing in (*operands, *scalars, *rows, *split.columns)}
+    taken = {thing.name for thing in (*operands, *scalars, *rows, *split.columns, *segments)}
     levels = _levels(rows)
     ordered = sorted(rows, key=lambda r: levels[r.name])
-    statements, bound = introduce_lets([*ordered, *columns], [*pointwise, *ends], names, taken)
+    reduces = [*ordered, *columns, *segments]
+    statements, bound = introduce_lets(reduces, [*pointwise, *ends, *shares], names, taken)
     lets = [s for s in statements if isinstance(s, Let)]
     named: Names = {s.name: s for s in statements}
     depth: dict[str, int] = {**levels}
@@ -408,15 +333,17 @@ def _kernel(
     for level in range(1, max(levels.values(), default=0) + 1):
         own = tuple(final[r.name] for r in ordered if levels[r.name] == level)
         after = tuple(let for let in once if depth[let.name] == level)
-        stages.append(Stage(_needed(each, own, named), own, after))
-    sums = tuple(final[r.name] for r in columns)
-    last = tuple(bound[: len(pointwise)])
+        stages.append(Stage(needed(each, own, named), own, after))
+    sums, cut = (tuple(final[r.name] for r in group) for group in (columns, segments))
+    last, later = tuple(bound[: len(pointwise)]), bound[len(pointwise) :]
+    shares = later[len(ends) :]
+    partials = [*(p for p in partials if GROUPS in p.shape or PIECES in p.shape), *shares]
     return RowKernel(
         kernel_name(op), op, in_order(split.space), in_order(split.over),
-        operands, scalars, _needed(each, (*last, *sums), named), tuple(final[r.name] for r in ordered),
-        tuple(once), tuple(bound[len(pointwise):]), last,
+        operands, scalars, needed(each, (*last, *sums, *cut), named), tuple(final[r.name] for r in ordered),
+        tuple(once), tuple(later[: len(ends)]), last,
         before=tuple(let for let in once if depth[let.name] == 0), stages=tuple(stages), columns=sums,
-        pieces=split.pieces, partials=tuple(partials),
+        pieces=split.pieces, partials=tuple(partials), within=within, segments=cut, shares=tuple(shares),
     )  # fmt: skip
 
 
@@ -432,15 +359,3 @@ def _levels(rows: Sequence[Reduce]) -> dict[str, int]:
                 levels[reduce.name] = 1 + max((levels[n] for n in needs), default=0)
                 pending.remove(reduce)
     return levels
-
-
-def _needed(each: Sequence[Let], items: Iterable[Reduce | Output], named: Names) -> tuple[Let, ...]:
-    """The lets among ``each`` that the items read, directly or not, in order."""
-    wanted: set[str] = set()
-    stack = [item.expr for item in items]
-    while stack:
-        for ref in refs(stack.pop()):
-            if ref.name not in wanted and ref.name in named:
-                wanted.add(ref.name)
-                stack += [named[ref.name].expr] if isinstance(named[ref.name], Let) else []
-    return tuple(let for let in each if let.name in wanted)

@@ -7,12 +7,12 @@ a thread can hold, never from the number of rows. The numbers below were measure
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from fusegen.core.monoids import BY_KIND
-from fusegen.fuse.rows import GROUPS, PIECES, RowKernel, row_cost
+from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, RowKernel, row_cost
 from fusegen.fuse.schedule import (
     VECTOR_BYTES,
     WANTED_BLOCKS,
@@ -68,6 +68,8 @@ WIDE_SWEEP = 512
 # clusters of more than two blocks by their size, because a cluster lies within a part of the chip. Fixed numbers, so
 # that the order of additions does not depend on the machine.
 SWEEPING, MULTIPROCESSORS, CLUSTERED = 768, 132, {4: 120, 8: 120, 16: 112}
+# Elements of the shortest run of which a row leaves a number: shorter ones would leave too many.
+SHORTEST_PART = 32
 # Blocks that take pieces of rows.
 PIECE_BLOCKS = 264
 
@@ -142,8 +144,25 @@ def schedule_rows(
         return None
     if kernel.pieces and -(-n // (shape.threads * shape.repeat * vector)) > MOST_PIECES:
         return None
-    found = _schedule(kernel, loops, len(kept), buffers, placements, streams, vector, shape, n, shifted, chip)
-    return found, _launch(kernel, sizes, loops, buffers, shape, found, m, n, (*kept_order, *over_order))
+    segment = prod(sizes[axis] for axis in kernel.within)
+    if kernel.within and segment < SHORTEST_PART:
+        return None
+    if kernel.segments and (shifted or segment % vector or not _in_runs(kernel, sizes, over_order, shape)):
+        return None
+    found = _schedule(kernel, loops, len(kept), buffers, placements, streams, vector, shape, n, shifted, segment, chip)
+    return found, _launch(kernel, sizes, loops, buffers, shape, found, m, n, segment, (*kept_order, *over_order))
+
+
+def _in_runs(kernel: RowKernel, sizes: Mapping[str, int], order: Sequence[str], shape: _Shape) -> bool:
+    """Whether a segment's elements follow each other in a row whose axes, slow to fast, are in this order, and there is
+    room for what threads have of it."""
+    inside = [axis in kernel.within for axis in order if sizes[axis] > 1]
+    return inside == sorted(inside) and _of_segments(kernel, shape) <= STATIC // 2
+
+
+def _of_segments(kernel: RowKernel, shape: _Shape) -> int:
+    """Bytes of shared memory in which threads leave what their vectors add to segments."""
+    return sum(r.expr.dtype.size for r in kernel.segments) * shape.threads * shape.rows * shape.repeat
 
 
 def _width(streams: list[Placement], buffers: Mapping[str, Buffer]) -> int:
@@ -257,7 +276,7 @@ def _shape(
 
 def passes_by(kernel: RowKernel) -> bool:
     """Whether nothing needs a row's elements again once its sums are known."""
-    return len(kernel.stages) == 1 and not (kernel.pieces or kernel.pointwise or kernel.columns)
+    return len(kernel.stages) == 1 and not (kernel.pieces or kernel.pointwise or kernel.columns or kernel.segments)
 
 
 def is_coupled(kernel: RowKernel) -> bool:
@@ -305,8 +324,7 @@ def _whole_warps(vectors: int, repeat: int) -> int:
 
 def _schedule(
     kernel: RowKernel, loops: list[Loop], kept: int, buffers: Mapping[str, Buffer], placements: tuple[Placement, ...],
-    streams: list[Placement], vector: int, shape: _Shape, n: int, shifted: bool,
-    chip: Chip,
+    streams: list[Placement], vector: int, shape: _Shape, n: int, shifted: bool, segment: int, chip: Chip,
 ) -> Schedule:  # fmt: skip
     reach = shape.threads * shape.repeat * shape.cluster * vector
     streamed = passes_by(kernel) and n // vector * vector > reach
@@ -321,6 +339,7 @@ def _schedule(
         "rows", kept, len(loops) - kept, vector, shape.threads, index_type(loops, buffers), False, placements,
         exact=exact, repeat=shape.repeat, rows=shape.rows, cluster=shape.cluster, sweep=sweep, shifted=shifted,
         streamed=streamed, split=shape.splits > 1, wide_finish=shape.splits > WIDE_FINISH,
+        lanes=min(WARP, shape.threads, 1 << (segment // vector).bit_length() - 1) if kernel.segments else 0,
     )  # fmt: skip
     places = shape.repeat * shape.threads * shape.rows
     row = raw // shape.repeat * places
@@ -328,18 +347,19 @@ def _schedule(
     # Measured: rows in pieces, and float32 that no sweep reads ahead, are better off in registers than in more shared
     # memory than a kernel can declare.
     asks = not kernel.pieces and (sweep or all(buffers[p.name].dtype.size < 4 for p in streams))
-    most = chip.shared - EXCHANGED - common if asks else STATIC
+    static = STATIC - _of_segments(kernel, shape)
+    most = chip.shared - STATIC + static - EXCHANGED - common if asks else static
     passing = streamed or (passes_by(kernel) and not is_coupled(kernel)) or (kernel.pieces and not kernel.columns)
     staged = whole and raw >= STAGED_FROM and (row if asks or not sweep else 2 * row) <= most and not passing
     held = 2 * row if sweep and 2 * row <= most else row
     prefetch = held > row if staged else (2 * raw + sums) // 4 + 64 <= REGISTERS // (2 * shape.threads * shape.rows)
-    dynamic = held + common if staged and held > STATIC else 0
+    dynamic = held + common if staged and held > static else 0
     return replace(plain, prefetch=sweep and prefetch, staged=staged, dynamic=dynamic)
 
 
 def _launch(
     kernel: RowKernel, sizes: Mapping[str, int], loops: list[Loop], buffers: Mapping[str, Buffer], shape: _Shape,
-    found: Schedule, m: int, n: int, order: tuple[str, ...],
+    found: Schedule, m: int, n: int, segment: int, order: tuple[str, ...],
 ) -> Launch:  # fmt: skip
     per_block = shape.threads * shape.repeat * found.vector
     pieces = -(-n // per_block) if kernel.pieces else 1
@@ -352,8 +372,12 @@ def _launch(
         if found.shifted:  # a block's rows begin at the same place between two vectors
             blocks = max(1, blocks // found.vector) * found.vector
         groups = max(1, min(groups, blocks))
+    shares = 1
+    if shape.cluster > 1 and per_block % segment:  # blocks begin within segments
+        shares = -(-segment // per_block) + (segment % per_block > 0)
     return Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
         needed_sizes(kernel, sizes), (groups * shape.cluster, max(pieces, shape.splits), 1), splits=shape.splits,
-        block=(shape.threads, shape.rows, 1), partial_sizes={GROUPS: groups, PIECES: pieces}, order=order,
+        block=(shape.threads, shape.rows, 1), partial_sizes={GROUPS: groups, PIECES: pieces, SHARES: shares},
+        order=order, segment=segment,
     )  # fmt: skip

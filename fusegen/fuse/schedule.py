@@ -109,6 +109,8 @@ class Schedule:
     shifted: bool = False
     streamed: bool = False
     dynamic: int = 0
+    # Threads that add up a segment of a row.
+    lanes: int = 0
     # Whether something of the same op runs before this kernel, and operands that it left there.
     follows: bool = False
     fresh: tuple[str, ...] = ()
@@ -136,6 +138,7 @@ class Launch:
     # Of template rows: sizes of the axes of partial results, and the order of the space's axes, slow to fast.
     partial_sizes: Mapping[str, int] = field(default_factory=dict)
     order: tuple[str, ...] = ()
+    segment: int = 0  # elements of each segment of a row
 
     @property
     def empty(self) -> bool:

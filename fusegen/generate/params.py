@@ -20,7 +20,8 @@ class Param:
 
     ``kind``: "in", "out" (pointers to the tensor ``source``), "partial" (workspace), "scalar" (``source`` is its
     name), "count" (product of loop sizes), "divisor" (one loop's size), "stride" (``source`` along loop ``loop``),
-    "axis" (the size of axis ``source``), "chunk" (reduced elements a block takes), "splits" (how many blocks share).
+    "axis" (the size of axis ``source``), "chunk" (reduced elements a block takes), "splits" (how many blocks share),
+    "segment" (elements of a segment), "shares" (how many blocks leave a number for each segment).
     """
 
     kind: str
@@ -115,6 +116,9 @@ def _extents(schedule: Schedule) -> list[Param]:
     extents += [Param("divisor", f"n{i}", divisor, loop=i) for i in range(1, total) if i != schedule.loops]
     if schedule.split and schedule.template != "rows":
         extents.append(Param("chunk", "chunk", index))
+    if schedule.lanes:
+        extents.append(Param("segment", "segment_size", index))
+        extents += [Param("shares", "shares", "int")] if schedule.cluster > 1 else []
     return extents
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from fusegen.core.ir import Call, walk
 from fusegen.declare.table import lookup
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.rows import RowKernel
+from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.schedule import Schedule
 from fusegen.generate.rows import Rows
 from fusegen.generate.sums import Sums

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusegen.core.ir import Operand
-from fusegen.fuse.rows import RowKernel
+from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.rows_schedule import kept_for_all, kept_in_registers
 from fusegen.generate.names import stem
 from fusegen.generate.view import View

@@ -8,12 +8,13 @@ from typing import Any, ClassVar
 
 from fusegen.core.ir import Call, Const, Let, Operand, Output, Reduce, Ref, Tensorlike, refs
 from fusegen.fuse.kernel import Position
-from fusegen.fuse.rows import RowKernel, Stage
+from fusegen.fuse.row_kernel import RowKernel, Stage
 from fusegen.fuse.rows_schedule import REGISTERS
 from fusegen.fuse.schedule import Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import pointer_name, stem
 from fusegen.generate.row_reads import RowReads
+from fusegen.generate.segments import Segments
 
 # Registers that a thread needs beside what it keeps of a row.
 OVERHEAD = 48
@@ -30,6 +31,7 @@ class Rows(RowReads):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.sites = 0
+        self.segments = Segments(self.kernel, self.schedule, self.printer.text)
 
     def rows(self) -> dict[str, Any]:
         """All slots."""
@@ -53,6 +55,7 @@ class Rows(RowReads):
             "first": self._first("blockIdx.x"), "stride": self._first("gridDim.x"),
             "singles": [line for o in singles for line in self.read(o, "")],
             "columns": [line for r in kernel.columns for line in self._column(r).declare(plan.repeat)],
+            "parts": self.segments.declare(),
             "load_coordinates": self._row_coordinates([*by_row, *self.ahead] if plan.prefetch else every, loaded),
             "body_coordinates": self._row_coordinates(every, "row") if plan.prefetch else [],
             "row_reads": self._row_reads(by_row),
@@ -69,6 +72,7 @@ class Rows(RowReads):
             "before": self.lets([let for let in kernel.before if not plan.split or let in kernel.reducing]),
             "stages": stages,
             "last": self._last(),
+            "segments": self.segments.slots(),
             "finish": self._finish(),
             "finish_condition": self._writer(),
             "row_end": self._row_end(),
@@ -303,9 +307,10 @@ class Rows(RowReads):
 
     def _last(self) -> dict[str, Any] | None:
         kernel = self.kernel
-        if not (kernel.pointwise or kernel.columns) or (kernel.pieces and kernel.stages):
+        items: list[Reduce | Output] = [*kernel.pointwise, *kernel.columns, *kernel.segments]
+        if not items or (kernel.pieces and kernel.stages):
             return None
-        view = self._walk(kernel.body, [*kernel.pointwise, *kernel.columns])
+        view = self._walk(kernel.body, items)
         self._end_of_walk(view)
         return view
 
@@ -316,6 +321,7 @@ class Rows(RowReads):
             text = self.printer.text(reduce.expr)
             view["inner"].append(self._column(reduce).add(text))
             view["edge"].append(f"{reduce.name}_edge += {text};")
+        self.segments.take(view)
 
     def _write(self, output: Output, view: dict[str, Any]) -> None:
         name, vector = output.name, self.schedule.vector

@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from fusegen.fuse.kernel import Kernel, Position
-from fusegen.fuse.rows import RowKernel
+from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.schedule import Access, Placement, Schedule
 from fusegen.generate.params import Param
 
@@ -129,4 +129,15 @@ def _explain_rows(kernel: RowKernel, schedule: Schedule) -> str:
         chunks = "chunks, which blocks share and a second kernel combines in order" if schedule.split else "chunks"
         return f"{who} a row over {over}, which passes by in {chunks}: read once{along}"
     where = "shared memory" if schedule.staged else "registers"
-    return f"{who} a row over {over}, which stays in {where}: read once{along}"
+    return f"{who} a row over {over}, which stays in {where}: read once{along}{_explain_parts(kernel)}"
+
+
+def _explain_parts(kernel: RowKernel) -> str:
+    """What a row leaves of sums that go on over rows."""
+    if not kernel.begun:
+        return ""
+    names = ", ".join(output.name for output in kernel.begun)
+    each = (
+        f", a number for each run over {', '.join(axis.upper() for axis in kernel.within)}" if kernel.segments else ""
+    )
+    return f"; leaves {names}{each}, which a second kernel adds up over rows"

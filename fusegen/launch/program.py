@@ -16,6 +16,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.ir import Scalar
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Kernel
+from fusegen.fuse.row_kernel import SHARES
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Launch, Schedule
 from fusegen.generate.params import Param, parameters
@@ -218,6 +219,8 @@ def _static(param: Param, schedule: Schedule, launch: Launch) -> bytes:
         "axis": lambda: launch.axis_sizes[param.source],
         "chunk": lambda: launch.chunk,
         "splits": lambda: launch.splits,
+        "segment": lambda: launch.segment,
+        "shares": lambda: launch.partial_sizes[SHARES],
     }[param.kind]()
     return struct.pack("<" + code, value)
 

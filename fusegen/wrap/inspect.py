@@ -331,10 +331,13 @@ def _items_text(kernel: Kernel) -> Iterator[str]:
             reduced = True
             yield f"  reduce {reduce_text(item)}"
         elif isinstance(item, Output):
-            yield f"  write  {item.name}{shape_text(item.shape)} = {expr_text(item.expr)}"
+            verb = "leave" if item in kernel.partials else "write"
+            yield f"  {verb}  {item.name}{shape_text(item.shape)} = {expr_text(item.expr)}"
         else:
             yield f"  {'then' if reduced else 'let':<6} {item.name} = {expr_text(item.expr)}"
-    yield from (f"  leave  {o.name}{shape_text(o.shape)} for a later kernel" for o in kernel.partials)
+    yield from (
+        f"  leave  {o.name}{shape_text(o.shape)} for a later kernel" for o in kernel.partials if o not in kernel.items
+    )
 
 
 def _axes(axes: Sequence[str]) -> str:

@@ -1,0 +1,129 @@
+"""What a row kernel is: a pass that keeps each row on chip from its first reduction to its last use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fusegen.core.ir import Call, Let, Output, Reduce, expr_axes, refs, walk
+from fusegen.core.monoids import BY_KIND
+from fusegen.declare.table import lookup
+from fusegen.fuse.kernel import Kernel, Names
+
+GROUPS, PIECES, SHARES = "groups", "pieces", "shares"
+"""The axes of partial results: which group of rows, which piece of a row, or which block's share of a segment."""
+DIVISION = 8
+"""What a division costs on a GPU, in units of `Function.cost`: there it is no instruction."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One walk over the row: ``lets`` and ``reduces`` at every element, then ``after`` once for the row."""
+
+    lets: tuple[Let, ...]
+    reduces: tuple[Reduce, ...]
+    after: tuple[Let, ...]
+
+
+@dataclass(frozen=True)
+class RowKernel(Kernel):
+    """A kernel whose rows stay on chip.
+
+    ``before`` is computed once a row, then follow the ``stages``, then ``body``, ``pointwise`` and the ``columns``
+    (sums over rows) at every element, then ``outputs`` once a row. ``pieces``: nothing waits for a row's sums, which
+    may thus be taken in pieces; they then leave as ``partials`` like those of the columns.
+
+    ``within``: the axes along which it takes its parts of larger sums, none where it takes none. Where these are not a
+    whole row they are ``segments`` of it, whose sums leave as ``shares``.
+    """
+
+    before: tuple[Let, ...] = ()
+    stages: tuple[Stage, ...] = ()
+    columns: tuple[Reduce, ...] = ()
+    pieces: bool = False
+    within: tuple[str, ...] = ()
+    segments: tuple[Reduce, ...] = ()
+    shares: tuple[Output, ...] = ()
+
+    @property
+    def items(self) -> tuple[Let | Reduce | Output, ...]:
+        """Everything the kernel computes, in order, each once."""
+        found: list[Let | Reduce | Output] = [*self.before]
+        for stage in self.stages:
+            found += [*stage.lets, *stage.reduces, *stage.after]
+        found += [*self.body, *self.pointwise, *self.columns, *self.segments, *self.outputs, *self.shares]
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def reducing(self) -> tuple[Let | Reduce | Output, ...]:
+        """Of a row that passes by: what its one stage takes."""
+        (stage,) = self.stages
+        lets = (*self.before, *stage.lets)
+        return (*needed(lets, stage.reduces, {let.name: let for let in lets}), *stage.reduces)
+
+    @property
+    def ending(self) -> tuple[Let | Output, ...]:
+        """Of a row that passes by: what follows from its one stage."""
+        return (*needed(self.epilogue, self.outputs, {let.name: let for let in self.epilogue}), *self.outputs)
+
+    @property
+    def begun(self) -> tuple[Output, ...]:
+        """What it leaves of sums that go on over rows."""
+        own = {thing.name for thing in (*self.op.outputs, *self.reduces)} if self.within else set()
+        return (*(o for o in self.outputs if self.within and o.name not in own), *self.shares)
+
+    @property
+    def partners(self) -> dict[str, Reduce]:
+        """A sum beside the squared deviations of the same elements, a maximum beside their exponentials."""
+        found: dict[str, Reduce] = {}
+        for reduce in self.reduces:
+            kind = BY_KIND[reduce.kind].partner
+            if kind:
+                found.update({r.name: reduce for r in self.reduces if (r.kind, r.expr) == (kind, reduce.expr)})
+        return found
+
+
+def passing(kernel: Kernel) -> RowKernel | None:
+    """A kernel of coupled reductions as one whose rows pass by: chunks of elements are cheaper to take, and more exact,
+    than one after the other. None where it has no such reductions, or writes elements on the way."""
+    if kernel.pointwise or not any(map(coupled, kernel.reduces)):
+        return None
+    axes = {o.name: frozenset(a for a in o.shape if a) for o in kernel.operands}
+    axes.update({scalar.name: frozenset() for scalar in kernel.scalars})
+    for let in kernel.body:
+        axes[let.name] = expr_axes(let.expr, axes)
+    each = tuple(let for let in kernel.body if axes[let.name] & set(kernel.over))
+    before = tuple(let for let in kernel.body if let not in each)
+    return RowKernel(
+        kernel.name, kernel.op, kernel.space, kernel.over, kernel.operands, kernel.scalars, (), kernel.reduces,
+        (*before, *kernel.epilogue), kernel.outputs, before=before,
+        stages=(Stage(each, kernel.reduces, kernel.epilogue),),
+    )  # fmt: skip
+
+
+def row_cost(kernel: RowKernel) -> int:
+    """What a row kernel computes once a row that a kernel without rows computes at every element (`Function.cost`)."""
+    axes = {o.name: frozenset(a for a in o.shape if a) for o in kernel.operands}
+    axes.update({scalar.name: frozenset() for scalar in kernel.scalars})
+    for let in (*kernel.before, *kernel.body):
+        axes[let.name] = expr_axes(let.expr, axes)
+    nodes = walk([item.expr for item in (*kernel.before, *kernel.body, *kernel.pointwise)])
+    once = {n for n in nodes if isinstance(n, Call) and not expr_axes(n, axes) & set(kernel.over)}
+    return sum(DIVISION if node.function == "div" else lookup(node.function).cost for node in once)
+
+
+def coupled(reduce: Reduce) -> bool:
+    """Whether it comes as a pair with another reduction of the same elements."""
+    return reduce.kind in ("squared_deviation", "sum_exp")
+
+
+def needed(each: Sequence[Let], items: Iterable[Reduce | Output], named: Names) -> tuple[Let, ...]:
+    """The lets among ``each`` that the items read, directly or not, in order."""
+    wanted: set[str] = set()
+    stack = [item.expr for item in items]
+    while stack:
+        for ref in refs(stack.pop()):
+            if ref.name not in wanted and ref.name in named:
+                wanted.add(ref.name)
+                stack += [named[ref.name].expr] if isinstance(named[ref.name], Let) else []
+    return tuple(let for let in each if let.name in wanted)

@@ -1,0 +1,78 @@
+"""The slots of row kernels that take sums of segments of their rows: each thread leaves what its vectors add in shared
+memory, where a few threads at a time add up a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from fusegen.core.ir import Expr, Reduce
+from fusegen.fuse.row_kernel import RowKernel
+from fusegen.fuse.schedule import Schedule
+from fusegen.generate.names import pointer_name
+
+
+@dataclass(frozen=True)
+class Segments:
+    """The lines about segments of one kernel.
+
+    Args:
+        text: the printer of expressions.
+    """
+
+    kernel: RowKernel
+    plan: Schedule
+    text: Callable[[Expr], str]
+
+    @property
+    def _vectors(self) -> str:
+        """Vectors of a row, or of a block's part of it, as numbers side by side."""
+        return f"[{self.plan.threads * self.plan.repeat}]"
+
+    def declare(self) -> list[str]:
+        """Where threads leave what they have."""
+        rows = f"[{self.plan.rows}]" if self.plan.rows > 1 else ""
+        return [
+            f"FUSEGEN_SHARED({r.expr.dtype.ctype}, {r.name}_parts, {rows}{self._vectors});"
+            for r in self.kernel.segments
+        ]
+
+    def _parts(self, reduce: Reduce) -> str:
+        return f"{reduce.name}_parts" + ("[threadIdx.y]" if self.plan.rows > 1 else "")
+
+    def take(self, view: dict[str, Any]) -> None:
+        """What a vector adds, on the last walk over the row."""
+        number = f"{self.plan.threads} * part + threadIdx.x" if self.plan.repeat > 1 else "threadIdx.x"
+        for reduce in self.kernel.segments:
+            target, value = f"{self._parts(reduce)}[{number}]", self.text(reduce.expr)
+            if self.plan.vector == 1:
+                view["inner"].append(f"{target} = {value};")
+                continue
+            view["declarations"].append(f"{reduce.expr.dtype.ctype} {reduce.name}_part = 0;")
+            view["inner"].append(f"{reduce.name}_part += {value};")
+            view["writes"].append(f"{target} = {reduce.name}_part;")
+
+    def slots(self) -> dict[str, Any] | None:
+        """The walk over segments."""
+        plan, kernel = self.plan, self.kernel
+        if not kernel.segments:
+            return None
+        several = plan.threads > plan.lanes
+        lane = f"threadIdx.x % {plan.lanes}" if several else "threadIdx.x"
+        return {
+            "lanes": plan.lanes, "groups": plan.threads // plan.lanes,
+            "number": "turn" + (f" + threadIdx.x / {plan.lanes}" if several else ""),
+            "until": "end" if plan.rows > 1 else "n",
+            "sums": [
+                f"const {r.expr.dtype.ctype} {r.name} = fg::segment_sum<{plan.lanes}>({self._parts(r)}, part);"
+                for r in kernel.segments
+            ],
+            "writer": f"{lane} == 0 && part.any()",
+            "stores": [self._store(pointer_name(s.name), self.text(s.expr)) for s in kernel.shares],
+        }  # fmt: skip
+
+    def _store(self, target: str, value: str) -> str:
+        if self.plan.cluster == 1:
+            return f"{target}[at] = {value};"
+        return f"fg::store_share({target} + at, m * segments, share, next, {value});"
