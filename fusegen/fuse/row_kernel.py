@@ -67,6 +67,16 @@ class RowKernel(Kernel):
         return (*needed(self.epilogue, self.outputs, {let.name: let for let in self.epilogue}), *self.outputs)
 
     @property
+    def closing(self) -> Stage | None:
+        """The last stage, where it takes parts of larger sums and nothing waits for it: its walk is the last one."""
+        stage, items = self.stages[-1] if self.stages else None, (*self.pointwise, *self.columns, *self.segments)
+        if stage is None or self.pieces or not self.within:
+            return stage if self.pieces else None
+        waited_for = {item.name for item in (*stage.reduces, *stage.after)}
+        read = {ref.name for item in (*self.body, *items) for ref in refs(item.expr)}
+        return stage if items and not (read & waited_for or any(map(coupled, stage.reduces))) else None
+
+    @property
     def begun(self) -> tuple[Output, ...]:
         """What it leaves of sums that go on over rows."""
         own = {thing.name for thing in (*self.op.outputs, *self.reduces)} if self.within else set()

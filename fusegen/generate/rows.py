@@ -185,12 +185,13 @@ class Rows(RowReads):
         picks = {r.name: pick for r in stage.reduces if direct and (pick := self._pick(r))}
         accumulators = [Accumulator(r) for r in stage.reduces if r.name not in partners and r.name not in picks]
         coupled = [a for a in accumulators if a.is_coupled]
-        if kernel.pieces:
+        own = [r for r in stage.reduces if r.name not in picks]
+        if stage is kernel.closing:
             lets = list(dict.fromkeys([*stage.lets, *kernel.body]))
-            view = self._walk(lets, [*kernel.pointwise, *kernel.columns, *stage.reduces])
+            view = self._walk(lets, [*kernel.pointwise, *kernel.columns, *kernel.segments, *own])
             self._end_of_walk(view)
         else:
-            view = self._walk(stage.lets, [r for r in stage.reduces if r.name not in picks])
+            view = self._walk(stage.lets, own)
         texts = {a.name: self.printer.text(a.reduce.expr) for a in accumulators}
         held = {a.name: f"{a.name}_chunk" if self.schedule.streamed else a.variable for a in coupled}
         counted = [held[a.name] for a in coupled if a.counts]
@@ -308,7 +309,7 @@ class Rows(RowReads):
     def _last(self) -> dict[str, Any] | None:
         kernel = self.kernel
         items: list[Reduce | Output] = [*kernel.pointwise, *kernel.columns, *kernel.segments]
-        if not items or (kernel.pieces and kernel.stages):
+        if not items or kernel.closing:
             return None
         view = self._walk(kernel.body, items)
         self._end_of_walk(view)

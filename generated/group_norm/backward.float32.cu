@@ -14,22 +14,32 @@
 //   prod_weight = weight * rsqrt_value
 //   diff = d_out * prod_weight - diff_input * prod
 //   d_input = diff - sum_total * (rsqrt_value * ratio_value)
-// rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once
+//   sum_d_weight = sum[d3, d4](d_out * diff_input)
+//   sum_d_bias = sum[d3, d4](d_out)
+//   sum_d_weight_by_share = sum_d_weight * rsqrt_value
+//   sum_d_bias_by_share = sum_d_bias
+// rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once; leaves
+//     sum_d_weight_by_share, sum_d_bias_by_share, a number for each run over D3, D4, which a second kernel adds up over
+//     rows
 extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 4)
-void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,      // [D0, D1, D2, D3, D4]
-                                     const float* __restrict__ weight_ptr,     // [D1, D2]
-                                     const float* __restrict__ d_out_ptr,      // [D0, D1, D2, D3, D4]
-                                     const float* __restrict__ total_ptr,      // [D0, D1]
-                                     const float* __restrict__ deviation_ptr,  // [D0, D1]
-                                     float* __restrict__ d_input_ptr,          // [D0, D1, D2, D3, D4]
+void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1, D2, D3, D4]
+                                     const float* __restrict__ weight_ptr,           // [D1, D2]
+                                     const float* __restrict__ d_out_ptr,            // [D0, D1, D2, D3, D4]
+                                     const float* __restrict__ total_ptr,            // [D0, D1]
+                                     const float* __restrict__ deviation_ptr,        // [D0, D1]
+                                     float* __restrict__ d_input_ptr,                // [D0, D1, D2, D3, D4]
+                                     float* __restrict__ sum_d_weight_by_share_ptr,  // [SHARES, D0, D1, D2]
+                                     float* __restrict__ sum_d_bias_by_share_ptr,    // [SHARES, D0, D1, D2]
                                      float eps, int64_t D2, int64_t D3, int64_t D4, int m, int n, fg::Divisor n1,
-                                     fg::Divisor n3, int input_stride0, int input_stride1, int input_stride2,
-                                     int weight_stride1, int d_out_stride0, int d_out_stride1, int d_out_stride2,
-                                     int total_stride0, int deviation_stride0, int d_input_stride0,
-                                     int d_input_stride1, int d_input_stride2) {
+                                     fg::Divisor n3, int segment_size, int shares, int input_stride0,
+                                     int input_stride1, int input_stride2, int weight_stride1, int d_out_stride0,
+                                     int d_out_stride1, int d_out_stride2, int total_stride0, int deviation_stride0,
+                                     int d_input_stride0, int d_input_stride1, int d_input_stride2) {
   // 4 blocks of 224 threads share a row.
   fg::Link<4> link;
   const int begin = int(fg::cluster_rank()) * 1792;
+  FUSEGEN_SHARED(float, sum_d_weight_parts, [448]);
+  FUSEGEN_SHARED(float, sum_d_bias_parts, [448]);
   const int row = int(blockIdx.x) / 4;
   const int end = n;
   fg::Raw<float, 4> input_row[2];
@@ -93,6 +103,8 @@ void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,      /
     const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j2);
     const auto d_out_v = fg::widen(d_out_row[part]);
     fg::Vec<float, 4> d_input_v;
+    float sum_d_weight_part = 0;
+    float sum_d_bias_part = 0;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
@@ -101,74 +113,81 @@ void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,      /
       const float prod_weight = weight * rsqrt_value;
       const float diff = d_out * prod_weight - diff_input * prod;
       d_input_v[k] = diff - sum_total * (rsqrt_value * ratio_value);
+      sum_d_weight_part += d_out * diff_input;
+      sum_d_bias_part += d_out;
     }
     const int d_input_at = j0 * d_input_stride0 + j1 * d_input_stride1 + j2 * d_input_stride2 + j3;
     fg::store_vector<4>(d_input_ptr + d_input_at, d_input_v);
+    sum_d_weight_parts[224 * part + threadIdx.x] = sum_d_weight_part;
+    sum_d_bias_parts[224 * part + threadIdx.x] = sum_d_bias_part;
+  }
+
+  // 32 threads at a time add up a segment of the row, each block its share of it.
+  __syncthreads();
+  const int segments = n / segment_size;
+  const int until = fg::at_most(begin + 1792, n);
+  for (int turn = begin / segment_size; turn * segment_size < until; turn += 7) {
+    const int segment = turn + threadIdx.x / 32;
+    const auto part = fg::part_of_segment<4>(segment, segment_size, begin, until);
+    const float sum_d_weight = fg::segment_sum<32>(sum_d_weight_parts, part);
+    const float sum_d_bias = fg::segment_sum<32>(sum_d_bias_parts, part);
+    if (threadIdx.x % 32 == 0 && part.any()) {
+      const int at = row * segments + segment;
+      const int share = fg::cluster_rank() - int(segment * segment_size / 1792);
+      const int next = (segment + 1) * segment_size > until ? share + 1 : shares;  // the last block: others have none
+      fg::store_share(sum_d_weight_by_share_ptr + at, m * segments, share, next, sum_d_weight * rsqrt_value);
+      fg::store_share(sum_d_bias_by_share_ptr + at, m * segments, share, next, sum_d_bias);
+    }
   }
 }
 
 // group_norm, backward                                        declared in ops/channels.py
-//   value = float32(D2 * D3 * D4)
-//   diff_input = input - total / value
-//   rsqrt_value = rsqrt(deviation / value + eps)
-//   y = diff_input * rsqrt_value
-//   sum_d_weight = sum[d0, d3, d4](d_out * y)
-//   sum_d_bias = sum[d0, d3, d4](d_out)
+//   sum_d_weight = sum[shares, d0](sum_d_weight_by_share)
+//   sum_d_bias = sum[shares, d0](sum_d_bias_by_share)
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
-// row: a block a result, reduced over D0, D3, D4, along the fast axis
+// column: 64 neighbouring results a block, reduced over D0, SHARES
 extern "C" __global__ __launch_bounds__(256, 4)
-void group_norm_backward_f32_d_weight_and_1_more(const float* __restrict__ input_ptr,      // [D0, D1, D2, D3, D4]
-                                                 const float* __restrict__ d_out_ptr,      // [D0, D1, D2, D3, D4]
-                                                 const float* __restrict__ total_ptr,      // [D0, D1]
-                                                 const float* __restrict__ deviation_ptr,  // [D0, D1]
-                                                 float* __restrict__ d_weight_ptr,         // [D1, D2]
-                                                 float* __restrict__ d_bias_ptr,           // [D1, D2]
-                                                 float eps, int64_t D2, int64_t D3, int64_t D4, int m, int n,
-                                                 fg::Divisor n1, fg::Divisor n3, int input_stride0,
-                                                 int input_stride1, int input_stride2, int d_out_stride0,
-                                                 int d_out_stride1, int d_out_stride2, int total_stride2,
-                                                 int deviation_stride2, int d_weight_stride0, int d_bias_stride0) {
+void group_norm_backward_f32_d_weight_and_1_more(const float* sum_d_weight_by_share_ptr,  // [SHARES, D0, D1, D2]
+                                                 const float* sum_d_bias_by_share_ptr,    // [SHARES, D0, D1, D2]
+                                                 float* __restrict__ d_weight_ptr,        // [D1, D2]
+                                                 float* __restrict__ d_bias_ptr,          // [D1, D2]
+                                                 int m, int n, int sum_d_weight_by_share_stride1,
+                                                 int sum_d_bias_by_share_stride1) {
   fg::wait_for_previous_kernel();
-  // A block owns one result and its n elements.
-  const int result = blockIdx.x;
-  int rest = result;
-  const int j1 = fg::take(rest, n1);
-  const int j0 = rest;
+  // A block owns 64 neighbouring results; its 16 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 64 + 4 * threadIdx.x;
+  const bool inside = result < m;
+  const int j0 = result;
 
-  fg::Chains<float> sum_d_weight_chains;
-  fg::Chains<float> sum_d_bias_chains;
-  for (int at = 4 * threadIdx.x; at < n; at += 1024) {
-    int rest = at;
-    const int j3 = fg::take(rest, n3);
-    const int j2 = rest;
-    const int input_at = j0 * input_stride0 + j1 * input_stride1 + j2 * input_stride2 + j3;
-    const auto input_v = fg::load_vector<4>(input_ptr + input_at);
-    const int d_out_at = j0 * d_out_stride0 + j1 * d_out_stride1 + j2 * d_out_stride2 + j3;
-    const auto d_out_v = fg::load_vector<4>(d_out_ptr + d_out_at);
-    const float total = fg::load(total_ptr + j0 + j2 * total_stride2);
-    const float deviation = fg::load(deviation_ptr + j0 + j2 * deviation_stride2);
-    float sum_d_weight_part = 0;
-    float sum_d_bias_part = 0;
+  fg::Vec<float, 4> sum_d_weight_v = {};
+  fg::Vec<float, 4> sum_d_bias_v = {};
+  if (inside) {
+#pragma unroll 4
+    for (int at = threadIdx.y; at < n; at += 16) {
+      const int j1 = at;
+      const int sum_d_weight_by_share_at = j0 + j1 * sum_d_weight_by_share_stride1;
+      const auto sum_d_weight_by_share_v = fg::load_vector<4>(sum_d_weight_by_share_ptr + sum_d_weight_by_share_at);
+      const int sum_d_bias_by_share_at = j0 + j1 * sum_d_bias_by_share_stride1;
+      const auto sum_d_bias_by_share_v = fg::load_vector<4>(sum_d_bias_by_share_ptr + sum_d_bias_by_share_at);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float input = input_v[k];
-      const float d_out = d_out_v[k];
-      const float value = float(D2 * D3 * D4);
-      const float diff_input = input - total / value;
-      const float rsqrt_value = rsqrtf(deviation / value + eps);
-      const float y = diff_input * rsqrt_value;
-      sum_d_weight_part += d_out * y;
-      sum_d_bias_part += d_out;
+      for (int k = 0; k < 4; ++k) {
+        const float sum_d_weight_by_share = sum_d_weight_by_share_v[k];
+        const float sum_d_bias_by_share = sum_d_bias_by_share_v[k];
+        sum_d_weight_v[k] += sum_d_weight_by_share;
+        sum_d_bias_v[k] += sum_d_bias_by_share;
+      }
     }
-    sum_d_weight_chains.add(sum_d_weight_part);
-    sum_d_bias_chains.add(sum_d_bias_part);
   }
-  const float sum_d_weight = fg::block_sum<256>(sum_d_weight_chains.total());
-  const float sum_d_bias = fg::block_sum<256>(sum_d_bias_chains.total());
+  sum_d_weight_v = fg::column_sum<16, 16>(sum_d_weight_v);
+  sum_d_bias_v = fg::column_sum<16, 16>(sum_d_bias_v);
 
-  if (threadIdx.x == 0) {
-    fg::store(d_weight_ptr + j0 * d_weight_stride0 + j1, sum_d_weight);
-    fg::store(d_bias_ptr + j0 * d_bias_stride0 + j1, sum_d_bias);
+  if (inside && threadIdx.y == 0) {
+    for (int k = 0; k < 4; ++k) {
+      const float sum_d_weight = sum_d_weight_v[k];
+      const float sum_d_bias = sum_d_bias_v[k];
+      fg::store(d_weight_ptr + j0 + k, sum_d_weight);
+      fg::store(d_bias_ptr + j0 + k, sum_d_bias);
+    }
   }
 }

@@ -7,36 +7,47 @@
 //   rsqrt_value = rsqrt(deviation / value + eps)
 //   power = rsqrt_value^3
 //   ratio_value = 1 / value
-//   prod = 0.19947114020071635 * weight * power * ratio_value
 //   prod_rsqrt_value = 0.3989422804014327 * weight * rsqrt_value
 //   prod_rsqrt_value_2 = 0.5 * weight * rsqrt_value
 //   diff_input = input - total / value
 //   result_ = diff_input * (rsqrt_value * weight) + bias
 //   prod_result_2 = -0.7071067811865476 * result_
 //   exp_value = exp(-prod_result_2^2)
+//   prod_exp_value = diff_input * result_ * exp_value
 //   erfc_value = erfc(prod_result_2)
-//   ratio_value_2 = diff_input * erfc_value * (0.25 * weight * power * ratio_value)
+//   prod = diff_input * erfc_value
+//   ratio_value_2 = prod * (0.25 * weight * power * ratio_value)
+//   prod_2 = prod_exp_value * (0.19947114020071635 * weight * power * ratio_value)
 //   prod_result_exp_value = result_ * exp_value
-//   prod_2 = prod_result_exp_value * (prod_rsqrt_value * ratio_value)
-//   sum_deviation = sum[d2, d3](-(d_out * (diff_input * result_ * exp_value * prod + ratio_value_2)))
-//   sum_total = sum[d2, d3](-(d_out * (prod_2 + erfc_value * (prod_rsqrt_value_2 * ratio_value))))
+//   prod_3 = prod_result_exp_value * (prod_rsqrt_value * ratio_value)
+//   prod_4 = prod_exp_value * (0.3989422804014327 * rsqrt_value)
+//   prod_result_3 = 0.3989422804014327 * result_
+//   sum_deviation = sum[d2, d3](-(d_out * (prod_2 + ratio_value_2)))
+//   sum_total = sum[d2, d3](-(d_out * (prod_3 + erfc_value * (prod_rsqrt_value_2 * ratio_value))))
+//   sum_d_weight = sum[d2, d3](d_out * (prod_4 + prod * (0.5 * rsqrt_value)))
+//   sum_d_bias = sum[d2, d3](d_out * (prod_result_3 * exp_value + 0.5 * erfc_value))
 //   prod_2_2 = prod_result_exp_value * prod_rsqrt_value
-//   prod_3 = erfc_value * prod_rsqrt_value_2
-//   sum = d_out * (prod_2_2 + prod_3) + diff_input * (2 * sum_deviation)
+//   prod_3_2 = erfc_value * prod_rsqrt_value_2
+//   sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (2 * sum_deviation)
 //   d_input = sum + sum_total
-// rows: 224 threads a row over D2, D3, which stays in shared memory: read once
+//   sum_d_weight_by_row = sum_d_weight
+//   sum_d_bias_by_row = sum_d_bias
+// rows: 224 threads a row over D2, D3, which stays in shared memory: read once; leaves sum_d_weight_by_row,
+//     sum_d_bias_by_row, which a second kernel adds up over rows
 extern "C" __global__ __launch_bounds__(224, 6)
-void instance_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       // [D0, D1, D2, D3]
-                                              const bf16* __restrict__ weight_ptr,      // [D1]
-                                              const bf16* __restrict__ bias_ptr,        // [D1]
-                                              const bf16* __restrict__ d_out_ptr,       // [D0, D1, D2, D3]
-                                              const float* __restrict__ total_ptr,      // [D0, D1]
-                                              const float* __restrict__ deviation_ptr,  // [D0, D1]
-                                              bf16* __restrict__ d_input_ptr,           // [D0, D1, D2, D3]
-                                              float eps, int64_t D2, int64_t D3, int m, int n, fg::Divisor n1,
-                                              int input_stride0, int input_stride1, int d_out_stride0,
-                                              int d_out_stride1, int total_stride0, int deviation_stride0,
-                                              int d_input_stride0, int d_input_stride1) {
+void instance_norm_gelu_backward_bf16_d_input_and_2_more(
+    const bf16* __restrict__ input_ptr,           // [D0, D1, D2, D3]
+    const bf16* __restrict__ weight_ptr,          // [D1]
+    const bf16* __restrict__ bias_ptr,            // [D1]
+    const bf16* __restrict__ d_out_ptr,           // [D0, D1, D2, D3]
+    const float* __restrict__ total_ptr,          // [D0, D1]
+    const float* __restrict__ deviation_ptr,      // [D0, D1]
+    bf16* __restrict__ d_input_ptr,               // [D0, D1, D2, D3]
+    float* __restrict__ sum_d_weight_by_row_ptr,  // [D0, D1]
+    float* __restrict__ sum_d_bias_by_row_ptr,    // [D0, D1]
+    float eps, int64_t D2, int64_t D3, int m, int n, fg::Divisor n1, int input_stride0, int input_stride1,
+    int d_out_stride0, int d_out_stride1, int total_stride0, int deviation_stride0, int d_input_stride0,
+    int d_input_stride1, int sum_d_weight_by_row_stride0, int sum_d_bias_by_row_stride0) {
   const int thread = threadIdx.x;
   const int row = int(blockIdx.x);
   const int end = n;
@@ -65,12 +76,13 @@ void instance_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float power = rsqrt_value * rsqrt_value * rsqrt_value;
   const float ratio_value = 1.0f / value;
-  const float prod = 0.19947114020071635f * weight * power * ratio_value;
   const float prod_rsqrt_value = 0.3989422804014327f * weight * rsqrt_value;
   const float prod_rsqrt_value_2 = 0.5f * weight * rsqrt_value;
 
   float sum_deviation = 0;
   float sum_total = 0;
+  float sum_d_weight = 0;
+  float sum_d_bias = 0;
 #pragma unroll 2
   for (int part = 0; part < 2; ++part) {
     const int at = 8 * (224 * part + threadIdx.x);
@@ -85,15 +97,22 @@ void instance_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr
       const float result_ = diff_input * (rsqrt_value * weight) + bias;
       const float prod_result_2 = -0.7071067811865476f * result_;
       const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
+      const float prod_exp_value = diff_input * result_ * exp_value;
       const float erfc_value = fg::fast_erfc(prod_result_2);
-      const float ratio_value_2 = diff_input * erfc_value * (0.25f * weight * power * ratio_value);
+      const float prod = diff_input * erfc_value;
+      const float ratio_value_2 = prod * (0.25f * weight * power * ratio_value);
+      const float prod_2 = prod_exp_value * (0.19947114020071635f * weight * power * ratio_value);
       const float prod_result_exp_value = result_ * exp_value;
-      const float prod_2 = prod_result_exp_value * (prod_rsqrt_value * ratio_value);
-      sum_deviation += -(d_out * (diff_input * result_ * exp_value * prod + ratio_value_2));
-      sum_total += -(d_out * (prod_2 + erfc_value * (prod_rsqrt_value_2 * ratio_value)));
+      const float prod_3 = prod_result_exp_value * (prod_rsqrt_value * ratio_value);
+      const float prod_4 = prod_exp_value * (0.3989422804014327f * rsqrt_value);
+      const float prod_result_3 = 0.3989422804014327f * result_;
+      sum_deviation += -(d_out * (prod_2 + ratio_value_2));
+      sum_total += -(d_out * (prod_3 + erfc_value * (prod_rsqrt_value_2 * ratio_value)));
+      sum_d_weight += d_out * (prod_4 + prod * (0.5f * rsqrt_value));
+      sum_d_bias += d_out * (prod_result_3 * exp_value + 0.5f * erfc_value);
     }
   }
-  fg::row_sum<224, 1, 0>(sum_deviation, sum_total);
+  fg::row_sum<224, 1, 0>(sum_deviation, sum_total, sum_d_weight, sum_d_bias);
 
 #pragma unroll 2
   for (int part = 0; part < 2; ++part) {
@@ -114,87 +133,65 @@ void instance_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr
       const float erfc_value = fg::fast_erfc(prod_result_2);
       const float prod_result_exp_value = result_ * exp_value;
       const float prod_2_2 = prod_result_exp_value * prod_rsqrt_value;
-      const float prod_3 = erfc_value * prod_rsqrt_value_2;
-      const float sum = d_out * (prod_2_2 + prod_3) + diff_input * (2.0f * sum_deviation);
+      const float prod_3_2 = erfc_value * prod_rsqrt_value_2;
+      const float sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (2.0f * sum_deviation);
       d_input_v[k] = sum + sum_total;
     }
     fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
   }
+
+  if (threadIdx.x == 0) {
+    fg::store(sum_d_weight_by_row_ptr + j0 * sum_d_weight_by_row_stride0 + j1, sum_d_weight);
+    fg::store(sum_d_bias_by_row_ptr + j0 * sum_d_bias_by_row_stride0 + j1, sum_d_bias);
+  }
 }
 
 // instance_norm_gelu, backward                                declared in ops/fused_norms.py
-//   value = float32(D2 * D3)
-//   diff_input = input - total / value
-//   rsqrt_value = rsqrt(deviation / value + eps)
-//   y = diff_input * rsqrt_value
-//   result_ = y * weight + bias
-//   prod_result_3 = 0.3989422804014327 * result_
-//   prod_result_2 = -0.7071067811865476 * result_
-//   exp_value = exp(-prod_result_2^2)
-//   prod_4 = prod_result_3 * diff_input * rsqrt_value * exp_value
-//   erfc_value = erfc(prod_result_2)
-//   sum_d_weight = sum[d0, d2, d3](d_out * (prod_4 + 0.5 * diff_input * erfc_value * rsqrt_value))
-//   sum_d_bias = sum[d0, d2, d3](d_out * (prod_result_3 * exp_value + 0.5 * erfc_value))
+//   sum_d_weight = sum[d0](sum_d_weight_by_row)
+//   sum_d_bias = sum[d0](sum_d_bias_by_row)
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
-// row: a block a result, reduced over D0, D2, D3, along the fast axis
+// column: 64 neighbouring results a block, reduced over D0
 extern "C" __global__ __launch_bounds__(256, 4)
-void instance_norm_gelu_backward_bf16_d_weight_and_1_more(const bf16* __restrict__ input_ptr,       // [D0, D1, D2, D3]
-                                                          const bf16* __restrict__ weight_ptr,      // [D1]
-                                                          const bf16* __restrict__ bias_ptr,        // [D1]
-                                                          const bf16* __restrict__ d_out_ptr,       // [D0, D1, D2, D3]
-                                                          const float* __restrict__ total_ptr,      // [D0, D1]
-                                                          const float* __restrict__ deviation_ptr,  // [D0, D1]
-                                                          bf16* __restrict__ d_weight_ptr,          // [D1]
-                                                          bf16* __restrict__ d_bias_ptr,            // [D1]
-                                                          float eps, int64_t D2, int64_t D3, int m, int n,
-                                                          fg::Divisor n2, int input_stride0, int input_stride1,
-                                                          int d_out_stride0, int d_out_stride1, int total_stride1,
-                                                          int deviation_stride1) {
+void instance_norm_gelu_backward_bf16_d_weight_and_1_more(const float* sum_d_weight_by_row_ptr,  // [D0, D1]
+                                                          const float* sum_d_bias_by_row_ptr,    // [D0, D1]
+                                                          bf16* __restrict__ d_weight_ptr,       // [D1]
+                                                          bf16* __restrict__ d_bias_ptr,         // [D1]
+                                                          int m, int n, int sum_d_weight_by_row_stride1,
+                                                          int sum_d_bias_by_row_stride1) {
   fg::wait_for_previous_kernel();
-  // A block owns one result and its n elements.
-  const int result = blockIdx.x;
+  // A block owns 64 neighbouring results; its 16 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 64 + 4 * threadIdx.x;
+  const bool inside = result < m;
   const int j0 = result;
-  const float weight = fg::load(weight_ptr + j0);
-  const float bias = fg::load(bias_ptr + j0);
 
-  fg::Chains<float> sum_d_weight_chains;
-  fg::Chains<float> sum_d_bias_chains;
-  for (int at = 8 * threadIdx.x; at < n; at += 2048) {
-    int rest = at;
-    const int j2 = fg::take(rest, n2);
-    const int j1 = rest;
-    const auto input_v = fg::load_vector<8>(input_ptr + j0 * input_stride0 + j1 * input_stride1 + j2);
-    const auto d_out_v = fg::load_vector<8>(d_out_ptr + j0 * d_out_stride0 + j1 * d_out_stride1 + j2);
-    const float total = fg::load(total_ptr + j0 + j1 * total_stride1);
-    const float deviation = fg::load(deviation_ptr + j0 + j1 * deviation_stride1);
-    float sum_d_weight_part = 0;
-    float sum_d_bias_part = 0;
+  fg::Vec<float, 4> sum_d_weight_v = {};
+  fg::Vec<float, 4> sum_d_bias_v = {};
+  if (inside) {
+#pragma unroll 4
+    for (int at = threadIdx.y; at < n; at += 16) {
+      const int j1 = at;
+      const int sum_d_weight_by_row_at = j0 + j1 * sum_d_weight_by_row_stride1;
+      const auto sum_d_weight_by_row_v = fg::load_vector<4>(sum_d_weight_by_row_ptr + sum_d_weight_by_row_at);
+      const auto sum_d_bias_by_row_v = fg::load_vector<4>(sum_d_bias_by_row_ptr + j0 + j1 * sum_d_bias_by_row_stride1);
 #pragma unroll
-    for (int k = 0; k < 8; ++k) {
-      const float input = input_v[k];
-      const float d_out = d_out_v[k];
-      const float value = float(D2 * D3);
-      const float diff_input = input - total / value;
-      const float rsqrt_value = rsqrtf(deviation / value + eps);
-      const float y = diff_input * rsqrt_value;
-      const float result_ = y * weight + bias;
-      const float prod_result_3 = 0.3989422804014327f * result_;
-      const float prod_result_2 = -0.7071067811865476f * result_;
-      const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
-      const float prod_4 = prod_result_3 * diff_input * rsqrt_value * exp_value;
-      const float erfc_value = fg::fast_erfc(prod_result_2);
-      sum_d_weight_part += d_out * (prod_4 + 0.5f * diff_input * erfc_value * rsqrt_value);
-      sum_d_bias_part += d_out * (prod_result_3 * exp_value + 0.5f * erfc_value);
+      for (int k = 0; k < 4; ++k) {
+        const float sum_d_weight_by_row_value = sum_d_weight_by_row_v[k];
+        const float sum_d_bias_by_row_value = sum_d_bias_by_row_v[k];
+        sum_d_weight_v[k] += sum_d_weight_by_row_value;
+        sum_d_bias_v[k] += sum_d_bias_by_row_value;
+      }
     }
-    sum_d_weight_chains.add(sum_d_weight_part);
-    sum_d_bias_chains.add(sum_d_bias_part);
   }
-  const float sum_d_weight = fg::block_sum<256>(sum_d_weight_chains.total());
-  const float sum_d_bias = fg::block_sum<256>(sum_d_bias_chains.total());
+  sum_d_weight_v = fg::column_sum<16, 16>(sum_d_weight_v);
+  sum_d_bias_v = fg::column_sum<16, 16>(sum_d_bias_v);
 
-  if (threadIdx.x == 0) {
-    fg::store(d_weight_ptr + j0, sum_d_weight);
-    fg::store(d_bias_ptr + j0, sum_d_bias);
+  if (inside && threadIdx.y == 0) {
+    for (int k = 0; k < 4; ++k) {
+      const float sum_d_weight = sum_d_weight_v[k];
+      const float sum_d_bias = sum_d_bias_v[k];
+      fg::store(d_weight_ptr + j0 + k, sum_d_weight);
+      fg::store(d_bias_ptr + j0 + k, sum_d_bias);
+    }
   }
 }

@@ -18,25 +18,35 @@
 //   ratio_value_2 = diff_input * sigmoid_result * prod
 //   sum_ratio_value_2 = diff_input * result_ * sigmoid_result * diff * prod + ratio_value_2
 //   prod_diff = result_ * sigmoid_result * diff
+//   prod_result = diff * result_
+//   prod_4 = prod_result * diff_input * rsqrt_value * sigmoid_result
+//   y = diff_input * rsqrt_value
 //   sum_deviation = sum[d2, d3](-(d_out * sum_ratio_value_2))
 //   sum_total = sum[d2, d3](-(d_out * (prod_diff * prod_2 + sigmoid_result * prod_2)))
+//   sum_d_weight = sum[d2, d3](d_out * (prod_4 + y * sigmoid_result))
+//   sum_d_bias = sum[d2, d3](d_out * (prod_result * sigmoid_result + sigmoid_result))
 //   prod_2_2 = prod_diff * prod_weight_rsqrt_value
 //   prod_3 = sigmoid_result * prod_weight_rsqrt_value
 //   sum = d_out * (prod_2_2 + prod_3) + diff_input * (2 * sum_deviation)
 //   d_input = sum + sum_total
-// rows: 224 threads a row over D2, D3, which stays in shared memory: read once
+//   sum_d_weight_by_row = sum_d_weight
+//   sum_d_bias_by_row = sum_d_bias
+// rows: 224 threads a row over D2, D3, which stays in shared memory: read once; leaves sum_d_weight_by_row,
+//     sum_d_bias_by_row, which a second kernel adds up over rows
 extern "C" __global__ __launch_bounds__(224, 6)
-void instance_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,      // [D0, D1, D2, D3]
-                                             const float* __restrict__ weight_ptr,     // [D1]
-                                             const float* __restrict__ bias_ptr,       // [D1]
-                                             const float* __restrict__ d_out_ptr,      // [D0, D1, D2, D3]
-                                             const float* __restrict__ total_ptr,      // [D0, D1]
-                                             const float* __restrict__ deviation_ptr,  // [D0, D1]
-                                             float* __restrict__ d_input_ptr,          // [D0, D1, D2, D3]
-                                             float eps, int64_t D2, int64_t D3, int m, int n, fg::Divisor n1,
-                                             int input_stride0, int input_stride1, int d_out_stride0,
-                                             int d_out_stride1, int total_stride0, int deviation_stride0,
-                                             int d_input_stride0, int d_input_stride1) {
+void instance_norm_silu_backward_f32_d_input_and_2_more(
+    const float* __restrict__ input_ptr,          // [D0, D1, D2, D3]
+    const float* __restrict__ weight_ptr,         // [D1]
+    const float* __restrict__ bias_ptr,           // [D1]
+    const float* __restrict__ d_out_ptr,          // [D0, D1, D2, D3]
+    const float* __restrict__ total_ptr,          // [D0, D1]
+    const float* __restrict__ deviation_ptr,      // [D0, D1]
+    float* __restrict__ d_input_ptr,              // [D0, D1, D2, D3]
+    float* __restrict__ sum_d_weight_by_row_ptr,  // [D0, D1]
+    float* __restrict__ sum_d_bias_by_row_ptr,    // [D0, D1]
+    float eps, int64_t D2, int64_t D3, int m, int n, fg::Divisor n1, int input_stride0, int input_stride1,
+    int d_out_stride0, int d_out_stride1, int total_stride0, int deviation_stride0, int d_input_stride0,
+    int d_input_stride1, int sum_d_weight_by_row_stride0, int sum_d_bias_by_row_stride0) {
   const int thread = threadIdx.x;
   const int row = int(blockIdx.x);
   const int end = n;
@@ -72,6 +82,8 @@ void instance_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr
 
   float sum_deviation = 0;
   float sum_total = 0;
+  float sum_d_weight = 0;
+  float sum_d_bias = 0;
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
     const int at = 4 * (224 * part + threadIdx.x);
@@ -89,11 +101,16 @@ void instance_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr
       const float ratio_value_2 = diff_input * sigmoid_result * prod;
       const float sum_ratio_value_2 = diff_input * result_ * sigmoid_result * diff * prod + ratio_value_2;
       const float prod_diff = result_ * sigmoid_result * diff;
+      const float prod_result = diff * result_;
+      const float prod_4 = prod_result * diff_input * rsqrt_value * sigmoid_result;
+      const float y = diff_input * rsqrt_value;
       sum_deviation += -(d_out * sum_ratio_value_2);
       sum_total += -(d_out * (prod_diff * prod_2 + sigmoid_result * prod_2));
+      sum_d_weight += d_out * (prod_4 + y * sigmoid_result);
+      sum_d_bias += d_out * (prod_result * sigmoid_result + sigmoid_result);
     }
   }
-  fg::row_sum<224, 1, 0>(sum_deviation, sum_total);
+  fg::row_sum<224, 1, 0>(sum_deviation, sum_total, sum_d_weight, sum_d_bias);
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -119,79 +136,59 @@ void instance_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr
     }
     fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
   }
+
+  if (threadIdx.x == 0) {
+    fg::store(sum_d_weight_by_row_ptr + j0 * sum_d_weight_by_row_stride0 + j1, sum_d_weight);
+    fg::store(sum_d_bias_by_row_ptr + j0 * sum_d_bias_by_row_stride0 + j1, sum_d_bias);
+  }
 }
 
 // instance_norm_silu, backward                                declared in ops/fused_norms.py
-//   value = float32(D2 * D3)
-//   diff_input = input - total / value
-//   rsqrt_value = rsqrt(deviation / value + eps)
-//   y = diff_input * rsqrt_value
-//   result_ = y * weight + bias
-//   sigmoid_result = sigmoid(result_)
-//   diff = 1 - sigmoid_result
-//   prod_result = diff * result_
-//   prod_4 = prod_result * diff_input * rsqrt_value * sigmoid_result
-//   sum_d_weight = sum[d0, d2, d3](d_out * (prod_4 + y * sigmoid_result))
-//   sum_d_bias = sum[d0, d2, d3](d_out * (prod_result * sigmoid_result + sigmoid_result))
+//   sum_d_weight = sum[d0](sum_d_weight_by_row)
+//   sum_d_bias = sum[d0](sum_d_bias_by_row)
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
-// row: a block a result, reduced over D0, D2, D3, along the fast axis
+// column: 64 neighbouring results a block, reduced over D0
 extern "C" __global__ __launch_bounds__(256, 4)
-void instance_norm_silu_backward_f32_d_weight_and_1_more(const float* __restrict__ input_ptr,      // [D0, D1, D2, D3]
-                                                         const float* __restrict__ weight_ptr,     // [D1]
-                                                         const float* __restrict__ bias_ptr,       // [D1]
-                                                         const float* __restrict__ d_out_ptr,      // [D0, D1, D2, D3]
-                                                         const float* __restrict__ total_ptr,      // [D0, D1]
-                                                         const float* __restrict__ deviation_ptr,  // [D0, D1]
-                                                         float* __restrict__ d_weight_ptr,         // [D1]
-                                                         float* __restrict__ d_bias_ptr,           // [D1]
-                                                         float eps, int64_t D2, int64_t D3, int m, int n,
-                                                         fg::Divisor n2, int input_stride0, int input_stride1,
-                                                         int d_out_stride0, int d_out_stride1, int total_stride1,
-                                                         int deviation_stride1) {
+void instance_norm_silu_backward_f32_d_weight_and_1_more(const float* sum_d_weight_by_row_ptr,  // [D0, D1]
+                                                         const float* sum_d_bias_by_row_ptr,    // [D0, D1]
+                                                         float* __restrict__ d_weight_ptr,      // [D1]
+                                                         float* __restrict__ d_bias_ptr,        // [D1]
+                                                         int m, int n, int sum_d_weight_by_row_stride1,
+                                                         int sum_d_bias_by_row_stride1) {
   fg::wait_for_previous_kernel();
-  // A block owns one result and its n elements.
-  const int result = blockIdx.x;
+  // A block owns 64 neighbouring results; its 16 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 64 + 4 * threadIdx.x;
+  const bool inside = result < m;
   const int j0 = result;
-  const float weight = fg::load(weight_ptr + j0);
-  const float bias = fg::load(bias_ptr + j0);
 
-  fg::Chains<float> sum_d_weight_chains;
-  fg::Chains<float> sum_d_bias_chains;
-  for (int at = 4 * threadIdx.x; at < n; at += 1024) {
-    int rest = at;
-    const int j2 = fg::take(rest, n2);
-    const int j1 = rest;
-    const auto input_v = fg::load_vector<4>(input_ptr + j0 * input_stride0 + j1 * input_stride1 + j2);
-    const auto d_out_v = fg::load_vector<4>(d_out_ptr + j0 * d_out_stride0 + j1 * d_out_stride1 + j2);
-    const float total = fg::load(total_ptr + j0 + j1 * total_stride1);
-    const float deviation = fg::load(deviation_ptr + j0 + j1 * deviation_stride1);
-    float sum_d_weight_part = 0;
-    float sum_d_bias_part = 0;
+  fg::Vec<float, 4> sum_d_weight_v = {};
+  fg::Vec<float, 4> sum_d_bias_v = {};
+  if (inside) {
+#pragma unroll 4
+    for (int at = threadIdx.y; at < n; at += 16) {
+      const int j1 = at;
+      const int sum_d_weight_by_row_at = j0 + j1 * sum_d_weight_by_row_stride1;
+      const auto sum_d_weight_by_row_v = fg::load_vector<4>(sum_d_weight_by_row_ptr + sum_d_weight_by_row_at);
+      const auto sum_d_bias_by_row_v = fg::load_vector<4>(sum_d_bias_by_row_ptr + j0 + j1 * sum_d_bias_by_row_stride1);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float input = input_v[k];
-      const float d_out = d_out_v[k];
-      const float value = float(D2 * D3);
-      const float diff_input = input - total / value;
-      const float rsqrt_value = rsqrtf(deviation / value + eps);
-      const float y = diff_input * rsqrt_value;
-      const float result_ = y * weight + bias;
-      const float sigmoid_result = fg::sigmoid(result_);
-      const float diff = 1.0f - sigmoid_result;
-      const float prod_result = diff * result_;
-      const float prod_4 = prod_result * diff_input * rsqrt_value * sigmoid_result;
-      sum_d_weight_part += d_out * (prod_4 + y * sigmoid_result);
-      sum_d_bias_part += d_out * (prod_result * sigmoid_result + sigmoid_result);
+      for (int k = 0; k < 4; ++k) {
+        const float sum_d_weight_by_row_value = sum_d_weight_by_row_v[k];
+        const float sum_d_bias_by_row_value = sum_d_bias_by_row_v[k];
+        sum_d_weight_v[k] += sum_d_weight_by_row_value;
+        sum_d_bias_v[k] += sum_d_bias_by_row_value;
+      }
     }
-    sum_d_weight_chains.add(sum_d_weight_part);
-    sum_d_bias_chains.add(sum_d_bias_part);
   }
-  const float sum_d_weight = fg::block_sum<256>(sum_d_weight_chains.total());
-  const float sum_d_bias = fg::block_sum<256>(sum_d_bias_chains.total());
+  sum_d_weight_v = fg::column_sum<16, 16>(sum_d_weight_v);
+  sum_d_bias_v = fg::column_sum<16, 16>(sum_d_bias_v);
 
-  if (threadIdx.x == 0) {
-    fg::store(d_weight_ptr + j0, sum_d_weight);
-    fg::store(d_bias_ptr + j0, sum_d_bias);
+  if (inside && threadIdx.y == 0) {
+    for (int k = 0; k < 4; ++k) {
+      const float sum_d_weight = sum_d_weight_v[k];
+      const float sum_d_bias = sum_d_bias_v[k];
+      fg::store(d_weight_ptr + j0 + k, sum_d_weight);
+      fg::store(d_bias_ptr + j0 + k, sum_d_bias);
+    }
   }
 }

@@ -5,34 +5,38 @@
 // residual_bias_instance_norm, backward                       declared in ops/fused_norms.py
 //   value = float32(D2 * D3)
 //   rsqrt_value = rsqrt(deviation / value + eps)
-//   ratio_value = 1 / value
-//   prod = 0.5 * weight * rsqrt_value^3 * ratio_value
 //   prod_weight = weight * rsqrt_value
+//   ratio_value = 1 / value
 //   total_2 = input + bias + residual
 //   diff_total_2 = total_2 - total / value
-//   sum_deviation = sum[d2, d3](-(d_out * diff_total_2 * prod))
-//   sum_total = sum[d2, d3](-(d_out * (prod_weight * ratio_value)))
-//   sum = d_out * prod_weight + diff_total_2 * (2 * sum_deviation)
-//   d_input = sum + sum_total
+//   sum_deviation = sum[d2, d3](d_out * diff_total_2)
+//   sum_total = sum[d2, d3](d_out)
+//   prod = sum_deviation * weight * rsqrt_value^3 * ratio_value
+//   diff = d_out * prod_weight - diff_total_2 * prod
+//   d_input = diff - sum_total * (prod_weight * ratio_value)
+//   sum_d_bias = sum[d2, d3](d_input)
 //   d_residual = d_input
-// rows: 2 blocks of 224 threads a row over D2, D3, which stays in shared memory: read once
+//   sum_d_bias_by_row = sum_d_bias
+//   sum_d_weight_by_row = sum_deviation * rsqrt_value
+// rows: 2 blocks of 224 threads a row over D2, D3, which stays in shared memory: read once; leaves sum_d_bias_by_row,
+//     sum_d_weight_by_row, which a second kernel adds up over rows
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 6)
 void residual_bias_instance_norm_backward_f32_d_input_and_3_more(
-    const float* __restrict__ input_ptr,      // [D0, D1, D2, D3]
-    const float* __restrict__ bias_ptr,       // [D1]
-    const float* __restrict__ residual_ptr,   // [D0, D1, D2, D3]
-    const float* __restrict__ weight_ptr,     // [D1]
-    const float* __restrict__ d_out_ptr,      // [D0, D1, D2, D3]
-    const float* __restrict__ total_ptr,      // [D0, D1]
-    const float* __restrict__ deviation_ptr,  // [D0, D1]
-    float* __restrict__ d_input_ptr,          // [D0, D1, D2, D3]
-    float* __restrict__ d_residual_ptr,       // [D0, D1, D2, D3]
-    float* __restrict__ sum_deviation_ptr,    // [D0, D1]
-    float* __restrict__ sum_total_ptr,        // [D0, D1]
+    const float* __restrict__ input_ptr,          // [D0, D1, D2, D3]
+    const float* __restrict__ bias_ptr,           // [D1]
+    const float* __restrict__ residual_ptr,       // [D0, D1, D2, D3]
+    const float* __restrict__ weight_ptr,         // [D1]
+    const float* __restrict__ d_out_ptr,          // [D0, D1, D2, D3]
+    const float* __restrict__ total_ptr,          // [D0, D1]
+    const float* __restrict__ deviation_ptr,      // [D0, D1]
+    float* __restrict__ d_input_ptr,              // [D0, D1, D2, D3]
+    float* __restrict__ d_residual_ptr,           // [D0, D1, D2, D3]
+    float* __restrict__ sum_d_bias_by_row_ptr,    // [D0, D1]
+    float* __restrict__ sum_d_weight_by_row_ptr,  // [D0, D1]
     float eps, int64_t D2, int64_t D3, int m, int n, fg::Divisor n1, int input_stride0, int input_stride1,
     int residual_stride0, int residual_stride1, int d_out_stride0, int d_out_stride1, int total_stride0,
     int deviation_stride0, int d_input_stride0, int d_input_stride1, int d_residual_stride0, int d_residual_stride1,
-    int sum_deviation_stride0, int sum_total_stride0) {
+    int sum_d_bias_by_row_stride0, int sum_d_weight_by_row_stride0) {
   // 2 blocks of 224 threads share a row.
   fg::Link<2> link;
   const int begin = int(fg::cluster_rank()) * 1792;
@@ -67,9 +71,8 @@ void residual_bias_instance_norm_backward_f32_d_input_and_3_more(
   link.ready();  // all blocks of the cluster have begun
   const float value = float(D2 * D3);
   const float rsqrt_value = rsqrtf(deviation / value + eps);
-  const float ratio_value = 1.0f / value;
-  const float prod = 0.5f * weight * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
   const float prod_weight = weight * rsqrt_value;
+  const float ratio_value = 1.0f / value;
 
   float sum_deviation = 0;
   float sum_total = 0;
@@ -87,12 +90,14 @@ void residual_bias_instance_norm_backward_f32_d_input_and_3_more(
       const float d_out = d_out_v[k];
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - total / value;
-      sum_deviation += -(d_out * diff_total_2 * prod);
-      sum_total += -(d_out * (prod_weight * ratio_value));
+      sum_deviation += d_out * diff_total_2;
+      sum_total += d_out;
     }
   }
   fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);
+  const float prod = sum_deviation * weight * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
 
+  float sum_d_bias = 0;
 #pragma unroll 2
   for (int part = 0; part < 2; ++part) {
     const int at = begin + 4 * (224 * part + threadIdx.x);
@@ -110,97 +115,69 @@ void residual_bias_instance_norm_backward_f32_d_input_and_3_more(
       const float d_out = d_out_v[k];
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - total / value;
-      const float sum = d_out * prod_weight + diff_total_2 * (2.0f * sum_deviation);
-      const float d_input = sum + sum_total;
+      const float diff = d_out * prod_weight - diff_total_2 * prod;
+      const float d_input = diff - sum_total * (prod_weight * ratio_value);
       d_input_v[k] = d_input;
       d_residual_v[k] = d_input;
+      sum_d_bias += d_input;
     }
     fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
     fg::store_vector<4>(d_residual_ptr + j0 * d_residual_stride0 + j1 * d_residual_stride1 + j2, d_residual_v);
   }
+  fg::cluster_sum<224, 1>(link, sum_d_bias);
 
   if (threadIdx.x == 0 && fg::cluster_rank() == 0) {
-    fg::store(sum_deviation_ptr + j0 * sum_deviation_stride0 + j1, sum_deviation);
-    fg::store(sum_total_ptr + j0 * sum_total_stride0 + j1, sum_total);
+    fg::store(sum_d_bias_by_row_ptr + j0 * sum_d_bias_by_row_stride0 + j1, sum_d_bias);
+    fg::store(sum_d_weight_by_row_ptr + j0 * sum_d_weight_by_row_stride0 + j1, sum_deviation * rsqrt_value);
   }
 }
 
 // residual_bias_instance_norm, backward                       declared in ops/fused_norms.py
-//   value = float32(D2 * D3)
-//   rsqrt_value = rsqrt(deviation / value + eps)
-//   prod_weight = weight * rsqrt_value
-//   total_2 = input + bias + residual
-//   diff_total_2 = total_2 - total / value
-//   sum = d_out * prod_weight + sum_deviation * 2 * diff_total_2
-//   d_input = sum + sum_total
-//   y = diff_total_2 * rsqrt_value
-//   sum_d_bias = sum[d0, d2, d3](d_input)
-//   sum_d_weight = sum[d0, d2, d3](d_out * y)
+//   sum_d_bias = sum[d0](sum_d_bias_by_row)
+//   sum_d_weight = sum[d0](sum_d_weight_by_row)
 //   d_bias = sum_d_bias
 //   d_weight = sum_d_weight
-// row: a block a result, reduced over D0, D2, D3, along the fast axis
+// column: 64 neighbouring results a block, reduced over D0
 extern "C" __global__ __launch_bounds__(256, 4)
-void residual_bias_instance_norm_backward_f32_d_bias_and_1_more(
-    const float* __restrict__ input_ptr,      // [D0, D1, D2, D3]
-    const float* __restrict__ bias_ptr,       // [D1]
-    const float* __restrict__ residual_ptr,   // [D0, D1, D2, D3]
-    const float* __restrict__ weight_ptr,     // [D1]
-    const float* __restrict__ d_out_ptr,      // [D0, D1, D2, D3]
-    const float* __restrict__ total_ptr,      // [D0, D1]
-    const float* __restrict__ deviation_ptr,  // [D0, D1]
-    const float* sum_deviation_ptr,           // [D0, D1]
-    const float* sum_total_ptr,               // [D0, D1]
-    float* __restrict__ d_bias_ptr,           // [D1]
-    float* __restrict__ d_weight_ptr,         // [D1]
-    float eps, int64_t D2, int64_t D3, int m, int n, fg::Divisor n2, int input_stride0, int input_stride1,
-    int residual_stride0, int residual_stride1, int d_out_stride0, int d_out_stride1, int total_stride1,
-    int deviation_stride1, int sum_deviation_stride1, int sum_total_stride1) {
+void residual_bias_instance_norm_backward_f32_d_bias_and_1_more(const float* sum_d_bias_by_row_ptr,    // [D0, D1]
+                                                                const float* sum_d_weight_by_row_ptr,  // [D0, D1]
+                                                                float* __restrict__ d_bias_ptr,        // [D1]
+                                                                float* __restrict__ d_weight_ptr,      // [D1]
+                                                                int m, int n, int sum_d_bias_by_row_stride1,
+                                                                int sum_d_weight_by_row_stride1) {
   fg::wait_for_previous_kernel();
-  // A block owns one result and its n elements.
-  const int result = blockIdx.x;
+  // A block owns 64 neighbouring results; its 16 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 64 + 4 * threadIdx.x;
+  const bool inside = result < m;
   const int j0 = result;
-  const float bias = fg::load(bias_ptr + j0);
-  const float weight = fg::load(weight_ptr + j0);
 
-  fg::Chains<float> sum_d_bias_chains;
-  fg::Chains<float> sum_d_weight_chains;
-  for (int at = 4 * threadIdx.x; at < n; at += 1024) {
-    int rest = at;
-    const int j2 = fg::take(rest, n2);
-    const int j1 = rest;
-    const auto input_v = fg::load_vector<4>(input_ptr + j0 * input_stride0 + j1 * input_stride1 + j2);
-    const auto residual_v = fg::load_vector<4>(residual_ptr + j0 * residual_stride0 + j1 * residual_stride1 + j2);
-    const auto d_out_v = fg::load_vector<4>(d_out_ptr + j0 * d_out_stride0 + j1 * d_out_stride1 + j2);
-    const float total = fg::load(total_ptr + j0 + j1 * total_stride1);
-    const float deviation = fg::load(deviation_ptr + j0 + j1 * deviation_stride1);
-    const float sum_deviation = fg::load(sum_deviation_ptr + j0 + j1 * sum_deviation_stride1);
-    const float sum_total = fg::load(sum_total_ptr + j0 + j1 * sum_total_stride1);
-    float sum_d_bias_part = 0;
-    float sum_d_weight_part = 0;
+  fg::Vec<float, 4> sum_d_bias_v = {};
+  fg::Vec<float, 4> sum_d_weight_v = {};
+  if (inside) {
+#pragma unroll 4
+    for (int at = threadIdx.y; at < n; at += 16) {
+      const int j1 = at;
+      const auto sum_d_bias_by_row_v = fg::load_vector<4>(sum_d_bias_by_row_ptr + j0 + j1 * sum_d_bias_by_row_stride1);
+      const int sum_d_weight_by_row_at = j0 + j1 * sum_d_weight_by_row_stride1;
+      const auto sum_d_weight_by_row_v = fg::load_vector<4>(sum_d_weight_by_row_ptr + sum_d_weight_by_row_at);
 #pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float input = input_v[k];
-      const float residual = residual_v[k];
-      const float d_out = d_out_v[k];
-      const float value = float(D2 * D3);
-      const float rsqrt_value = rsqrtf(deviation / value + eps);
-      const float prod_weight = weight * rsqrt_value;
-      const float total_2 = input + bias + residual;
-      const float diff_total_2 = total_2 - total / value;
-      const float sum = d_out * prod_weight + sum_deviation * 2.0f * diff_total_2;
-      const float d_input = sum + sum_total;
-      const float y = diff_total_2 * rsqrt_value;
-      sum_d_bias_part += d_input;
-      sum_d_weight_part += d_out * y;
+      for (int k = 0; k < 4; ++k) {
+        const float sum_d_bias_by_row_value = sum_d_bias_by_row_v[k];
+        const float sum_d_weight_by_row_value = sum_d_weight_by_row_v[k];
+        sum_d_bias_v[k] += sum_d_bias_by_row_value;
+        sum_d_weight_v[k] += sum_d_weight_by_row_value;
+      }
     }
-    sum_d_bias_chains.add(sum_d_bias_part);
-    sum_d_weight_chains.add(sum_d_weight_part);
   }
-  const float sum_d_bias = fg::block_sum<256>(sum_d_bias_chains.total());
-  const float sum_d_weight = fg::block_sum<256>(sum_d_weight_chains.total());
+  sum_d_bias_v = fg::column_sum<16, 16>(sum_d_bias_v);
+  sum_d_weight_v = fg::column_sum<16, 16>(sum_d_weight_v);
 
-  if (threadIdx.x == 0) {
-    fg::store(d_bias_ptr + j0, sum_d_bias);
-    fg::store(d_weight_ptr + j0, sum_d_weight);
+  if (inside && threadIdx.y == 0) {
+    for (int k = 0; k < 4; ++k) {
+      const float sum_d_bias = sum_d_bias_v[k];
+      const float sum_d_weight = sum_d_weight_v[k];
+      fg::store(d_bias_ptr + j0 + k, sum_d_bias);
+      fg::store(d_weight_ptr + j0 + k, sum_d_weight);
+    }
   }
 }
