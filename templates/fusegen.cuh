@@ -239,6 +239,7 @@ template <int Lanes, typename T, typename I> FG_DEVICE T segment_sum(const T* pa
 // What a block has of a segment, and zeros up to the `next` share, which another block leaves.
 template <typename T, typename I> FG_DEVICE void store_share(T* target, I apart, int share, int next, T value) {
   target[share * apart] = value;
+#pragma unroll 1
   for (int empty = share + 1; empty < next; ++empty) target[empty * apart] = 0;
 }
 

@@ -209,7 +209,8 @@ def _streams(kernel: RowKernel, placements: tuple[Placement, ...], kept: int) ->
     names = {o.name for o in kernel.tensors}
     own = [p for p in placements if p.name in names and any(move != "0" for move in p.moves[kept:])]
     wide = [p for p in own if any(move != "0" for move in p.moves[:kept])]
-    return wide or own
+    along = [p for p in wide if p.moves[-1] != "0"]  # a group's weights are the same for all pixels
+    return along or wide or own
 
 
 def kept_in_registers(kernel: RowKernel, schedule: Schedule) -> list[str]:

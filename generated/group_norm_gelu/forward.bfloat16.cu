@@ -9,8 +9,8 @@
 //   y = (input - total / value) * rsqrt(deviation / value + eps)
 //   result_ = y * weight + bias
 //   out = 0.5 * result_ * erfc(-0.7071067811865476 * result_)
-// rows: 2 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once
-extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 5)
+// rows: 224 threads a row over D2, D3, D4, which stays in shared memory: read once
+extern "C" __global__ __launch_bounds__(224, 6)
 void group_norm_gelu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D2, D3, D4]
                                   const bf16* __restrict__ weight_ptr,  // [D1, D2]
                                   const bf16* __restrict__ bias_ptr,    // [D1, D2]
@@ -19,67 +19,66 @@ void group_norm_gelu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 
                                   fg::Divisor n3, int input_stride0, int input_stride1, int input_stride2,
                                   int weight_stride1, int bias_stride1, int out_stride0, int out_stride1,
                                   int out_stride2) {
-  // 2 blocks of 224 threads share a row.
-  fg::Link<2> link;
-  const int begin = int(fg::cluster_rank()) * 3584;
-  const int row = int(blockIdx.x) / 2;
+  const int thread = threadIdx.x;
+  const int row = int(blockIdx.x);
   const int end = n;
-  fg::Raw<bf16, 8> input_row[2];
+  using input_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(input_element, input_row, [4][224]);
   int rest = row;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    const int at = begin + 8 * (224 * part + threadIdx.x);
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 8 * (224 * part + threadIdx.x);
     if (at < end) {
       int rest = at;
       const int j3 = fg::take(rest, n3);
       const int j2 = rest;
       const int input_at = j0 * input_stride0 + j1 * input_stride1 + j2 * input_stride2 + j3;
-      input_row[part] = fg::load_raw<8>(input_ptr + input_at);
+      fg::load_async(&input_row[part][thread], input_ptr + input_at);
     }
   }
-  link.ready();  // all blocks of the cluster have begun
+  fg::await_loads();
   const float value = float(D2 * D3 * D4);
 
-  fg::Moments<float> deviation_state;
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    const int at = begin + 8 * (224 * part + threadIdx.x);
+  float total = 0;
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 8 * (224 * part + threadIdx.x);
     if (at >= end) break;
-    const auto input_v = fg::widen(input_row[part]);
+    const auto input_v = fg::widen(input_row[part][thread]);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      deviation_state.see(input);
+      total += input;
     }
-    deviation_state.saw(8);
   }
-  deviation_state.settle();
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    const int at = begin + 8 * (224 * part + threadIdx.x);
+  fg::row_sum<224, 1, 0>(total);
+  const float deviation_mean = fg::divide_by_count(total, float(n));
+  float deviation = 0;
+  fg::read_again();
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 8 * (224 * part + threadIdx.x);
     if (at >= end) break;
-    const auto input_v = fg::widen(input_row[part]);
+    const auto input_v = fg::widen(input_row[part][thread]);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      deviation_state.take_fast(input);
+      const float away = input - deviation_mean;
+      deviation += away * away;
     }
   }
-  deviation_state.finish();
-  fg::cluster_merge<224, 0>(link, deviation_state);
-  const float deviation = deviation_state.result();
-  const float total = deviation_state.partner();
+  fg::row_sum<224, 1, 1>(deviation);
 
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    const int at = begin + 8 * (224 * part + threadIdx.x);
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 8 * (224 * part + threadIdx.x);
     if (at >= end) break;
     int rest = at;
     const int j3 = fg::take(rest, n3);
     const int j2 = rest;
-    const auto input_v = fg::widen(input_row[part]);
+    const auto input_v = fg::widen(input_row[part][thread]);
     const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j2);
     const float bias = fg::load(bias_ptr + j1 * bias_stride1 + j2);
     fg::Vec<float, 8> out_v;

@@ -21,10 +21,9 @@
 //   sum_d_bias = sum[d3, d4](where(below_result, 0, d_out))
 //   sum_d_weight_by_share = sum_d_weight
 //   sum_d_bias_by_share = sum_d_bias
-// rows: 2 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once; leaves
-//     sum_d_weight_by_share, sum_d_bias_by_share, a number for each run over D3, D4, which a second kernel adds up over
-//     rows
-extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 4)
+// rows: 224 threads a row over D2, D3, D4, which stays in shared memory: read once; leaves sum_d_weight_by_share,
+//     sum_d_bias_by_share, a number for each run over D3, D4, which a second kernel adds up over rows
+extern "C" __global__ __launch_bounds__(224, 6)
 void group_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,             // [D0, D1, D2, D3, D4]
                                            const bf16* __restrict__ weight_ptr,            // [D1, D2]
                                            const bf16* __restrict__ bias_ptr,              // [D1, D2]
@@ -35,40 +34,39 @@ void group_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
                                            float* __restrict__ sum_d_weight_by_share_ptr,  // [SHARES, D0, D1, D2]
                                            float* __restrict__ sum_d_bias_by_share_ptr,    // [SHARES, D0, D1, D2]
                                            float eps, int64_t D2, int64_t D3, int64_t D4, int m, int n,
-                                           fg::Divisor n1, fg::Divisor n3, int segment_size, int shares,
-                                           int input_stride0, int input_stride1, int input_stride2,
-                                           int weight_stride1, int bias_stride1, int d_out_stride0,
-                                           int d_out_stride1, int d_out_stride2, int total_stride0,
-                                           int deviation_stride0, int d_input_stride0, int d_input_stride1,
-                                           int d_input_stride2) {
-  // 2 blocks of 224 threads share a row.
-  fg::Link<2> link;
-  const int begin = int(fg::cluster_rank()) * 3584;
-  FUSEGEN_SHARED(float, sum_d_weight_parts, [448]);
-  FUSEGEN_SHARED(float, sum_d_bias_parts, [448]);
-  const int row = int(blockIdx.x) / 2;
+                                           fg::Divisor n1, fg::Divisor n3, int segment_size, int input_stride0,
+                                           int input_stride1, int input_stride2, int weight_stride1,
+                                           int bias_stride1, int d_out_stride0, int d_out_stride1, int d_out_stride2,
+                                           int total_stride0, int deviation_stride0, int d_input_stride0,
+                                           int d_input_stride1, int d_input_stride2) {
+  const int thread = threadIdx.x;
+  FUSEGEN_SHARED(float, sum_d_weight_parts, [896]);
+  FUSEGEN_SHARED(float, sum_d_bias_parts, [896]);
+  const int row = int(blockIdx.x);
   const int end = n;
-  fg::Raw<bf16, 8> input_row[2];
-  fg::Raw<bf16, 8> d_out_row[2];
+  using input_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(input_element, input_row, [4][224]);
+  using d_out_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(d_out_element, d_out_row, [4][224]);
   int rest = row;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
   const float total = fg::load(total_ptr + j0 * total_stride0 + j1);
   const float deviation = fg::load(deviation_ptr + j0 * deviation_stride0 + j1);
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    const int at = begin + 8 * (224 * part + threadIdx.x);
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 8 * (224 * part + threadIdx.x);
     if (at < end) {
       int rest = at;
       const int j3 = fg::take(rest, n3);
       const int j2 = rest;
       const int input_at = j0 * input_stride0 + j1 * input_stride1 + j2 * input_stride2 + j3;
-      input_row[part] = fg::load_raw<8>(input_ptr + input_at);
+      fg::load_async(&input_row[part][thread], input_ptr + input_at);
       const int d_out_at = j0 * d_out_stride0 + j1 * d_out_stride1 + j2 * d_out_stride2 + j3;
-      d_out_row[part] = fg::load_raw<8>(d_out_ptr + d_out_at);
+      fg::load_async(&d_out_row[part][thread], d_out_ptr + d_out_at);
     }
   }
-  link.ready();  // all blocks of the cluster have begun
+  fg::await_loads();
   const float value = float(D2 * D3 * D4);
   const float rsqrt_value = rsqrtf(deviation / value + eps);
   const float ratio_value = 1.0f / value;
@@ -76,17 +74,17 @@ void group_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
 
   float sum_deviation = 0;
   float sum_total = 0;
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    const int at = begin + 8 * (224 * part + threadIdx.x);
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 8 * (224 * part + threadIdx.x);
     if (at >= end) break;
     int rest = at;
     fg::take(rest, n3);
     const int j2 = rest;
-    const auto input_v = fg::widen(input_row[part]);
+    const auto input_v = fg::widen(input_row[part][thread]);
     const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j2);
     const float bias = fg::load(bias_ptr + j1 * bias_stride1 + j2);
-    const auto d_out_v = fg::widen(d_out_row[part]);
+    const auto d_out_v = fg::widen(d_out_row[part][thread]);
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
@@ -100,19 +98,19 @@ void group_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
       sum_total += below_result ? 0.0f : -(prod_d_out_weight * (rsqrt_value * ratio_value));
     }
   }
-  fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);
+  fg::row_sum<224, 1, 0>(sum_deviation, sum_total);
 
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    const int at = begin + 8 * (224 * part + threadIdx.x);
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
+    const int at = 8 * (224 * part + threadIdx.x);
     if (at >= end) break;
     int rest = at;
     const int j3 = fg::take(rest, n3);
     const int j2 = rest;
-    const auto input_v = fg::widen(input_row[part]);
+    const auto input_v = fg::widen(input_row[part][thread]);
     const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j2);
     const float bias = fg::load(bias_ptr + j1 * bias_stride1 + j2);
-    const auto d_out_v = fg::widen(d_out_row[part]);
+    const auto d_out_v = fg::widen(d_out_row[part][thread]);
     fg::Vec<float, 8> d_input_v;
     float sum_d_weight_part = 0;
     float sum_d_bias_part = 0;
@@ -136,21 +134,18 @@ void group_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
     sum_d_bias_parts[224 * part + threadIdx.x] = sum_d_bias_part;
   }
 
-  // 32 threads at a time add up a segment of the row, each block its share of it.
+  // 32 threads at a time add up a segment of the row.
   __syncthreads();
   const int segments = n / segment_size;
-  const int until = fg::at_most(begin + 3584, n);
-  for (int turn = begin / segment_size; turn * segment_size < until; turn += 7) {
+  for (int turn = 0; turn < segments; turn += 7) {
     const int segment = turn + threadIdx.x / 32;
-    const auto part = fg::part_of_segment<8>(segment, segment_size, begin, until);
+    const auto part = fg::part_of_segment<8>(segment, segment_size, int(0), n);
     const float sum_d_weight = fg::segment_sum<32>(sum_d_weight_parts, part);
     const float sum_d_bias = fg::segment_sum<32>(sum_d_bias_parts, part);
     if (threadIdx.x % 32 == 0 && part.any()) {
       const int at = row * segments + segment;
-      const int share = fg::cluster_rank() - int(segment * segment_size / 3584);
-      const int next = (segment + 1) * segment_size > until ? share + 1 : shares;  // the last block: others have none
-      fg::store_share(sum_d_weight_by_share_ptr + at, m * segments, share, next, sum_d_weight);
-      fg::store_share(sum_d_bias_by_share_ptr + at, m * segments, share, next, sum_d_bias);
+      sum_d_weight_by_share_ptr[at] = sum_d_weight;
+      sum_d_bias_by_share_ptr[at] = sum_d_bias;
     }
   }
 }

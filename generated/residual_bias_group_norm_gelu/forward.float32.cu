@@ -11,8 +11,8 @@
 //   prod_weight = weight * (total_2 - total / value)
 //   erfc_value = erfc(prod_weight * (-0.7071067811865476 * rsqrt_value))
 //   out = prod_weight * erfc_value * (0.5 * rsqrt_value)
-// rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once
-extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 4)
+// rows: 2 blocks of 224 threads a row over D2, D3, D4, which stays in shared memory: read once
+extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 6)
 void residual_bias_group_norm_gelu_forward_f32(const float* __restrict__ input_ptr,     // [D0, D1, D2, D3, D4]
                                                const float* __restrict__ bias_ptr,      // [D1, D2]
                                                const float* __restrict__ residual_ptr,  // [D0, D1, D2, D3, D4]
@@ -23,43 +23,47 @@ void residual_bias_group_norm_gelu_forward_f32(const float* __restrict__ input_p
                                                int input_stride2, int bias_stride1, int residual_stride0,
                                                int residual_stride1, int residual_stride2, int weight_stride1,
                                                int out_stride0, int out_stride1, int out_stride2) {
-  // 4 blocks of 224 threads share a row.
-  fg::Link<4> link;
-  const int begin = int(fg::cluster_rank()) * 1792;
-  const int row = int(blockIdx.x) / 4;
+  // 2 blocks of 224 threads share a row.
+  fg::Link<2> link;
+  const int begin = int(fg::cluster_rank()) * 3584;
+  const int thread = threadIdx.x;
+  const int row = int(blockIdx.x) / 2;
   const int end = n;
-  fg::Raw<float, 4> input_row[2];
-  fg::Raw<float, 4> residual_row[2];
+  using input_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(input_element, input_row, [4][224]);
+  using residual_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(residual_element, residual_row, [4][224]);
   int rest = row;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
     const int at = begin + 4 * (224 * part + threadIdx.x);
     if (at < end) {
       int rest = at;
       const int j3 = fg::take(rest, n3);
       const int j2 = rest;
       const int input_at = j0 * input_stride0 + j1 * input_stride1 + j2 * input_stride2 + j3;
-      input_row[part] = fg::load_raw<4>(input_ptr + input_at);
+      fg::load_async(&input_row[part][thread], input_ptr + input_at);
       const int residual_at = j0 * residual_stride0 + j1 * residual_stride1 + j2 * residual_stride2 + j3;
-      residual_row[part] = fg::load_raw<4>(residual_ptr + residual_at);
+      fg::load_async(&residual_row[part][thread], residual_ptr + residual_at);
     }
   }
+  fg::await_loads();
   link.ready();  // all blocks of the cluster have begun
   const float value = float(D2 * D3 * D4);
 
   fg::Moments<float> deviation_state;
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
     const int at = begin + 4 * (224 * part + threadIdx.x);
     if (at >= end) break;
     int rest = at;
     fg::take(rest, n3);
     const int j2 = rest;
-    const auto input_v = fg::widen(input_row[part]);
+    const auto input_v = fg::widen(input_row[part][thread]);
     const float bias = fg::load(bias_ptr + j1 * bias_stride1 + j2);
-    const auto residual_v = fg::widen(residual_row[part]);
+    const auto residual_v = fg::widen(residual_row[part][thread]);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
@@ -70,16 +74,17 @@ void residual_bias_group_norm_gelu_forward_f32(const float* __restrict__ input_p
     deviation_state.saw(4);
   }
   deviation_state.settle();
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
+  fg::read_again();
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
     const int at = begin + 4 * (224 * part + threadIdx.x);
     if (at >= end) break;
     int rest = at;
     fg::take(rest, n3);
     const int j2 = rest;
-    const auto input_v = fg::widen(input_row[part]);
+    const auto input_v = fg::widen(input_row[part][thread]);
     const float bias = fg::load(bias_ptr + j1 * bias_stride1 + j2);
-    const auto residual_v = fg::widen(residual_row[part]);
+    const auto residual_v = fg::widen(residual_row[part][thread]);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
@@ -94,16 +99,16 @@ void residual_bias_group_norm_gelu_forward_f32(const float* __restrict__ input_p
   const float total = deviation_state.partner();
   const float rsqrt_value = rsqrtf(deviation / value + eps);
 
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
+#pragma unroll 2
+  for (int part = 0; part < 4; ++part) {
     const int at = begin + 4 * (224 * part + threadIdx.x);
     if (at >= end) break;
     int rest = at;
     const int j3 = fg::take(rest, n3);
     const int j2 = rest;
-    const auto input_v = fg::widen(input_row[part]);
+    const auto input_v = fg::widen(input_row[part][thread]);
     const float bias = fg::load(bias_ptr + j1 * bias_stride1 + j2);
-    const auto residual_v = fg::widen(residual_row[part]);
+    const auto residual_v = fg::widen(residual_row[part][thread]);
     const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j2);
     fg::Vec<float, 4> out_v;
 #pragma unroll

@@ -23,9 +23,10 @@
 //   sum_d_weight = sum[d3, d4](where(below_result, 0, d_out * y))
 //   sum_d_bias_by_share = sum_d_bias
 //   sum_d_weight_by_share = sum_d_weight
-// rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in registers: read once; leaves sum_d_bias_by_share,
-//     sum_d_weight_by_share, a number for each run over D3, D4, which a second kernel adds up over rows
-extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 4)
+// rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in shared memory: read once; leaves
+//     sum_d_bias_by_share, sum_d_weight_by_share, a number for each run over D3, D4, which a second kernel adds up over
+//     rows
+extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 6)
 void residual_bias_group_norm_relu_backward_f32_d_input_and_1_more(
     const float* __restrict__ input_ptr,            // [D0, D1, D2, D3, D4]
     const float* __restrict__ bias_ptr,             // [D1, D2]
@@ -46,19 +47,23 @@ void residual_bias_group_norm_relu_backward_f32_d_input_and_1_more(
   // 4 blocks of 224 threads share a row.
   fg::Link<4> link;
   const int begin = int(fg::cluster_rank()) * 1792;
+  const int thread = threadIdx.x;
   FUSEGEN_SHARED(float, sum_d_bias_parts, [448]);
   FUSEGEN_SHARED(float, sum_d_weight_parts, [448]);
   const int row = int(blockIdx.x) / 4;
   const int end = n;
-  fg::Raw<float, 4> input_row[2];
-  fg::Raw<float, 4> residual_row[2];
-  fg::Raw<float, 4> d_out_row[2];
+  using input_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(input_element, input_row, [2][224]);
+  using residual_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(residual_element, residual_row, [2][224]);
+  using d_out_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(d_out_element, d_out_row, [2][224]);
   int rest = row;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
   const float total = fg::load(total_ptr + j0 * total_stride0 + j1);
   const float deviation = fg::load(deviation_ptr + j0 * deviation_stride0 + j1);
-#pragma unroll
+#pragma unroll 2
   for (int part = 0; part < 2; ++part) {
     const int at = begin + 4 * (224 * part + threadIdx.x);
     if (at < end) {
@@ -66,13 +71,14 @@ void residual_bias_group_norm_relu_backward_f32_d_input_and_1_more(
       const int j3 = fg::take(rest, n3);
       const int j2 = rest;
       const int input_at = j0 * input_stride0 + j1 * input_stride1 + j2 * input_stride2 + j3;
-      input_row[part] = fg::load_raw<4>(input_ptr + input_at);
+      fg::load_async(&input_row[part][thread], input_ptr + input_at);
       const int residual_at = j0 * residual_stride0 + j1 * residual_stride1 + j2 * residual_stride2 + j3;
-      residual_row[part] = fg::load_raw<4>(residual_ptr + residual_at);
+      fg::load_async(&residual_row[part][thread], residual_ptr + residual_at);
       const int d_out_at = j0 * d_out_stride0 + j1 * d_out_stride1 + j2 * d_out_stride2 + j3;
-      d_out_row[part] = fg::load_raw<4>(d_out_ptr + d_out_at);
+      fg::load_async(&d_out_row[part][thread], d_out_ptr + d_out_at);
     }
   }
+  fg::await_loads();
   link.ready();  // all blocks of the cluster have begun
   const float value = float(D2 * D3 * D4);
   const float rsqrt_value = rsqrtf(deviation / value + eps);
@@ -81,18 +87,18 @@ void residual_bias_group_norm_relu_backward_f32_d_input_and_1_more(
 
   float sum_deviation = 0;
   float sum_total = 0;
-#pragma unroll
+#pragma unroll 2
   for (int part = 0; part < 2; ++part) {
     const int at = begin + 4 * (224 * part + threadIdx.x);
     if (at >= end) break;
     int rest = at;
     fg::take(rest, n3);
     const int j2 = rest;
-    const auto input_v = fg::widen(input_row[part]);
+    const auto input_v = fg::widen(input_row[part][thread]);
     const float bias = fg::load(bias_ptr + j1 * bias_stride1 + j2);
-    const auto residual_v = fg::widen(residual_row[part]);
+    const auto residual_v = fg::widen(residual_row[part][thread]);
     const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j2);
-    const auto d_out_v = fg::widen(d_out_row[part]);
+    const auto d_out_v = fg::widen(d_out_row[part][thread]);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
@@ -110,18 +116,18 @@ void residual_bias_group_norm_relu_backward_f32_d_input_and_1_more(
   }
   fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);
 
-#pragma unroll
+#pragma unroll 2
   for (int part = 0; part < 2; ++part) {
     const int at = begin + 4 * (224 * part + threadIdx.x);
     if (at >= end) break;
     int rest = at;
     const int j3 = fg::take(rest, n3);
     const int j2 = rest;
-    const auto input_v = fg::widen(input_row[part]);
+    const auto input_v = fg::widen(input_row[part][thread]);
     const float bias = fg::load(bias_ptr + j1 * bias_stride1 + j2);
-    const auto residual_v = fg::widen(residual_row[part]);
+    const auto residual_v = fg::widen(residual_row[part][thread]);
     const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j2);
-    const auto d_out_v = fg::widen(d_out_row[part]);
+    const auto d_out_v = fg::widen(d_out_row[part][thread]);
     fg::Vec<float, 4> d_input_v;
     fg::Vec<float, 4> d_residual_v;
     float sum_d_bias_part = 0;
