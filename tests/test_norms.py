@@ -39,6 +39,7 @@ DERIVATIVES: dict[str, tuple[Callable[..., Any], list[torch.Tensor]]] = {
     "batch_norm eval": (lambda *a: fg.ops.batch_norm(a[0], *statistics(), *a[1:]), [x23, w3, b3]),
     "instance_norm": (lambda *a: fg.ops.instance_norm(a[0], None, None, *a[1:]), [x234, w3, b3]),
     "group_norm": (lambda *a: fg.ops.group_norm(a[0], 2, *a[1:]), [draw(2, 4, 2), draw(4, seed=1), draw(4, seed=2)]),
+    "group_norm of long channels": (lambda *a: fg.ops.group_norm(a[0], 1, a[1]), [draw(2, 2, 33), draw(2, seed=1)]),
     "vector_norm": (lambda x: fg.ops.vector_norm(x, 3.0, 1), [x23]),
     "normalize": (fg.ops.normalize, [x23]),
     "cosine_similarity": (fg.ops.cosine_similarity, [x23, draw(2, 3, seed=1)]),
