@@ -364,7 +364,8 @@ SMALL = [
     rows_reductions._sum("sum", rows_reductions.sum_of_columns, 0, F32, (40, 8), 8),
     rows_reductions._sum("sum around", rows_reductions.sum_around_channels, (0, 2), F32, (3, 4, 8), 4),
     rows_reductions._softmax(4, 40), rows_reductions._layer_norm(4, 40), rows_reductions._rms_norm(4, 40),
-    rows_reductions._cross_entropy(4, 40),
+    rows_reductions._cross_entropy(4, 40), rows_reductions._group_norm((2, 8, 8, 8), 2),
+    rows_reductions._instance_norm((2, 8, 8, 8)),
 ]  # fmt: skip
 
 

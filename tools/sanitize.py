@@ -79,6 +79,9 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 PASSING = ((7, 32768), (9, 20003), (3, 600000))
 
 
+# Images of channels, and groups of channels: rows of a warp, a block and a cluster, whose blocks share channels.
+CHANNELS = (((5, 24, 8, 8), 3), ((3, 6, 7, 7), 2), ((2, 8, 33, 40), 2), ((2, 20, 56, 56), 2), ((1, 3, 4097), 1))
+
 # Rows, contracted, columns of a matrix product: what vectors fit, and what they do not.
 PRODUCTS = ((64, 96, 128), (33, 17, 41), (300, 64, 1000), (0, 8, 8))
 
@@ -120,10 +123,20 @@ def check_rows(dtype: torch.dtype) -> int:
             lambda x, t=targets: fg.ops.cross_entropy(x, t),
             lambda x, t=targets: torch.nn.functional.cross_entropy(x, t), x,
         )  # fmt: skip
+    for shape, groups in CHANNELS:
+        x, w, b = (_tensor(size, dtype, "dense") for size in (shape, shape[1:2], shape[1:2]))
+        check(
+            lambda x, w, b, groups=groups: fg.ops.group_norm(x, groups, w, b),
+            lambda x, w, b, groups=groups: torch.nn.functional.group_norm(x, groups, w, b), x, w, b,
+        )  # fmt: skip
+        check(
+            lambda x, w, b: fg.ops.instance_norm(x, None, None, w, b),
+            lambda x, w, b: torch.nn.functional.instance_norm(x, None, None, w, b), x, w, b,
+        )  # fmt: skip
     for m in (3, 24, 64, 1000):
         # Torch's own sum over columns reads memory that it has not written, which initcheck reports.
         check(lambda x: fg.ops.sum(x, 0), lambda x: x.new_ones(3000) @ x, _tensor((3000, m), dtype, "dense"))
-    return 2 * len(ROWS) + 2 + 2 * len(PASSING) + 4
+    return 2 * len(ROWS) + 2 + 2 * len(PASSING) + 2 * len(CHANNELS) + 4
 
 
 def _tensor(shape: tuple[int, ...], dtype: torch.dtype, layout: str) -> torch.Tensor:

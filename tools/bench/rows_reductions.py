@@ -94,6 +94,28 @@ def _rms_norm(rows: int, columns: int, dtype: torch.dtype = BF16, **rest: Any) -
     )  # fmt: skip
 
 
+def _group_norm(shape: Shape, groups: int, dtype: torch.dtype = BF16, **rest: Any) -> Row:
+    """The gradients of its weights are sums over images and pixels, as those of `_instance_norm`."""
+    n, channels = count(shape), shape[1]
+    inputs: list[Input | Shape] = [shape, (channels,), (channels,)]
+    reference = lambda x, w, b: F.group_norm(x, groups, w, b, EPS)  # noqa: E731
+    return Row(
+        f"group_norm [{','.join(map(str, shape))}] {groups} groups {SHORT[dtype]}", fg.ops.group_norm, reference, dtype,
+        inputs, 2 * n + 2 * channels, 3 * n + 3 * channels, {"num_groups": groups, "eps": EPS}, ("fwd", "bwd"), **rest,
+    )  # fmt: skip
+
+
+def _instance_norm(shape: Shape, dtype: torch.dtype = BF16, **rest: Any) -> Row:
+    n, channels = count(shape), shape[1]
+    inputs: list[Input | Shape] = [shape, (channels,), (channels,)]
+    options = {"running_mean": None, "running_var": None, "eps": EPS}
+    reference = lambda x, w, b: F.instance_norm(x, None, None, w, b, eps=EPS)  # noqa: E731
+    return Row(
+        f"instance_norm [{','.join(map(str, shape))}] {SHORT[dtype]}", fg.ops.instance_norm, reference, dtype,
+        inputs, 2 * n + 2 * channels, 3 * n + 3 * channels, options, ("fwd", "bwd"), **rest,
+    )  # fmt: skip
+
+
 def _cross_entropy(rows: int, classes: int, dtype: torch.dtype = BF16, **rest: Any) -> Row:
     """The forward reads the logits, the backward reads them again and writes their gradient."""
     n = rows * classes
@@ -120,6 +142,8 @@ ROWS: tuple[Row, ...] = (
     *(_softmax(*size) for size in ((32768, 1024), (16384, 4096), (4096, 32768), (1024, 131072))),
     *(_layer_norm(*size) for size in ((32768, 1024), (16384, 4096), (4096, 32768), (1024, 131072))),
     *(_rms_norm(*size) for size in ((32768, 1024), (16384, 4096), (4096, 32768), (1024, 131072))),
+    _group_norm((32, 256, 56, 56), 32),
+    _instance_norm((32, 256, 56, 56)),
     _norm_of_sum(16384),
     _cross_entropy(4096, 128256),
 )  # fmt: skip
@@ -146,6 +170,9 @@ ODD: tuple[Row, ...] = (
     _rms_norm(1024, 50257, peers=QUICK),
     _rms_norm(7, 5120, peers=QUICK),
     _rms_norm(1, 262144, F16, peers=QUICK),
+    _group_norm((16, 320, 64, 64), 32, F16, peers=QUICK),
+    _group_norm((1000, 96, 15, 15), 12, F32, peers=QUICK),
+    _instance_norm((100, 1000, 15, 15), F32, peers=QUICK),
     _cross_entropy(100000, 1000, F32, peers=QUICK),
     _cross_entropy(8192, 50257, peers=QUICK),
     _cross_entropy(16384, 4097, F16, peers=QUICK),
