@@ -157,7 +157,7 @@ def _in_runs(kernel: RowKernel, sizes: Mapping[str, int], order: Sequence[str], 
     """Whether a segment's elements follow each other in a row whose axes, slow to fast, are in this order, and there is
     room for what threads have of it."""
     inside = [axis in kernel.within for axis in order if sizes[axis] > 1]
-    return inside == sorted(inside) and _of_segments(kernel, shape) <= STATIC // 2
+    return inside == sorted(inside) and _of_segments(kernel, shape) <= STATIC - EXCHANGED
 
 
 def _of_segments(kernel: RowKernel, shape: _Shape) -> int:
