@@ -123,6 +123,8 @@ def test_segments_of_a_group() -> None:
     assert once(kernels) and (rows.schedule.lanes, rows.launch.segment) == (32, 3136)
     assert "shares" in columns.kernel.over
     assert "a number for each run over D3, D4" in rows.rendered.text
+    rows, _ = backward(fg.ops.group_norm, x[:, :16], num_groups=1, weight=w[:16], bias=b[:16])
+    assert rows.schedule.lanes and not rows.kernel.columns, "all channels: no sums for each position in a row"
 
 
 def test_short_runs_are_left_to_another_kernel() -> None:

@@ -142,6 +142,9 @@ def _waited_for(
             columns = tuple(r for r in later if kept and kept <= frozenset(r.over))
             rest = [r for r in later if parts and r not in columns]
             begun = parts_of(rest, over, segments=not columns)
+            fewer = parts_of(later, over, segments=True)  # fewer sums than one for each position in a row
+            if parts and {r.name for r in columns} <= {r.name for r in (*fewer.whole, *fewer.segments)}:
+                columns, begun = (), fewer
             return _Split(space, over, tuple(rows), columns, pieces=False, parts=begun)
     return None
 
