@@ -99,7 +99,8 @@ class Schedule:
     # Of template elementwise: elements a block apart that a thread takes. Of template rows: vectors that a thread keeps
     # of each operand, rows side by side in a block, blocks that share a row, whether a block goes on from row to row,
     # whether it then reads the next one ahead, whether rows are staged in shared memory rather than in registers,
-    # whether rows begin where no vector does, whether they pass by in chunks, bytes of shared memory to ask for.
+    # whether rows begin where no vector does, whether they pass by in chunks, bytes of shared memory to ask for, and
+    # threads that add up a segment of a row.
     repeat: int = 1
     rows: int = 1
     cluster: int = 1
@@ -109,7 +110,6 @@ class Schedule:
     shifted: bool = False
     streamed: bool = False
     dynamic: int = 0
-    # Threads that add up a segment of a row.
     lanes: int = 0
     # Whether something of the same op runs before this kernel, and operands that it left there.
     follows: bool = False
@@ -315,9 +315,7 @@ def buffer_names(kernel: Kernel) -> list[str]:
 
 def _turned(kernel: Kernel, loops: Sequence[Loop]) -> int | None:
     """The loop along which some operand is contiguous while the results are along the fast one, if there is one."""
-    if len(loops) < 2 or loops[-1].size < TILE // 2:
-        return None
-    if any(loops[-1].strides[o.name] != 1 for o in kernel.outputs):
+    if len(loops) < 2 or loops[-1].size < TILE // 2 or any(loops[-1].strides[o.name] != 1 for o in kernel.outputs):
         return None
     for operand in kernel.tensors:
         if loops[-1].strides[operand.name] in (0, 1):
@@ -423,11 +421,8 @@ def lanes(
 
 def _by_stride(kernel: Kernel, loops: Sequence[Loop]) -> tuple[Placement, ...]:
     """Everything found by coordinates and strides."""
-    placements = []
-    for name in buffer_names(kernel):
-        strides = [loop.strides[name] for loop in loops]
-        placements.append(Placement(name, Access.STRIDED if any(strides) else Access.SINGLE, moves(strides)))
-    return tuple(placements)
+    strides = {name: [loop.strides[name] for loop in loops] for name in buffer_names(kernel)}
+    return tuple(Placement(n, Access.STRIDED if any(s) else Access.SINGLE, moves(s)) for n, s in strides.items())
 
 
 def _serial(
