@@ -10,6 +10,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import prod
 from typing import Any
 
@@ -21,8 +22,9 @@ from fusegen.derive.joint import value_and_gradient
 from fusegen.derive.lower import lower
 from fusegen.derive.tangent import tangent
 from fusegen.derive.training import Training, kept_as_op, kept_from_op, train
-from fusegen.fuse.group import group, group_by_rows
+from fusegen.fuse.group import group, group_by_lanes, group_by_rows
 from fusegen.fuse.kernel import Kernel
+from fusegen.fuse.lanes import LaneKernel, schedule_lanes
 from fusegen.fuse.row_kernel import RowKernel, passing
 from fusegen.fuse.rows_schedule import Chip, schedule_rows
 from fusegen.fuse.schedule import Buffer, Launch, Schedule, contiguous, schedule
@@ -51,6 +53,7 @@ class Compiled:
     """An op and its kernels. Text is kept per schedule, so that shapes of one pattern share it.
 
     ``by_rows``: the kernels for layouts in which a row of the reductions fits on the chip, the best way first.
+    ``by_lanes``: the same where rows lie side by side.
     """
 
     op: Op
@@ -58,6 +61,10 @@ class Compiled:
     kernels: tuple[Kernel, ...]
     by_rows: tuple[tuple[Kernel, ...], ...] = ()
     texts: dict[tuple[str, Schedule], Rendered] = field(default_factory=dict)
+
+    @cached_property
+    def by_lanes(self) -> tuple[Kernel, ...] | None:
+        return group_by_lanes(self.lowered) if self.by_rows else None
 
     def rendered(self, kernel: Kernel, plan: Schedule) -> Rendered:
         key = (f"{type(kernel).__name__} {kernel.name}", plan)
@@ -166,8 +173,8 @@ def plan(op: Op, layout: Layout, chip: Chip = HOPPER) -> list[Planned]:
 def plan_whole(op: Op, layout: Layout, chip: Chip = HOPPER) -> Plan:
     """The same with what lies between the kernels."""
     compiled = compile_op(op)
-    ways = (_planned(compiled, kernels, layout, chip) for kernels in (*compiled.by_rows, compiled.kernels))
-    return next(found for found in ways if found)
+    ways = [*compiled.by_rows, *filter(None, [compiled.by_lanes]), compiled.kernels]
+    return next(found for kernels in ways if (found := _planned(compiled, kernels, layout, chip)))
 
 
 def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip: Chip) -> Plan | None:
@@ -181,7 +188,10 @@ def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip
         buffers.update({o.name: Buffer(o.dtype, contiguous(o.shape, sizes)) for o in between})
         own = {thing.name: buffers[thing.name] for thing in (*kernel.tensors, *kernel.written)}
         row = kernel if isinstance(kernel, RowKernel) else passing(kernel)
-        fitting = schedule_rows(row, sizes, own, chip) if row else None
+        if isinstance(row, LaneKernel):
+            fitting = schedule_lanes(row, sizes, own)
+        else:
+            fitting = schedule_rows(row, sizes, own, chip) if row else None
         if fitting is None and row is kernel:
             return None
         kernel = row if row and fitting else kernel

@@ -404,6 +404,32 @@ template <int Threads, int Site, int Cluster, typename S, typename... More>
 FG_DEVICE void cluster_merge(Link<Cluster>& link, S& first, More&... more) {
   FG_IN_PLACE((combine_block<Merge, Threads, 1, Site>(values), combine_cluster<Merge, Site>(link, values)))
 }
+
+// Columns: Rows of threads (threadIdx.y) share each of Across columns (threadIdx.x), and all of them get the result.
+struct Highest {
+  template <typename T> static FG_DEVICE T all(const Stored<T>* values, int count) {
+    T top = values[0].get();
+#pragma unroll
+    for (int i = 1; i < count; ++i) top = maximum(top, values[i].get());
+    return top;
+  }
+};
+template <typename How, int Rows, int Across, int Site, typename S, int N> FG_DEVICE void combine_column(S (&values)[N]) {
+  FUSEGEN_SHARED(Stored<S>, of_rows, [N][Across][Rows + 1]);  // neighbouring columns begin in neighbouring banks
+#pragma unroll
+  for (int i = 0; i < N; ++i) of_rows[i][threadIdx.x][threadIdx.y].put(values[i]);
+  __syncthreads();
+#pragma unroll
+  for (int i = 0; i < N; ++i) values[i] = How::all(of_rows[i][threadIdx.x], Rows);
+}
+#define FG_COLUMNS(name, How)                                                                                    \
+  template <int Rows, int Across, int Site, typename S, typename... More> FG_DEVICE void name(S& first, More&... more) { \
+    FG_IN_PLACE((combine_column<How, Rows, Across, Site>(values)))                                               \
+  }
+FG_COLUMNS(columns_sum, Add)
+FG_COLUMNS(columns_maximum, Highest)
+FG_COLUMNS(columns_merge, Merge)
+#undef FG_COLUMNS
 #undef FG_IN_PLACE
 
 // Vectors (or numbers) of the rows of a block added up, in row 0.

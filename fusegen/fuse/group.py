@@ -6,8 +6,9 @@ only needs their results is computed in their epilogue, and results that another
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from fusegen.core.ir import (
     Expr,
@@ -25,7 +26,8 @@ from fusegen.core.ir import (
 from fusegen.core.lets import ascii_name, introduce_lets
 from fusegen.fuse.first import in_one_pass
 from fusegen.fuse.kernel import Kernel, Position, kernel_name, read_by
-from fusegen.fuse.rows import fuse, in_order
+from fusegen.fuse.lanes import fuse_lanes
+from fusegen.fuse.rows import Fused, fuse, in_order
 
 
 @dataclass
@@ -53,14 +55,20 @@ def group(op: Op) -> tuple[Kernel, ...]:
 def group_by_rows(op: Op) -> tuple[tuple[Kernel, ...], ...]:
     """The kernels of ``op`` where rows stay on chip from reduction to reduction, the best way first; none where nothing
     is gained. Not every layout allows to begin sums in rows that go on over rows."""
-    found = [_by_rows(op, parts) for parts in (True, False)]
+    found = [_around(op, partial(fuse, parts=parts)) for parts in (True, False)]
     return tuple(dict.fromkeys(kernels for kernels in found if kernels))
 
 
-def _by_rows(op: Op, parts: bool) -> tuple[Kernel, ...] | None:
+def group_by_lanes(op: Op) -> tuple[Kernel, ...] | None:
+    """The kernels where rows lie side by side; None where nothing is gained."""
+    return _around(op, fuse_lanes)
+
+
+def _around(op: Op, fuse: Callable[..., Fused | None]) -> tuple[Kernel, ...] | None:
+    """The kernel that ``fuse`` makes, with what comes before it and after."""
     axes = _all_axes(op)
     reduces, outputs = _with_positions(op)
-    fused = fuse(op, reduces, outputs, axes, parts=parts)
+    fused = fuse(op, reduces, outputs, axes)
     if fused is None:
         return None
     needed = {operand.name for operand in fused.kernel.operands}

@@ -68,7 +68,7 @@ class _Split:
 
 def fuse(
     op: Op, reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]], *,
-    parts: bool = True,
+    parts: bool = True, columns: bool = True,
 ) -> Fused | None:  # fmt: skip
     """The row kernel that saves passes over memory, if there is one.
 
@@ -76,12 +76,14 @@ def fuse(
         reduces, outputs: of the op, lets expanded.
         axes: those that each named thing varies along.
         parts: whether it begins sums that run over rows and along them.
+        columns: whether it may take sums over rows along, and pieces of rows.
     """
     split = _waited_for(reduces, outputs, axes, parts) or _side_by_side(reduces, outputs, axes)
     if split is None:
         split = _alone(reduces, axes) if reduces else _along_rows(op, outputs)
-    if split is None:
+    if split is None or (split.pieces and not columns):
         return None
+    split = split if columns else replace(split, columns=())
     mine = {r.name for r in (*split.rows, *split.columns)}
     needs = _Needs(reduces)
     given = tuple(r for r in reduces if r.name not in mine and any(r.name in needs.of(m) for m in mine))

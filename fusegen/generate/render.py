@@ -15,8 +15,10 @@ from typing import Any
 from fusegen.core.ir import Call, walk
 from fusegen.declare.table import lookup
 from fusegen.fuse.kernel import Kernel
+from fusegen.fuse.lanes import LaneKernel
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.schedule import Schedule
+from fusegen.generate.lanes import Lanes
 from fusegen.generate.rows import Rows
 from fusegen.generate.sums import Sums
 from fusegen.generate.walks import Walk
@@ -80,6 +82,9 @@ def render(kernel: Kernel, schedule: Schedule) -> Rendered:
             finish = f"{kernel.name}_finish"
             body += _environment().get_template("finish.cu.j2").render(Sums(kernel, schedule).finish(finish))
         return replace(_rendered(kernel, body, finish, True), shared=schedule.dynamic)
+    if isinstance(kernel, LaneKernel):
+        body = _environment().get_template("lanes.cu.j2").render(Lanes(kernel, schedule).lanes())
+        return _rendered(kernel, body, None, schedule.rows > 1 or schedule.sweep)
     view = Walk(kernel, schedule)
     fill = {
         "elementwise": view.elementwise,

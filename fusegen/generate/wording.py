@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Sequence
 
 from fusegen.fuse.kernel import Kernel, Position
+from fusegen.fuse.lanes import LaneKernel
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.schedule import Access, Placement, Schedule
 from fusegen.generate.params import Param
@@ -63,6 +64,8 @@ def explain(kernel: Kernel, schedule: Schedule) -> str:
     if schedule.template == "turned":
         names = ", ".join(p.name for p in schedule.placements if p.access is Access.TURNED)
         return f"turned: {names} lies across the result, and is read through tiles in shared memory"
+    if isinstance(kernel, LaneKernel):
+        return f"lanes: {_explain_lanes(kernel, schedule)}"
     if isinstance(kernel, RowKernel):
         return f"rows: {_explain_rows(kernel, schedule)}"
     over = ", ".join(axis.upper() for axis in kernel.over)
@@ -141,3 +144,12 @@ def _explain_parts(kernel: RowKernel) -> str:
         f", a number for each run over {', '.join(axis.upper() for axis in kernel.within)}" if kernel.segments else ""
     )
     return f"; leaves {names}{each}, which a second kernel adds up over rows"
+
+
+def _explain_lanes(kernel: LaneKernel, schedule: Schedule) -> str:
+    over = ", ".join(axis.upper() for axis in kernel.over)
+    results = f"{schedule.vector} neighbouring results" if schedule.vector > 1 else "a result"
+    who = f"{schedule.rows} threads" if schedule.rows > 1 else "a thread"
+    sums = ", ".join(r.name for r in kernel.totals)
+    along = f"; {sums} added up by blocks, then over blocks by a second kernel" if sums else ""
+    return f"{who} for {results} over {over}, whose elements stay in registers: read once{along}"

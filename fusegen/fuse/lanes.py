@@ -1,0 +1,245 @@
+"""Rows that lie side by side: threads own neighbouring results and keep their elements in registers.
+
+Where the reduced axes are slow ones (the channels of an image), neighbouring threads read neighbouring results' elements,
+and everything that a row kernel does once a row (fuse/rows) a thread does by itself, or shares with a few others of its
+block. Sums over all results, such as a loss, are added up on the way; sums over positions are kernels of their own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from math import prod
+
+from fusegen.core.ir import Let, Op, Operand, Output, Reduce, Ref, expr_axes, refs
+from fusegen.core.lets import introduce_lets
+from fusegen.core.monoids import BY_KIND
+from fusegen.fuse.kernel import Position, read_by
+from fusegen.fuse.row_kernel import GROUPS, RowKernel
+from fusegen.fuse.rows import Fused, fuse
+from fusegen.fuse.rows_schedule import MULTIPROCESSORS, STATIC
+from fusegen.fuse.schedule import (
+    LARGEST_VECTOR,
+    VECTOR_BYTES,
+    Access,
+    Buffer,
+    Launch,
+    Loop,
+    Placement,
+    Schedule,
+    buffer_names,
+    faster,
+    index_type,
+    merged,
+    moves,
+    needed_sizes,
+    ordered,
+    positions,
+)
+
+# Threads of a block, those that at least are side by side, and most that share the elements of a result.
+THREADS, WARP, LEAST_ACROSS, MOST_ROWS = 128, 32, 8, 32
+# Bytes of neighbouring elements that a thread takes at least: a warp then reads whole lines of memory.
+NARROW = 4
+# Bytes of elements that a thread keeps at most: by itself, where threads share the elements, and where it takes wider
+# vectors than it needs to.
+ALONE, SHARED, WIDE = 192, 128, 128
+MOST_ELEMENTS = 32
+# Blocks that take wider vectors; and blocks that add up over all results, each of which leaves a number: together few
+# enough for one block to add up.
+WIDE_BLOCKS, SUMMING_BLOCKS = 4 * MULTIPROCESSORS, 7 * MULTIPROCESSORS
+
+
+@dataclass(frozen=True)
+class LaneKernel(RowKernel):
+    """A row kernel whose rows lie side by side.
+
+    ``totals``: sums over all rows of what follows from a row's reductions by way of ``summing``; they leave as
+    ``partials``, a number for each block.
+    """
+
+    summing: tuple[Let, ...] = ()
+    totals: tuple[Reduce, ...] = ()
+
+    @property
+    def items(self) -> tuple[Let | Reduce | Output, ...]:
+        """Everything the kernel computes, in order, each once."""
+        return tuple(dict.fromkeys((*super().items, *self.summing, *self.totals)))
+
+
+def fuse_lanes(
+    op: Op, reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]]
+) -> Fused | None:
+    """The same as `rows.fuse` for rows side by side; None where a kernel a reduction reads as little."""
+    fused = fuse(op, reduces, outputs, axes, parts=False, columns=False)
+    if fused is None or not fused.kernel.stages:
+        return None
+    kernel, totals = fused.kernel, _totals(fused, axes)
+    coupled = any(BY_KIND[r.kind].partner for r in kernel.reduces)
+    if not (kernel.pointwise or totals or coupled or len(kernel.stages) > 1):
+        return None
+    return _with_totals(op, fused, totals)
+
+
+def _totals(fused: Fused, axes: Mapping[str, frozenset[str]]) -> list[Reduce]:
+    """Sums over all results of what is known once a row is; none where no row is needed for any."""
+    kept, rows = set(fused.kernel.kept), {r.name for r in fused.kernel.reduces}
+    later = {r.name for r in fused.reduces}
+    found = [
+        r for r in fused.reduces
+        if r.kind == "sum" and kept and kept == set(r.over) == expr_axes(r.expr, axes)
+        and not {ref.name for ref in refs(r.expr)} & later
+    ]  # fmt: skip
+    return found if any(ref.name in rows for r in found for ref in refs(r.expr)) else []
+
+
+def _with_totals(op: Op, fused: Fused, totals: Sequence[Reduce]) -> Fused:
+    """The kernel with these sums, and what it need not leave in memory for others any more."""
+    kernel = fused.kernel
+    values = {f.name: getattr(kernel, f.name) for f in fields(RowKernel)}
+    if not totals:
+        return replace(fused, kernel=LaneKernel(**values))
+    given = {r.name: next(o for o in kernel.operands if o.name == r.name) for r in fused.given}
+    operands, scalars = read_by(op, given, [item.expr for item in (*kernel.items, *totals)])
+    taken = {thing.name for thing in (*operands, *scalars, *kernel.items, *totals)}
+    statements, _ = introduce_lets(list(totals), [], op.names(), taken)
+    partials = [Output(f"{r.name}_by_group", r.ref, r.expr.dtype, (GROUPS,)) for r in totals]
+    left = {r.name: p for r, p in zip(totals, partials, strict=True)}
+    rest = tuple(
+        replace(r, expr=Ref(left[r.name].name, r.expr.dtype), over=(GROUPS,)) if r.name in left else r
+        for r in fused.reduces
+    )
+    wanted = {o.name for o in op.outputs} | {ref.name for item in (*rest, *fused.outputs) for ref in refs(item.expr)}
+    outputs = tuple(o for o in kernel.outputs if o.name in wanted)
+    values.update(operands=operands, scalars=scalars, outputs=outputs, partials=tuple(partials))
+    summing = tuple(s for s in statements if isinstance(s, Let))
+    final = tuple(s for s in statements if isinstance(s, Reduce))
+    stored = [o for o in fused.stored if o.name in wanted]
+    stored += [Operand(p.name, p.dtype, p.shape) for p in partials]
+    return Fused(
+        LaneKernel(**values, summing=summing, totals=final), fused.given, rest, fused.outputs, tuple(stored)
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Shape:
+    """Neighbouring results a thread, elements of each that it keeps, and threads side by side and on top of each other:
+    the latter share the elements."""
+
+    vector: int
+    repeat: int
+    across: int
+    rows: int
+
+    def blocks(self, m: int) -> int:
+        """Blocks for ``m`` results."""
+        return -(-m // (self.across * self.vector))
+
+
+def schedule_lanes(
+    kernel: LaneKernel, sizes: Mapping[str, int], given: Mapping[str, Buffer]
+) -> tuple[Schedule, Launch] | None:
+    """How to walk, or None where rows do not lie side by side, or are too long for registers."""
+    buffers = {**given, **positions(kernel, sizes)}
+    leading = sorted(
+        [buffers[thing.name] for thing in (*kernel.tensors, *kernel.written)],
+        key=lambda b: -sum(1 for stride in b.strides.values() if stride),
+    )
+    kept_order, over_order = ordered(kernel.kept, leading), ordered(kernel.over, leading)
+    kept, over = merged(kept_order, sizes, buffers), merged(over_order, sizes, buffers)
+    loops = [*kept, *over]
+    m, n = prod(loop.size for loop in kept), prod(loop.size for loop in over)
+    if not kept or not over or m * n == 0 or not faster(kept[-1], over[-1], kernel):
+        return None
+    streams = [o.name for o in kernel.tensors if is_stream(kernel, o.name, moves_of(loops, o.name), len(kept))]
+    shape = _shape(kernel, loops, len(kept), buffers, streams, m, n) if streams else None
+    if shape is None:
+        return None
+    found = Schedule(
+        "lanes", len(kept), len(over), shape.vector, shape.across * shape.rows, index_type(loops, buffers), False,
+        _placed(kernel, loops, len(kept) - 1, buffers, shape.vector), exact=n == shape.repeat * shape.rows,
+        across=shape.across, repeat=shape.repeat, rows=shape.rows, sweep=bool(kernel.totals),
+    )  # fmt: skip
+    blocks = min(shape.blocks(m), SUMMING_BLOCKS) if found.sweep else shape.blocks(m)
+    launch = Launch(
+        tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
+        needed_sizes(kernel, sizes), (blocks, 1, 1), block=(shape.across, shape.rows, 1),
+        partial_sizes={GROUPS: blocks}, order=(*kept_order, *over_order),
+    )  # fmt: skip
+    return found, launch
+
+
+def moves_of(loops: Sequence[Loop], name: str) -> tuple[str, ...]:
+    """How a buffer moves along each loop."""
+    return moves([loop.strides[name] for loop in loops])
+
+
+def is_stream(kernel: LaneKernel, name: str, move: Sequence[str], kept: int) -> bool:
+    """Whether a thread keeps its elements of an operand: others read none of them, and it reads several."""
+    return move[kept - 1] != "0" and any(step != "0" for step in move[kept:])
+
+
+def _shape(
+    kernel: LaneKernel, loops: Sequence[Loop], kept: int, buffers: Mapping[str, Buffer], streams: Sequence[str],
+    m: int, n: int,
+) -> _Shape | None:  # fmt: skip
+    """Which threads share a result follows from the number of its elements alone, and with it the order of additions."""
+    width, least = sum(buffers[name].dtype.size for name in streams), min(buffers[n].dtype.size for n in streams)
+    narrow = max(1, NARROW // least)
+    rows = 1
+    while rows < MOST_ROWS and not _fits(_elements(n, rows), narrow * width, ALONE if rows == 1 else SHARED):
+        rows *= 2
+    repeat = _elements(n, rows)
+    if not _fits(repeat, narrow * width, ALONE):
+        return None
+
+    def possible(vector: int) -> bool:
+        placed = {p.name: p for p in _placed(kernel, loops, kept - 1, buffers, vector)}
+        return loops[kept - 1].size % vector == 0 and all(placed[name].access is Access.ROW for name in streams)
+
+    vector = narrow
+    while vector > 1 and not possible(vector):
+        vector //= 2
+    shape = _Shape(vector, repeat, max(WARP, THREADS // rows), rows)
+    while 2 * shape.vector <= min(LARGEST_VECTOR, VECTOR_BYTES // least) and possible(2 * shape.vector):
+        wider = replace(shape, vector=2 * shape.vector)
+        if rows > 1 or not _fits(repeat, wider.vector * width, WIDE) or wider.blocks(m) < WIDE_BLOCKS:
+            break
+        shape = wider
+    while shape.across > (WARP if rows * LEAST_ACROSS < WARP else LEAST_ACROSS) and shape.blocks(m) < MULTIPROCESSORS:
+        shape = replace(shape, across=shape.across // 2)
+    return shape if rows == 1 or _exchanged(kernel, shape) <= STATIC else None
+
+
+def _elements(n: int, rows: int) -> int:
+    """Elements that a thread has room for: few different numbers, so that few texts serve all sizes."""
+    each = -(-n // rows)
+    return each if each <= 2 else -(-each // 4) * 4
+
+
+def _fits(repeat: int, width: int, most: int) -> bool:
+    return repeat <= MOST_ELEMENTS and repeat * width <= most
+
+
+def _exchanged(kernel: LaneKernel, shape: _Shape) -> int:
+    """Bytes of shared memory through which threads exchange what they have of a result."""
+    words = sum(BY_KIND[r.kind].words * r.expr.dtype.size for r in kernel.reduces)
+    return words * shape.vector * shape.across * (shape.rows + 1)
+
+
+def _placed(
+    kernel: LaneKernel, loops: Sequence[Loop], fast: int, buffers: Mapping[str, Buffer], vector: int
+) -> tuple[Placement, ...]:
+    """How everything is found: as vectors along the loop ``fast`` where it lies so."""
+    placements = []
+    visited = {thing.name for thing in kernel.operands if not isinstance(thing, Position)}
+    visited |= {thing.name for thing in kernel.written}
+    for name in buffer_names(kernel):
+        own = [loop.strides[name] for loop in loops]
+        access = Access.STRIDED if any(own) else Access.SINGLE
+        wide = min(VECTOR_BYTES, vector * buffers[name].dtype.size)
+        apart = all(stride % vector == 0 for position, stride in enumerate(own) if position != fast)
+        if vector > 1 and name in visited and own[fast] == 1 and apart and buffers[name].alignment % wide == 0:
+            access = Access.ROW
+        placements.append(Placement(name, access, moves(own)))
+    return tuple(placements)

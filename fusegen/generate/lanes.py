@@ -1,0 +1,336 @@
+"""The slots of kernels whose rows lie side by side: what a thread keeps of its results' elements, and the walks over it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from fusegen.core.ir import Let, Operand, Output, Reduce, Ref
+from fusegen.core.monoids import BY_KIND
+from fusegen.fuse.kernel import Position
+from fusegen.fuse.lanes import LaneKernel, is_stream
+from fusegen.fuse.row_kernel import Stage
+from fusegen.fuse.rows_schedule import REGISTERS
+from fusegen.fuse.schedule import Access
+from fusegen.generate.accumulators import Accumulator
+from fusegen.generate.names import pointer_name, stem
+from fusegen.generate.view import View
+from fusegen.generate.wording import WIDTH
+
+# Registers that a thread needs beside what it keeps of its results.
+OVERHEAD = 40
+MOST_THREADS = 2048
+
+
+@dataclass
+class Lanes(View):
+    """Fills lanes.cu.j2. A thread's results are numbered by k; where there are several, what it knows of each is a
+    vector, and expressions find the k-th."""
+
+    kernel: LaneKernel
+    indent: ClassVar[int] = len("        ")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        plan, kernel = self.schedule, self.kernel
+        self.sites = 0
+        self.kept_loops, self.fast = range(plan.loops), plan.loops - 1
+        self.over_loops = range(plan.loops, plan.loops + plan.inner)
+        self.streams = [
+            o for o in kernel.tensors if is_stream(kernel, o.name, plan.placement(o.name).moves, plan.loops)
+        ]
+        if plan.vector > 1:
+            own = [*kernel.before, *(let for stage in kernel.stages for let in stage.after), *kernel.reduces]
+            own_names = [item.name for item in own] + [o.name for o in self._fixed() if self._by_lane(o)]
+            self.names.update({name: f"{stem(name)}_v[k]" for name in own_names})
+
+    def _fixed(self) -> list[Operand]:
+        """Operands that are the same for all elements of a result."""
+        return [o for o in self.kernel.operands if not self.moving([o.name], self.over_loops)]
+
+    def _by_lane(self, operand: Operand) -> bool:
+        """Whether neighbouring results have different elements of it."""
+        return bool(self.moving([operand.name], [self.fast]))
+
+    def lanes(self) -> dict[str, Any]:
+        """All slots."""
+        kernel, plan = self.kernel, self.schedule
+        things = [o.name for o in (*kernel.operands, *kernel.written)]
+        stages = [self._stage(stage) for stage in kernel.stages]
+        last = self._walk(kernel.body, kernel.pointwise) if kernel.pointwise else None
+        if last:
+            for output in kernel.pointwise:
+                self._write(output, self.offset(output.name, range(plan.loops + plan.inner)), last)
+        row_end = plan.sweep and plan.rows > 1 and self.sites < 2
+        guards = [] if plan.exact or not (plan.sweep or plan.rows > 1) else ["end > 0"]
+        singles = [o for o in self._fixed() if not self.moving([o.name], self.kept_loops)]
+        by_row = [o for o in self._fixed() if o not in singles]
+        opening = self._fixed_reads(by_row)
+        return {
+            **self.common(),
+            "bounds": self._bounds(),
+            "across": plan.across, "rows": plan.rows, "repeat": plan.repeat, "sweep": plan.sweep, "exact": plan.exact,
+            "singles": [line for o in singles for line in self.read(o, "")],
+            "totals": [a.declare() for a in self._totals()],
+            "kept_coordinates": self.coordinates(0, self.fast, "result", self.moving(things, self.kept_loops)),
+            "opening": opening,
+            "raw": self._raw(),
+            "before": self._lets(kernel.before),
+            "stages": stages,
+            "last": last,
+            "end_of_result": self._end(),
+            "writer": " && ".join([*(["threadIdx.y == 0"] if plan.rows > 1 else []), *guards]),
+            "row_end": ["__syncthreads();  // before the next results overwrite what threads exchange"] if row_end else [],
+            "sums": self._sums(),
+            "partials": [f"{pointer_name(p.name)}[blockIdx.x] = {r.name};" for r, p in self._left()],
+        }  # fmt: skip
+
+    def _bounds(self) -> str:
+        """Threads of a block, and how many blocks the registers of a multiprocessor should hold."""
+        plan = self.schedule
+        raw = sum(o.dtype.size for o in self.streams) * plan.vector * plan.repeat // 4
+        states = sum(BY_KIND[r.kind].words * r.expr.dtype.size for r in self.kernel.reduces) * plan.vector // 4
+        wanted = raw + states + OVERHEAD
+        return f"{plan.threads}, {max(1, min(MOST_THREADS // plan.threads, REGISTERS // (plan.threads * wanted)))}"
+
+    # -- values that a thread has once a result -------------------------------------------------------------------
+
+    def _kept(self, name: str) -> str:
+        """The variable of a value that each of the thread's results has."""
+        return f"{name}_v[k]" if self.schedule.vector > 1 else name
+
+    def _variable(self, ctype: str, name: str, start: str = "") -> str:
+        """The declaration of such a value that changes."""
+        vector = self.schedule.vector
+        if vector > 1:
+            return f"fg::Vec<{ctype}, {vector}> {name}_v{' = {}' if start else ''};"
+        return f"{ctype} {name}{f' = {start}' if start else ''};"
+
+    def _define(self, view: dict[str, list[str]], ctype: str, name: str, value: str) -> None:
+        """Such a value that does not change."""
+        if self.schedule.vector == 1:
+            declared = f"const {ctype} {name} ="
+        else:
+            view["declarations"].append(self._variable(ctype, name))
+            declared = f"{self._kept(name)} ="
+        whole = f"{declared} {value};"
+        view["each"] += [whole] if len(whole) + self.indent <= WIDTH else [declared, f"    {value};"]
+
+    def _lets(self, lets: Sequence[Let], view: dict[str, list[str]] | None = None) -> dict[str, list[str]]:
+        """What follows from what is known of a result."""
+        view = {"declarations": [], "each": [], "writes": []} if view is None else view
+        for let in lets:
+            self._define(view, let.expr.dtype.ctype, let.name, self.printer.text(let.expr))
+        return view
+
+    def _fixed_reads(self, operands: Sequence[Operand]) -> dict[str, list[str]]:
+        view: dict[str, list[str]] = {"declarations": [], "each": [], "writes": []}
+        for o in operands:
+            offset = self.offset(o.name, self.kept_loops)
+            if self.schedule.vector == 1 or not self._by_lane(o):
+                view["declarations"] += self.read(o, offset)
+            elif self.schedule.placement(o.name).access is Access.ROW:
+                view["declarations"] += self.read_vector(o, offset)
+            else:
+                at = self.lane_offset(o.name, offset, self.fast)
+                value = at if isinstance(o, Position) else f"fg::load({self.pointer(o.name, at)})"
+                self._define(view, o.dtype.compute.ctype, stem(o.name), value)
+        return view
+
+    # -- elements -------------------------------------------------------------------------------------------------
+
+    @property
+    def _place(self) -> str:
+        return "part" if self.schedule.rows > 1 else "at"
+
+    def _raw(self) -> dict[str, list[str]]:
+        """Everything is read before anything is used."""
+        plan, view = self.schedule, {"declarations": list[str](), "reads": list[str]()}
+        names = [o.name for o in self.streams]
+        view["reads"] += self._coordinates(names)
+        for o in self.streams:
+            name, ctype = stem(o.name), o.dtype.ctype
+            element = f"fg::Raw<{ctype}, {plan.vector}>" if plan.vector > 1 else ctype
+            view["declarations"].append(f"{element} {name}_row[{plan.repeat}];")
+            load = f"fg::load_raw<{plan.vector}>({{}})" if plan.vector > 1 else "*({})"
+            offset = self.offset(o.name, range(self.over_loops.stop))
+            view["reads"] += self.access(f"{name}_row[{self._place}] = {load};", o.name, offset)
+        return view
+
+    def _coordinates(self, names: Sequence[str]) -> list[str]:
+        used = self.moving(names, self.over_loops)
+        return self.coordinates(self.over_loops.start, self.over_loops.stop - 1, "at", used)
+
+    def _walk(self, lets: Sequence[Let], items: Sequence[Reduce | Output]) -> dict[str, Any]:
+        """What the lets and items read at an element, and the lets."""
+        needed = self.needed((*lets, *items))
+        view: dict[str, Any] = {"reads": [], "declarations": [], "each": [], "writes": []}
+        from_memory = [item.name for item in items if isinstance(item, Output)]
+        for o in self.kernel.operands:
+            if o.name not in needed or not self.moving([o.name], self.over_loops):
+                continue
+            offset = self.offset(o.name, range(self.over_loops.stop))
+            if o in self.streams and self.schedule.vector > 1:
+                view["reads"].append(f"const auto {stem(o.name)}_v = fg::widen({stem(o.name)}_row[{self._place}]);")
+                view["each"].append(self.lane(o))
+            elif o in self.streams:
+                declared = f"const {o.dtype.compute.ctype} {self.local(o.name)}"
+                view["each"].append(f"{declared} = fg::load(&{stem(o.name)}_row[{self._place}]);")
+            else:
+                from_memory.append(o.name)
+                by_lane = self.schedule.vector > 1 and self._by_lane(o)
+                at = self.lane_offset(o.name, offset, self.fast) if by_lane else offset
+                view["each" if by_lane else "reads"] += self.read(o, at)
+        view["reads"] = self._coordinates(from_memory) + view["reads"]
+        view["each"] += self.lets(lets)
+        return view
+
+    # -- reductions -----------------------------------------------------------------------------------------------
+
+    def _stage(self, stage: Stage) -> dict[str, Any]:
+        """The walk over the elements; coupled reductions walk again once their mean or maximum is known."""
+        partners = {r.name: self.kernel.partners[r.name] for r in stage.reduces if r.name in self.kernel.partners}
+        own = [r for r in stage.reduces if r.name not in partners]
+        coupled = [r for r in own if BY_KIND[r.kind].partner]
+        view: dict[str, Any] = {"declarations": [], "settle": {"declarations": [], "each": [], "writes": []}}
+        view["walk"] = walk = self._walk(stage.lets, own)
+        view["again"] = again = self._walk(stage.lets, coupled) if coupled else None
+        view["exchange"], view["combine"] = [], []
+        view["results"] = results = {"declarations": [], "each": [], "writes": []}
+        late: dict[tuple[str, str], list[str]] = {}  # what is exchanged at the end, by how and of which type
+        for reduce in own:
+            partner = next((name for name, of in partners.items() if of is reduce), None)
+            if reduce.kind == "squared_deviation":
+                self._deviation(reduce, partner, view, late)
+            elif reduce.kind == "sum_exp":
+                self._exponentials(reduce, partner, view, late)
+            else:
+                accumulator = Accumulator(reduce, self.schedule.vector)
+                view["declarations"].append(accumulator.declare())
+                walk["each"].append(accumulator.add(self.printer.text(reduce.expr)))
+                how = "sum" if accumulator.is_sum else "merge"
+                late.setdefault((how, accumulator.state_type), []).append(accumulator.variable)
+                if not accumulator.is_sum:
+                    state = self._state(reduce)
+                    self._define(results, accumulator.ctype, reduce.name, f"{state}.result()")
+        assert again is None or again["each"]
+        view["combine"] = [line for (how, _), names in late.items() for line in self._exchange(how, names)]
+        self._lets(stage.after, results)
+        return view
+
+    def _state(self, reduce: Reduce) -> str:
+        return f"{reduce.name}_state[k]" if self.schedule.vector > 1 else f"{reduce.name}_state"
+
+    def _deviation(
+        self, reduce: Reduce, partner: str | None, view: dict[str, Any], late: dict[tuple[str, str], list[str]]
+    ) -> None:
+        """The sum, then squared deviations from the mean. Where more than half types depend on it, deviations also say
+        what rounding took off the mean."""
+        exact, ctype, text = not self.printer.half, reduce.expr.dtype.ctype, self.printer.text(reduce.expr)
+        total, mean, rest = partner or f"{reduce.name}_total", f"{reduce.name}_mean", f"{reduce.name}_rest"
+        view["declarations"] += [self._variable(ctype, total, "0"), self._variable(ctype, reduce.name, "0")]
+        view["declarations"] += [self._variable(ctype, rest, "0")] if exact else []
+        view["walk"]["each"].append(f"{self._kept(total)} += {text};")
+        view["exchange"] += self._exchange("sum", [self._whole(total)])
+        self._define(view["settle"], ctype, mean, f"fg::divide_by_count({self._kept(total)}, {ctype}(n))")
+        away = f"{reduce.name}_away"
+        view["again"]["each"] += [
+            f"const {ctype} {away} = {text} - {self._kept(mean)};",
+            f"{self._kept(reduce.name)} += {away} * {away};",
+            *([f"{self._kept(rest)} += {away};"] if exact else []),
+        ]
+        late.setdefault(("sum", ctype), []).extend(map(self._whole, [reduce.name, rest] if exact else [reduce.name]))
+        if exact:
+            share = f"fg::divide_by_count({self._kept(rest)}, {ctype}(n))"
+            view["results"]["each"] += [
+                f"{self._kept(reduce.name)} -= {self._kept(rest)} * {share};",
+                f"{self._kept(total)} += {self._kept(rest)};",
+            ]
+
+    def _exponentials(
+        self, reduce: Reduce, partner: str | None, view: dict[str, Any], late: dict[tuple[str, str], list[str]]
+    ) -> None:
+        """The maximum, then the sum of exponentials relative to it."""
+        accumulator, state, text = (
+            Accumulator(reduce, self.schedule.vector), self._state(reduce), self.printer.text(reduce.expr)
+        )  # fmt: skip
+        view["declarations"].append(accumulator.declare())
+        view["walk"]["each"].append(f"{state}.see({text});")
+        view["exchange"] += self._exchange("maximum", [f"{accumulator.variable}.top"])
+        view["settle"]["each"].append(f"{state}.settle();")
+        view["again"]["each"].append(f"{state}.{'take_fast' if self.printer.half else 'take'}({text});")
+        late.setdefault(("sum", accumulator.ctype), []).append(f"{accumulator.variable}.sum")
+        self._define(view["results"], accumulator.ctype, reduce.name, f"{state}.result()")
+        if partner:
+            self._define(view["results"], accumulator.ctype, partner, f"{state}.partner()")
+
+    def _whole(self, name: str) -> str:
+        """A value of all the thread's results."""
+        return f"{name}_v" if self.schedule.vector > 1 else name
+
+    def _exchange(self, how: str, names: Sequence[str]) -> list[str]:
+        """What the threads that share a result have, put together, in all of them."""
+        plan = self.schedule
+        if plan.rows == 1:
+            return []
+        values = []
+        for name in names:
+            base, dot, field = name.partition(".")
+            values += [f"{base}[{k}]{dot}{field}" for k in range(plan.vector)] if plan.vector > 1 else [name]
+        start = f"fg::columns_{how}<{plan.rows}, {plan.across}, {self.sites}>("
+        self.sites += 1
+        lines = [start]
+        for position, value in enumerate(values):
+            text = f"{value}{');' if position == len(values) - 1 else ','}"
+            if position and len(lines[-1]) + 1 + len(text) + self.indent > WIDTH:
+                lines.append(" " * len(start) + text)
+            else:
+                lines[-1] += (" " if position else "") + text
+        return lines
+
+    # -- results --------------------------------------------------------------------------------------------------
+
+    def _write(self, output: Output, offset: str, view: dict[str, Any]) -> None:
+        name, vector, expr = output.name, self.schedule.vector, output.expr
+        if vector > 1 and self.schedule.placement(name).access is Access.ROW:
+            if not (isinstance(expr, Ref) and expr.name == name):  # else it is a vector already
+                view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {name}_v;")
+                view["each"].append(f"{name}_v[k] = {self.printer.text(expr)};")
+            view["writes"] += self.write_vector(output, offset)
+        else:
+            view["each"] += self.store(output, self.lane_offset(name, offset, self.fast) if vector > 1 else offset)
+
+    def _end(self) -> dict[str, list[str]] | None:
+        """What is done once a result: its own outputs, and its share in sums over all results."""
+        kernel, view = self.kernel, {"declarations": list[str](), "each": list[str](), "writes": list[str]()}
+        if not (kernel.outputs or kernel.totals):
+            return None
+        for output in kernel.outputs:
+            self._write(output, self.offset(output.name, self.kept_loops), view)
+        view["each"] += self.lets(kernel.summing)
+        view["each"] += [a.add(self.printer.text(a.reduce.expr)) for a in self._totals()]
+        for accumulator in self._totals():
+            before, behind = accumulator.turn()
+            view["declarations"] += before
+            view["writes"] += behind
+        return view
+
+    def _totals(self) -> list[Accumulator]:
+        return [Accumulator(reduce, turns=self.schedule.vector) for reduce in self.kernel.totals]
+
+    def _sums(self) -> list[str]:
+        """The sums of the block's threads."""
+        lines, by_type = [], dict[str, list[str]]()
+        for a in self._totals():
+            lines += [f"{a.ctype} {a.name} = {a.name}_chains.total();"] if a.in_chains else []
+            by_type.setdefault(a.ctype, []).append(a.name)
+        for names in by_type.values():
+            site, plan = self.sites, self.schedule
+            self.sites += 1
+            lines.append(f"fg::row_sum<{plan.across}, {plan.rows}, {site}>({', '.join(names)});")
+        return lines
+
+    def _left(self) -> list[tuple[Reduce, Output]]:
+        """The sums, and where their share of this block is left."""
+        return list(zip(self.kernel.totals, self.kernel.partials, strict=True))
