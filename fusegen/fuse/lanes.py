@@ -14,12 +14,13 @@ from math import prod
 from fusegen.core.ir import Let, Op, Operand, Output, Reduce, Ref, expr_axes, refs
 from fusegen.core.lets import introduce_lets
 from fusegen.core.monoids import BY_KIND
-from fusegen.fuse.kernel import Position, read_by
+from fusegen.fuse.kernel import read_by
 from fusegen.fuse.row_kernel import GROUPS, RowKernel
 from fusegen.fuse.rows import Fused, fuse
 from fusegen.fuse.rows_schedule import MULTIPROCESSORS, STATIC
 from fusegen.fuse.schedule import (
     LARGEST_VECTOR,
+    TILE,
     VECTOR_BYTES,
     Access,
     Buffer,
@@ -37,14 +38,15 @@ from fusegen.fuse.schedule import (
     positions,
 )
 
-# Threads of a block, those that at least are side by side, and most that share the elements of a result.
-THREADS, WARP, LEAST_ACROSS, MOST_ROWS = 128, 32, 8, 32
+# Threads of a block, those that are side by side in it at least, and where there are too few blocks; and most threads
+# that share the elements of a result.
+THREADS, ACROSS, LEAST_ACROSS, MOST_ROWS = 128, 16, 8, 32
 # Bytes of neighbouring elements that a thread takes at least: a warp then reads whole lines of memory.
 NARROW = 4
-# Bytes of elements that a thread keeps at most: by itself, where threads share the elements, and where it takes wider
-# vectors than it needs to.
-ALONE, SHARED, WIDE = 192, 128, 128
-MOST_ELEMENTS = 32
+# Bytes of elements that a thread keeps at most: by itself, where more threads could share them, where none could, and
+# where it takes wider vectors than it needs to. Many threads with few elements each hide more than few with many.
+ALONE, SHARED, LARGEST, WIDE = 160, 96, 192, 96
+MOST_ELEMENTS = 24
 # Blocks that take wider vectors; and blocks that add up over all results, each of which leaves a number: together few
 # enough for one block to add up.
 WIDE_BLOCKS, SUMMING_BLOCKS = 4 * MULTIPROCESSORS, 7 * MULTIPROCESSORS
@@ -76,9 +78,15 @@ def fuse_lanes(
         return None
     kernel, totals = fused.kernel, _totals(fused, axes)
     coupled = any(BY_KIND[r.kind].partner for r in kernel.reduces)
-    if not (kernel.pointwise or totals or coupled or len(kernel.stages) > 1):
+    if not (totals or coupled or len(kernel.stages) > 1 or _waits(kernel)):
         return None
     return _with_totals(op, fused, totals)
+
+
+def _waits(kernel: RowKernel) -> bool:
+    """Whether elementwise results follow from a row's reductions."""
+    known = {item.name for stage in kernel.stages for item in (*stage.reduces, *stage.after)}
+    return any(ref.name in known for item in (*kernel.body, *kernel.pointwise) for ref in refs(item.expr))
 
 
 def _totals(fused: Fused, axes: Mapping[str, frozenset[str]]) -> list[Reduce]:
@@ -190,7 +198,7 @@ def _shape(
     while rows < MOST_ROWS and not _fits(_elements(n, rows), narrow * width, ALONE if rows == 1 else SHARED):
         rows *= 2
     repeat = _elements(n, rows)
-    if not _fits(repeat, narrow * width, ALONE):
+    if not _fits(repeat, narrow * width, ALONE if rows == 1 else LARGEST):
         return None
 
     def possible(vector: int) -> bool:
@@ -200,13 +208,13 @@ def _shape(
     vector = narrow
     while vector > 1 and not possible(vector):
         vector //= 2
-    shape = _Shape(vector, repeat, max(WARP, THREADS // rows), rows)
+    shape = _Shape(vector, repeat, max(ACROSS, THREADS // rows), rows)
     while 2 * shape.vector <= min(LARGEST_VECTOR, VECTOR_BYTES // least) and possible(2 * shape.vector):
         wider = replace(shape, vector=2 * shape.vector)
         if rows > 1 or not _fits(repeat, wider.vector * width, WIDE) or wider.blocks(m) < WIDE_BLOCKS:
             break
         shape = wider
-    while shape.across > (WARP if rows * LEAST_ACROSS < WARP else LEAST_ACROSS) and shape.blocks(m) < MULTIPROCESSORS:
+    while shape.across > max(LEAST_ACROSS, TILE // rows) and shape.blocks(m) < MULTIPROCESSORS:
         shape = replace(shape, across=shape.across // 2)
     return shape if rows == 1 or _exchanged(kernel, shape) <= STATIC else None
 
@@ -232,8 +240,7 @@ def _placed(
 ) -> tuple[Placement, ...]:
     """How everything is found: as vectors along the loop ``fast`` where it lies so."""
     placements = []
-    visited = {thing.name for thing in kernel.operands if not isinstance(thing, Position)}
-    visited |= {thing.name for thing in kernel.written}
+    visited = {thing.name for thing in (*kernel.tensors, *kernel.written)}
     for name in buffer_names(kernel):
         own = [loop.strides[name] for loop in loops]
         access = Access.STRIDED if any(own) else Access.SINGLE

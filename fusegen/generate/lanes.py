@@ -18,8 +18,9 @@ from fusegen.generate.names import pointer_name, stem
 from fusegen.generate.view import View
 from fusegen.generate.wording import WIDTH
 
-# Registers that a thread needs beside what it keeps of its results.
-OVERHEAD = 40
+# Registers that a thread needs beside those for elements and states: few where it keeps few elements, for the compiler
+# then reads all of them with little else at hand; so many words are few.
+OVERHEAD, OVERHEAD_OF_FEW, FEW = 56, 40, 16
 MOST_THREADS = 2048
 
 
@@ -89,9 +90,9 @@ class Lanes(View):
     def _bounds(self) -> str:
         """Threads of a block, and how many blocks the registers of a multiprocessor should hold."""
         plan = self.schedule
-        raw = sum(o.dtype.size for o in self.streams) * plan.vector * plan.repeat // 4
+        raw = sum(max(1, o.dtype.size * plan.vector // 4) for o in self.streams) * plan.repeat
         states = sum(BY_KIND[r.kind].words * r.expr.dtype.size for r in self.kernel.reduces) * plan.vector // 4
-        wanted = raw + states + OVERHEAD
+        wanted = raw + states + (OVERHEAD_OF_FEW if raw <= FEW else OVERHEAD)
         return f"{plan.threads}, {max(1, min(MOST_THREADS // plan.threads, REGISTERS // (plan.threads * wanted)))}"
 
     # -- values that a thread has once a result -------------------------------------------------------------------

@@ -1,0 +1,198 @@
+"""Rows that lie side by side: reductions over a slow axis and what follows from them, against torch in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.nn import functional as F
+
+import fusegen as fg
+from fusegen.fuse import lanes
+from fusegen.fuse.lanes import LaneKernel
+from fusegen.wrap.inspect import passes
+
+pytestmark = pytest.mark.emulator
+
+TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 2e-2}
+
+
+def leaves(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+    return [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
+
+
+def agree(ours: Callable[..., torch.Tensor], theirs: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
+    """Values and all gradients, with a cotangent that is not constant."""
+    wide = [x.detach().double().requires_grad_() for x in inputs]
+    result, truth = ours(*inputs), theirs(*wide)
+    cotangent = torch.randn(truth.shape).to(result.dtype)
+    gradients = torch.autograd.grad(result, inputs, cotangent)
+    truths = torch.autograd.grad(truth, wide, cotangent.double())
+    for mine, true in zip((result, *gradients), (truth, *truths), strict=True):
+        scale = true.abs().max().clamp(min=1e-3)
+        assert ((mine.double() - true).abs().max() / scale).item() < TOLERANCE[result.dtype]
+
+
+def planned(op: Any, *inputs: torch.Tensor, **options: Any) -> list[list[Any]]:
+    """The kernels of each pass."""
+    return [item.kernels for item in passes(op, inputs, options, "backward")]
+
+
+def templates(op: Any, *inputs: torch.Tensor, **options: Any) -> list[list[str]]:
+    return [[k.schedule.template for k in kernels] for kernels in planned(op, *inputs, **options)]
+
+
+def softmax(x: torch.Tensor) -> torch.Tensor:
+    return fg.ops.softmax(x, 1)
+
+
+@fg.op
+def channel_norm(x, w, b, *, eps=0.1):  # type: ignore[no-untyped-def]
+    """Layer norm over the channels of images."""
+    mean = fg.mean(x, 1, keepdims=True)
+    rstd = fg.rsqrt(fg.var(x, 1, correction=0, keepdims=True) + eps)
+    return (x - mean) * rstd * w + b
+
+
+def torch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x.movedim(1, -1), (x.shape[1],), w.flatten(), b.flatten(), eps=0.1).movedim(-1, 1)
+
+
+# Elements of a result: few, one more than whole vectors of threads, and so many that threads share them.
+LENGTHS = [2, 3, 19, 21, 150]
+
+
+@pytest.mark.parametrize("length", LENGTHS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_any_number_of_elements(length: int, dtype: torch.dtype) -> None:
+    agree(softmax, lambda x: x.softmax(1), *leaves((3, length, 5, 6), dtype=dtype))
+    agree(channel_norm, torch_norm, *leaves((3, length, 5, 6), (length, 1, 1), (length, 1, 1), dtype=dtype))
+    (forward, backward) = planned(channel_norm, *leaves((3, length, 5, 6), (length, 1, 1), (length, 1, 1)))
+    assert isinstance(forward[0].kernel, LaneKernel) and len(forward) == 1
+    assert any(isinstance(kernel.kernel, LaneKernel) for kernel in backward)
+
+
+@pytest.mark.parametrize("shape", [(1, 19, 7, 7), (2, 19, 1, 3), (1, 21, 300), (5, 4, 33), (1, 600, 40)])
+def test_any_number_of_results(shape: tuple[int, ...]) -> None:
+    agree(softmax, lambda x: x.softmax(1), *leaves(shape, dtype=torch.float64))
+    agree(softmax, lambda x: x.softmax(1), *leaves(shape, dtype=torch.bfloat16))
+
+
+def test_who_shares_a_result_follows_from_its_elements_alone() -> None:
+    def found(*shape: int) -> tuple[int, int]:
+        ((kernel,), _) = planned(fg.ops.softmax, torch.empty(shape, dtype=torch.bfloat16, requires_grad=True), dim=1)
+        return kernel.schedule.rows, kernel.schedule.repeat
+
+    assert found(8, 19, 512, 512) == found(1, 19, 8) == (1, 20)
+    assert found(8, 150, 512, 512) == found(1, 150, 8) == (8, 20)
+    assert found(8, 17, 64, 64) == found(8, 20, 64, 64)  # one text
+
+
+def test_images_are_taken_in_vectors_where_there_are_enough() -> None:
+    def vector(*shape: int) -> int:
+        ((kernel,), _) = planned(fg.ops.softmax, torch.empty(shape, dtype=torch.bfloat16, requires_grad=True), dim=1)
+        return int(kernel.schedule.vector)
+
+    assert vector(8, 4, 512, 512) == 8 and vector(8, 19, 512, 512) == 2 and vector(8, 4, 16, 16) == 2
+    assert vector(8, 19, 7, 7) == 1
+
+
+def test_long_rows_and_empty_ones_take_a_kernel_a_reduction() -> None:
+    long = torch.empty(2, 3000, 64, requires_grad=True)
+    assert "lanes" not in templates(fg.ops.softmax, long, dim=1)[0]
+    for shape in ((0, 19, 4), (2, 0, 4), (2, 19, 0)):
+        (x,) = leaves(shape)
+        softmax(x).backward(torch.empty(shape))
+        assert softmax(x).shape == x.grad.shape == shape  # type: ignore[union-attr]
+    total = fg.ops.cross_entropy(torch.empty(0, 19, 4), torch.empty(0, 4).long())
+    torch.testing.assert_close(total, torch.tensor(float("nan")), equal_nan=True)
+
+
+def sliced(x: torch.Tensor) -> torch.Tensor:
+    return x[:, :, 1::2]
+
+
+def shifted(x: torch.Tensor) -> torch.Tensor:
+    return x.flatten()[1 : 1 + 2 * 19 * 6].view(2, 19, 6)
+
+
+def channels_last(x: torch.Tensor) -> torch.Tensor:
+    return x.mT.contiguous().mT
+
+
+@pytest.mark.parametrize("view", [sliced, shifted, channels_last])
+def test_wherever_the_elements_lie(view: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    for dtype in (torch.float32, torch.bfloat16):
+        (x,) = leaves((3, 19, 12), dtype=dtype)
+        agree(lambda x: softmax(view(x)), lambda x: view(x).softmax(1), x)
+
+
+def test_results_and_elements_that_lie_apart() -> None:
+    """An operand in vectors, one along other axes, and one of the fast axis alone."""
+    op = fg.op(lambda x, y, z: fg.softmax(x * y, 1) * z)
+    y = torch.randn(19, 2, requires_grad=True)
+    (x, z) = leaves((2, 19, 32), (32,))
+    agree(lambda x, z: op(x, y.mT.unsqueeze(-1), z), lambda x, z: (x * y.mT.unsqueeze(-1)).softmax(1) * z, x, z)
+
+
+@pytest.mark.parametrize("length", [3, 19, 150])
+def test_special_values_as_in_torch(length: int) -> None:
+    x = torch.randn(length, 12)
+    x[0, 0], x[1, 1], x[0, 2], x[:, 3], x[:, 4] = float("nan"), float("inf"), -float("inf"), -float("inf"), 1e4
+    x[1, 5], x[2, 5] = float("inf"), -float("inf")
+    for mine, true in (
+        (fg.ops.softmax(x, 0), x.softmax(0)), (fg.ops.log_softmax(x, 0), x.log_softmax(0)),
+        (fg.ops.logsumexp(x, 0), x.logsumexp(0)), (fg.ops.var(x, 0), x.var(0)),
+        (fg.ops.normalize(x, dim=0), F.normalize(x, dim=0)),
+    ):  # fmt: skip
+        torch.testing.assert_close(mine, true, equal_nan=True)
+
+
+def test_variance_far_from_zero() -> None:
+    x = torch.randn(3, 150, 8, dtype=torch.float64) + 1e4
+    for length in (19, 150):
+        y = x[:, :length].float()
+        torch.testing.assert_close(fg.ops.var(y, 1), y.double().var(1).float(), rtol=2e-5, atol=0)
+
+
+def test_other_reductions() -> None:
+    """Products, places, and reductions that feed each other."""
+    op = fg.op(lambda x: (x - fg.amin(x, 1, keepdims=True)) * fg.prod(x, 1, keepdims=True) / fg.norm(x, axis=1, keepdims=True))
+    for length in (3, 60):
+        (x,) = leaves((2, length, 10), dtype=torch.float64)
+        agree(op, lambda x: (x - x.amin(1, True)) * x.prod(1, keepdim=True) / x.norm(dim=1, keepdim=True), x)
+        assert torch.equal(fg.ops.argmax(x, 1), x.argmax(1))
+
+
+@pytest.mark.parametrize("options", [{}, {"reduction": "sum"}, {"reduction": "none"}, {"label_smoothing": 0.1}], ids=str)
+@pytest.mark.parametrize("classes", [3, 19, 150])
+def test_cross_entropy_of_images(options: dict[str, Any], classes: int) -> None:
+    target = torch.randint(0, classes, (3, 6, 7))
+    target[1, 2] = -100
+    for dtype in (torch.float32, torch.bfloat16):
+        (x,) = leaves((3, classes, 6, 7), dtype=dtype)
+        weight = torch.rand(classes).to(dtype) if options else None
+        agree(
+            lambda x, w=weight: fg.ops.cross_entropy(x, target, w, **options),
+            lambda x, w=weight: F.cross_entropy(x, target, w if w is None else w.double(), **options), x,
+        )  # fmt: skip
+
+
+def test_a_loss_is_added_up_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By blocks that go on to further results; the second kernel needs one block."""
+    x, target = torch.empty(8, 19, 512, 512, dtype=torch.bfloat16, requires_grad=True), torch.empty(8, 512, 512).long()
+    assert templates(fg.ops.cross_entropy, x, target) == [["lanes", "whole"], ["elementwise"]]
+    monkeypatch.setattr(lanes, "SUMMING_BLOCKS", 3)
+    for classes in (5, 70):
+        (x,), target = leaves((2, classes, 25, 27)), torch.randint(0, classes, (2, 25, 27))
+        assert planned(fg.ops.cross_entropy, x, target)[0][0].launch.grid == (3, 1, 1)
+        agree(lambda x: fg.ops.cross_entropy(x, target), lambda x: F.cross_entropy(x, target), x)
+
+
+def test_gradcheck() -> None:
+    inputs = leaves((2, 5, 3), (5, 1), (5, 1), dtype=torch.float64)
+    assert torch.autograd.gradcheck(channel_norm, inputs) and torch.autograd.gradgradcheck(channel_norm, inputs)
+    (x,) = leaves((2, 40, 3), dtype=torch.float64)
+    assert torch.autograd.gradcheck(softmax, [x])
