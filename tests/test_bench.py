@@ -366,6 +366,8 @@ SMALL = [
     rows_reductions._softmax(4, 40), rows_reductions._layer_norm(4, 40), rows_reductions._rms_norm(4, 40),
     rows_reductions._cross_entropy(4, 40), rows_reductions._group_norm((2, 8, 8, 8), 2),
     rows_reductions._instance_norm((2, 8, 8, 8)),
+    rows_reductions._softmax_of_channels(2, 5, 3, 4),
+    rows_reductions._cross_entropy_of_pixels(2, 5, 3, 4), rows_reductions._channel_norm(2, 5, 3, 4),
 ]  # fmt: skip
 
 

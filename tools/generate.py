@@ -45,6 +45,13 @@ PATTERNS: dict[str, tuple[list[tuple[int, ...]], dict[int, tuple[int, ...]], int
     "index64": ([(65536, 65536), (65536, 65536), (65536,)], {}, 0),
     "scalar": ([(512, 3072), (512, 3072)], {}, 0),
 }
+# Ops of rows whose rows also lie side by side, as the classes of an image's pixels do: shapes of their tensors, and
+# arguments.
+IMAGES: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, int]]] = {
+    "softmax": ({"input": (8, 19, 512, 512)}, {"dim": 1}),
+    "normalize": ({"input": (8, 256, 64, 64)}, {"dim": 1}),
+    "cross_entropy": ({"input": (8, 19, 512, 512), "target": (8, 512, 512)}, {}),
+}
 
 
 def files(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
@@ -67,6 +74,8 @@ def files(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
                 yield f"{name}/{which}.{dtype}.cu", _commented(command) + item.text
         if name == "lerp":
             yield from _patterns(op)
+        if name in IMAGES:
+            yield from _images(op)
 
 
 def _defaults(op: FusedOp) -> set[str]:
@@ -91,6 +100,14 @@ def _patterns(op: FusedOp) -> Iterator[tuple[str, str]]:
             for item in _laid_out(op, dtype, shapes, strides, misaligned):
                 how = f"// Operands {pattern}: see PATTERNS in tools/generate.py\n"
                 yield f"{op.name}/{item.op.label}.{pattern}.{dtype}.cu", how + item.text
+
+
+def _images(op: FusedOp) -> Iterator[tuple[str, str]]:
+    shapes, options = IMAGES[op.name]
+    for dtype in DTYPES:
+        for item in passes(op, (), bind(op, Request(shapes, arguments=options), dtype), "backward"):
+            how = "// Rows side by side: see IMAGES in tools/generate.py\n"
+            yield f"{op.name}/{item.op.label}.images.{dtype}.cu", how + item.text
 
 
 def _laid_out(

@@ -44,6 +44,20 @@ def rms(x: Any, weight: Any, *, eps: Any = 1e-6) -> Any:
 
 
 @fg.op
+def channel_norm(x: Any, weight: Any, bias: Any) -> Any:
+    """Layer norm over the second axis."""
+    mean = fg.mean(x, 1, keepdims=True)
+    rstd = fg.rsqrt(fg.var(x, 1, correction=0, keepdims=True) + 1e-2)
+    return (x - mean) * rstd * weight + bias
+
+
+def torch_channel_norm(x: Any, weight: Any, bias: Any) -> Any:
+    """The same in torch."""
+    normal = torch.nn.functional.layer_norm(x.mT, (x.shape[1],), weight.flatten(), bias.flatten(), 1e-2)
+    return normal.mT
+
+
+@fg.op
 def cell(gates: Any, c0: Any) -> Any:
     """The pointwise part of an LSTM cell."""
     i, f, g, o = fg.split(gates, 4)
@@ -75,12 +89,15 @@ ROWS = ((5, 7), (300, 100), (900, 256), (2000, 1024), (33, 4097), (700, 8192), (
 
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
+# Rows side by side, which a thread has for itself, and which up to 32 share; in vectors, and not.
+CHANNELS = ((4, 500), (21, 500), (21, 33), (150, 500), (600, 49))
+
 # Rows that pass by in chunks: even, odd, and shared by blocks.
 PASSING = ((7, 32768), (9, 20003), (3, 600000))
 
 
 # Images of channels, and groups of channels: rows of a warp, a block and a cluster, whose blocks share channels.
-CHANNELS = (((5, 24, 8, 8), 3), ((3, 6, 7, 7), 2), ((2, 8, 33, 40), 2), ((2, 20, 56, 56), 2), ((1, 3, 4097), 1))
+IMAGES = (((5, 24, 8, 8), 3), ((3, 6, 7, 7), 2), ((2, 8, 33, 40), 2), ((2, 20, 56, 56), 2), ((1, 3, 4097), 1))
 
 # Rows, contracted, columns of a matrix product: what vectors fit, and what they do not.
 PRODUCTS = ((64, 96, 128), (33, 17, 41), (300, 64, 1000), (0, 8, 8))
@@ -115,7 +132,12 @@ def check_rows(dtype: torch.dtype) -> int:
         check(lambda x: fg.ops.softmax(x, -1), lambda x: torch.softmax(x, -1), x)
     x, y, w = (_tensor(shape, dtype, "dense") for shape in ((16, 1, 1, 1), (16, 3, 40, 52), (3, 1, 52)))
     check(blend, torch.lerp, x, y, w)
-    check(lambda x: fg.ops.softmax(x, 1), lambda x: torch.softmax(x, 1), _tensor((7, 21, 500), dtype, "dense"))
+    for channels, pixels in CHANNELS:
+        x, t = _tensor((7, channels, pixels), dtype, "dense"), torch.randint(0, channels, (7, pixels), device="cuda")
+        check(lambda x: fg.ops.softmax(x, 1), lambda x: torch.softmax(x, 1), x)
+        check(lambda x, t=t: fg.ops.cross_entropy(x, t), lambda x, t=t: torch.nn.functional.cross_entropy(x, t), x)
+        w, b = (_tensor((channels, 1), dtype, "dense") for _ in range(2))
+        check(channel_norm, torch_channel_norm, x, w, b)
     for m, n in PASSING:
         x, targets = _tensor((m, n), dtype, "dense"), torch.randint(0, n, (m,), device="cuda")
         check(lambda x: fg.ops.logsumexp(x, -1), lambda x: torch.logsumexp(x, -1), x)
@@ -123,7 +145,7 @@ def check_rows(dtype: torch.dtype) -> int:
             lambda x, t=targets: fg.ops.cross_entropy(x, t),
             lambda x, t=targets: torch.nn.functional.cross_entropy(x, t), x,
         )  # fmt: skip
-    for shape, groups in CHANNELS:
+    for shape, groups in IMAGES:
         x, w, b = (_tensor(size, dtype, "dense") for size in (shape, shape[1:2], shape[1:2]))
         check(
             lambda x, w, b, groups=groups: fg.ops.group_norm(x, groups, w, b),
@@ -136,7 +158,7 @@ def check_rows(dtype: torch.dtype) -> int:
     for m in (3, 24, 64, 1000):
         # Torch's own sum over columns reads memory that it has not written, which initcheck reports.
         check(lambda x: fg.ops.sum(x, 0), lambda x: x.new_ones(3000) @ x, _tensor((3000, m), dtype, "dense"))
-    return 2 * len(ROWS) + 2 + 2 * len(PASSING) + 2 * len(CHANNELS) + 4
+    return 2 * len(ROWS) + 1 + 3 * len(CHANNELS) + 2 * len(PASSING) + 2 * len(IMAGES) + 4
 
 
 def _tensor(shape: tuple[int, ...], dtype: torch.dtype, layout: str) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """Rows that lie side by side: threads own neighbouring results and keep their elements in registers.
 
-Where the reduced axes are slow ones (the channels of an image), neighbouring threads read neighbouring results' elements,
-and everything that a row kernel does once a row (fuse/rows) a thread does by itself, or shares with a few others of its
+Where the reduced axes are slow ones (the channels of an image), neighbouring threads read elements of neighbouring
+results, and what threads of a row kernel do together (fuse/rows) a thread does by itself, or with a few others of its
 block. Sums over all results, such as a loss, are added up on the way; sums over positions are kernels of their own.
 """
 
@@ -17,7 +17,7 @@ from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import read_by
 from fusegen.fuse.row_kernel import GROUPS, RowKernel
 from fusegen.fuse.rows import Fused, fuse
-from fusegen.fuse.rows_schedule import MULTIPROCESSORS, STATIC
+from fusegen.fuse.rows_schedule import MULTIPROCESSORS, REGISTERS, STATIC
 from fusegen.fuse.schedule import (
     LARGEST_VECTOR,
     TILE,
@@ -46,10 +46,14 @@ NARROW = 4
 # Bytes of elements that a thread keeps at most: by itself, where more threads could share them, where none could, and
 # where it takes wider vectors than it needs to. Many threads with few elements each hide more than few with many.
 ALONE, SHARED, LARGEST, WIDE = 160, 96, 192, 96
-MOST_ELEMENTS = 24
-# Blocks that take wider vectors; and blocks that add up over all results, each of which leaves a number: together few
-# enough for one block to add up.
-WIDE_BLOCKS, SUMMING_BLOCKS = 4 * MULTIPROCESSORS, 7 * MULTIPROCESSORS
+MOST_ELEMENTS, SHARED_ELEMENTS = 24, 16
+# Blocks that take wider vectors; and blocks on a multiprocessor that add up over all results: each leaves a number, and
+# one block adds up those of all.
+WIDE_BLOCKS, SUMMING_BLOCKS = 4 * MULTIPROCESSORS, 7
+# Registers that a thread needs beside those for elements and states: few where it keeps few elements, for the compiler
+# then reads all of them with little else at hand; so many words are few.
+OVERHEAD, OVERHEAD_OF_FEW, FEW = 56, 40, 16
+MOST_THREADS = 2048
 
 
 @dataclass(frozen=True)
@@ -159,47 +163,64 @@ def schedule_lanes(
     m, n = prod(loop.size for loop in kept), prod(loop.size for loop in over)
     if not kept or not over or m * n == 0 or not faster(kept[-1], over[-1], kernel):
         return None
-    streams = [o.name for o in kernel.tensors if is_stream(kernel, o.name, moves_of(loops, o.name), len(kept))]
+    found = {name: moves([loop.strides[name] for loop in loops]) for name in buffers}
+    streams = [o.name for o in kernel.tensors if _is_stream(found[o.name], len(kept))]
     shape = _shape(kernel, loops, len(kept), buffers, streams, m, n) if streams else None
     if shape is None:
         return None
-    found = Schedule(
+    plan = Schedule(
         "lanes", len(kept), len(over), shape.vector, shape.across * shape.rows, index_type(loops, buffers), False,
-        _placed(kernel, loops, len(kept) - 1, buffers, shape.vector), exact=n == shape.repeat * shape.rows,
+        _placed(kernel, loops, len(kept) - 1, buffers, shape.vector), exact=_is_exact(kernel, shape, m, n),
         across=shape.across, repeat=shape.repeat, rows=shape.rows, sweep=bool(kernel.totals),
     )  # fmt: skip
-    blocks = min(shape.blocks(m), SUMMING_BLOCKS) if found.sweep else shape.blocks(m)
+    blocks = shape.blocks(m)
+    if plan.sweep:
+        blocks = min(blocks, MULTIPROCESSORS * min(SUMMING_BLOCKS, resident(kernel, plan)))
     launch = Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
         needed_sizes(kernel, sizes), (blocks, 1, 1), block=(shape.across, shape.rows, 1),
         partial_sizes={GROUPS: blocks}, order=(*kept_order, *over_order),
     )  # fmt: skip
-    return found, launch
+    return plan, launch
 
 
-def moves_of(loops: Sequence[Loop], name: str) -> tuple[str, ...]:
-    """How a buffer moves along each loop."""
-    return moves([loop.strides[name] for loop in loops])
+def _is_exact(kernel: LaneKernel, shape: _Shape, m: int, n: int) -> bool:
+    """Whether every thread has as many elements as it has room for."""
+    together = shape.rows > 1 or bool(kernel.totals)  # else threads without results have ended
+    return n == shape.repeat * shape.rows and not (together and m % (shape.across * shape.vector))
 
 
-def is_stream(kernel: LaneKernel, name: str, move: Sequence[str], kept: int) -> bool:
-    """Whether a thread keeps its elements of an operand: others read none of them, and it reads several."""
+def _is_stream(move: Sequence[str], kept: int) -> bool:
     return move[kept - 1] != "0" and any(step != "0" for step in move[kept:])
+
+
+def streams_of(kernel: LaneKernel, plan: Schedule) -> list[Operand]:
+    """The operands whose elements a thread keeps: it reads several, and no thread of another result any of them."""
+    return [o for o in kernel.tensors if _is_stream(plan.placement(o.name).moves, plan.loops)]
+
+
+def resident(kernel: LaneKernel, plan: Schedule) -> int:
+    """How many blocks the registers of a multiprocessor hold."""
+    raw = sum(max(1, o.dtype.size * plan.vector // 4) for o in streams_of(kernel, plan)) * plan.repeat
+    states = sum(BY_KIND[r.kind].words * r.expr.dtype.size for r in kernel.reduces) * plan.vector // 4
+    wanted = raw + states + (OVERHEAD_OF_FEW if raw <= FEW else OVERHEAD)
+    return max(1, min(MOST_THREADS // plan.threads, REGISTERS // (plan.threads * wanted)))
 
 
 def _shape(
     kernel: LaneKernel, loops: Sequence[Loop], kept: int, buffers: Mapping[str, Buffer], streams: Sequence[str],
     m: int, n: int,
 ) -> _Shape | None:  # fmt: skip
-    """Which threads share a result follows from the number of its elements alone, and with it the order of additions."""
+    """How many threads share a result, and with it the order of additions, follows from its elements alone."""
     width, least = sum(buffers[name].dtype.size for name in streams), min(buffers[n].dtype.size for n in streams)
     narrow = max(1, NARROW // least)
-    rows = 1
-    while rows < MOST_ROWS and not _fits(_elements(n, rows), narrow * width, ALONE if rows == 1 else SHARED):
-        rows *= 2
-    repeat = _elements(n, rows)
-    if not _fits(repeat, narrow * width, ALONE if rows == 1 else LARGEST):
-        return None
+    rows, repeat = 1, _elements(n, 1)
+    if not _fits(repeat, narrow * width, ALONE):
+        while rows < MOST_ROWS and not (rows > 1 and _fits(repeat, narrow * width, SHARED, SHARED_ELEMENTS)):
+            rows *= 2
+            repeat = _elements(n, rows)
+        if not _fits(repeat, narrow * width, LARGEST):
+            return None
 
     def possible(vector: int) -> bool:
         placed = {p.name: p for p in _placed(kernel, loops, kept - 1, buffers, vector)}
@@ -225,8 +246,8 @@ def _elements(n: int, rows: int) -> int:
     return each if each <= 2 else -(-each // 4) * 4
 
 
-def _fits(repeat: int, width: int, most: int) -> bool:
-    return repeat <= MOST_ELEMENTS and repeat * width <= most
+def _fits(repeat: int, width: int, most: int, elements: int = MOST_ELEMENTS) -> bool:
+    return repeat <= elements and repeat * width <= most
 
 
 def _exchanged(kernel: LaneKernel, shape: _Shape) -> int:

@@ -1,4 +1,4 @@
-"""The slots of kernels whose rows lie side by side: what a thread keeps of its results' elements, and the walks over it."""
+"""The slots of kernels whose rows lie side by side: what a thread keeps of its results, and the walks over it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,13 @@ from typing import Any, ClassVar
 from fusegen.core.ir import Let, Operand, Output, Reduce, Ref
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Position
-from fusegen.fuse.lanes import LaneKernel, is_stream
+from fusegen.fuse.lanes import LaneKernel, resident, streams_of
 from fusegen.fuse.row_kernel import Stage
-from fusegen.fuse.rows_schedule import REGISTERS
 from fusegen.fuse.schedule import Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import pointer_name, stem
 from fusegen.generate.view import View
 from fusegen.generate.wording import WIDTH
-
-# Registers that a thread needs beside those for elements and states: few where it keeps few elements, for the compiler
-# then reads all of them with little else at hand; so many words are few.
-OVERHEAD, OVERHEAD_OF_FEW, FEW = 56, 40, 16
-MOST_THREADS = 2048
 
 
 @dataclass
@@ -38,9 +32,7 @@ class Lanes(View):
         self.sites = 0
         self.kept_loops, self.fast = range(plan.loops), plan.loops - 1
         self.over_loops = range(plan.loops, plan.loops + plan.inner)
-        self.streams = [
-            o for o in kernel.tensors if is_stream(kernel, o.name, plan.placement(o.name).moves, plan.loops)
-        ]
+        self.streams = streams_of(kernel, plan)
         if plan.vector > 1:
             own = [*kernel.before, *(let for stage in kernel.stages for let in stage.after), *kernel.reduces]
             own_names = [item.name for item in own] + [o.name for o in self._fixed() if self._by_lane(o)]
@@ -63,14 +55,14 @@ class Lanes(View):
         if last:
             for output in kernel.pointwise:
                 self._write(output, self.offset(output.name, range(plan.loops + plan.inner)), last)
-        row_end = plan.sweep and plan.rows > 1 and self.sites < 2
+        row_end = ["__syncthreads();  // before the next results overwrite what threads exchange"]
         guards = [] if plan.exact or not (plan.sweep or plan.rows > 1) else ["end > 0"]
         singles = [o for o in self._fixed() if not self.moving([o.name], self.kept_loops)]
         by_row = [o for o in self._fixed() if o not in singles]
         opening = self._fixed_reads(by_row)
         return {
             **self.common(),
-            "bounds": self._bounds(),
+            "bounds": f"{plan.threads}, {resident(kernel, plan)}",
             "across": plan.across, "rows": plan.rows, "repeat": plan.repeat, "sweep": plan.sweep, "exact": plan.exact,
             "singles": [line for o in singles for line in self.read(o, "")],
             "totals": [a.declare() for a in self._totals()],
@@ -82,18 +74,10 @@ class Lanes(View):
             "last": last,
             "end_of_result": self._end(),
             "writer": " && ".join([*(["threadIdx.y == 0"] if plan.rows > 1 else []), *guards]),
-            "row_end": ["__syncthreads();  // before the next results overwrite what threads exchange"] if row_end else [],
+            "row_end": row_end if plan.sweep and plan.rows > 1 and self.sites < 2 else [],
             "sums": self._sums(),
             "partials": [f"{pointer_name(p.name)}[blockIdx.x] = {r.name};" for r, p in self._left()],
         }  # fmt: skip
-
-    def _bounds(self) -> str:
-        """Threads of a block, and how many blocks the registers of a multiprocessor should hold."""
-        plan = self.schedule
-        raw = sum(max(1, o.dtype.size * plan.vector // 4) for o in self.streams) * plan.repeat
-        states = sum(BY_KIND[r.kind].words * r.expr.dtype.size for r in self.kernel.reduces) * plan.vector // 4
-        wanted = raw + states + (OVERHEAD_OF_FEW if raw <= FEW else OVERHEAD)
-        return f"{plan.threads}, {max(1, min(MOST_THREADS // plan.threads, REGISTERS // (plan.threads * wanted)))}"
 
     # -- values that a thread has once a result -------------------------------------------------------------------
 
@@ -115,8 +99,14 @@ class Lanes(View):
         else:
             view["declarations"].append(self._variable(ctype, name))
             declared = f"{self._kept(name)} ="
-        whole = f"{declared} {value};"
-        view["each"] += [whole] if len(whole) + self.indent <= WIDTH else [declared, f"    {value};"]
+        view["each"] += self._assignment(f"{declared} {value};")
+
+    def _assignment(self, line: str) -> list[str]:
+        """The line, or where it is too long what is assigned in a line of its own."""
+        if len(line) + self.indent <= WIDTH or "= " not in line:
+            return [line]
+        target, _, value = line.partition("= ")
+        return [f"{target}=", f"    {value}"]
 
     def _lets(self, lets: Sequence[Let], view: dict[str, list[str]] | None = None) -> dict[str, list[str]]:
         """What follows from what is known of a result."""
@@ -148,8 +138,7 @@ class Lanes(View):
     def _raw(self) -> dict[str, list[str]]:
         """Everything is read before anything is used."""
         plan, view = self.schedule, {"declarations": list[str](), "reads": list[str]()}
-        names = [o.name for o in self.streams]
-        view["reads"] += self._coordinates(names)
+        view["reads"] += self._coordinates([o.name for o in self.streams])
         for o in self.streams:
             name, ctype = stem(o.name), o.dtype.ctype
             element = f"fg::Raw<{ctype}, {plan.vector}>" if plan.vector > 1 else ctype
@@ -183,7 +172,8 @@ class Lanes(View):
                 by_lane = self.schedule.vector > 1 and self._by_lane(o)
                 at = self.lane_offset(o.name, offset, self.fast) if by_lane else offset
                 view["each" if by_lane else "reads"] += self.read(o, at)
-        view["reads"] = self._coordinates(from_memory) + view["reads"]
+        coordinates = self._coordinates(from_memory)
+        view["reads"], view["located"] = coordinates + view["reads"], bool(coordinates)
         view["each"] += self.lets(lets)
         return view
 
@@ -196,9 +186,10 @@ class Lanes(View):
         coupled = [r for r in own if BY_KIND[r.kind].partner]
         view: dict[str, Any] = {"declarations": [], "settle": {"declarations": [], "each": [], "writes": []}}
         view["walk"] = walk = self._walk(stage.lets, own)
-        view["again"] = again = self._walk(stage.lets, coupled) if coupled else None
+        view["again"] = self._walk(stage.lets, coupled) if coupled else None
         view["exchange"], view["combine"] = [], []
-        view["results"] = results = {"declarations": [], "each": [], "writes": []}
+        results: dict[str, list[str]] = {"declarations": [], "each": [], "writes": []}
+        view["results"] = results
         late: dict[tuple[str, str], list[str]] = {}  # what is exchanged at the end, by how and of which type
         for reduce in own:
             partner = next((name for name, of in partners.items() if of is reduce), None)
@@ -209,13 +200,12 @@ class Lanes(View):
             else:
                 accumulator = Accumulator(reduce, self.schedule.vector)
                 view["declarations"].append(accumulator.declare())
-                walk["each"].append(accumulator.add(self.printer.text(reduce.expr)))
+                walk["each"] += self._assignment(accumulator.add(self.printer.text(reduce.expr)))
                 how = "sum" if accumulator.is_sum else "merge"
                 late.setdefault((how, accumulator.state_type), []).append(accumulator.variable)
                 if not accumulator.is_sum:
                     state = self._state(reduce)
                     self._define(results, accumulator.ctype, reduce.name, f"{state}.result()")
-        assert again is None or again["each"]
         view["combine"] = [line for (how, _), names in late.items() for line in self._exchange(how, names)]
         self._lets(stage.after, results)
         return view
@@ -232,12 +222,12 @@ class Lanes(View):
         total, mean, rest = partner or f"{reduce.name}_total", f"{reduce.name}_mean", f"{reduce.name}_rest"
         view["declarations"] += [self._variable(ctype, total, "0"), self._variable(ctype, reduce.name, "0")]
         view["declarations"] += [self._variable(ctype, rest, "0")] if exact else []
-        view["walk"]["each"].append(f"{self._kept(total)} += {text};")
+        view["walk"]["each"] += self._assignment(f"{self._kept(total)} += {text};")
         view["exchange"] += self._exchange("sum", [self._whole(total)])
         self._define(view["settle"], ctype, mean, f"fg::divide_by_count({self._kept(total)}, {ctype}(n))")
         away = f"{reduce.name}_away"
         view["again"]["each"] += [
-            f"const {ctype} {away} = {text} - {self._kept(mean)};",
+            *self._assignment(f"const {ctype} {away} = {text} - {self._kept(mean)};"),
             f"{self._kept(reduce.name)} += {away} * {away};",
             *([f"{self._kept(rest)} += {away};"] if exact else []),
         ]
@@ -297,7 +287,7 @@ class Lanes(View):
         if vector > 1 and self.schedule.placement(name).access is Access.ROW:
             if not (isinstance(expr, Ref) and expr.name == name):  # else it is a vector already
                 view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {name}_v;")
-                view["each"].append(f"{name}_v[k] = {self.printer.text(expr)};")
+                view["each"] += self._assignment(f"{name}_v[k] = {self.printer.text(expr)};")
             view["writes"] += self.write_vector(output, offset)
         else:
             view["each"] += self.store(output, self.lane_offset(name, offset, self.fast) if vector > 1 else offset)
@@ -310,7 +300,8 @@ class Lanes(View):
         for output in kernel.outputs:
             self._write(output, self.offset(output.name, self.kept_loops), view)
         view["each"] += self.lets(kernel.summing)
-        view["each"] += [a.add(self.printer.text(a.reduce.expr)) for a in self._totals()]
+        for accumulator in self._totals():
+            view["each"] += self._assignment(accumulator.add(self.printer.text(accumulator.reduce.expr)))
         for accumulator in self._totals():
             before, behind = accumulator.turn()
             view["declarations"] += before

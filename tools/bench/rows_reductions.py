@@ -54,6 +54,19 @@ def norm_of_sum(x: Any, bias: Any, residual: Any, weight: Any, shift: Any) -> An
     return fg.ops.layer_norm(x + bias + residual, (4096,), weight, shift, EPS)
 
 
+@fg.op
+def channel_norm(x: Any, weight: Any, bias: Any) -> Any:
+    """Layer norm over the second axis, the channels of images."""
+    mean = fg.mean(x, 1, keepdims=True)
+    rstd = fg.rsqrt(fg.var(x, 1, correction=0, keepdims=True) + EPS)
+    return (x - mean) * rstd * weight + bias
+
+
+def torch_channel_norm(x: Any, weight: Any, bias: Any) -> Any:
+    """The same in torch, as torchvision's LayerNorm2d does it."""
+    return F.layer_norm(x.movedim(1, -1), (x.shape[1],), weight.flatten(), bias.flatten(), EPS).movedim(-1, 1)
+
+
 def torch_norm_of_sum(x: Any, bias: Any, residual: Any, weight: Any, shift: Any) -> Any:
     """The same in torch."""
     return F.layer_norm(x + bias + residual, (4096,), weight, shift, EPS)
@@ -124,6 +137,40 @@ def _cross_entropy(rows: int, classes: int, dtype: torch.dtype = BF16, **rest: A
     return Row(title, fg.ops.cross_entropy, F.cross_entropy, dtype, inputs, n, 2 * n, **rest)
 
 
+def _softmax_of_channels(*shape: int, dtype: torch.dtype = BF16) -> Row:
+    """Statistics are one in so many elements as there are channels: the backward reads both, in float32."""
+    n, pixels = count(shape), count(shape) // shape[1]
+    title = f"softmax of channels [{','.join(map(str, shape))}] {SHORT[dtype]}"
+    statistics = 2 * pixels * F32.itemsize // dtype.itemsize
+    return Row(
+        title, fg.ops.softmax, lambda x: torch.softmax(x, 1), dtype, [shape], 2 * n, 3 * n + statistics, {"dim": 1},
+        ("fwd", "bwd"),
+    )  # fmt: skip
+
+
+def _cross_entropy_of_pixels(*shape: int, dtype: torch.dtype = BF16) -> Row:
+    """Segmentation: a class a pixel, in int64; statistics as those of softmax."""
+    n, pixels = count(shape), count(shape) // shape[1]
+    classes = torch.int64.itemsize * pixels // dtype.itemsize
+    statistics = 2 * pixels * F32.itemsize // dtype.itemsize
+    inputs: list[Input | Shape] = [shape, Input((shape[0], *shape[2:]), classes=shape[1])]
+    title = f"cross_entropy of pixels [{','.join(map(str, shape))}] {SHORT[dtype]}"
+    return Row(
+        title, fg.ops.cross_entropy, F.cross_entropy, dtype, inputs, n + classes, 2 * n + classes + statistics
+    )  # fmt: skip
+
+
+def _channel_norm(*shape: int) -> Row:
+    """Layer norm over the channels of images, as ConvNeXt has it."""
+    n, channels = count(shape), shape[1]
+    statistics = 2 * (n // channels) * F32.itemsize // BF16.itemsize
+    inputs: list[Input | Shape] = [shape, (channels, 1, 1), (channels, 1, 1)]
+    return Row(
+        f"layer norm of channels [{','.join(map(str, shape))}]", channel_norm, torch_channel_norm, BF16, inputs,
+        2 * n + 2 * channels, 3 * n + 3 * channels + statistics, passes=("fwd", "bwd"), peers=QUICK,
+    )  # fmt: skip
+
+
 def _norm_of_sum(rows: int) -> Row:
     n = rows * 4096
     inputs: list[Input | Shape] = [(rows, 4096), (4096,), (rows, 4096), (4096,), (4096,)]
@@ -146,6 +193,8 @@ ROWS: tuple[Row, ...] = (
     _instance_norm((32, 256, 56, 56)),
     _norm_of_sum(16384),
     _cross_entropy(4096, 128256),
+    _softmax_of_channels(8, 19, 512, 512),
+    _cross_entropy_of_pixels(8, 19, 512, 512),
 )  # fmt: skip
 ODD: tuple[Row, ...] = (
     _sum("sum over axis 0 of [100000,1000] f32", sum_of_columns, 0, F32, (100000, 1000), 1000, peers=QUICK),
@@ -178,4 +227,6 @@ ODD: tuple[Row, ...] = (
     _cross_entropy(16384, 4097, F16, peers=QUICK),
     _cross_entropy(1024, 262144, peers=QUICK),
     _cross_entropy(7, 50257, peers=QUICK),
+    _channel_norm(64, 96, 56, 56),
+    _channel_norm(64, 384, 14, 14),
 )
