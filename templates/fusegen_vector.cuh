@@ -175,7 +175,14 @@ FG_DEVICE void store_unaligned(T* pointer, I i, I n, const Vec<compute_t<T>, N>&
   }
 }
 template <int N, typename T> FG_DEVICE void store_vector(T* pointer, const Vec<compute_t<T>, N>& values) {
-  *reinterpret_cast<Vec<T, N>*>(pointer) = Narrow<T, N>::all(values);
+  const Vec<T, N> narrow = Narrow<T, N>::all(values);
+  if constexpr (sizeof(T) == 2 && N == 2) {  // a word: left to itself the compiler stores each half
+    Raw<T, N> raw;
+    memcpy(raw.word, &narrow, sizeof narrow);
+    *reinterpret_cast<Raw<T, N>*>(pointer) = raw;
+  } else {
+    *reinterpret_cast<Vec<T, N>*>(pointer) = narrow;
+  }
 }
 
 // -- rows that begin anywhere: single elements before the first aligned vector and after the last --------------------
