@@ -353,3 +353,4 @@ template <typename T> FG_DEVICE void store_remote(T* shared, int, T value) { *sh
 
 #include "fusegen_math.cuh"
 #include "fusegen_reduce.cuh"
+#include "fusegen_rows.cuh"

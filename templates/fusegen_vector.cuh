@@ -59,6 +59,15 @@ template <typename T, int N> FG_DEVICE Raw<T, N> at_once(const Raw<T, N>& there)
 #endif
   return there;
 }
+template <typename T, int N> FG_DEVICE void put_at_once(T* pointer, const Raw<T, N>& raw) {
+#ifndef FUSEGEN_EMULATOR
+  if constexpr (sizeof(raw) == 8) {
+    *reinterpret_cast<uint2*>(pointer) = uint2{raw.word[0], raw.word[1]};
+    return;
+  }
+#endif
+  *reinterpret_cast<Raw<T, N>*>(pointer) = raw;
+}
 template <int N, typename T> FG_DEVICE Raw<T, N> load_raw(const T* pointer) {
   if (sizeof(T) * N % 4 == 0) return *reinterpret_cast<const Raw<T, N>*>(pointer);
   Raw<T, N> raw;
@@ -176,10 +185,10 @@ FG_DEVICE void store_unaligned(T* pointer, I i, I n, const Vec<compute_t<T>, N>&
 }
 template <int N, typename T> FG_DEVICE void store_vector(T* pointer, const Vec<compute_t<T>, N>& values) {
   const Vec<T, N> narrow = Narrow<T, N>::all(values);
-  if constexpr (sizeof(T) == 2 && N == 2) {  // a word: left to itself the compiler stores each half
+  if constexpr (sizeof(T) == 2 && N % 2 == 0) {  // words: of few, the compiler left to itself stores each half
     Raw<T, N> raw;
     memcpy(raw.word, &narrow, sizeof narrow);
-    *reinterpret_cast<Raw<T, N>*>(pointer) = raw;
+    put_at_once(pointer, raw);
   } else {
     *reinterpret_cast<Vec<T, N>*>(pointer) = narrow;
   }

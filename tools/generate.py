@@ -106,7 +106,7 @@ def _images(op: FusedOp) -> Iterator[tuple[str, str]]:
     shapes, options = IMAGES[op.name]
     for dtype in DTYPES:
         for item in passes(op, (), bind(op, Request(shapes, arguments=options), dtype), "backward"):
-            how = "// Rows side by side: see IMAGES in tools/generate.py\n"
+            how = "// Operands with rows side by side: see IMAGES in tools/generate.py\n"
             yield f"{op.name}/{item.op.label}.images.{dtype}.cu", how + item.text
 
 

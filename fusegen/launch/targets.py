@@ -23,6 +23,7 @@ HEADERS = (
     "fusegen.cuh",
     "fusegen_math.cuh",
     "fusegen_reduce.cuh",
+    "fusegen_rows.cuh",
     "fusegen_vector.cuh",
     "fusegen_emulator.h",
     "fusegen_emulator_shared.h",

@@ -1,4 +1,4 @@
-// Rows side by side: see IMAGES in tools/generate.py
+// Operands with rows side by side: see IMAGES in tools/generate.py
 #include "fusegen.cuh"
 
 // cross_entropy, forward                                      declared in ops/classes.py
