@@ -62,7 +62,7 @@ template <typename T, int N> FG_DEVICE Raw<T, N> at_once(const Raw<T, N>& there)
 template <typename T, int N> FG_DEVICE void put_at_once(T* pointer, const Raw<T, N>& raw) {
 #ifndef FUSEGEN_EMULATOR
   if constexpr (sizeof(raw) == 8) {
-    *reinterpret_cast<uint2*>(pointer) = uint2{raw.word[0], raw.word[1]};
+    *reinterpret_cast<uint64_t*>(pointer) = raw.word[0] | uint64_t(raw.word[1]) << 32;
     return;
   }
 #endif
