@@ -200,6 +200,22 @@ def test_a_loss_is_added_up_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
         agree(lambda x, t=target: fg.ops.cross_entropy(x, t), lambda x, t=target: F.cross_entropy(x, t), x)
 
 
+def test_threads_that_share_results_go_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One exchange for each of many results: the next overwrites what the one before it left."""
+    monkeypatch.setattr(lanes, "MULTIPROCESSORS", 1)
+
+    @fg.op
+    def op(x):  # type: ignore[no-untyped-def]
+        square = fg.sum(x * x, 1, keepdims=True)
+        return x / square, fg.mean(fg.log(square))
+
+    (x,) = leaves((2, 150, 301), dtype=torch.float64)
+    kernel, _ = planned(op, x)[0]
+    assert kernel.schedule.sweep and kernel.schedule.rows > 1 and "__syncthreads" in kernel.rendered.text
+    agree(lambda x: op(x)[0], lambda x: x / (x * x).sum(1, True), x)
+    torch.testing.assert_close(op(x)[1], (x * x).sum(1).log().mean(), rtol=1e-12, atol=0)
+
+
 def test_gradcheck() -> None:
     inputs = leaves((2, 5, 3), (5, 1), (5, 1), dtype=torch.float64)
     assert torch.autograd.gradcheck(channel_norm, inputs) and torch.autograd.gradgradcheck(channel_norm, inputs)
