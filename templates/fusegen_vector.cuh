@@ -61,8 +61,12 @@ template <typename T, int N> FG_DEVICE Raw<T, N> at_once(const Raw<T, N>& there)
 }
 template <typename T, int N> FG_DEVICE void put_at_once(T* pointer, const Raw<T, N>& raw) {
 #ifndef FUSEGEN_EMULATOR
+  if constexpr (sizeof(raw) == 16) {
+    *reinterpret_cast<uint4*>(pointer) = uint4{raw.word[0], raw.word[1], raw.word[2], raw.word[3]};
+    return;
+  }
   if constexpr (sizeof(raw) == 8) {
-    *reinterpret_cast<uint64_t*>(pointer) = raw.word[0] | uint64_t(raw.word[1]) << 32;
+    *reinterpret_cast<uint2*>(pointer) = uint2{raw.word[0], raw.word[1]};
     return;
   }
 #endif
@@ -162,13 +166,28 @@ template <typename T, int N> struct NarrowPairs {
 };
 template <int N> struct Narrow<half, N> : NarrowPairs<half, N> {};
 template <int N> struct Narrow<bf16, N> : NarrowPairs<bf16, N> {};
+template <typename T> constexpr bool packs = false;
+template <> constexpr bool packs<half> = true;
+template <> constexpr bool packs<bf16> = true;
+
+// Halves as the words that two are packed into: as a structure of halves, the compiler may store each by itself.
+template <int N, typename T> FG_DEVICE void store_vector(T* pointer, const Vec<compute_t<T>, N>& values) {
+  if constexpr (packs<T> && N % 2 == 0) {
+    Raw<T, N> raw;
+#pragma unroll
+    for (int k = 0; k < N / 2; ++k) raw.word[k] = pack<T>(values[2 * k], values[2 * k + 1]);
+    put_at_once(pointer, raw);
+  } else {
+    *reinterpret_cast<Vec<T, N>*>(pointer) = Narrow<T, N>::all(values);
+  }
+}
 
 template <int N, typename T, typename I>
 FG_DEVICE void store(T* pointer, I i, I n, const Vec<compute_t<T>, N>& values) {
-  const Vec<T, N> raw = Narrow<T, N>::all(values);
   if (i + N <= n) {
-    *reinterpret_cast<Vec<T, N>*>(pointer + i) = raw;
+    store_vector<N>(pointer + i, values);
   } else {
+    const Vec<T, N> raw = Narrow<T, N>::all(values);
 #pragma unroll
     for (int k = 0; k < N; ++k) {
       if (i + k < n) pointer[i + k] = raw[k];
@@ -183,17 +202,6 @@ FG_DEVICE void store_unaligned(T* pointer, I i, I n, const Vec<compute_t<T>, N>&
     if (i + k < n) pointer[i + k] = raw[k];
   }
 }
-template <int N, typename T> FG_DEVICE void store_vector(T* pointer, const Vec<compute_t<T>, N>& values) {
-  const Vec<T, N> narrow = Narrow<T, N>::all(values);
-  if constexpr (sizeof(T) == 2 && N % 2 == 0) {  // words: of few, the compiler left to itself stores each half
-    Raw<T, N> raw;
-    memcpy(raw.word, &narrow, sizeof narrow);
-    put_at_once(pointer, raw);
-  } else {
-    *reinterpret_cast<Vec<T, N>*>(pointer) = narrow;
-  }
-}
-
 // -- rows that begin anywhere: single elements before the first aligned vector and after the last --------------------
 
 // Elements from `row` to the first address aligned for vectors of N.

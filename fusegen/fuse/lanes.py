@@ -16,7 +16,7 @@ from fusegen.core.lets import introduce_lets
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import read_by
 from fusegen.fuse.row_kernel import GROUPS, RowKernel
-from fusegen.fuse.rows import Fused, fuse
+from fusegen.fuse.rows import Fused, beside, fuse
 from fusegen.fuse.rows_schedule import MULTIPROCESSORS, REGISTERS, STATIC
 from fusegen.fuse.schedule import (
     LARGEST_VECTOR,
@@ -77,6 +77,9 @@ def fuse_lanes(
     op: Op, reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]]
 ) -> Fused | None:
     """The same as `rows.fuse` for rows side by side; None where a kernel a reduction reads as little."""
+    if not reduces:
+        fused = beside(op, outputs, axes)
+        return fused and _with_totals(op, fused, ())
     fused = fuse(op, reduces, outputs, axes, parts=False, columns=False)
     if fused is None or not fused.kernel.stages:
         return None
@@ -166,12 +169,13 @@ def schedule_lanes(
     found = {name: moves([loop.strides[name] for loop in loops]) for name in buffers}
     streams = [o.name for o in kernel.tensors if _is_stream(found[o.name], len(kept))]
     shape = _shape(kernel, loops, len(kept), buffers, streams, m, n) if streams else None
-    if shape is None:
+    if shape is None or not (kernel.stages or _reads_again(kernel, found, len(kept), buffers, streams)):
         return None
     plan = Schedule(
-        "lanes", len(kept), len(over), shape.vector, shape.across * shape.rows, index_type(loops, buffers), False,
-        _placed(kernel, loops, len(kept) - 1, buffers, shape.vector), exact=_is_exact(kernel, shape, m, n),
-        across=shape.across, repeat=shape.repeat, rows=shape.rows, sweep=bool(kernel.totals),
+        "lanes", len(kept), len(over), shape.vector, shape.across * shape.rows, index_type(loops, buffers),
+        n == shape.repeat * shape.rows, _placed(kernel, loops, len(kept) - 1, buffers, shape.vector),
+        exact=_is_exact(kernel, shape, m, n), across=shape.across, repeat=shape.repeat, rows=shape.rows,
+        sweep=bool(kernel.totals),
     )  # fmt: skip
     blocks = shape.blocks(m)
     if plan.sweep:
@@ -185,9 +189,19 @@ def schedule_lanes(
 
 
 def _is_exact(kernel: LaneKernel, shape: _Shape, m: int, n: int) -> bool:
-    """Whether every thread has as many elements as it has room for."""
+    """Whether every thread has a result, and as many elements as it has room for."""
     together = shape.rows > 1 or bool(kernel.totals)  # else threads without results have ended
     return n == shape.repeat * shape.rows and not (together and m % (shape.across * shape.vector))
+
+
+def _reads_again(
+    kernel: LaneKernel, found: Mapping[str, Sequence[str]], kept: int, buffers: Mapping[str, Buffer],
+    streams: Sequence[str],
+) -> bool:  # fmt: skip
+    """Whether an elementwise kernel would read as many bytes again for each element of a result as it moves."""
+    again = [o.name for o in kernel.tensors if o.name not in streams and found[o.name][kept - 1] != "0"]
+    moved = [*streams, *(o.name for o in kernel.pointwise)]
+    return sum(buffers[n].dtype.size for n in again) >= sum(buffers[n].dtype.size for n in moved)
 
 
 def _is_stream(move: Sequence[str], kept: int) -> bool:
@@ -214,7 +228,7 @@ def _shape(
     """How many threads share a result, and with it the order of additions, follows from its elements alone."""
     width, least = sum(buffers[name].dtype.size for name in streams), min(buffers[n].dtype.size for n in streams)
     narrow = max(1, NARROW // least)
-    rows, repeat = 1, _elements(n, 1)
+    rows, repeat = 1, n
     if not _fits(repeat, narrow * width, ALONE):
         while rows < MOST_ROWS and not (rows > 1 and _fits(repeat, narrow * width, SHARED, SHARED_ELEMENTS)):
             rows *= 2
@@ -241,7 +255,10 @@ def _shape(
 
 
 def _elements(n: int, rows: int) -> int:
-    """Elements that a thread has room for: few different numbers, so that few texts serve all sizes."""
+    """Elements that each of several threads has room for: few different numbers, so that few texts serve all sizes.
+
+    A thread with a result to itself has a text for each number: without branches between elements it is faster.
+    """
     each = -(-n // rows)
     return each if each <= 2 else -(-each // 4) * 4
 

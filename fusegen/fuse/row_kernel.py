@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fusegen.core.ir import Call, Let, Output, Reduce, expr_axes, refs, walk
+from fusegen.core.ir import Call, Const, Expr, Let, Operand, Output, Reduce, Ref, expr_axes, refs, walk
 from fusegen.core.monoids import BY_KIND
 from fusegen.declare.table import lookup
 from fusegen.fuse.kernel import Kernel, Names
@@ -120,6 +120,19 @@ def row_cost(kernel: RowKernel) -> int:
     nodes = walk([item.expr for item in (*kernel.before, *kernel.body, *kernel.pointwise)])
     once = {n for n in nodes if isinstance(n, Call) and not expr_axes(n, axes) & set(kernel.over)}
     return sum(DIVISION if node.function == "div" else lookup(node.function).cost for node in once)
+
+
+def picked_by(reduce: Reduce, kernel: Kernel) -> tuple[Expr, Operand] | None:
+    """Of a sum with one term, ``where(index == place, x, 0)``: the place, and the operand x."""
+    expr = reduce.expr
+    if reduce.kind != "sum" or not isinstance(expr, Call) or expr.function != "where":
+        return None
+    test, value, other = expr.args
+    if not (isinstance(test, Call) and test.function == "eq" and isinstance(other, Const) and other.value == 0):
+        return None
+    places = [arg for arg in test.args if not (isinstance(arg, Ref) and arg.name.startswith("@index_"))]
+    operand = next((o for o in kernel.tensors if o.ref is value), None)
+    return None if operand is None or len(places) != 1 else (places[0], operand)
 
 
 def coupled(reduce: Reduce) -> bool:

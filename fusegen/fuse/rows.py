@@ -220,6 +220,20 @@ def _along_rows(op: Op, outputs: Sequence[Output]) -> _Split | None:
     return _Split(space, frozenset(order[cut:]), (), (), pieces=True) if cut > 0 else None
 
 
+def beside(op: Op, outputs: Sequence[Output], axes: Mapping[str, frozenset[str]]) -> Fused | None:
+    """Elementwise results of one space in rows that lie side by side: along the axes that some operands lack, which
+    have the fast one."""
+    space = _axes_of(outputs[0])
+    if any(_axes_of(o) != space for o in outputs):
+        return None
+    operands = [frozenset(a for a in o.shape if a) for o in op.operands]
+    lacking = {space - own for own in operands if own != space and in_order(space)[-1] in own}
+    if len(lacking) != 1:
+        return None
+    split = _Split(space, lacking.pop(), (), (), pieces=False)
+    return _build(op, split, (), list(outputs), [], (), outputs, axes)
+
+
 def _build(
     op: Op, split: _Split, given: tuple[Reduce, ...], pointwise: list[Output], ends: list[Output],
     reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]],

@@ -114,7 +114,7 @@ class Accumulator:
         if self.lanes == 1:
             return [f"{target}[{position}] = {self.variable};"]
         if self.is_sum:
-            return [f"fg::store_vector<{self.lanes}>({target} + {position}, {self.variable});"]
+            return [f"fg::store_vector<{self.lanes}>({target} + ({position}), {self.variable});"]
         return [f"for (int k = 0; k < {self.lanes}; ++k) {target}[{position} + k] = {self.variable}[k];"]
 
     def merge(self, position: str) -> str:

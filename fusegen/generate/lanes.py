@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fusegen.core.ir import Let, Operand, Output, Reduce, Ref
+from fusegen.core.ir import Let, Operand, Output, Reduce, Ref, refs
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Position
 from fusegen.fuse.lanes import LaneKernel, resident, streams_of
-from fusegen.fuse.row_kernel import Stage
+from fusegen.fuse.row_kernel import Stage, picked_by
 from fusegen.fuse.schedule import Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import pointer_name, stem
@@ -64,6 +64,7 @@ class Lanes(View):
             **self.common(),
             "bounds": f"{plan.threads}, {resident(kernel, plan)}",
             "across": plan.across, "rows": plan.rows, "repeat": plan.repeat, "sweep": plan.sweep, "exact": plan.exact,
+            "whole": plan.whole_rows,
             "singles": [line for o in singles for line in self.read(o, "")],
             "totals": [a.declare() for a in self._totals()],
             "kept_coordinates": self.coordinates(0, self.fast, "result", self.moving(things, self.kept_loops)),
@@ -191,7 +192,14 @@ class Lanes(View):
         results: dict[str, list[str]] = {"declarations": [], "each": [], "writes": []}
         view["results"] = results
         late: dict[tuple[str, str], list[str]] = {}  # what is exchanged at the end, by how and of which type
+        picks = {r.name: pick for r in own if (pick := self._pick(r))}
+        if picks:
+            view["walk"] = walk = self._walk(stage.lets, [r for r in own if r.name not in picks])
         for reduce in own:
+            if reduce.name in picks:
+                results["declarations"] += [self._variable(reduce.expr.dtype.ctype, reduce.name, "0")]
+                results["each"] += picks[reduce.name]
+                continue
             partner = next((name for name, of in partners.items() if of is reduce), None)
             if reduce.kind == "squared_deviation":
                 self._deviation(reduce, partner, view, late)
@@ -209,6 +217,27 @@ class Lanes(View):
         view["combine"] = [line for (how, _), names in late.items() for line in self._exchange(how, names)]
         self._lets(stage.after, results)
         return view
+
+    def _pick(self, reduce: Reduce) -> list[str] | None:
+        """A sum with one term, ``where(index == place, x, 0)``, as one access, which finds in a cache what was read."""
+        picked = picked_by(reduce, self.kernel)
+        if picked is None or self.schedule.rows > 1 or self.schedule.inner != 1:
+            return None
+        place, operand = picked
+        fast, known = self.over_loops.start, {o.name for o in self._fixed()}
+        if operand not in self.streams or any(ref.name not in known for ref in refs(place)):
+            return None
+        at, name = f"{reduce.name}_at", operand.name
+        step = {"1": at, "s": f"{at} * {stem(name)}_stride{fast}"}[self.schedule.placement(name).moves[fast]]
+        offset = " + ".join(term for term in (self.offset(name, self.kept_loops), step) if term)
+        offset = self.lane_offset(name, offset, self.fast) if self.schedule.vector > 1 else offset
+        where, has, index = f"{reduce.name}_place", f"has_{reduce.name}", self.schedule.index
+        return [
+            f"const int64_t {where} = {self.printer.text(place)};",
+            f"const bool {has} = 0 <= {where} && {where} < n;",
+            f"const {index} {at} = {has} ? {index}({where}) : 0;",
+            *self.access(f"if ({has}) {self._kept(reduce.name)} = fg::load({{}});", name, offset),
+        ]
 
     def _state(self, reduce: Reduce) -> str:
         return f"{reduce.name}_state[k]" if self.schedule.vector > 1 else f"{reduce.name}_state"

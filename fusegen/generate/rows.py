@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fusegen.core.ir import Call, Const, Let, Operand, Output, Reduce, Ref, Tensorlike, refs
+from fusegen.core.ir import Let, Operand, Output, Reduce, Ref, Tensorlike, refs
 from fusegen.fuse.kernel import Position
-from fusegen.fuse.row_kernel import RowKernel, Stage
+from fusegen.fuse.row_kernel import RowKernel, Stage, picked_by
 from fusegen.fuse.rows_schedule import REGISTERS
 from fusegen.fuse.schedule import Access
 from fusegen.generate.accumulators import Accumulator
@@ -261,15 +261,11 @@ class Rows(RowReads):
 
     def _pick(self, reduce: Reduce) -> list[str] | None:
         """A sum with one term, ``where(index == place, x, 0)``, as one access: the element at ``place``, if any."""
-        expr, plan = reduce.expr, self.schedule
-        if reduce.kind != "sum" or not isinstance(expr, Call) or expr.function != "where" or plan.inner != 1:
+        picked, plan = picked_by(reduce, self.kernel), self.schedule
+        if picked is None or plan.inner != 1:
             return None
-        test, value, other = expr.args
-        if not (isinstance(test, Call) and test.function == "eq" and isinstance(other, Const) and other.value == 0):
-            return None
-        places = [arg for arg in test.args if not (isinstance(arg, Ref) and arg.name.startswith("@index_"))]
-        operand = next((o for o in self.kernel.tensors if o.ref is value), None)
-        if operand is None or len(places) != 1 or any(self._along(ref) for ref in refs(places[0])):
+        place, operand = picked
+        if any(self._along(ref) for ref in refs(place)):
             return None
         at, name, ctype = f"{reduce.name}_at", operand.name, reduce.expr.dtype.ctype
         step = {"1": at, "s": f"{at} * {stem(name)}_stride{self.fast}"}.get(plan.placement(name).moves[self.fast])
@@ -277,7 +273,7 @@ class Rows(RowReads):
             return None
         offset = " + ".join(term for term in (self.offset(name, self.kept_loops), step) if term)
         return [
-            f"const int64_t {at} = {self.printer.text(places[0])};",
+            f"const int64_t {at} = {self.printer.text(place)};",
             f"{ctype} {reduce.name} = 0;",
             *self.access(f"if (0 <= {at} && {at} < n) {reduce.name} = fg::load({{}});", name, offset),
         ]
@@ -407,5 +403,5 @@ class _Column:
         if self.shifted:
             return [f"for (int k = 0; k < {self.vector}; ++k) {target}[{group} + k] = {self.variable}[part][k];"]
         if self.vector > 1:
-            return [f"fg::store_vector<{self.vector}>({target} + {group}, {self.variable}[part]);"]
+            return [f"fg::store_vector<{self.vector}>({target} + ({group}), {self.variable}[part]);"]
         return [f"{target}[{group}] = {self.variable}[part];"]

@@ -150,13 +150,14 @@ class View:
         return self.access(load, operand.name, offset)
 
     def write_vector(self, output: Output, offset: str) -> list[str]:
-        """``out_v`` to memory."""
+        """``out_v`` to memory. The offset is one term: where a pointer grows term by term, the compiler may fail to put
+        the words of a vector into one store."""
         store = f"fg::store_vector<{self.schedule.vector}>({{}}, {output.name}_v);"
-        return self.access(store, output.name, offset)
+        return self.access(store, output.name, offset, one_term=" + " in offset)
 
-    def access(self, line: str, name: str, offset: str) -> list[str]:
+    def access(self, line: str, name: str, offset: str, *, one_term: bool = False) -> list[str]:
         """``line`` with the pointer to ``offset`` in its place; the offset in a line of its own where both are long."""
-        whole = line.format(self.pointer(name, offset))
+        whole = line.format(self.pointer(name, f"({offset})" if one_term else offset))
         if len(whole) + self.indent <= WIDTH:
             return [whole]
         at = f"{stem(name)}_at"

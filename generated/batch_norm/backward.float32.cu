@@ -106,7 +106,7 @@ void batch_norm_backward_f32(const float* __restrict__ input_ptr,      // [D0, D
       const float diff = d_out * prod_weight - diff_input * prod;
       d_input_v[k] = diff - sum_total * (prod_weight * ratio_value);
     }
-    fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
+    fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1 * d_input_stride1 + j2), d_input_v);
   }
 
   if (threadIdx.x == 0 && fg::cluster_rank() == 0) {

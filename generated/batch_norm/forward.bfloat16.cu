@@ -79,6 +79,6 @@ void batch_norm_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
       const float input = input_v[k];
       out_v[k] = (input - total / value) * prod_weight + bias;
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }
 }

@@ -141,7 +141,7 @@ void batch_norm_gelu_backward_bf16(const bf16* __restrict__ input_ptr,       // 
       const float sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (2.0f * sum_deviation);
       d_input_v[k] = sum + sum_total;
     }
-    fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
+    fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1 * d_input_stride1 + j2), d_input_v);
   }
 
   if (threadIdx.x == 0 && fg::cluster_rank() == 0) {

@@ -89,6 +89,6 @@ void batch_norm_hardswish_forward_bf16(const bf16* __restrict__ input_ptr,   // 
       const float chosen_result = sum_bias < 3.0f ? result_ * (result_ + 3.0f) * (1.0f / 6.0f) : result_;
       out_v[k] = sum_bias <= -3.0f ? 0.0f * result_ : chosen_result;
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }
 }

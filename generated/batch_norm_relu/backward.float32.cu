@@ -112,7 +112,7 @@ void batch_norm_relu_backward_f32(const float* __restrict__ input_ptr,      // [
       const float chosen = below_result ? 0.0f : d_out * prod_weight;
       d_input_v[k] = chosen + diff_input * (2.0f * sum_deviation) + sum_total;
     }
-    fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
+    fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1 * d_input_stride1 + j2), d_input_v);
   }
 
   if (threadIdx.x == 0 && fg::cluster_rank() == 0) {

@@ -85,6 +85,6 @@ void batch_norm_relu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 
       const float result_ = diff_input * (rsqrt_value * weight) + bias;
       out_v[k] = y * weight + bias <= 0.0f ? 0.0f : result_;
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }
 }

@@ -120,7 +120,7 @@ void batch_norm_relu6_backward_bf16(const bf16* __restrict__ input_ptr,       //
       const float chosen_2 = below_result ? 0.0f : (above_result ? 0.0f : d_out * prod_weight);
       d_input_v[k] = chosen_2 + diff_input * (2.0f * sum_deviation) + sum_total;
     }
-    fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
+    fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1 * d_input_stride1 + j2), d_input_v);
   }
 
   if (threadIdx.x == 0 && fg::cluster_rank() == 0) {

@@ -79,7 +79,7 @@ void bias_relu6_backward_f32_d_input(const float* __restrict__ input_ptr,       
         d_input_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;
       }
-      fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+      fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
     }
   }
 
@@ -88,7 +88,7 @@ void bias_relu6_backward_f32_d_input(const float* __restrict__ input_ptr,       
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
-    fg::store_vector<4>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+    fg::store_vector<4>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
   }
 }
 

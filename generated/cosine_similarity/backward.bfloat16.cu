@@ -79,7 +79,7 @@ void cosine_similarity_backward_bf16(const bf16* __restrict__ x1_ptr,        // 
       d_x1_v[k] = x2 * ratio_sum_2 - x1 * (ratio_sum_2_2 / sum);
       d_x2_v[k] = x1 * ratio_sum_2 - prod_3;
     }
-    fg::store_vector<8>(d_x1_ptr + j0 * d_x1_stride0 + j1, d_x1_v);
-    fg::store_vector<8>(d_x2_ptr + j0 * d_x2_stride0 + j1, d_x2_v);
+    fg::store_vector<8>(d_x1_ptr + (j0 * d_x1_stride0 + j1), d_x1_v);
+    fg::store_vector<8>(d_x2_ptr + (j0 * d_x2_stride0 + j1), d_x2_v);
   }
 }

@@ -27,6 +27,6 @@ void crelu_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
     out_0_v[k] = input <= 0.0f ? 0.0f : input;
     out_1_v[k] = input >= 0.0f ? 0.0f : -input;
   }
-  fg::store_vector<8>(out_0_ptr + j0 * out_0_stride0 + j1, out_0_v);
-  fg::store_vector<8>(out_1_ptr + j0 * out_1_stride0 + j1, out_1_v);
+  fg::store_vector<8>(out_0_ptr + (j0 * out_0_stride0 + j1), out_0_v);
+  fg::store_vector<8>(out_1_ptr + (j0 * out_1_stride0 + j1), out_1_v);
 }

@@ -54,6 +54,6 @@ void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,       // [D
       const float chosen_divisor = divisor ? (index_d1 == target ? -prod_d_out : -0.0f) : 0.0f;
       d_input_v[k] = chosen_divisor + (divisor ? prod : 0.0f);
     }
-    fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+    fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
   }
 }

@@ -5,11 +5,11 @@
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D1)
 //   prod_d_out = d_out * (1 / float32(total_2))
 //   top_2 = barrier(top)
-//   prod = prod_d_out * (1 / sum_exp) * exp(input - top_2)
+//   prod = exp(input - top_2) * (prod_d_out / sum_exp)
 //   chosen_divisor = where(divisor, where(index(d1) == target, -prod_d_out, -0), 0)
 //   d_input = chosen_divisor + where(divisor, prod, 0)
-// elementwise: 8 elements a thread; target, top, sum_exp broadcast; d_out, total_2 the same for all
-extern "C" __global__ __launch_bounds__(256)
+// lanes: a thread for 2 neighbouring results over D1, whose elements stay in registers: read once
+extern "C" __global__ __launch_bounds__(128, 6)
 void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,       // [D0, D1, D2, D3]
                                  const int64_t* __restrict__ target_ptr,   // [D0, D2, D3]
                                  const bf16* __restrict__ d_out_ptr,       // []
@@ -17,37 +17,50 @@ void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,       // [D
                                  const float* __restrict__ sum_exp_ptr,    // [D0, D2, D3]
                                  const int64_t* __restrict__ total_2_ptr,  // []
                                  bf16* __restrict__ d_input_ptr,           // [D0, D1, D2, D3]
-                                 int64_t ignore_index, int64_t D1, int n, fg::Divisor n1, fg::Divisor n2,
-                                 int target_stride0, int top_stride0, int sum_exp_stride0) {
-  // Locate: each thread owns 8 consecutive elements.
-  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (at >= n) return;
-  int rest = at;
-  const int j2 = fg::take(rest, n2);
+                                 int64_t ignore_index, int64_t D1, int m, int n, fg::Divisor n1, int input_stride0,
+                                 int input_stride2, int target_stride0, int top_stride0, int sum_exp_stride0,
+                                 int d_input_stride0, int d_input_stride2) {
+  const float d_out = fg::load(d_out_ptr);
+  const int64_t total_2 = fg::load(total_2_ptr);
+  // A thread owns 2 neighbouring results, whose elements stay in registers.
+  const int result = 2 * (int(blockIdx.x) * 128 + threadIdx.x);
+  if (result >= m) return;
+  int rest = result;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
+  const auto target_v = fg::load_vector<2>(target_ptr + j0 * target_stride0 + j1);
+  const auto top_v = fg::load_vector<2>(top_ptr + j0 * top_stride0 + j1);
+  const auto sum_exp_v = fg::load_vector<2>(sum_exp_ptr + j0 * sum_exp_stride0 + j1);
+  fg::Raw<bf16, 2> input_row[19];
+#pragma unroll
+  for (int at = 0; at < 19; ++at) {
+    const int j2 = at;
+    input_row[at] = fg::load_raw<2>(input_ptr + j0 * input_stride0 + j1 + j2 * input_stride2);
+  }
 
-  const auto input_v = fg::load_vector<8>(input_ptr + at);
-  const auto target_v = fg::load_vector<8>(target_ptr + j0 * target_stride0 + j2);
-  const float d_out = fg::load(d_out_ptr);
-  const auto top_v = fg::load_vector<8>(top_ptr + j0 * top_stride0 + j2);
-  const auto sum_exp_v = fg::load_vector<8>(sum_exp_ptr + j0 * sum_exp_stride0 + j2);
-  const int64_t total_2 = fg::load(total_2_ptr);
-  fg::Vec<float, 8> d_input_v;
+  fg::Vec<bool, 2> divisor_v;
+  fg::Vec<float, 2> prod_d_out_v;
+  fg::Vec<float, 2> top_2_v;
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    divisor_v[k] = ((target_v[k] != ignore_index) & (target_v[k] >= 0)) & (target_v[k] < D1);
+    prod_d_out_v[k] = d_out * (1.0f / float(total_2));
+    top_2_v[k] = top_v[k];
+  }
 
 #pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const float input = input_v[k];
-    const int64_t target = target_v[k];
-    const float top = top_v[k];
-    const float sum_exp = sum_exp_v[k];
-    const int64_t index_d1 = j1;
-    const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D1);
-    const float prod_d_out = d_out * (1.0f / float(total_2));
-    const float top_2 = top;
-    const float prod = prod_d_out * (1.0f / sum_exp) * fg::fast_exp(input - top_2);
-    const float chosen_divisor = divisor ? (index_d1 == target ? -prod_d_out : -0.0f) : 0.0f;
-    d_input_v[k] = chosen_divisor + (divisor ? prod : 0.0f);
+  for (int at = 0; at < 19; ++at) {
+    const int j2 = at;
+    const auto input_v = fg::widen(input_row[at]);
+    const int64_t index_d1 = j2;
+    fg::Vec<float, 2> d_input_v;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      const float input = input_v[k];
+      const float prod = fg::fast_exp(input - top_2_v[k]) * (prod_d_out_v[k] / sum_exp_v[k]);
+      const float chosen_divisor = divisor_v[k] ? (index_d1 == target_v[k] ? -prod_d_out_v[k] : -0.0f) : 0.0f;
+      d_input_v[k] = chosen_divisor + (divisor_v[k] ? prod : 0.0f);
+    }
+    fg::store_vector<2>(d_input_ptr + (j0 * d_input_stride0 + j1 + j2 * d_input_stride2), d_input_v);
   }
-  fg::store_vector<8>(d_input_ptr + at, d_input_v);
 }

@@ -25,34 +25,26 @@ void cross_entropy_forward_bf16_total_by_group_and_1_more(
   fg::Chains<float> total_chains;
   int64_t total_2 = 0;
   for (int first = 256 * int(blockIdx.x); first < m; first += 256 * int(gridDim.x)) {
-    const int result = fg::at_most(int(first + 2 * threadIdx.x), m - 2);
-    const int end = first + 2 * threadIdx.x < m ? n : 0;
+    const int result = first + 2 * threadIdx.x;
     int rest = result;
     const int j1 = fg::take(rest, n1);
     const int j0 = rest;
     const auto target_v = fg::load_vector<2>(target_ptr + j0 * target_stride0 + j1);
-    fg::Raw<bf16, 2> input_row[20];
+    fg::Raw<bf16, 2> input_row[19];
 #pragma unroll
-    for (int at = 0; at < 20; ++at) {
-      if (at < end) {
-        const int j2 = at;
-        input_row[at] = fg::load_raw<2>(input_ptr + j0 * input_stride0 + j1 + j2 * input_stride2);
-      }
+    for (int at = 0; at < 19; ++at) {
+      const int j2 = at;
+      input_row[at] = fg::load_raw<2>(input_ptr + j0 * input_stride0 + j1 + j2 * input_stride2);
     }
 
     fg::SumExp<float> sum_exp_state[2];
-    fg::Vec<float, 2> picked_v = {};
 #pragma unroll
-    for (int at = 0; at < 20; ++at) {
-      if (at >= end) break;
-      const int j2 = at;
+    for (int at = 0; at < 19; ++at) {
       const auto input_v = fg::widen(input_row[at]);
-      const int64_t index_d1 = j2;
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const float input = input_v[k];
         sum_exp_state[k].see(input);
-        picked_v[k] += index_d1 == target_v[k] ? input : 0.0f;
       }
     }
 #pragma unroll
@@ -60,8 +52,7 @@ void cross_entropy_forward_bf16_total_by_group_and_1_more(
       sum_exp_state[k].settle();
     }
 #pragma unroll
-    for (int at = 0; at < 20; ++at) {
-      if (at >= end) break;
+    for (int at = 0; at < 19; ++at) {
       const auto input_v = fg::widen(input_row[at]);
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
@@ -71,25 +62,28 @@ void cross_entropy_forward_bf16_total_by_group_and_1_more(
     }
     fg::Vec<float, 2> sum_exp_v;
     fg::Vec<float, 2> top_v;
+    fg::Vec<float, 2> picked_v = {};
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       sum_exp_v[k] = sum_exp_state[k].result();
       top_v[k] = sum_exp_state[k].partner();
+      const int64_t picked_place = target_v[k];
+      const bool has_picked = 0 <= picked_place && picked_place < n;
+      const int picked_at = has_picked ? int(picked_place) : 0;
+      if (has_picked) picked_v[k] = fg::load(input_ptr + j0 * input_stride0 + j1 + picked_at * input_stride2 + k);
     }
 
-    if (end > 0) {
-      float total_part = 0;
+    float total_part = 0;
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const bool divisor = ((target_v[k] != ignore_index) & (target_v[k] >= 0)) & (target_v[k] < D1);
-        const float spread = fg::fast_log(sum_exp_v[k]);
-        const float top_2 = top_v[k];
-        const float loss = divisor ? spread - (picked_v[k] - top_2) : 0.0f;
-        total_part += loss;
-        total_2 += int64_t(divisor);
-      }
-      total_chains.add(total_part);
+    for (int k = 0; k < 2; ++k) {
+      const bool divisor = ((target_v[k] != ignore_index) & (target_v[k] >= 0)) & (target_v[k] < D1);
+      const float spread = fg::fast_log(sum_exp_v[k]);
+      const float top_2 = top_v[k];
+      const float loss = divisor ? spread - (picked_v[k] - top_2) : 0.0f;
+      total_part += loss;
+      total_2 += int64_t(divisor);
     }
+    total_chains.add(total_part);
   }
   float total = total_chains.total();
   fg::row_sum<128, 1, 0>(total);

@@ -25,50 +25,44 @@ void cross_entropy_forward_f32_total_by_group_and_1_more(
   fg::Chains<float> total_chains;
   int64_t total_2 = 0;
   for (int first = 128 * int(blockIdx.x); first < m; first += 128 * int(gridDim.x)) {
-    const int result = fg::at_most(int(first + threadIdx.x), m - 1);
-    const int end = first + threadIdx.x < m ? n : 0;
+    const int result = first + threadIdx.x;
     int rest = result;
     const int j1 = fg::take(rest, n1);
     const int j0 = rest;
     const int64_t target = fg::load(target_ptr + j0 * target_stride0 + j1);
-    float input_row[20];
+    float input_row[19];
 #pragma unroll
-    for (int at = 0; at < 20; ++at) {
-      if (at < end) {
-        const int j2 = at;
-        input_row[at] = *(input_ptr + j0 * input_stride0 + j1 + j2 * input_stride2);
-      }
+    for (int at = 0; at < 19; ++at) {
+      const int j2 = at;
+      input_row[at] = *(input_ptr + j0 * input_stride0 + j1 + j2 * input_stride2);
     }
 
     fg::SumExp<float> sum_exp_state;
-    float picked = 0;
 #pragma unroll
-    for (int at = 0; at < 20; ++at) {
-      if (at >= end) break;
-      const int j2 = at;
-      const int64_t index_d1 = j2;
+    for (int at = 0; at < 19; ++at) {
       const float input = fg::load(&input_row[at]);
       sum_exp_state.see(input);
-      picked += index_d1 == target ? input : 0.0f;
     }
     sum_exp_state.settle();
 #pragma unroll
-    for (int at = 0; at < 20; ++at) {
-      if (at >= end) break;
+    for (int at = 0; at < 19; ++at) {
       const float input = fg::load(&input_row[at]);
       sum_exp_state.take(input);
     }
+    float picked = 0;
     const float sum_exp = sum_exp_state.result();
     const float top = sum_exp_state.partner();
+    const int64_t picked_place = target;
+    const bool has_picked = 0 <= picked_place && picked_place < n;
+    const int picked_at = has_picked ? int(picked_place) : 0;
+    if (has_picked) picked = fg::load(input_ptr + j0 * input_stride0 + j1 + picked_at * input_stride2);
 
-    if (end > 0) {
-      const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D1);
-      const float spread = logf(sum_exp);
-      const float top_2 = top;
-      const float loss = divisor ? spread - (picked - top_2) : 0.0f;
-      total_chains.add(loss);
-      total_2 += int64_t(divisor);
-    }
+    const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D1);
+    const float spread = logf(sum_exp);
+    const float top_2 = top;
+    const float loss = divisor ? spread - (picked - top_2) : 0.0f;
+    total_chains.add(loss);
+    total_2 += int64_t(divisor);
   }
   float total = total_chains.total();
   fg::row_sum<128, 1, 0>(total);

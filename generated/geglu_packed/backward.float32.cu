@@ -40,6 +40,6 @@ void geglu_packed_backward_f32(const float* __restrict__ gate_ptr,   // [D0, D1]
     d_gate_v[k] = d_out * (prod + 0.5f * value * erfc_value);
     d_value_v[k] = d_out * (0.5f * gate * erfc_value);
   }
-  fg::store_vector<4>(d_gate_ptr + j0 * d_gate_stride0 + j1, d_gate_v);
-  fg::store_vector<4>(d_value_ptr + j0 * d_value_stride0 + j1, d_value_v);
+  fg::store_vector<4>(d_gate_ptr + (j0 * d_gate_stride0 + j1), d_gate_v);
+  fg::store_vector<4>(d_value_ptr + (j0 * d_value_stride0 + j1), d_value_v);
 }

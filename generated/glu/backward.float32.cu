@@ -35,6 +35,6 @@ void glu_backward_f32(const float* __restrict__ a_ptr,      // [D0, D1]
     d_a_v[k] = d_out * sigmoid_b;
     d_b_v[k] = d_out * (a * (1.0f - sigmoid_b) * sigmoid_b);
   }
-  fg::store_vector<4>(d_a_ptr + j0 * d_a_stride0 + j1, d_a_v);
-  fg::store_vector<4>(d_b_ptr + j0 * d_b_stride0 + j1, d_b_v);
+  fg::store_vector<4>(d_a_ptr + (j0 * d_a_stride0 + j1), d_a_v);
+  fg::store_vector<4>(d_b_ptr + (j0 * d_b_stride0 + j1), d_b_v);
 }

@@ -86,6 +86,6 @@ void group_norm_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
       const float y = (input - total / value) * rsqrtf(deviation / value + eps);
       out_v[k] = y * weight + bias;
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3), out_v);
   }
 }

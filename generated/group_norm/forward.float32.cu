@@ -82,6 +82,6 @@ void group_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1, D
       const float y = (input - total / value) * rsqrtf(deviation / value + eps);
       out_v[k] = y * weight + bias;
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3), out_v);
   }
 }

@@ -89,6 +89,6 @@ void group_norm_gelu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 
       const float result_ = y * weight + bias;
       out_v[k] = 0.5f * result_ * fg::fast_erfc(-0.7071067811865476f * result_);
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3), out_v);
   }
 }

@@ -85,6 +85,6 @@ void group_norm_silu_forward_f32(const float* __restrict__ input_ptr,   // [D0, 
       const float result_ = y * weight + bias;
       out_v[k] = result_ * fg::sigmoid(result_);
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3), out_v);
   }
 }

@@ -89,10 +89,10 @@ void gru_cell_backward_f32(const float* __restrict__ hidden_ptr,  // [D0, D1]
     d_h_n_v[k] = d_out * (prod_r_2 - prod_r_2 * z);
   }
   fg::store_vector<4>(d_hidden_ptr + at, d_hidden_v);
-  fg::store_vector<4>(d_i_r_ptr + j0 * d_i_r_stride0 + j1, d_i_r_v);
-  fg::store_vector<4>(d_i_z_ptr + j0 * d_i_z_stride0 + j1, d_i_z_v);
-  fg::store_vector<4>(d_i_n_ptr + j0 * d_i_n_stride0 + j1, d_i_n_v);
-  fg::store_vector<4>(d_h_r_ptr + j0 * d_h_r_stride0 + j1, d_h_r_v);
-  fg::store_vector<4>(d_h_z_ptr + j0 * d_h_z_stride0 + j1, d_h_z_v);
-  fg::store_vector<4>(d_h_n_ptr + j0 * d_h_n_stride0 + j1, d_h_n_v);
+  fg::store_vector<4>(d_i_r_ptr + (j0 * d_i_r_stride0 + j1), d_i_r_v);
+  fg::store_vector<4>(d_i_z_ptr + (j0 * d_i_z_stride0 + j1), d_i_z_v);
+  fg::store_vector<4>(d_i_n_ptr + (j0 * d_i_n_stride0 + j1), d_i_n_v);
+  fg::store_vector<4>(d_h_r_ptr + (j0 * d_h_r_stride0 + j1), d_h_r_v);
+  fg::store_vector<4>(d_h_z_ptr + (j0 * d_h_z_stride0 + j1), d_h_z_v);
+  fg::store_vector<4>(d_h_n_ptr + (j0 * d_h_n_stride0 + j1), d_h_n_v);
 }

@@ -95,7 +95,7 @@ void instance_norm_backward_bf16_d_input_and_2_more(const bf16* __restrict__ inp
       const float diff = d_out * prod_weight - diff_input * prod;
       d_input_v[k] = diff - sum_total * (prod_weight * ratio_value);
     }
-    fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
+    fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1 * d_input_stride1 + j2), d_input_v);
   }
 
   if (threadIdx.x == 0) {

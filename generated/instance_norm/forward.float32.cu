@@ -84,6 +84,6 @@ void instance_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1
       const float input = input_v[k];
       out_v[k] = (input - total / value) * prod_weight + bias;
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }
 }

@@ -137,7 +137,7 @@ void instance_norm_gelu_backward_f32_d_input_and_2_more(
       const float sum = d_out * (prod_2_2 + prod_3_2) + diff_input * (2.0f * sum_deviation);
       d_input_v[k] = sum + sum_total;
     }
-    fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
+    fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1 * d_input_stride1 + j2), d_input_v);
   }
 
   if (threadIdx.x == 0) {

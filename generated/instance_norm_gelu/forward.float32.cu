@@ -86,6 +86,6 @@ void instance_norm_gelu_forward_f32(const float* __restrict__ input_ptr,   // [D
       const float result_ = (input - total / value) * prod_weight + bias;
       out_v[k] = 0.5f * result_ * erfcf(-0.7071067811865476f * result_);
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }
 }

@@ -118,7 +118,7 @@ void instance_norm_leaky_relu_backward_bf16_d_input_and_2_more(
       const float prod_d_out = d_out * (above_result ? prod_weight : prod);
       d_input_v[k] = prod_d_out + diff_input * (2.0f * sum_deviation) + sum_total;
     }
-    fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
+    fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1 * d_input_stride1 + j2), d_input_v);
   }
 
   if (threadIdx.x == 0) {

@@ -90,6 +90,6 @@ void instance_norm_relu_forward_f32(const float* __restrict__ input_ptr,   // [D
       const float result_ = diff_input * (rsqrt_value * weight) + bias;
       out_v[k] = y * weight + bias <= 0.0f ? 0.0f : result_;
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }
 }

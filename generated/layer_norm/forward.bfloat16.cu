@@ -69,6 +69,6 @@ void layer_norm_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
       const float bias = bias_v[k];
       out_v[k] = (input - fg::divide_by_count(total, float(D1))) * rsqrt_value * weight + bias;
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

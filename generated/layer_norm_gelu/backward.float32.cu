@@ -172,7 +172,7 @@ void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
         sum_d_weight_v[part][k] += d_out * (prod_4 + diff_input * erfc_value * prod_rsqrt_value_2);
         sum_d_bias_v[part][k] += d_out * (prod_result_3 * exp_value + 0.5f * erfc_value);
       }
-      fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+      fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
     }
     __syncthreads();
   }
@@ -182,8 +182,8 @@ void layer_norm_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,  
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 4 * (192 * part + threadIdx.x);
-    fg::store_vector<4>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
-    fg::store_vector<4>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+    fg::store_vector<4>(sum_d_weight_by_group_ptr + (group * n + at), sum_d_weight_v[part]);
+    fg::store_vector<4>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
   }
 }
 

@@ -160,7 +160,7 @@ void layer_norm_silu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         sum_d_weight_v[part][k] += d_out * (prod_5 + prod_rsqrt_value * sigmoid_result);
         sum_d_bias_v[part][k] += d_out * (prod_result * sigmoid_result + sigmoid_result);
       }
-      fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+      fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
     }
     __syncthreads();
   }
@@ -170,8 +170,8 @@ void layer_norm_silu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
     const int at = 8 * (192 * part + threadIdx.x);
-    fg::store_vector<8>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
-    fg::store_vector<8>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+    fg::store_vector<8>(sum_d_weight_by_group_ptr + (group * n + at), sum_d_weight_v[part]);
+    fg::store_vector<8>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
   }
 }
 

@@ -75,6 +75,6 @@ void layer_norm_silu_forward_f32(const float* __restrict__ input_ptr,   // [D0, 
       const float result_ = (input - fg::divide_by_count(total, float(D1))) * rsqrt_value * weight + bias;
       out_v[k] = result_ * fg::sigmoid(result_);
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

@@ -115,7 +115,7 @@ void lerp_backward_bf16_d_end(const bf16* __restrict__ input_ptr,             //
         sum_d_weight_v[part][k] += d_out * d;
         sum_d_input += d_out * (1.0f - weight);
       }
-      fg::store_vector<4>(d_end_ptr + j0 * d_end_stride0 + j1 * d_end_stride1 + j2 * d_end_stride2 + j3, d_end_v);
+      fg::store_vector<4>(d_end_ptr + (j0 * d_end_stride0 + j1 * d_end_stride1 + j2 * d_end_stride2 + j3), d_end_v);
     }
     fg::row_sum<256, 1, 0>(sum_d_input);
 
@@ -131,7 +131,7 @@ void lerp_backward_bf16_d_end(const bf16* __restrict__ input_ptr,             //
   for (int part = 0; part < 4; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
     if (at >= n) break;
-    fg::store_vector<4>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
+    fg::store_vector<4>(sum_d_weight_by_group_ptr + (group * n + at), sum_d_weight_v[part]);
   }
 }
 
@@ -232,7 +232,7 @@ void lerp_backward_bf16_d_weight(const float* sum_d_weight_by_group_ptr,    // [
   sum_d_weight_v = fg::column_sum<8>(sum_d_weight_v);
 
   if (inside && threadIdx.y == 0) {
-    fg::store_vector<4>(sum_d_weight_partial + int(blockIdx.y) * m + result, sum_d_weight_v);
+    fg::store_vector<4>(sum_d_weight_partial + (int(blockIdx.y) * m + result), sum_d_weight_v);
   }
 }
 

@@ -51,8 +51,8 @@ void lerp_backward_f32(const float* __restrict__ input_ptr,       // [D0, D1, D2
           d_end_v[k] = d_out * weight;
           sum_d_weight_v[k] += d_out * d;
         }
-        fg::store_vector<4>(d_input_ptr + j0 + j1 * d_input_stride1, d_input_v);
-        fg::store_vector<4>(d_end_ptr + j0 + j1 * d_end_stride1, d_end_v);
+        fg::store_vector<4>(d_input_ptr + (j0 + j1 * d_input_stride1), d_input_v);
+        fg::store_vector<4>(d_end_ptr + (j0 + j1 * d_end_stride1), d_end_v);
       }
     }
 #pragma unroll 1
@@ -74,14 +74,14 @@ void lerp_backward_f32(const float* __restrict__ input_ptr,       // [D0, D1, D2
         d_end_v[k] = d_out * weight;
         sum_d_weight_v[k] += d_out * d;
       }
-      fg::store_vector<4>(d_input_ptr + j0 + j1 * d_input_stride1, d_input_v);
-      fg::store_vector<4>(d_end_ptr + j0 + j1 * d_end_stride1, d_end_v);
+      fg::store_vector<4>(d_input_ptr + (j0 + j1 * d_input_stride1), d_input_v);
+      fg::store_vector<4>(d_end_ptr + (j0 + j1 * d_end_stride1), d_end_v);
     }
   }
   sum_d_weight_v = fg::column_sum<16, 16>(sum_d_weight_v);
 
   if (inside && threadIdx.y == 0) {
-    fg::store_vector<4>(sum_d_weight_partial + int(blockIdx.y) * m + result, sum_d_weight_v);
+    fg::store_vector<4>(sum_d_weight_partial + (int(blockIdx.y) * m + result), sum_d_weight_v);
   }
 }
 

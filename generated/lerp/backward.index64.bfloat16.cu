@@ -66,8 +66,8 @@ void lerp_backward_bf16_d_input_and_1_more(const bf16* __restrict__ input_ptr,  
         d_end_v[k] = d_out * weight;
         sum_d_weight_v[part][k] += d_out * d;
       }
-      fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
-      fg::store_vector<8>(d_end_ptr + j0 * d_end_stride0 + j1, d_end_v);
+      fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
+      fg::store_vector<8>(d_end_ptr + (j0 * d_end_stride0 + j1), d_end_v);
     }
   }
 
@@ -76,7 +76,7 @@ void lerp_backward_bf16_d_input_and_1_more(const bf16* __restrict__ input_ptr,  
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int64_t at = begin + 8 * (256 * part + threadIdx.x);
-    fg::store_vector<8>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
+    fg::store_vector<8>(sum_d_weight_by_group_ptr + (group * n + at), sum_d_weight_v[part]);
   }
 }
 

@@ -54,6 +54,6 @@ void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ targ
       const float chosen_divisor = divisor ? (index_d2 == target ? -prod_d_out : -0.0f) : 0.0f;
       sum_v[k] = chosen_divisor + (divisor ? prod : 0.0f);
     }
-    fg::store_vector<4>(sum_ptr + j0 * sum_stride0 + j1, sum_v);
+    fg::store_vector<4>(sum_ptr + (j0 * sum_stride0 + j1), sum_v);
   }
 }

@@ -66,7 +66,7 @@ void linear_relu_backward_prologue_bf16_chosen_d_out(const bf16* __restrict__ d_
         chosen_d_out_v[k] = chosen_d_out;
         sum_d_bias_v[part][k] += chosen_d_out;
       }
-      fg::store_vector<8>(chosen_d_out_ptr + j0 * chosen_d_out_stride0 + j1, chosen_d_out_v);
+      fg::store_vector<8>(chosen_d_out_ptr + (j0 * chosen_d_out_stride0 + j1), chosen_d_out_v);
     }
   }
 
@@ -75,7 +75,7 @@ void linear_relu_backward_prologue_bf16_chosen_d_out(const bf16* __restrict__ d_
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
     const int at = begin + 8 * (192 * part + threadIdx.x);
-    fg::store_vector<8>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+    fg::store_vector<8>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
   }
 }
 

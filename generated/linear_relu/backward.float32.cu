@@ -67,7 +67,7 @@ void linear_relu_backward_prologue_f32_chosen_d_out(const float* __restrict__ d_
         chosen_d_out_v[k] = chosen_d_out;
         sum_d_bias_v[part][k] += chosen_d_out;
       }
-      fg::store_vector<4>(chosen_d_out_ptr + j0 * chosen_d_out_stride0 + j1, chosen_d_out_v);
+      fg::store_vector<4>(chosen_d_out_ptr + (j0 * chosen_d_out_stride0 + j1), chosen_d_out_v);
     }
   }
 
@@ -76,7 +76,7 @@ void linear_relu_backward_prologue_f32_chosen_d_out(const float* __restrict__ d_
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
-    fg::store_vector<4>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+    fg::store_vector<4>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
   }
 }
 

@@ -57,7 +57,7 @@ void linear_residual_backward_prologue_bf16_d_residual(const bf16* __restrict__ 
         d_residual_v[k] = d_out;
         sum_d_bias_v[part][k] += d_out;
       }
-      fg::store_vector<8>(d_residual_ptr + j0 * d_residual_stride0 + j1, d_residual_v);
+      fg::store_vector<8>(d_residual_ptr + (j0 * d_residual_stride0 + j1), d_residual_v);
     }
   }
 
@@ -66,7 +66,7 @@ void linear_residual_backward_prologue_bf16_d_residual(const bf16* __restrict__ 
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
     const int at = begin + 8 * (192 * part + threadIdx.x);
-    fg::store_vector<8>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+    fg::store_vector<8>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
   }
 }
 

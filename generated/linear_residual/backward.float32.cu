@@ -57,7 +57,7 @@ void linear_residual_backward_prologue_f32_d_residual(const float* __restrict__ 
         d_residual_v[k] = d_out;
         sum_d_bias_v[part][k] += d_out;
       }
-      fg::store_vector<4>(d_residual_ptr + j0 * d_residual_stride0 + j1, d_residual_v);
+      fg::store_vector<4>(d_residual_ptr + (j0 * d_residual_stride0 + j1), d_residual_v);
     }
   }
 
@@ -66,7 +66,7 @@ void linear_residual_backward_prologue_f32_d_residual(const float* __restrict__ 
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
-    fg::store_vector<4>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+    fg::store_vector<4>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
   }
 }
 

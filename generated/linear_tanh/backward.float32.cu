@@ -67,7 +67,7 @@ void linear_tanh_backward_prologue_f32_prod_d_out(const float* __restrict__ d_ou
         prod_d_out_v[k] = prod_d_out;
         sum_d_bias_v[part][k] += prod_d_out;
       }
-      fg::store_vector<4>(prod_d_out_ptr + j0 * prod_d_out_stride0 + j1, prod_d_out_v);
+      fg::store_vector<4>(prod_d_out_ptr + (j0 * prod_d_out_stride0 + j1), prod_d_out_v);
     }
   }
 
@@ -76,7 +76,7 @@ void linear_tanh_backward_prologue_f32_prod_d_out(const float* __restrict__ d_ou
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
-    fg::store_vector<4>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+    fg::store_vector<4>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
   }
 }
 

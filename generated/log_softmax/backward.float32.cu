@@ -57,6 +57,6 @@ void log_softmax_backward_f32(const float* __restrict__ input_ptr,    // [D0, D1
       const float prod = expf(input - top) * (sum_sum_exp / sum_exp);
       d_input_v[k] = d_out - prod;
     }
-    fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+    fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
   }
 }

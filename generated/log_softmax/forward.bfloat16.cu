@@ -60,6 +60,6 @@ void log_softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
       const float input = input_v[k];
       out_v[k] = input - top - fg::fast_log(sum_exp);
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

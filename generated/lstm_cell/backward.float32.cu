@@ -77,8 +77,8 @@ void lstm_cell_backward_f32(const float* __restrict__ cell_ptr,        // [D0, D
     d_o_v[k] = d_hidden * ((1.0f - sigmoid_o) * sigmoid_o * tanh_new_cell);
   }
   fg::store_vector<4>(d_cell_ptr + at, d_cell_v);
-  fg::store_vector<4>(d_i_ptr + j0 * d_i_stride0 + j1, d_i_v);
-  fg::store_vector<4>(d_f_ptr + j0 * d_f_stride0 + j1, d_f_v);
-  fg::store_vector<4>(d_g_ptr + j0 * d_g_stride0 + j1, d_g_v);
-  fg::store_vector<4>(d_o_ptr + j0 * d_o_stride0 + j1, d_o_v);
+  fg::store_vector<4>(d_i_ptr + (j0 * d_i_stride0 + j1), d_i_v);
+  fg::store_vector<4>(d_f_ptr + (j0 * d_f_stride0 + j1), d_f_v);
+  fg::store_vector<4>(d_g_ptr + (j0 * d_g_stride0 + j1), d_g_v);
+  fg::store_vector<4>(d_o_ptr + (j0 * d_o_stride0 + j1), d_o_v);
 }

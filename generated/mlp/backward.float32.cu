@@ -47,7 +47,7 @@ void mlp_backward_prologue_f32(const float* __restrict__ d_out_ptr,          // 
   sum_d_down_bias_v = fg::column_sum<8>(sum_d_down_bias_v);
 
   if (inside && threadIdx.y == 0) {
-    fg::store_vector<4>(sum_d_down_bias_partial + int(blockIdx.y) * m + result, sum_d_down_bias_v);
+    fg::store_vector<4>(sum_d_down_bias_partial + (int(blockIdx.y) * m + result), sum_d_down_bias_v);
   }
 }
 
@@ -154,7 +154,7 @@ void mlp_backward_between_1_f32_prod_d_product_2(const float* __restrict__ up_bi
         prod_d_product_2_v[k] = prod_d_product_2;
         sum_d_up_bias_v[part][k] += prod_d_product_2;
       }
-      fg::store_vector<4>(prod_d_product_2_ptr + j0 * prod_d_product_2_stride0 + j1, prod_d_product_2_v);
+      fg::store_vector<4>(prod_d_product_2_ptr + (j0 * prod_d_product_2_stride0 + j1), prod_d_product_2_v);
     }
   }
 
@@ -163,7 +163,7 @@ void mlp_backward_between_1_f32_prod_d_product_2(const float* __restrict__ up_bi
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
-    fg::store_vector<4>(sum_d_up_bias_by_group_ptr + group * n + at, sum_d_up_bias_v[part]);
+    fg::store_vector<4>(sum_d_up_bias_by_group_ptr + (group * n + at), sum_d_up_bias_v[part]);
   }
 }
 

@@ -67,6 +67,6 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
       const float prod_input_2 = input * (2.0f * sum_total / length / length);
       d_input_v[k] = d_out * (1.0f / length) - prod_input_2;
     }
-    fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+    fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
   }
 }

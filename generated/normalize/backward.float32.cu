@@ -68,6 +68,6 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
       const float d_out = d_out_v[k];
       d_input_v[k] = d_out * (1.0f / length) + input * (2.0f * sum_total);
     }
-    fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+    fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
   }
 }

@@ -78,6 +78,6 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
       const float prod_input_2 = input * (2.0f * sum_total_v[k] / length_v[k] / length_v[k]);
       d_input_v[k] = d_out * (1.0f / length_v[k]) - prod_input_2;
     }
-    fg::store_vector<2>(d_input_ptr + j0 * d_input_stride0 + j1 + j2 * d_input_stride2, d_input_v);
+    fg::store_vector<2>(d_input_ptr + (j0 * d_input_stride0 + j1 + j2 * d_input_stride2), d_input_v);
   }
 }

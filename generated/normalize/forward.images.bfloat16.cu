@@ -59,6 +59,6 @@ void normalize_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2,
       const float input = input_v[k];
       out_v[k] = input * (1.0f / length_v[k]);
     }
-    fg::store_vector<2>(out_ptr + j0 * out_stride0 + j1 + j2 * out_stride2, out_v);
+    fg::store_vector<2>(out_ptr + (j0 * out_stride0 + j1 + j2 * out_stride2), out_v);
   }
 }

@@ -36,6 +36,6 @@ void reglu_packed_backward_bf16(const bf16* __restrict__ gate_ptr,   // [D0, D1]
     d_gate_v[k] = below_gate ? 0.0f : d_out * value;
     d_value_v[k] = below_gate ? 0.0f : d_out * gate;
   }
-  fg::store_vector<8>(d_gate_ptr + j0 * d_gate_stride0 + j1, d_gate_v);
-  fg::store_vector<8>(d_value_ptr + j0 * d_value_stride0 + j1, d_value_v);
+  fg::store_vector<8>(d_gate_ptr + (j0 * d_gate_stride0 + j1), d_gate_v);
+  fg::store_vector<8>(d_value_ptr + (j0 * d_value_stride0 + j1), d_value_v);
 }

@@ -147,8 +147,8 @@ void residual_bias_batch_norm_backward_f32(const float* __restrict__ input_ptr, 
       d_input_v[k] = d_input;
       d_residual_v[k] = d_input;
     }
-    fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
-    fg::store_vector<4>(d_residual_ptr + j0 * d_residual_stride0 + j1 * d_residual_stride1 + j2, d_residual_v);
+    fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1 * d_input_stride1 + j2), d_input_v);
+    fg::store_vector<4>(d_residual_ptr + (j0 * d_residual_stride0 + j1 * d_residual_stride1 + j2), d_residual_v);
   }
 
   if (threadIdx.x == 0 && fg::cluster_rank() == 0) {

@@ -111,6 +111,6 @@ void residual_bias_group_norm_forward_bf16(const bf16* __restrict__ input_ptr,  
       const float y = (total_2 - total / value) * rsqrtf(deviation / value + eps);
       out_v[k] = y * weight;
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3), out_v);
   }
 }

@@ -115,6 +115,6 @@ void residual_bias_group_norm_gelu_forward_bf16(const bf16* __restrict__ input_p
       const float erfc_value = fg::fast_erfc(prod_weight * (-0.7071067811865476f * rsqrt_value));
       out_v[k] = prod_weight * erfc_value * (0.5f * rsqrt_value);
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3), out_v);
   }
 }

@@ -113,6 +113,6 @@ void residual_bias_group_norm_relu_forward_bf16(const bf16* __restrict__ input_p
       const float result_ = y * weight;
       out_v[k] = result_ <= 0.0f ? 0.0f : result_;
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3), out_v);
   }
 }

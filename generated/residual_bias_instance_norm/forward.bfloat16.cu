@@ -96,6 +96,6 @@ void residual_bias_instance_norm_forward_bf16(const bf16* __restrict__ input_ptr
       const float total_2 = input + bias + residual;
       out_v[k] = (total_2 - total / value) * prod_weight;
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }
 }

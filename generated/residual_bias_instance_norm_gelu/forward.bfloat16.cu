@@ -100,6 +100,6 @@ void residual_bias_instance_norm_gelu_forward_bf16(const bf16* __restrict__ inpu
       const float prod = diff_total_2 * (-0.7071067811865476f * rsqrt_value * weight);
       out_v[k] = diff_total_2 * fg::fast_erfc(prod) * (0.5f * rsqrt_value * weight);
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }
 }

@@ -104,6 +104,6 @@ void residual_bias_instance_norm_gelu_forward_f32(const float* __restrict__ inpu
       const float prod = diff_total_2 * (-0.7071067811865476f * rsqrt_value * weight);
       out_v[k] = diff_total_2 * erfcf(prod) * (0.5f * rsqrt_value * weight);
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }
 }

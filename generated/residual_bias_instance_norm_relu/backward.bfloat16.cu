@@ -126,8 +126,8 @@ void residual_bias_instance_norm_relu_backward_bf16_d_input_and_3_more(
       d_residual_v[k] = d_input;
       sum_d_bias += d_input;
     }
-    fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1 * d_input_stride1 + j2, d_input_v);
-    fg::store_vector<8>(d_residual_ptr + j0 * d_residual_stride0 + j1 * d_residual_stride1 + j2, d_residual_v);
+    fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1 * d_input_stride1 + j2), d_input_v);
+    fg::store_vector<8>(d_residual_ptr + (j0 * d_residual_stride0 + j1 * d_residual_stride1 + j2), d_residual_v);
   }
   fg::row_sum<224, 1, 1>(sum_d_bias);
 

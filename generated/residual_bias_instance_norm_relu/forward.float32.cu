@@ -106,6 +106,6 @@ void residual_bias_instance_norm_relu_forward_f32(const float* __restrict__ inpu
       const float result_ = diff_total_2 * (rsqrt_value * weight);
       out_v[k] = y * weight <= 0.0f ? 0.0f : result_;
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }
 }

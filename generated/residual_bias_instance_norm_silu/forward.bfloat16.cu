@@ -100,6 +100,6 @@ void residual_bias_instance_norm_silu_forward_bf16(const bf16* __restrict__ inpu
       const float result_ = diff_total_2 * prod_weight;
       out_v[k] = diff_total_2 * fg::fast_sigmoid(result_) * prod_weight;
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }
 }

@@ -104,6 +104,6 @@ void residual_bias_instance_norm_silu_forward_f32(const float* __restrict__ inpu
       const float result_ = diff_total_2 * prod_weight;
       out_v[k] = diff_total_2 * fg::sigmoid(result_) * prod_weight;
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1 * out_stride1 + j2, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }
 }

@@ -153,8 +153,8 @@ void residual_bias_layer_norm_backward_f32_d_input_and_1_more(
         sum_d_bias_v[part][k] += d_input;
         sum_d_weight_v[part][k] += d_out * (diff_total_2 * rsqrt_value);
       }
-      fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
-      fg::store_vector<4>(d_residual_ptr + j0 * d_residual_stride0 + j1, d_residual_v);
+      fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
+      fg::store_vector<4>(d_residual_ptr + (j0 * d_residual_stride0 + j1), d_residual_v);
     }
     __syncthreads();
   }
@@ -164,8 +164,8 @@ void residual_bias_layer_norm_backward_f32_d_input_and_1_more(
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 4 * (192 * part + threadIdx.x);
-    fg::store_vector<4>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
-    fg::store_vector<4>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
+    fg::store_vector<4>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
+    fg::store_vector<4>(sum_d_weight_by_group_ptr + (group * n + at), sum_d_weight_v[part]);
   }
 }
 

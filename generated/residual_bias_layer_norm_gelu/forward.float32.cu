@@ -100,6 +100,6 @@ void residual_bias_layer_norm_gelu_forward_f32(const float* __restrict__ input_p
       const float erfc_value = erfcf(prod_weight * (-0.7071067811865476f * rsqrt_value));
       out_v[k] = prod_weight * erfc_value * (0.5f * rsqrt_value);
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

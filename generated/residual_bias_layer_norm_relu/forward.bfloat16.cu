@@ -94,6 +94,6 @@ void residual_bias_layer_norm_relu_forward_bf16(const bf16* __restrict__ input_p
       const float result_ = (total_2 - fg::divide_by_count(total, float(D1))) * rsqrt_value * weight;
       out_v[k] = result_ <= 0.0f ? 0.0f : result_;
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

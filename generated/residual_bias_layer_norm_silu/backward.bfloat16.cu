@@ -186,8 +186,8 @@ void residual_bias_layer_norm_silu_backward_bf16_d_input_and_1_more(
         sum_d_bias_v[part][k] += d_input;
         sum_d_weight_v[part][k] += d_out * (prod_6 + prod_rsqrt_value * sigmoid_result);
       }
-      fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
-      fg::store_vector<8>(d_residual_ptr + j0 * d_residual_stride0 + j1, d_residual_v);
+      fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
+      fg::store_vector<8>(d_residual_ptr + (j0 * d_residual_stride0 + j1), d_residual_v);
     }
     __syncthreads();
   }
@@ -197,8 +197,8 @@ void residual_bias_layer_norm_silu_backward_bf16_d_input_and_1_more(
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
     const int at = 8 * (192 * part + threadIdx.x);
-    fg::store_vector<8>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
-    fg::store_vector<8>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
+    fg::store_vector<8>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
+    fg::store_vector<8>(sum_d_weight_by_group_ptr + (group * n + at), sum_d_weight_v[part]);
   }
 }
 

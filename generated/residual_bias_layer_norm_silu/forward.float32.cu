@@ -98,6 +98,6 @@ void residual_bias_layer_norm_silu_forward_f32(const float* __restrict__ input_p
       const float result_ = (total_2 - fg::divide_by_count(total, float(D1))) * rsqrt_value * weight;
       out_v[k] = result_ * fg::sigmoid(result_);
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

@@ -70,8 +70,8 @@ void residual_bias_leaky_relu_backward_f32_d_input_and_1_more(
         d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;
       }
-      fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
-      fg::store_vector<4>(d_residual_ptr + j0 * d_residual_stride0 + j1, d_residual_v);
+      fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
+      fg::store_vector<4>(d_residual_ptr + (j0 * d_residual_stride0 + j1), d_residual_v);
     }
   }
 
@@ -80,7 +80,7 @@ void residual_bias_leaky_relu_backward_f32_d_input_and_1_more(
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
-    fg::store_vector<4>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+    fg::store_vector<4>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
   }
 }
 

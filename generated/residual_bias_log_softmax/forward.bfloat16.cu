@@ -86,6 +86,6 @@ void residual_bias_log_softmax_forward_bf16(const bf16* __restrict__ input_ptr, 
       const float total = input + bias + residual;
       out_v[k] = total - top - fg::fast_log(sum_exp);
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

@@ -135,8 +135,8 @@ void residual_bias_rms_norm_backward_bf16_d_input_and_1_more(
         sum_d_bias_v[part][k] += d_input;
         sum_d_weight_v[part][k] += d_out * (total_2 * rrms);
       }
-      fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
-      fg::store_vector<8>(d_residual_ptr + j0 * d_residual_stride0 + j1, d_residual_v);
+      fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
+      fg::store_vector<8>(d_residual_ptr + (j0 * d_residual_stride0 + j1), d_residual_v);
     }
     __syncthreads();
   }
@@ -146,8 +146,8 @@ void residual_bias_rms_norm_backward_bf16_d_input_and_1_more(
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
     const int at = 8 * (192 * part + threadIdx.x);
-    fg::store_vector<8>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
-    fg::store_vector<8>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
+    fg::store_vector<8>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
+    fg::store_vector<8>(sum_d_weight_by_group_ptr + (group * n + at), sum_d_weight_v[part]);
   }
 }
 

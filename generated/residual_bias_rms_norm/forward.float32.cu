@@ -72,6 +72,6 @@ void residual_bias_rms_norm_forward_f32(const float* __restrict__ input_ptr,    
       const float total_2 = input + bias + residual;
       out_v[k] = total_2 * rrms * weight;
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

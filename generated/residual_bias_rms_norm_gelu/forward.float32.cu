@@ -76,6 +76,6 @@ void residual_bias_rms_norm_gelu_forward_f32(const float* __restrict__ input_ptr
       const float erfc_value = erfcf(prod_weight_total_2 * (-0.7071067811865476f * rrms));
       out_v[k] = prod_weight_total_2 * erfc_value * (0.5f * rrms);
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

@@ -74,6 +74,6 @@ void residual_bias_rms_norm_relu_forward_f32(const float* __restrict__ input_ptr
       const float result_ = total_2 * rrms * weight;
       out_v[k] = result_ <= 0.0f ? 0.0f : result_;
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

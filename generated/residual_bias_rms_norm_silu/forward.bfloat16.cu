@@ -74,6 +74,6 @@ void residual_bias_rms_norm_silu_forward_bf16(const bf16* __restrict__ input_ptr
       const float result_ = total_2 * rrms * weight;
       out_v[k] = result_ * fg::fast_sigmoid(result_);
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

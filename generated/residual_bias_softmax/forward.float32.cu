@@ -86,6 +86,6 @@ void residual_bias_softmax_forward_f32(const float* __restrict__ input_ptr,     
       const float total = input + bias + residual;
       out_v[k] = expf(total - top) / sum_exp;
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

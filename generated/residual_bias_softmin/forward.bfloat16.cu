@@ -90,6 +90,6 @@ void residual_bias_softmin_forward_bf16(const bf16* __restrict__ input_ptr,     
       const float x = -total;
       out_v[k] = fg::fast_exp_from_top(x - top) * (1.0f / sum_exp);
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

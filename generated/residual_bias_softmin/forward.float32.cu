@@ -90,6 +90,6 @@ void residual_bias_softmin_forward_f32(const float* __restrict__ input_ptr,     
       const float x = -total;
       out_v[k] = expf(x - top) / sum_exp;
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

@@ -70,8 +70,8 @@ void residual_bias_tanh_backward_bf16_d_input_and_1_more(const bf16* __restrict_
         d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;
       }
-      fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
-      fg::store_vector<8>(d_residual_ptr + j0 * d_residual_stride0 + j1, d_residual_v);
+      fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
+      fg::store_vector<8>(d_residual_ptr + (j0 * d_residual_stride0 + j1), d_residual_v);
     }
   }
 
@@ -80,7 +80,7 @@ void residual_bias_tanh_backward_bf16_d_input_and_1_more(const bf16* __restrict_
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
     const int at = begin + 8 * (192 * part + threadIdx.x);
-    fg::store_vector<8>(sum_d_bias_by_group_ptr + group * n + at, sum_d_bias_v[part]);
+    fg::store_vector<8>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
   }
 }
 

@@ -104,7 +104,7 @@ void rms_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,         
         d_input_v[k] = d_out * (weight * rrms) - input * prod;
         sum_d_weight_v[part][k] += d_out * (input * rrms);
       }
-      fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+      fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
     }
     __syncthreads();
   }
@@ -114,7 +114,7 @@ void rms_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,         
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
     const int at = 8 * (192 * part + threadIdx.x);
-    fg::store_vector<8>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
+    fg::store_vector<8>(sum_d_weight_by_group_ptr + (group * n + at), sum_d_weight_v[part]);
   }
 }
 

@@ -53,6 +53,6 @@ void rms_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
       const float weight = weight_v[k];
       out_v[k] = input * rrms * weight;
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

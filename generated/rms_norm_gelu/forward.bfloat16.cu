@@ -57,6 +57,6 @@ void rms_norm_gelu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1
       const float erfc_value = fg::fast_erfc(prod_input_weight * (-0.7071067811865476f * rrms));
       out_v[k] = prod_input_weight * erfc_value * (0.5f * rrms);
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

@@ -116,7 +116,7 @@ void rms_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr,    
         d_input_v[k] = chosen + input * (2.0f * sum_total);
         sum_d_weight_v[part][k] += below_result ? 0.0f : d_out * prod_input_rrms;
       }
-      fg::store_vector<4>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+      fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
     }
     __syncthreads();
   }
@@ -126,7 +126,7 @@ void rms_norm_relu_backward_f32_d_input(const float* __restrict__ input_ptr,    
 #pragma unroll
   for (int part = 0; part < 4; ++part) {
     const int at = 4 * (192 * part + threadIdx.x);
-    fg::store_vector<4>(sum_d_weight_by_group_ptr + group * n + at, sum_d_weight_v[part]);
+    fg::store_vector<4>(sum_d_weight_by_group_ptr + (group * n + at), sum_d_weight_v[part]);
   }
 }
 

@@ -55,6 +55,6 @@ void rms_norm_relu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1
       const float result_ = input * rrms * weight;
       out_v[k] = result_ <= 0.0f ? 0.0f : result_;
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

@@ -56,6 +56,6 @@ void softmax_backward_bf16(const bf16* __restrict__ d_out_ptr,  // [D0, D1]
       const float prod_d_out_out = d_out * out;
       d_input_v[k] = prod_d_out_out + sum_sum_exp * out;
     }
-    fg::store_vector<8>(d_input_ptr + j0 * d_input_stride0 + j1, d_input_v);
+    fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
   }
 }

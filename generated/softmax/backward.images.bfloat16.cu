@@ -18,21 +18,18 @@ void softmax_backward_bf16(const bf16* __restrict__ d_out_ptr,  // [D0, D1, D2, 
   int rest = result;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
-  fg::Raw<bf16, 2> d_out_row[20];
-  fg::Raw<bf16, 2> out_row[20];
+  fg::Raw<bf16, 2> d_out_row[19];
+  fg::Raw<bf16, 2> out_row[19];
 #pragma unroll
-  for (int at = 0; at < 20; ++at) {
-    if (at < n) {
-      const int j2 = at;
-      d_out_row[at] = fg::load_raw<2>(d_out_ptr + j0 * d_out_stride0 + j1 + j2 * d_out_stride2);
-      out_row[at] = fg::load_raw<2>(out_ptr + j0 * out_stride0 + j1 + j2 * out_stride2);
-    }
+  for (int at = 0; at < 19; ++at) {
+    const int j2 = at;
+    d_out_row[at] = fg::load_raw<2>(d_out_ptr + j0 * d_out_stride0 + j1 + j2 * d_out_stride2);
+    out_row[at] = fg::load_raw<2>(out_ptr + j0 * out_stride0 + j1 + j2 * out_stride2);
   }
 
   fg::Vec<float, 2> sum_sum_exp_v = {};
 #pragma unroll
-  for (int at = 0; at < 20; ++at) {
-    if (at >= n) break;
+  for (int at = 0; at < 19; ++at) {
     const auto d_out_v = fg::widen(d_out_row[at]);
     const auto out_v = fg::widen(out_row[at]);
 #pragma unroll
@@ -45,8 +42,7 @@ void softmax_backward_bf16(const bf16* __restrict__ d_out_ptr,  // [D0, D1, D2, 
   }
 
 #pragma unroll
-  for (int at = 0; at < 20; ++at) {
-    if (at >= n) break;
+  for (int at = 0; at < 19; ++at) {
     const int j2 = at;
     const auto d_out_v = fg::widen(d_out_row[at]);
     const auto out_v = fg::widen(out_row[at]);
@@ -58,6 +54,6 @@ void softmax_backward_bf16(const bf16* __restrict__ d_out_ptr,  // [D0, D1, D2, 
       const float prod_d_out_out = d_out * out;
       d_input_v[k] = prod_d_out_out + sum_sum_exp_v[k] * out;
     }
-    fg::store_vector<2>(d_input_ptr + j0 * d_input_stride0 + j1 + j2 * d_input_stride2, d_input_v);
+    fg::store_vector<2>(d_input_ptr + (j0 * d_input_stride0 + j1 + j2 * d_input_stride2), d_input_v);
   }
 }

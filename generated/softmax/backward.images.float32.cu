@@ -18,21 +18,18 @@ void softmax_backward_f32(const float* __restrict__ d_out_ptr,  // [D0, D1, D2, 
   int rest = result;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
-  float d_out_row[20];
-  float out_row[20];
+  float d_out_row[19];
+  float out_row[19];
 #pragma unroll
-  for (int at = 0; at < 20; ++at) {
-    if (at < n) {
-      const int j2 = at;
-      d_out_row[at] = *(d_out_ptr + j0 * d_out_stride0 + j1 + j2 * d_out_stride2);
-      out_row[at] = *(out_ptr + j0 * out_stride0 + j1 + j2 * out_stride2);
-    }
+  for (int at = 0; at < 19; ++at) {
+    const int j2 = at;
+    d_out_row[at] = *(d_out_ptr + j0 * d_out_stride0 + j1 + j2 * d_out_stride2);
+    out_row[at] = *(out_ptr + j0 * out_stride0 + j1 + j2 * out_stride2);
   }
 
   float sum_sum_exp = 0;
 #pragma unroll
-  for (int at = 0; at < 20; ++at) {
-    if (at >= n) break;
+  for (int at = 0; at < 19; ++at) {
     const float d_out = fg::load(&d_out_row[at]);
     const float out = fg::load(&out_row[at]);
     const float prod_d_out_out = d_out * out;
@@ -40,8 +37,7 @@ void softmax_backward_f32(const float* __restrict__ d_out_ptr,  // [D0, D1, D2, 
   }
 
 #pragma unroll
-  for (int at = 0; at < 20; ++at) {
-    if (at >= n) break;
+  for (int at = 0; at < 19; ++at) {
     const int j2 = at;
     const float d_out = fg::load(&d_out_row[at]);
     const float out = fg::load(&out_row[at]);

@@ -60,6 +60,6 @@ void softmax_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
       const float input = input_v[k];
       out_v[k] = expf(input - top) / sum_exp;
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

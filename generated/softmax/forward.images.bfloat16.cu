@@ -17,19 +17,16 @@ void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2, D
   int rest = result;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
-  fg::Raw<bf16, 2> input_row[20];
+  fg::Raw<bf16, 2> input_row[19];
 #pragma unroll
-  for (int at = 0; at < 20; ++at) {
-    if (at < n) {
-      const int j2 = at;
-      input_row[at] = fg::load_raw<2>(input_ptr + j0 * input_stride0 + j1 + j2 * input_stride2);
-    }
+  for (int at = 0; at < 19; ++at) {
+    const int j2 = at;
+    input_row[at] = fg::load_raw<2>(input_ptr + j0 * input_stride0 + j1 + j2 * input_stride2);
   }
 
   fg::SumExp<float> sum_exp_state[2];
 #pragma unroll
-  for (int at = 0; at < 20; ++at) {
-    if (at >= n) break;
+  for (int at = 0; at < 19; ++at) {
     const auto input_v = fg::widen(input_row[at]);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
@@ -42,8 +39,7 @@ void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2, D
     sum_exp_state[k].settle();
   }
 #pragma unroll
-  for (int at = 0; at < 20; ++at) {
-    if (at >= n) break;
+  for (int at = 0; at < 19; ++at) {
     const auto input_v = fg::widen(input_row[at]);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
@@ -60,8 +56,7 @@ void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2, D
   }
 
 #pragma unroll
-  for (int at = 0; at < 20; ++at) {
-    if (at >= n) break;
+  for (int at = 0; at < 19; ++at) {
     const int j2 = at;
     const auto input_v = fg::widen(input_row[at]);
     fg::Vec<float, 2> out_v;
@@ -70,6 +65,6 @@ void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2, D
       const float input = input_v[k];
       out_v[k] = fg::fast_exp_from_top(input - top_v[k]) * (1.0f / sum_exp_v[k]);
     }
-    fg::store_vector<2>(out_ptr + j0 * out_stride0 + j1 + j2 * out_stride2, out_v);
+    fg::store_vector<2>(out_ptr + (j0 * out_stride0 + j1 + j2 * out_stride2), out_v);
   }
 }

@@ -17,26 +17,22 @@ void softmax_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2, D
   int rest = result;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
-  float input_row[20];
+  float input_row[19];
 #pragma unroll
-  for (int at = 0; at < 20; ++at) {
-    if (at < n) {
-      const int j2 = at;
-      input_row[at] = *(input_ptr + j0 * input_stride0 + j1 + j2 * input_stride2);
-    }
+  for (int at = 0; at < 19; ++at) {
+    const int j2 = at;
+    input_row[at] = *(input_ptr + j0 * input_stride0 + j1 + j2 * input_stride2);
   }
 
   fg::SumExp<float> sum_exp_state;
 #pragma unroll
-  for (int at = 0; at < 20; ++at) {
-    if (at >= n) break;
+  for (int at = 0; at < 19; ++at) {
     const float input = fg::load(&input_row[at]);
     sum_exp_state.see(input);
   }
   sum_exp_state.settle();
 #pragma unroll
-  for (int at = 0; at < 20; ++at) {
-    if (at >= n) break;
+  for (int at = 0; at < 19; ++at) {
     const float input = fg::load(&input_row[at]);
     sum_exp_state.take(input);
   }
@@ -44,8 +40,7 @@ void softmax_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2, D
   const float top = sum_exp_state.partner();
 
 #pragma unroll
-  for (int at = 0; at < 20; ++at) {
-    if (at >= n) break;
+  for (int at = 0; at < 19; ++at) {
     const int j2 = at;
     const float input = fg::load(&input_row[at]);
     fg::store(out_ptr + j0 * out_stride0 + j1 + j2 * out_stride2, expf(input - top) / sum_exp);

@@ -64,6 +64,6 @@ void softmin_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
       const float x = -input;
       out_v[k] = fg::fast_exp_from_top(x - top) * (1.0f / sum_exp);
     }
-    fg::store_vector<8>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

@@ -64,6 +64,6 @@ void softmin_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
       const float x = -input;
       out_v[k] = expf(x - top) / sum_exp;
     }
-    fg::store_vector<4>(out_ptr + j0 * out_stride0 + j1, out_v);
+    fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
 }

@@ -38,6 +38,6 @@ void swiglu_packed_backward_f32(const float* __restrict__ gate_ptr,   // [D0, D1
     d_gate_v[k] = d_out * (prod + value * sigmoid_gate);
     d_value_v[k] = d_out * (gate * sigmoid_gate);
   }
-  fg::store_vector<4>(d_gate_ptr + j0 * d_gate_stride0 + j1, d_gate_v);
-  fg::store_vector<4>(d_value_ptr + j0 * d_value_stride0 + j1, d_value_v);
+  fg::store_vector<4>(d_gate_ptr + (j0 * d_gate_stride0 + j1), d_gate_v);
+  fg::store_vector<4>(d_value_ptr + (j0 * d_value_stride0 + j1), d_value_v);
 }

@@ -94,8 +94,8 @@ void triplet_margin_loss_backward_f32(const float* __restrict__ anchor_ptr,    /
       d_positive_v[k] = below_diff_far ? 0.0f : prod_3;
       d_negative_v[k] = below_diff_far ? 0.0f : (prod_negative - prod_anchor - prod_eps) * prod;
     }
-    fg::store_vector<4>(d_anchor_ptr + j0 * d_anchor_stride0 + j1, d_anchor_v);
-    fg::store_vector<4>(d_positive_ptr + j0 * d_positive_stride0 + j1, d_positive_v);
-    fg::store_vector<4>(d_negative_ptr + j0 * d_negative_stride0 + j1, d_negative_v);
+    fg::store_vector<4>(d_anchor_ptr + (j0 * d_anchor_stride0 + j1), d_anchor_v);
+    fg::store_vector<4>(d_positive_ptr + (j0 * d_positive_stride0 + j1), d_positive_v);
+    fg::store_vector<4>(d_negative_ptr + (j0 * d_negative_stride0 + j1), d_negative_v);
   }
 }

@@ -37,6 +37,6 @@ void vector_norm_backward_bf16(const bf16* __restrict__ x_ptr,       // [D0, D1]
       const float x = x_v[k];
       d_x_v[k] = x * (2.0f * d_out * (same_total ? 1.0f : 0.5f / sqrtf(total)));
     }
-    fg::store_vector<8>(d_x_ptr + j0 * d_x_stride0 + j1, d_x_v);
+    fg::store_vector<8>(d_x_ptr + (j0 * d_x_stride0 + j1), d_x_v);
   }
 }
