@@ -138,8 +138,8 @@ def test_an_error_quotes_the_lines_and_the_declaration() -> None:
            |                     ^
          6 | }}
   expected: C++17 device code that includes no header of the system
-  fix:      correct the CUDA text of the op's own functions, if it has any; """
-        "otherwise this is a bug in fusegen: report it"
+  fix:      mend the cuda= or header= of fg.register_function if that text is yours; """
+        "else this is a bug in fusegen: report it"
     )
 
 

@@ -135,7 +135,7 @@ def test_an_argument_that_does_not_fit_is_named() -> None:
 
 def test_functions_of_ones_own_that_do_not_compile() -> None:
     wrong = fg.register_function("stranger_wrong", cuda="not_a_function({0})", reference=lambda _, x: x)
-    with pytest.raises(fg.CompileError, match=r"(?s)'not_a_function'.*fix: +mend the cuda="):
+    with pytest.raises(fg.CompileError, match=r"(?s)['\"]not_a_function['\"].*fix: +mend the cuda="):
         run(lambda x: wrong(x))
 
 

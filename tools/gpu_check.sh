@@ -53,7 +53,7 @@ for name in $parts; do
         # See tools/sanitize.py.
         arguments="--clusters 16"
         [ $tool = synccheck ] && arguments="--clusters 8"
-        [ $tool = racecheck ] && arguments+=" --no-half-products"
+        case $tool in racecheck | initcheck) arguments+=" --no-half-products" ;; esac
         part "$tool" sanitized "$tool" "$arguments" $filter
       done
       ;;

@@ -265,7 +265,8 @@ def _fix(log: str) -> str:
     if "nvrtc: error" in log:
         return "remove the option that NVRTC names"
     return (
-        "correct the CUDA text of the op's own functions, if it has any; otherwise this is a bug in fusegen: report it"
+        "mend the cuda= or header= of fg.register_function if that text is yours; "
+        "else this is a bug in fusegen: report it"
     )
 
 

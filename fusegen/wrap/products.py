@@ -143,6 +143,8 @@ def _view(lying: Lying, batch: list[list[str]], last: list[list[str]], sizes: Ma
         else:
             shape += [sizes[axis] for axis in group]
             strides += [lying.strides.get(axis, 0) for axis in group]
+    if len(last) == 2 and not last[0] and whole:  # cuBLAS is told a stride of a single row too, and wants a whole one
+        strides[-2] = max(1, shape[-1] * strides[-1])
     copied = None if whole else tuple(prod(sizes[a] for a in group) for group in groups)
     return View(tuple(shape), tuple(strides), lying.offset, copied)
 
