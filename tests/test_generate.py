@@ -291,3 +291,11 @@ def test_long_expressions_are_cut_and_keep_their_value() -> None:
     a, b = (torch.linspace(-1, 1, 16, dtype=torch.float64) + i for i in (0, 0.25))
     expected = torch.exp(a * b + a) * torch.sin(b - a * a) + torch.tanh(a + 2 * b) / (b.abs() + 3)
     torch.testing.assert_close(long(a, b), expected - a.cos() * torch.sigmoid(b * b + a), rtol=1e-14, atol=1e-14)
+
+
+def test_a_vector_is_stored_where_one_term_says() -> None:
+    """NVRTC stored 16 bytes word by word where the pointer was a sum of several terms (docs/design.md)."""
+    folder = Path(__file__).parents[1] / "generated"
+    stores = [call for file in folder.glob("*/*.cu") for call in re.findall(r"store_vector<\d>\(.*", file.read_text())]
+    wrong = [call for call in stores if re.match(r"store_vector<\d>\(\w+ \+ \w+( \*[^,]*)? \+ ", call)]
+    assert len(stores) > 1000 and not wrong

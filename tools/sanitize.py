@@ -6,8 +6,8 @@ Run through tools/gpu_check.sh, which starts it under memcheck, racecheck, initc
 
 Under synccheck any kernel with clusters of more than the portable 8 blocks ends in an illegal access, without an error
 of the tool's own, whatever the kernel does; the other tools take 16. Under racecheck torch's products of halves fail by
-themselves (CUBLAS_STATUS_EXECUTION_FAILED in a program that has nothing else), and initcheck does not see what they write:
-it reports ``(x @ w) + 1`` in torch alone, in bfloat16 but not in float32.
+themselves (CUBLAS_STATUS_EXECUTION_FAILED in a program that has nothing else), and initcheck does not see what they
+write: it reports ``(x @ w) + 1`` in torch alone, in bfloat16 but not in float32.
 """
 
 from __future__ import annotations
