@@ -353,6 +353,17 @@ def test_a_softmax_keeps_its_result_alone_and_its_backward_has_no_exponentials(d
     assert gradcheck(op, given) and torch.autograd.gradgradcheck(op, given)
 
 
+def test_what_was_divided_is_not_told_by_a_result_that_is_rounded_to_zero() -> None:
+    op = fg.op(lambda x, y: (y / fg.sum_exp(x, -1, keepdims=True), y * y), name="both")
+    x = torch.zeros(2, 60000).half().requires_grad_()
+    y = torch.linspace(1e-4, 1e-3, 120000).view(2, 60000).half().requires_grad_()
+    share, square = op(x, y)
+    assert share.max() < 1e-7  # a few of float16's smallest steps
+    cotangent = torch.rand(2, 60000).half()
+    _, gradient = torch.autograd.grad((share, square), (x, y), (torch.zeros_like(share), cotangent))
+    torch.testing.assert_close(gradient, (2 * y * cotangent).detach(), rtol=4e-3, atol=1e-6)
+
+
 def test_a_quotient_by_any_other_sum_is_recomputed() -> None:
     op = fg.op(lambda x: x / fg.sum(x, -1, keepdims=True), name="share")  # the sum may be zero
     (x,) = leaves((4, 6))

@@ -1,7 +1,8 @@
 """The backward of a softmax in terms of its result, which the forward has written anyway.
 
 With p = e / s, e the exponentials and s their sum: where the backward reads p, it need not compute e, which is p * s;
-and what is left of s cancels: d_x = p * (d_p - sum(p * d_p)). That is what torch's derivative reads too.
+and what is left of s cancels: d_x = p * (d_p - sum(p * d_p)). That is what torch's derivative reads too. Where s does
+not cancel, something reads e by itself, and p, which may have been rounded to zero, does not stand in for it.
 """
 
 from __future__ import annotations

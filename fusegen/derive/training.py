@@ -196,6 +196,9 @@ def _reading_kept(backward: Op, kept: Sequence[tuple[Expr, Operand]], exponentia
     if any(is_softmax(expr, exponentials) for expr, _ in kept):
         reduces, outputs = cancel(reduces, outputs, exponentials, backward.axes_of())
     reduces = live_reduces(reduces, outputs)
+    if left := exponentials.intersection(refs(*(item.expr for item in (*reduces, *outputs)))):
+        # Something reads an exponential by itself, which a result that was rounded to zero would not tell.
+        return _reading_kept(backward, kept, exponentials - left)
     read = {ref.name for item in (*reduces, *outputs) for ref in refs(item.expr)}
     operands = [o for o in (*backward.operands, *(operand for _, operand in kept)) if o.name in read]
     taken = {thing.name for thing in (*operands, *backward.scalars, *outputs)}
