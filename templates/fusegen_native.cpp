@@ -1,6 +1,6 @@
-// fusegen's native call path, part 4: the Python module. See fusegen/wrap/native.py, which builds and loads it.
+// fusegen's native call path, part 5: the Python module. See fusegen/wrap/native.py, which builds and loads it.
 
-#include "fusegen_native_kernel.h"
+#include "fusegen_native_door.h"
 
 namespace fusegen {
 namespace {
@@ -71,18 +71,6 @@ bool add_argument(Call& call, PyObject* value, int64_t flags) {
   call.numbers.push_back(number);
   call.key.words.push_back(tagged(kNumber, static_cast<uint64_t>(number.type)));
   return true;
-}
-
-// Whether a __torch_function__ mode would see the call. torch.device as a context, and torch.set_default_device, are modes
-// that only functions without tensors ask.
-bool function_mode_sees() {
-  if (!at::impl::torch_function_mode_enabled()) return false;
-  using Modes = at::impl::PythonTorchFunctionTLS;
-  for (int64_t i = 0; i < Modes::stack_len(); ++i) {
-    const PyObject* mode = Modes::get_stack_at(i)->ptr(getPyInterpreter());
-    if (std::strcmp(Py_TYPE(mode)->tp_name, "DeviceContext") != 0) return true;
-  }
-  return false;
 }
 
 // Reads a call's arguments; false if only Python can judge them.
@@ -434,6 +422,7 @@ PyMethodDef module_methods[] = {
     {"learn_kernel", learn_kernel, METH_VARARGS, nullptr},
     {"forget_kernels", forget_kernels, METH_O, nullptr},
     {"plan_count", plan_count, METH_O, nullptr},
+    {"door", make_door, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -459,7 +448,7 @@ PyMODINIT_FUNC PyInit_fusegen_native() {
   caller_type.tp_traverse = caller_traverse;
   caller_type.tp_clear = caller_forget;
   caller_type.tp_dealloc = caller_delete;
-  if (PyType_Ready(&caller_type) < 0) return nullptr;
+  if (PyType_Ready(&caller_type) < 0 || !ready_door_type()) return nullptr;
   PyObject* module = PyModule_Create(&module_definition);
   if (module == nullptr) return nullptr;
   auto torch_c = THPObjectPtr(PyImport_ImportModule("torch._C"));

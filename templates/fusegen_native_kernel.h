@@ -118,6 +118,17 @@ class Asking {
 
 inline thread_local Asking* Asking::now = nullptr;
 
+// What the caller gets for a call with a plan.
+inline void run_prepared(const Plan& plan, const BoxedCall& call, Tensors& results) {
+  try {
+    void* stream = plan.cuda ? current_stream(plan.device).handle : nullptr;
+    run(plan, call.addresses, call.numbers, stream, results);
+  } catch (const LaunchFailure& failure) {
+    raise_failure(plan, failure);
+  }
+  results.resize(plan.visible);  // not what lay between steps
+}
+
 // For tensors with memory.
 class BackendKernel : public c10::OperatorKernel {
  public:
@@ -138,14 +149,8 @@ class BackendKernel : public c10::OperatorKernel {
  private:
   static void answer(const c10::OperatorHandle& op, const Plan& plan, const BoxedCall& call, torch::jit::Stack& stack) {
     Tensors results;
-    try {
-      void* stream = plan.cuda ? current_stream(plan.device).handle : nullptr;
-      run(plan, call.addresses, call.numbers, stream, results);
-    } catch (const LaunchFailure& failure) {
-      raise_failure(plan, failure);
-    }
+    run_prepared(plan, call, results);
     torch::jit::drop(stack, op.schema().arguments().size());
-    results.resize(plan.visible);  // not what lay between steps
     const auto& returns = op.schema().returns();
     if (returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType) {
       c10::List<at::Tensor> list;
@@ -212,11 +217,13 @@ inline PyObject* install_kernels(PyObject*, PyObject* arguments) {
   END_HANDLE_TH_ERRORS
 }
 
-inline Prepared& unwrap_prepared(PyObject* capsule) {
+inline const std::shared_ptr<Prepared>& shared_prepared(PyObject* capsule) {
   auto* held = static_cast<std::shared_ptr<Prepared>*>(PyCapsule_GetPointer(capsule, kPreparedName));
   if (!held) throw python_error();
-  return **held;
+  return *held;
 }
+
+inline Prepared& unwrap_prepared(PyObject* capsule) { return *shared_prepared(capsule); }
 
 // learn_kernel(kernels, plan): what to do from now on for calls like the one that Python is asked about.
 inline PyObject* learn_kernel(PyObject*, PyObject* arguments) {

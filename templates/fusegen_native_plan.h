@@ -79,6 +79,18 @@ inline bool plain_dispatch() {
   return (included - harmless() - c10::DispatchKeySet(c10::DispatchKey::BackendSelect)).empty();
 }
 
+// Whether a __torch_function__ mode would see the call. torch.device as a context, and torch.set_default_device, are modes
+// that only functions without tensors ask.
+inline bool function_mode_sees() {
+  if (!at::impl::torch_function_mode_enabled()) return false;
+  using Modes = at::impl::PythonTorchFunctionTLS;
+  for (int64_t i = 0; i < Modes::stack_len(); ++i) {
+    const PyObject* mode = Modes::get_stack_at(i)->ptr(getPyInterpreter());
+    if (std::strcmp(Py_TYPE(mode)->tp_name, "DeviceContext") != 0) return true;
+  }
+  return false;
+}
+
 // What torch.autocast says in this thread: an op may compute in another dtype under it.
 inline uint64_t autocast_word() {
   const auto off = c10::impl::tls_local_dispatch_key_set().excluded_;

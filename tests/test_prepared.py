@@ -135,6 +135,120 @@ def test_autograd_sees_what_it_has_to(asked: Asked) -> None:
         assert torch.equal(torch.autograd.forward_ad.unpack_dual(dual).tangent, x)
 
 
+# -- the door before torch's way ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def torchs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The arguments of calls that came to torch's own way, of ops that are registered from here on."""
+    found: list[Any] = []
+
+    class Counting:
+        """The native module, whose doors stand before a function that counts."""
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(native.module(), name)
+
+        def door(self, kernels: Any, op: str, overload: str, before: Any) -> Any:
+            def count(*args: Any, **kwargs: Any) -> Any:
+                found.append((args, kwargs))
+                return before(*args, **kwargs)
+
+            return native.module().door(kernels, op, overload, count)
+
+    monkeypatch.setattr(native, "awaited", Counting)
+    return found
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_known_call_does_not_come_to_torch(torchs: list[Any], name: str) -> None:
+    op, make = CALLS[name]
+    args, kwargs = make()
+    overload = fresh(op).overload(*args, **kwargs)
+    first = overload(*args, **kwargs)
+    assert len(torchs) == 1
+    same(overload(*args, **kwargs), first)
+    assert len(torchs) == 1
+
+
+def test_compiled_graphs_come_by_the_door(torchs: list[Any]) -> None:
+    known = Counted(lerp.declaration)
+    compiled = torch.compile(lambda *args: known(*args), fullgraph=True)
+    args = leaves((3, 4), (3, 4), (4,))
+    for _ in range(2):
+        torch.autograd.grad(compiled(*args).sum(), args)
+    before = len(torchs)
+    torch.autograd.grad(compiled(*args).sum(), args)
+    assert len(torchs) == before
+
+
+def test_what_torch_has_to_see_comes_to_torch(torchs: list[Any]) -> None:
+    x, leaf = torch.randn(4, dtype=torch.float64), *leaves((4,))
+    overload = fresh(lerp).overload(x, x, x)
+    overload(x, x, x)
+
+    def comes(call: Callable[[], Any]) -> bool:
+        before = len(torchs)
+        call()
+        return len(torchs) > before
+
+    class Wrapped(torch.Tensor):
+        pass
+
+    assert not comes(lambda: overload(x, x, x))
+    assert comes(lambda: overload(x, leaf, x))
+    assert comes(lambda: overload(x, x.as_subclass(Wrapped), x))
+    assert comes(lambda: torch.func.vmap(overload)(x, x, x))
+    assert comes(lambda: overload(x, x[::2].repeat_interleave(2), torch.zeros(1)))  # a layout not seen yet
+    for mode in (torch.autocast("cpu", torch.bfloat16), torch.overrides.BaseTorchFunctionMode()):
+        with mode:
+            assert comes(lambda: overload(x, x, x))
+    with torch.profiler.profile() as profile:
+        assert comes(lambda: overload(x, x, x))
+    assert overload.name() in [event.key for event in profile.key_averages()]
+    assert not comes(lambda: overload(x, x, x))
+
+
+def test_a_door_reads_arguments_as_torch_does(torchs: list[Any], asked: Asked) -> None:
+    x = torch.randn(3, 4)
+    overload = fresh(shifted).overload(x, by=1.0)
+    for scale in (2.0, 1.0):
+        same(overload(x, scale=scale, by=1.0), scale * x + 1)
+        same(overload(x, by=1.0, scale=scale), scale * x + 1)
+    same(overload(x, by=1.0), x + 1)
+    assert len(torchs) == 1 and asked(lambda: overload(x, by=1.0)) == 0
+    same(overload(x, by=1, scale=3), 3 * x + 1)
+    assert len(torchs) == 1, "an int for a float"
+    same(overload(x, by=1.0, scale=True), x + 1)
+    assert len(torchs) == 2
+    with pytest.raises(RuntimeError, match="Expected a value of type 'float' for argument 'by'"):
+        overload(x, by="much")
+    with pytest.raises(RuntimeError, match="expected at most 5 argument"):
+        overload(x, x, x, x, x, x)
+    with pytest.raises(RuntimeError, match="Unknown keyword argument 'into'"):
+        overload(x, into=x)
+
+
+def test_a_door_is_no_other_op_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Torch keeps ops in dictionaries, by the hash of what it calls."""
+    x, hashes = torch.ones(2), []
+
+    class Watching:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(native.module(), name)
+
+        def door(self, kernels: Any, op: str, overload: str, before: Any) -> Any:
+            made = native.module().door(kernels, op, overload, before)
+            hashes.append((hash(made), hash(before), made.__class__, before.__class__))
+            return made
+
+    monkeypatch.setattr(native, "awaited", Watching)
+    fresh(lerp).overload(x, x, 0.5)
+    assert len(hashes) >= 3
+    for door, before, kind, kind_before in hashes:
+        assert door == before and kind is kind_before, "and its attributes are the same"
+
+
 def test_plans_hold_no_tensors_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(prepared, "MOST_PLANS", 4)
     known = fresh(lerp)

@@ -72,18 +72,19 @@ def resolve(
     values.update(kwargs)
     kinds = []
     fixed = []
-    given = {}
     for name, value in values.items():
         kind = kind_of(value)
         if kind == "other":
             value = from_numpy(value, values)
             kind = kind_of(value)
+            values[name] = value
         kinds.append((name, kind))
         if kind == "other":
             fixed.append((name, value))
-        elif name not in schema.HIDDEN:
-            given[name] = value
-    overload, more = select(op.token, tuple(kinds), tuple(fixed), compiled)
+    overload, passed, more = select(op.token, tuple(kinds), tuple(fixed), compiled)
+    given = {}
+    for name in passed:
+        given[name] = values[name]
     for name, value in more:
         given[name] = value
     return overload, given
@@ -142,12 +143,13 @@ def positional(token: str, count: int) -> tuple[str, ...]:
 
 def select(
     token: str, kinds: tuple[tuple[str, str], ...], fixed: tuple[tuple[str, Any], ...], compiled: bool
-) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """The registered overload for a call, ``lerp.default``, and what it is told beside the call's arguments.
+) -> tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]:
+    """The registered overload for a call, ``lerp.default``; which arguments it takes; what it is told beside them.
 
     What is compiled says what the op is, for torch's caches. An exported program does not: it may outlive a fusegen.
     """
     entry = registered(find(token))
-    name = entry.overload(dict(kinds), dict(fixed))
+    overload = entry.overload(dict(kinds), dict(fixed))
     keyed = compiled and not torch.compiler.is_exporting()
-    return name, (((schema.IDENTITY, entry.identity),) if keyed else ())
+    passed = tuple(name for name, kind in kinds if kind != "other" and name not in schema.HIDDEN)
+    return overload, passed, (((schema.IDENTITY, entry.identity),) if keyed else ())

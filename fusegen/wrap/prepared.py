@@ -1,7 +1,8 @@
 """Registered ops (wrap/library.py) called again: the native kernels before Python's, and what those teach them.
 
 The native module registers kernels of its own for CPU and CUDA (templates/fusegen_native_kernel.h). A call like an
-earlier one they answer without Python; with others they ask the kernels in Python, which say here what they did.
+earlier one they answer without Python; with others they ask the kernels in Python, which say here what they did. Calls
+that come from Python itself are answered before torch's dispatcher is asked (templates/fusegen_native_door.h).
 """
 
 from __future__ import annotations
@@ -29,7 +30,17 @@ class Prepared:
     def __init__(self, name: str, flags: Sequence[int]) -> None:
         self.flags = tuple(flags)
         self.module = native.awaited()
-        self.kernels = None if self.module is None else self.module.install(name, self.flags, MOST_PLANS)
+        self.kernels = None
+        if self.module is not None:
+            self.kernels = self.module.install(name, self.flags, MOST_PLANS)
+            self._open_door(name)
+
+    def _open_door(self, name: str) -> None:
+        """Calls from Python (``torch.ops.fusegen.NAME``, compiled code's too) find their plans before torch looks."""
+        packet, _, overload = name.partition(".")
+        op = getattr(getattr(torch.ops.fusegen, packet), overload or "default")
+        if hasattr(op, "_op"):  # not torch's interface: without it, a call goes torch's own way
+            op._op = self.module.door(self.kernels, f"fusegen::{packet}", overload, op._op)
 
     def __len__(self) -> int:
         """How many calls are known."""

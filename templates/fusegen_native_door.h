@@ -1,0 +1,194 @@
+// fusegen's native call path, part 4: what torch.ops.fusegen.*.* calls first.
+//
+// From Python, torch's way to a kernel turns every argument into an IValue by the op's schema, asks the dispatcher, and
+// turns the results back, which takes longer than a launch. A Door stands before it (OpOverload._op): it reads the Python
+// objects themselves into the key that BackendKernel would make, and if there is a plan, runs it. All else goes torch's
+// way: calls that are new, recorded, traced, profiled, or that only torch can judge.
+
+#pragma once
+
+#include "fusegen_native_kernel.h"
+
+#include <ATen/record_function.h>
+#include <torch/csrc/utils/python_strings.h>
+
+namespace fusegen {
+
+struct Door {
+  PyObject_HEAD
+  vectorcallfunc vectorcall;
+  PyObject* torchs;  // what stood there before
+  std::shared_ptr<Prepared>* prepared;
+  const c10::FunctionSchema* schema;  // the dispatcher's own
+};
+
+// Adds an argument as torch would pass it on for a parameter of this type; false where torch is to judge.
+inline bool add_object(BoxedCall& call, PyObject* value, const c10::Type& type, int64_t flags) {
+  Number number;
+  switch (type.kind()) {
+    case c10::TypeKind::OptionalType:
+      if (value == Py_None) {
+        call.key.words.push_back(tagged(kSingle, 0));
+        return true;
+      }
+      return add_object(call, value, *type.castRaw<c10::OptionalType>()->getElementType(), flags);
+    case c10::TypeKind::TensorType: {
+      if (!THPVariable_CheckExact(value)) return false;
+      const at::Tensor& tensor = THPVariable_Unpack(value);
+      if (c10::GradMode::is_enabled() && tensor.requires_grad()) return false;
+      return tensor.defined() && add_tensor(call.key, tensor, false, call.addresses);
+    }
+    case c10::TypeKind::ListType: {
+      const bool is_list = PyList_CheckExact(value);
+      if (!is_list && !PyTuple_CheckExact(value)) return false;
+      const c10::Type& inner = *type.castRaw<c10::ListType>()->getElementType();
+      const Py_ssize_t count = is_list ? PyList_GET_SIZE(value) : PyTuple_GET_SIZE(value);
+      call.key.words.push_back(tagged(kTuple, static_cast<uint64_t>(count)));
+      for (Py_ssize_t i = 0; i < count; ++i)
+        if (!add_object(call, is_list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i), inner, flags)) return false;
+      return true;
+    }
+    case c10::TypeKind::StringType: {
+      Py_ssize_t bytes;
+      const char* text = PyUnicode_CheckExact(value) ? PyUnicode_AsUTF8AndSize(value, &bytes) : nullptr;
+      if (text == nullptr) {
+        PyErr_Clear();  // a lone surrogate
+        return false;
+      }
+      add_text(call.key, {text, static_cast<size_t>(bytes)});
+      return true;
+    }
+    case c10::TypeKind::BoolType:
+      if (!PyBool_Check(value)) return false;
+      number.type = 'b';
+      number.integer = value == Py_True;
+      break;
+    case c10::TypeKind::FloatType:
+    case c10::TypeKind::NumberType:
+      if (PyFloat_CheckExact(value)) {
+        number.real = PyFloat_AS_DOUBLE(value);
+        break;
+      }
+      if (type.kind() == c10::TypeKind::FloatType) {
+        if (!PyLong_CheckExact(value)) return false;
+        number.real = PyLong_AsDouble(value);
+        if (number.real == -1 && PyErr_Occurred()) {
+          PyErr_Clear();  // too large
+          return false;
+        }
+        break;
+      }
+      [[fallthrough]];
+    case c10::TypeKind::IntType:
+    case c10::TypeKind::SymIntType: {
+      int overflow = 0;
+      number.type = 'i';
+      number.integer = PyLong_CheckExact(value) ? PyLong_AsLongLongAndOverflow(value, &overflow) : 0;
+      if (!PyLong_CheckExact(value) || overflow) return false;
+      break;
+    }
+    default:
+      return false;
+  }
+  add_number(call, number, flags & (number.type == 'f' ? kFloatsVary : kIntegersVary));
+  return true;
+}
+
+// Reads the arguments in the order of the schema, left-out ones as their defaults; false where torch is to judge.
+inline bool read_objects(const Door& door, PyObject* const* values, size_t given, PyObject* names, BoxedCall& call) {
+  const auto& parameters = door.schema->arguments();
+  const auto& flags = (*door.prepared)->flags;
+  const size_t named = names == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(names));
+  if (given > parameters.size()) return false;
+  size_t used = 0;  // of the names
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    PyObject* value = i < given ? values[i] : nullptr;
+    for (size_t at = 0; value == nullptr && at < named && used < named; ++at)
+      if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, at), parameters[i].name().c_str()) == 0)
+        value = values[given + at], ++used;
+    if (value != nullptr) {
+      if (!add_object(call, value, *parameters[i].type(), flags[i])) return false;
+    } else if (!parameters[i].default_value() || !add_value(call, *parameters[i].default_value(), flags[i])) {
+      return false;
+    }
+  }
+  return used == named;
+}
+
+inline PyObject* results_by_schema(const c10::FunctionSchema& schema, Tensors& results) {
+  const auto& returns = schema.returns();
+  const auto count = static_cast<Py_ssize_t>(results.size());
+  const bool is_list = returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType;
+  if (!is_list && returns.size() == 1) return THPVariable_Wrap(std::move(results[0]));
+  auto found = THPObjectPtr(is_list ? PyList_New(count) : PyTuple_New(count));
+  for (Py_ssize_t i = 0; found && i < count; ++i) {
+    PyObject* result = THPVariable_Wrap(std::move(results[i]));
+    if (is_list) PyList_SET_ITEM(found.get(), i, result);
+    else PyTuple_SET_ITEM(found.get(), i, result);
+  }
+  return found.release();
+}
+
+inline PyObject* door_call(PyObject* self, PyObject* const* values, size_t count, PyObject* names) {
+  HANDLE_TH_ERRORS
+  const auto& door = *reinterpret_cast<Door*>(self);
+  if (plain_dispatch() && autocast_word() == 0 && !function_mode_sees() && !at::hasCallbacks()) {
+    BoxedCall call;
+    if (read_objects(door, values, static_cast<size_t>(PyVectorcall_NARGS(count)), names, call)) {
+      if (const auto plan = (*door.prepared)->find(call.key)) {
+        Tensors results;
+        run_prepared(*plan, call, results);
+        return results_by_schema(*door.schema, results);
+      }
+    }
+  }
+  return PyObject_Vectorcall(door.torchs, values, count, names);
+  END_HANDLE_TH_ERRORS
+}
+
+// A Door is taken for what it stands before: torch keeps ops in dictionaries by the hash of it.
+inline Py_hash_t door_hash(PyObject* self) { return PyObject_Hash(reinterpret_cast<Door*>(self)->torchs); }
+
+inline PyObject* door_attribute(PyObject* self, PyObject* name) {
+  return PyObject_GetAttr(reinterpret_cast<Door*>(self)->torchs, name);
+}
+
+inline void door_delete(PyObject* self) {
+  auto* door = reinterpret_cast<Door*>(self);
+  Py_CLEAR(door->torchs);
+  delete door->prepared;
+  Py_TYPE(self)->tp_free(self);
+}
+
+inline PyTypeObject door_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+
+inline bool ready_door_type() {
+  door_type.tp_name = "fusegen_native.Door";
+  door_type.tp_basicsize = sizeof(Door);
+  door_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
+  door_type.tp_vectorcall_offset = offsetof(Door, vectorcall);
+  door_type.tp_call = PyVectorcall_Call;
+  door_type.tp_hash = door_hash;
+  door_type.tp_getattro = door_attribute;
+  door_type.tp_dealloc = door_delete;
+  return PyType_Ready(&door_type) == 0;
+}
+
+// door(kernels, op, overload, before): what calls overload `overload` of `op` faster than `before`, torch's own way.
+inline PyObject* make_door(PyObject*, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  PyObject *kernels, *before;
+  const char *op, *overload;
+  if (!PyArg_ParseTuple(arguments, "OssO", &kernels, &op, &overload, &before)) return nullptr;
+  const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, overload);
+  auto* door = PyObject_New(Door, &door_type);
+  if (door == nullptr) return nullptr;
+  door->vectorcall = door_call;
+  door->torchs = Py_NewRef(before);
+  door->prepared = new std::shared_ptr<Prepared>(shared_prepared(kernels));
+  door->schema = &handle.schema();
+  return reinterpret_cast<PyObject*>(door);
+  END_HANDLE_TH_ERRORS
+}
+
+}  // namespace fusegen
