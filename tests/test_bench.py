@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Callable, Mapping
+from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -27,7 +29,7 @@ from fusegen.wrap.inspect import shown_passes
 from fusegen.wrap.peer_eager import eager
 from fusegen.wrap.peers import LIGER, NAMES, Call, choose, namesake, peers
 from fusegen.wrap.reference import reference
-from fusegen.wrap.stopwatch import WallClock
+from fusegen.wrap.stopwatch import WallClock, in_turns
 from tools.bench import kernels, report, rows_elementwise, rows_reductions
 from tools.bench.row import F32, Input, Row
 from tools.bench.rows import ROWS, matching
@@ -49,8 +51,25 @@ class Counting:
         self.calls += 1
         return float(self.calls)
 
+    def turns(self, works: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+        return {name: self(work) for name, work in works.items()}
+
     def back_to_back(self, work: Any, wait: Any) -> float:
         return self(lambda: wait(work()))
+
+
+def test_what_is_compared_takes_turns_in_an_order_that_changes() -> None:
+    """Whoever always follows the same one gets the clocks that it leaves."""
+    called: list[str] = []
+    works = {name: lambda name=name: called.append(name) for name in "abc"}  # type: ignore[misc]
+    times = WallClock(40).turns(works)
+    assert set(times) == set("abc") and all(time > 0 for time in times.values())
+    rounds = [called[i : i + 3] for i in range(3, len(called), 3)]  # after one call of each that does not count
+    assert len(rounds) == 40 and all(sorted(one) == list("abc") for one in rounds)
+    assert {tuple(one) for one in rounds} == set(permutations("abc"))
+    assert in_turns({"one": int, "two": int}, 3, lambda name, work: {"one": 1.0, "two": 2.0}[name] + work()) == {
+        "one": 1.0, "two": 2.0,
+    }  # fmt: skip
 
 
 # -- contests --------------------------------------------------------------------------------------------------------

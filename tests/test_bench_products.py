@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import prod
 from pathlib import Path
@@ -40,6 +40,9 @@ class Counting:
         work()
         self.calls += 1
         return float(self.calls)
+
+    def turns(self, works: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+        return {name: self(work) for name, work in works.items()}
 
     def back_to_back(self, work: Any, wait: Any) -> float:
         raise NotImplementedError
@@ -121,21 +124,21 @@ def test_a_wrong_row_fails(change: Any, what: str) -> None:
     assert {m.title for m in run.measured} == {SILU.title}
 
 
-def test_a_row_is_measured_between_its_plain_products() -> None:
+def test_a_row_takes_turns_with_its_plain_products() -> None:
     run = products.measure([_activated("gelu_tanh", F16, *T, targets=LAYER)], ("torch",), Counting(), 1e3, "cpu")
     assert not run.failed
-    # Plain: 1 and 2, then 12 and 13; between them fusegen, torch, and where there is no gradient cuBLASLt.
+    # fusegen, torch, where there is no gradient cuBLASLt, and the pass's plain products: 4, 7, 10, and 13 + 14.
     assert [(m.which, m.floor, *m.times.values()) for m in run.measured] == [
-        ("fwd", 6.5, 3, 4, 5), ("train", 6.5, 6, 7), ("bwd", 7.5, 8, 9), ("step", 14, 10, 11),
+        ("fwd", 4, 1, 2, 3), ("train", 7, 5, 6), ("bwd", 10, 8, 9), ("step", 27, 11, 12),
     ]  # fmt: skip
     fwd, train, bwd, step = (m.target for m in run.measured if isinstance(m, MeasuredProduct))
     one_pass = 2 * (3 * 24 * 32 + 2 * 32) / 1e3
-    assert (fwd, train, bwd) == pytest.approx((1.15 * 6.5, 1.35 * 6.5, 7.5 + 1.1 * one_pass))
-    assert step == pytest.approx(train + bwd)
+    assert (fwd, train, bwd) == pytest.approx((1.15 * 4, 1.35 * 7, 10 + 1.1 * one_pass))
+    assert step == pytest.approx(1.35 * 13 + 14 + 1.1 * one_pass)
     text = products.section(run)
     assert "| plain products | target | fusegen | torch | cuBLASLt | over products | over target |" in text
-    assert f"| fwd | 6.5 | {fwd:.1f} | 3.0 | 4.0 | 5.0 | 0.46 | {3 / fwd:.2f} |" in text
-    assert "| bwd | 7.5 | " in text and "| 8.0 | 9.0 |  | 1.07 |" in text
+    assert f"| fwd | 4.0 | {fwd:.1f} | 1.0 | 2.0 | 3.0 | 0.25 | {1 / fwd:.2f} |" in text
+    assert "| bwd | 10.0 | " in text and "| 8.0 | 9.0 |  | 0.80 |" in text
 
 
 def test_what_misses_its_target_or_is_behind_is_listed_with_the_reason() -> None:

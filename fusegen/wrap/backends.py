@@ -152,14 +152,13 @@ def choose(
 def _measure(closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any]) -> Measured:
     from fusegen.wrap.stopwatch import Stopwatch
 
-    clock = Stopwatch(REPEATS)
-    times = {OWN: clock(own)}
+    clock, ways = Stopwatch(REPEATS), {OWN: own}
     alike = replace(closing, bias="bias" * bool(closing.bias), kept="kept" * bool(closing.kept))
     where = given.out.dtype, str(given.out.device)
     for library in libraries:
         if library.is_ready(closing, given) and _is_right(library, alike, *where):
-            times[library.name] = clock(functools.partial(library.run, closing, given))
-    return Measured(times)
+            ways[library.name] = functools.partial(library.run, closing, given)
+    return Measured(clock.turns(ways))
 
 
 @functools.cache

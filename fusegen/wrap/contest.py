@@ -23,7 +23,7 @@ AGREEMENT = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1
 
 
 class Contender(Protocol):
-    """One way to compute the function."""
+    """One way to compute the function. ``time``: microseconds of one pass, measured by itself."""
 
     @property
     def name(self) -> str: ...
@@ -49,7 +49,13 @@ class InTorch:
 
     def time(self, clock: Clock, inputs: Sequence[torch.Tensor], which: str) -> float:
         """Microseconds of one pass."""
-        return clock(one_pass(self.function, self._own(inputs), which))
+        return clock(self.work(inputs, which))
+
+    def work(self, inputs: Sequence[torch.Tensor], which: str) -> Callable[[], Any]:
+        """A call that runs one pass, called once."""
+        work = one_pass(self.function, self._own(inputs), which)
+        work()
+        return work
 
     def _own(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
         if not self.owns_inputs:
@@ -116,16 +122,36 @@ class Contest:
             else:
                 self.contenders.append(other)
 
-    def time(self, clock: Clock, which: str) -> dict[str, float]:
-        """Microseconds of one pass by contender."""
-        times = {self.contenders[0].name: self.contenders[0].time(clock, self.inputs, which)}
-        for other in self.contenders[1:]:
-            found = _attempt(lambda other=other: other.time(clock, self.inputs, which))  # type: ignore[misc]
-            if isinstance(found, float):
-                times[other.name] = found
+    def time(
+        self, clock: Clock, which: str, beside: Mapping[str, Callable[[], Any]] | None = None
+    ) -> dict[str, float]:
+        """Microseconds of one pass by contender. Those in torch take turns; others have streams of their own.
+
+        Args:
+            beside: what else takes turns with them, by name.
+        """
+        works: dict[str, Callable[[], Any]] = {}
+        alone: dict[str, Contender] = {}
+        for contender in self.contenders:
+            if not isinstance(contender, InTorch):
+                alone[contender.name] = contender
+            elif not works:
+                works[contender.name] = contender.work(self.inputs, which)
             else:
-                self.left_out[f"{other.name}, {which}"] = str(found)
-        return times
+                self._take(works, contender.name, which, lambda c=contender: c.work(self.inputs, which))  # type: ignore[misc]
+        times = clock.turns({**works, **(beside or {})})
+        for name, contender in alone.items():
+            self._take(times, name, which, lambda c=contender: c.time(clock, self.inputs, which))  # type: ignore[misc]
+        names = [*(c.name for c in self.contenders), *(beside or {})]
+        return {name: times[name] for name in names if name in times}
+
+    def _take(self, found: dict[str, Any], name: str, which: str, attempt: Callable[[], Any]) -> None:
+        """What an attempt returns, or else why it does not."""
+        taken = _attempt(attempt)
+        if isinstance(taken, str):
+            self.left_out[f"{name}, {which}"] = taken
+        else:
+            found[name] = taken
 
 
 def _attempt(work: Callable[[], Any]) -> Any:

@@ -3,13 +3,17 @@
 On a GPU the L2 cache is flushed before every call and the device sleeps while the host enqueues, so that neither warm
 caches nor launch gaps are timed. Frameworks with streams of their own (JAX) do not fit between torch's events; for them
 there is ``back_to_back``.
+
+What is compared takes turns, call by call, in another order in every round: a GPU that draws too much power lowers its
+clocks for some milliseconds, by a tenth under large matrix products, and whoever comes next pays for it.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 # Long enough for the host to enqueue a whole backward pass of one kernel or two while the device sleeps.
@@ -26,6 +30,7 @@ class Clock(Protocol):
     """A way to time calls."""
 
     def __call__(self, work: Callable[[], Any]) -> float: ...
+    def turns(self, works: Mapping[str, Callable[[], Any]]) -> dict[str, float]: ...
     def back_to_back(self, work: Callable[[], Any], wait: Callable[[Any], Any]) -> float: ...
 
 
@@ -38,6 +43,19 @@ def back_to_back(work: Callable[[], Any], wait: Callable[[Any], Any], repeats: i
         result = work()
     wait(result)
     return (time.perf_counter() - start) / repeats * 1e6
+
+
+def in_turns(
+    works: Mapping[str, Callable[[], Any]], repeats: int, once: Callable[[str, Callable[[], Any]], float]
+) -> dict[str, float]:
+    """Median of ``once(name, work)`` for each by name: every round has all of them, in an order of its own."""
+    times: dict[str, list[float]] = {name: [] for name in works}
+    order, shuffled = list(works), random.Random(0)
+    for _ in range(repeats):
+        shuffled.shuffle(order)
+        for name in order:
+            times[name].append(once(name, works[name]))
+    return {name: statistics.median(taken) for name, taken in times.items()}
 
 
 class Stopwatch:
@@ -55,10 +73,16 @@ class Stopwatch:
 
     def __call__(self, work: Callable[[], Any]) -> float:
         """Median time of ``work`` on the device."""
-        for _ in range(WARM_UP):
-            work()
-        cycles = self._sleep_for(work)
-        return statistics.median(self._once(work, cycles) for _ in range(self.repeats))
+        return self.turns({"": work})[""]
+
+    def turns(self, works: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+        """Median time of each on the device."""
+        cycles = {}
+        for name, work in works.items():
+            for _ in range(WARM_UP):
+                work()
+            cycles[name] = self._sleep_for(work)
+        return in_turns(works, self.repeats, lambda name, work: self._once(work, cycles[name]))
 
     def _sleep_for(self, work: Callable[[], Any]) -> int:
         """How long the device sleeps while the host enqueues ``work``."""
@@ -108,13 +132,19 @@ class WallClock:
 
     def __call__(self, work: Callable[[], Any]) -> float:
         """Median time of ``work``."""
-        work()
-        times = []
-        for _ in range(self.repeats):
-            start = time.perf_counter()
+        return self.turns({"": work})[""]
+
+    def turns(self, works: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+        """Median time of each."""
+        for work in works.values():
             work()
-            times.append(time.perf_counter() - start)
-        return statistics.median(times) * 1e6
+        return in_turns(works, self.repeats, lambda _, work: self._once(work))
+
+    @staticmethod
+    def _once(work: Callable[[], Any]) -> float:
+        start = time.perf_counter()
+        work()
+        return (time.perf_counter() - start) * 1e6
 
     def back_to_back(self, work: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
         """Mean time of ``work``, which returns before it is done."""

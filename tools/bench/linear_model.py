@@ -104,6 +104,9 @@ def measure(
         ways[AUTOTUNED] = autotuned(torch_layers)
     x, cotangent = size.batch_of(dtype, device)
     expected: Sequence[torch.Tensor] = ()
+    steps: dict[str, Callable[[], Sequence[torch.Tensor]]] = {}
+    first: dict[str, float] = {}
+    training: dict[str, float] = {}
     for way, function in ways.items():
         parameters = size.parameters(dtype, device)
 
@@ -115,13 +118,17 @@ def measure(
             start = time.perf_counter()
             gradients = step()
             _wait(device)
-            first = time.perf_counter() - start
+            first[way] = time.perf_counter() - start
             expected = expected or gradients
             for position, pair in enumerate(zip(gradients, expected, strict=True)):
                 compare(f"gradient {position}", *pair, GRADIENTS)
-            found.lines.append(Line(way, first, clock(step), train(function, parameters, x, cotangent, device)))
+            trained = [parameter.detach().clone().requires_grad_() for parameter in parameters]
+            training[way] = train(function, trained, x, cotangent, device)
+            steps[way] = step
         except Exception as error:  # one way's failure is no reason to measure nothing else
             found.left_out[way] = f"{type(error).__name__}: {error}"
+    for way, taken in clock.turns(steps).items():
+        found.lines.append(Line(way, first[way], taken, training[way]))
     return found
 
 

@@ -20,6 +20,9 @@ from tools.bench.limits import product_limits
 from tools.bench.row_products import Plain, ProductRow
 
 AUTOTUNED = "max-autotune"
+PLAIN = "plain"
+# The plain products of a pass.
+_PARTS = {"fwd": ("fwd",), "train": ("fwd",), "bwd": ("bwd",), "step": ("fwd", "bwd")}
 # In the order of the columns.
 PEERS = ("torch", "torch.compile", AUTOTUNED, "cuBLASLt", "Liger", "QuACK")
 # Root of the mean squared difference from torch's results, over that of the results: both round every product to the
@@ -118,15 +121,15 @@ def autotuned(function: Callable[..., Any]) -> Callable[..., Any]:
     return compiled
 
 
-def time_plain(products: Sequence[Plain], dtype: torch.dtype, device: str, clock: Clock) -> float:
-    """Microseconds of plain products, one after the other."""
+def plain_products(products: Sequence[Plain], dtype: torch.dtype, device: str) -> Callable[[], None]:
+    """Does plain products, one after the other."""
     sides = [product.sides(dtype, device) for product in products]
 
     def work() -> None:
         for left, right in sides:
             torch.matmul(left, right)
 
-    return clock(work)
+    return work
 
 
 def measure(
@@ -154,28 +157,20 @@ def measure(
 
 
 def _row(row: ProductRow, contest: Contest, clock: Clock, run: Run, device: str) -> list[MeasuredProduct]:
-    """Measure a row. Plain products before and after the contenders: clocks of a busy GPU drift."""
-    before = _plain(row, clock, device)
+    """Measure a row. Each pass takes turns with its plain products: clocks of a busy GPU drift."""
     training = [c for c in contest.contenders if c.name not in row.inference]
-    times = {
-        which: (contest if which == "fwd" else replace(contest, contenders=training)).time(clock, which)
-        for which in row.passes
-    }
-    after = _plain(row, clock, device)
-    floors = {which: (before[which] + after[which]) / 2 for which in before}
-    floors |= {"train": floors["fwd"], "step": sum(floors.values())}
-    found = [
-        MeasuredProduct(row.title, which, floors[which], times[which], row.target(which, floors, run.bandwidth))
-        for which in row.passes
-    ]
+    plain = {which: plain_products(products, row.dtype, device) for which, products in row.products.items()}
+    found = []
+    for which in row.passes:
+        asked = contest if which == "fwd" else replace(contest, contenders=training)
+        parts = [part for part in _PARTS[which] if part in plain]
+        times = asked.time(clock, which, {f"{PLAIN} {part}": plain[part] for part in parts})
+        floors = {part: times.pop(f"{PLAIN} {part}") for part in parts}
+        floor, target = sum(floors.values()), row.target(which, floors | {"train": floors.get("fwd", 0.0)}, run.bandwidth)
+        found.append(MeasuredProduct(row.title, which, floor, times, target))
     run.measured += found
     run.left_out[row.title] = contest.left_out
     return found
-
-
-def _plain(row: ProductRow, clock: Clock, device: str) -> dict[str, float]:
-    """Microseconds of the plain products of the forward and of the backward."""
-    return {which: time_plain(products, row.dtype, device, clock) for which, products in row.products.items()}
 
 
 def _cell(m: MeasuredProduct) -> str:
