@@ -254,12 +254,29 @@ std::unique_ptr<Planned> read_planned(Reader& words) {
   return planned;
 }
 
+std::unique_ptr<Fused> read_fused(Reader& words) {
+  auto fused = std::make_unique<Fused>();
+  fused->create = words.address<decltype(fused->create)>();
+  fused->tell = words.address<decltype(fused->tell)>();
+  fused->finish = words.address<decltype(fused->finish)>();
+  fused->execute = words.address<decltype(fused->execute)>();
+  fused->destroy = words.address<decltype(fused->destroy)>();
+  fused->set_stream = words.address<decltype(fused->set_stream)>();
+  fused->handle = words.address<void*>();
+  fused->plan = words.address<void*>();
+  fused->workspace = words.next();
+  fused->unique = words.list();
+  fused->constants = words.list();
+  return fused;
+}
+
 std::unique_ptr<Product> read_product(Reader& words) {
   auto product = std::make_unique<Product>();
   product->closing = words.next();
   product->dtype = static_cast<at::ScalarType>(words.next());
   const int64_t count = words.next();
   if (product->closing == Product::kPlanned) product->planned = read_planned(words);
+  if (product->closing == Product::kFused) product->fused = read_fused(words);
   for (int64_t i = count; i > 0; --i) {
     Factor factor;
     factor.kind = words.next();

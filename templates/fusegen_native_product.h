@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include "fusegen_native_fused.h"
+
 #include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_addmm_activation.h>
@@ -46,9 +48,10 @@ struct Planned {
 // result = left @ right; or left @ right + bias, or relu or gelu of that, as the library's epilogue; or
 // result += left @ right. Or what surrounds a product whose sizes are rounded up: zeros in a strip, or a copy.
 struct Product {
-  enum Closing : int64_t { kNone, kRelu, kGelu, kBias, kZero, kCopy, kAdded, kPlanned };
+  enum Closing : int64_t { kNone, kRelu, kGelu, kBias, kZero, kCopy, kAdded, kPlanned, kFused };
   int64_t closing;
   std::unique_ptr<Planned> planned;
+  std::unique_ptr<Fused> fused;
   at::ScalarType dtype;
   std::vector<Factor> factors;  // left, right, result, and the bias where there is one; or what is written, read
 };
@@ -99,6 +102,8 @@ void multiply(const Product& product, c10::Device device, const Base& base, void
   at::Tensor& result = tensors[2];
   if (product.planned) {
     multiply(*product.planned, tensors, stream);
+  } else if (product.fused) {
+    multiply(*product.fused, tensors, stream);
   } else if (product.closing == Product::kAdded) {
     if (result.dim() == 2) {
       result.addmm_(tensors[0], tensors[1]);

@@ -29,7 +29,7 @@ from fusegen.wrap.inspect import shown_passes
 from fusegen.wrap.peer_eager import eager
 from fusegen.wrap.peers import LIGER, NAMES, Call, choose, namesake, peers
 from fusegen.wrap.reference import reference
-from fusegen.wrap.stopwatch import WallClock, in_turns
+from fusegen.wrap.stopwatch import WallClock
 from tools.bench import kernels, report, rows_elementwise, rows_reductions
 from tools.bench.row import F32, Input, Row
 from tools.bench.rows import ROWS, matching
@@ -67,9 +67,6 @@ def test_what_is_compared_takes_turns_in_an_order_that_changes() -> None:
     rounds = [called[i : i + 3] for i in range(3, len(called), 3)]  # after one call of each that does not count
     assert len(rounds) == 40 and all(sorted(one) == list("abc") for one in rounds)
     assert {tuple(one) for one in rounds} == set(permutations("abc"))
-    assert in_turns({"one": int, "two": int}, 3, lambda name, work: {"one": 1.0, "two": 2.0}[name] + work()) == {
-        "one": 1.0, "two": 2.0,
-    }  # fmt: skip
 
 
 # -- contests --------------------------------------------------------------------------------------------------------

@@ -147,14 +147,14 @@ def test_what_misses_its_target_or_is_behind_is_listed_with_the_reason() -> None
 
     run = kernels.Run(4e12)
     run.measured += [
-        passed("linear + silu fp16 8192x768x3072", "fwd", 80.0, 60.0, torch=90.0),
+        passed("linear + gelu fp16 8192x768x3072", "fwd", 80.0, 60.0, torch=90.0),
         passed("linear + relu fp16 8192x768x3072", "fwd", 60.0, 60.0, torch=59.5),
         passed("softmax(q k^T / 8) bf16 16 x 512x64x512", "bwd", 24.0, None, torch=20.0),
         passed("something else", "fwd", 90.0, 60.0),
     ]
     text = products.section(run).partition("and why.")[2]
-    silu, scores, other = text.strip().split("\n\n")[1::2]
-    assert silu == "- linear + silu fp16 8192x768x3072 fwd: above its target"
+    gelu, scores, other = text.strip().split("\n\n")[1::2]
+    assert gelu == "- linear + gelu fp16 8192x768x3072 fwd: above its target"
     assert scores == "- softmax(q k^T / 8) bf16 16 x 512x64x512 bwd: behind torch by 1.20"
     assert other == "- something else fwd: above its target" and "Not looked into." in text
 

@@ -1,9 +1,10 @@
 """The ways to do a matrix product and what follows at once, and which is the best.
 
 Our own is a product and a kernel. A library that has an epilogue for what follows saves a pass over memory: cuBLASLt
-has some (wrap/closing), most of them through torch, the rest through nvmath-python (wrap/cublaslt). A bias alone is
-always added by the routine that multiplies. Else the ways are measured once for a GPU, a dtype and sizes up to the next
-powers of two, and what was measured is remembered on disk. One more way, a generated kernel say, is one more Library.
+has some (wrap/closing), most of them through torch, the rest through nvmath-python (wrap/cublaslt), and cuDNN makes
+kernels for others (wrap/cudnn). A bias alone is always added by the routine that multiplies. Else the ways are measured
+once for a GPU, a dtype and sizes up to the next powers of two, and what was measured is remembered on disk. One more
+way, a generated kernel say, is one more Library.
 """
 
 from __future__ import annotations
@@ -12,23 +13,26 @@ import functools
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import pairwise
 from math import prod
 from typing import Any
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Op
+from fusegen.core.ir import Call, Const, Expr, Op, walk
 from fusegen.core.products import contracted_sizes
+from fusegen.declare.table import lookup
 from fusegen.fuse.products import Product, chain, names_of
 from fusegen.launch.cache import default_cache
 from fusegen.launch.memo import compiler_digest
 from fusegen.launch.sealed import digest
-from fusegen.wrap import cublaslt
-from fusegen.wrap.closing import Closing, closing
-from fusegen.wrap.cublaslt import Factors
+from fusegen.wrap import cublaslt, cudnn
+from fusegen.wrap.closing import ARGUMENT, Closing, closing
+from fusegen.wrap.factors import Factors
 from fusegen.wrap.products import Arranged, TorchStep, View
 
 OWN, LIBRARY, NVMATH = "product and kernel", "cuBLASLt's epilogue", "cuBLASLt's epilogue through nvmath"
+CUDNN = "cuDNN's kernel"
 REPEATS = 7
 
 
@@ -38,6 +42,7 @@ class Library:
 
     Attributes:
         needs_alignment: whether it takes only rows, and a bias, at multiples of 16 bytes.
+        least: elements of results that it is worth trying for.
         is_considered: for tensors on a device.
         has: an epilogue, in a dtype (by name).
         is_ready: whether it can compute an epilogue of these tensors now.
@@ -47,6 +52,7 @@ class Library:
 
     name: str
     needs_alignment: bool
+    least: int
     is_considered: Callable[[str], bool]
     has: Callable[[Closing, str], bool]
     is_ready: Callable[[Closing, Factors], bool]
@@ -65,6 +71,11 @@ def by_torch(closing: Closing, given: Factors) -> None:
     torch._addmm_activation(given.bias, given.left, given.right, use_gelu=is_gelu, out=given.out)
 
 
+def torch_has(closing: Closing, dtype: str) -> bool:
+    """Whether torch has an epilogue."""
+    return closing.activation in ("relu", "gelu", "bias") and bool(closing.bias) and not closing.kept
+
+
 def torch_step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> TorchStep | None:
     """The same for the native call path."""
     bias = View(arranged.views[2].shape[-1:], (1,), 0)
@@ -73,10 +84,12 @@ def torch_step(closing: Closing, arranged: Arranged, dtype: DType, device: str) 
 
 LIBRARIES = (
     Library(
-        LIBRARY, False, lambda device: device != "cpu", lambda closing, dtype: bool(closing.bias and not closing.kept),
-        lambda closing, given: True, by_torch, torch_step,
+        LIBRARY, False, 0, lambda device: device != "cpu", torch_has, lambda closing, given: True, by_torch, torch_step
     ),
-    Library(NVMATH, True, cublaslt.is_considered, cublaslt.has, cublaslt.is_ready, cublaslt.run, cublaslt.step),
+    Library(NVMATH, True, 0, cublaslt.is_considered, cublaslt.has, cublaslt.is_ready, cublaslt.run, cublaslt.step),
+    Library(
+        CUDNN, True, cudnn.LEAST, cudnn.is_considered, cudnn.has, cudnn.is_ready, cudnn.run, cudnn.step
+    ),
 )  # fmt: skip
 
 
@@ -113,6 +126,8 @@ def bucket(device: str, dtype: str, sizes: Sequence[int], closing: Closing) -> t
     versions = [str(torch.version.cuda), torch.__version__]
     if NVMATH in (library.name for library in libraries(closing, dtype, device)):
         versions.append(f"nvmath {cublaslt.version()}")
+    if CUDNN in (library.name for library in libraries(closing, dtype, device)):
+        versions.append(f"cudnn {cudnn.version()}")
     return (torch.cuda.get_device_name(device), *versions, dtype, closing.title, *rounded)
 
 
@@ -157,34 +172,74 @@ def _measure(closing: Closing, given: Factors, libraries: Sequence[Library], own
     where = given.out.dtype, str(given.out.device)
     for library in libraries:
         if library.is_ready(closing, given) and _is_right(library, alike, *where):
-            ways[library.name] = functools.partial(library.run, closing, given)
+            ways[library.name] = partial(library.run, closing, given)
     return Measured(clock.turns(ways))
+
+
+# Sums at which an activation is tried: from where most have reached their limits to the other side of it.
+_FAR, _ROWS = 20.0, 512
+# Rounding to a dtype, twice, of what an activation is there; and what its functions may be off by near zero.
+_ROUNDED, _OFF = {"float16": 2**-9, "bfloat16": 2**-6, "float32": 2**-10, "float64": 2**-10}, 2**-16
 
 
 @functools.cache
 def _is_right(library: Library, closing: Closing, dtype: Any, device: str) -> bool:
     """Whether an epilogue is what we take it for and passes NaN and infinities on, which not every version does."""
     import torch
-    from torch.nn import functional
 
     generator = torch.Generator(device).manual_seed(0)  # the caller's numbers stay what they would be
-    x, w, b = (torch.randn(shape, device=device, generator=generator) for shape in ((64, 64), (64, 64), (64,)))
+    shapes = (_ROWS, 64), (64, 64), (64,)
+    x, w, b = (torch.randn(shape, device=device, generator=generator) for shape in shapes)
     x[3, 5], x[7, 0] = float("nan"), float("inf")
     x, w, b = x.to(dtype), w.to(dtype), (4 * b).to(dtype)
-    out, kept = torch.empty_like(x), torch.empty_like(x)
-    given = Factors(x, w, b if closing.bias else None, kept if closing.kept else None, out)
+    total = x.float() @ w.float() + (b.float() if closing.bias else 0.0)
+    if not _is_close(library, closing, (x, w, b), total, rtol=0.05, atol=0.5):
+        return False
+    x, w = torch.zeros_like(x), torch.zeros_like(w)
+    x[:, 0], w[0] = torch.linspace(-_FAR, _FAR, _ROWS, device=device), 1.0
+    rounded = _ROUNDED[str(dtype).removeprefix("torch.")]
+    return _is_close(library, closing, (x, w, 0 * b), x[:, :1].float().expand(-1, 64), rtol=rounded, atol=_OFF)
+
+
+def _is_close(
+    library: Library, closing: Closing, given: tuple[Any, Any, Any], total: Any, rtol: float, atol: float
+) -> bool:
+    """Whether a library's activation of a product and a bias is that of ``total``, which it is to keep as well."""
+    import torch
+
+    x, w, b = given
+    out = x.new_empty(total.shape)
+    kept = torch.empty_like(out) if closing.kept else None
+    factors = Factors(x, w, b if closing.bias else None, kept, out)
     try:
-        if not library.is_ready(closing, given):
+        if not library.is_ready(closing, factors):
             return False
-        library.run(closing, given)
+        library.run(closing, factors)
     except torch.cuda.OutOfMemoryError:
         raise
     except (AttributeError, RuntimeError):  # a torch without it, or a dtype it does not take
         return False
-    total = x.float() @ w.float() + (b.float() if closing.bias else 0.0)
-    wanted = functional.relu(total) if closing.activation == "relu" else functional.gelu(total, approximate="tanh")
-    pairs = [(out, wanted), *([(kept, total)] if closing.kept else [])]
-    return all(torch.allclose(a.float(), b, rtol=0.05, atol=0.5, equal_nan=True) for a, b in pairs)
+    pairs = [(out, activated(closing, total)), *([] if kept is None else [(kept, total)])]
+    return all(torch.allclose(a.float(), b, rtol=rtol, atol=atol, equal_nan=True) for a, b in pairs)
+
+
+def activated(closing: Closing, total: Any) -> Any:
+    """A closing's activation of a torch tensor."""
+    import torch
+    from torch.nn import functional
+
+    if closing.activation == "relu":
+        return functional.relu(total)
+    if closing.activation == "gelu":
+        return functional.gelu(total, approximate="tanh")
+    assert closing.function is not None
+    known: dict[Expr, Any] = {ARGUMENT: total}
+    for node in walk([closing.function]):
+        if isinstance(node, Const):
+            known[node] = torch.full((), float(node.value), device=total.device)
+        elif isinstance(node, Call):
+            known[node] = lookup(node.function).reference(torch, *[known[argument] for argument in node.args])
+    return known[closing.function]
 
 
 def steps_behind(op: Op) -> list[tuple[Product, Op, Closing]]:

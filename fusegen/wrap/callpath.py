@@ -374,7 +374,7 @@ def _slots(lesson: Lesson, scalars: Sequence[Scalar], layout: _Workspaces) -> di
 
 # torch's numbers of the dtypes that products come in (c10::ScalarType).
 _SCALAR_TYPES = {dtypes.float16: 5, dtypes.float32: 6, dtypes.float64: 7, dtypes.bfloat16: 15}
-_CLOSINGS = {"": 0, "relu": 1, "gelu": 2, "bias": 3, "zero": 4, "copy": 5, ADDED: 6, "planned": 7}
+_CLOSINGS = {"": 0, "relu": 1, "gelu": 2, "bias": 3, "zero": 4, "copy": 5, ADDED: 6, "planned": 7, "fused": 8}
 
 
 def _product(step: TorchStep, slots: Mapping[str, tuple[int, int, int]]) -> list[int]:

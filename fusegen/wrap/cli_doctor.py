@@ -139,6 +139,20 @@ def _nvmath() -> str:
     return f"{cublaslt.PACKAGE} {cublaslt.version()}: cuBLASLt's epilogues that torch has no function for"
 
 
+@_look("cuDNN", "products with activations go other ways; PyTorch for CUDA brings cuDNN 9")
+def _cudnn() -> str:
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed: no products to fuse"
+    from fusegen.wrap import cudnn
+
+    found = cudnn.version()
+    if not found:
+        return "not there (it comes with PyTorch for CUDA): activations behind products go other ways"
+    return (
+        f"{found // 10000}.{found // 100 % 100}.{found % 100}: products with any elementwise activation as one kernel"
+    )
+
+
 @_look("C++ compiler", "install one: apt install g++, dnf install gcc-c++, xcode-select --install")
 def _compiler() -> str:
     from fusegen.launch.emulator import compiler, compiler_identity
@@ -165,4 +179,4 @@ def _call_path() -> str:
     return native.report()
 
 
-LOOKS = (_fusegen, _gpu, _cupy, _nvrtc, _torch, _nvmath, _compiler, _cache, _call_path)
+LOOKS = (_fusegen, _gpu, _cupy, _nvrtc, _torch, _nvmath, _cudnn, _compiler, _cache, _call_path)

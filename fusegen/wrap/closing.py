@@ -1,6 +1,7 @@
-"""What a library's matrix product can do at its end: which op behind a product is one of cuBLASLt's epilogues.
+"""What a library's matrix product can do at its end: an activation of product + bias, one of cuBLASLt's or any other.
 
 A bias and relu are recognized by their form, gelu's tanh form by what it computes, since it is written in many ways.
+Any other function of the sum alone is told as an expression, for cuDNN to make a kernel of (wrap/cudnn).
 """
 
 from __future__ import annotations
@@ -9,7 +10,9 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fusegen.core.ir import Call, Const, Expr, Index, Op, Output, Reduce, Size, const, walk
+from fusegen.core import dtypes
+from fusegen.core.ir import Call, Const, Expr, Index, Op, Output, Reduce, Ref, Size, const, substitute, walk
+from fusegen.core.text import expr_text
 from fusegen.declare.table import apply
 from fusegen.fuse.products import Product
 
@@ -19,18 +22,25 @@ class Closing:
     """``activation(product + bias)``, with or without the bias, or "bias": the sum alone.
 
     Attributes:
+        activation: "relu", "gelu" (its tanh form), "bias", or the text of another function.
         bias: the operand's name; empty where there is none.
         kept: the name of the result that holds the activation's argument, for the backward; empty where none does.
+        function: the activation as an expression of ARGUMENT.
     """
 
     activation: str
     bias: str = ""
     kept: str = ""
+    function: Expr | None = None
 
     @property
     def title(self) -> str:
         """What is measured under one name: "gelu", "gelu without bias, its argument kept"."""
         return self.activation + " without bias" * (not self.bias) + ", its argument kept" * bool(self.kept)
+
+
+# What an activation is a function of.
+ARGUMENT = Ref("sum", dtypes.float32)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -57,9 +67,18 @@ def closing(product: Product, part: Op) -> Closing | None:
     activated = [o for o in written if o.expr not in sums]
     if len(activated) == 1 and len(kept) < 2:
         activation = _activation(part, product, activated[0], sums)
-        if activation == "gelu" or (activation and not kept):  # of relu's argument the library keeps only the signs
-            return Closing(activation, bias, *kept)
+        function = substitute(activated[0].expr, dict.fromkeys(sums, ARGUMENT))
+        if activation == "relu":
+            return None if kept else Closing("relu", bias, function=function)  # cuBLASLt keeps only the signs
+        if activation or _is_of_one(function):
+            return Closing(activation or expr_text(function), bias, kept[0] if kept else "", function)
     return Closing("bias", bias) if bias and not activated and len(kept) == 1 else None
+
+
+def _is_of_one(function: Expr) -> bool:
+    """Whether it is a function of the sum and of nothing else."""
+    leaves = {node for node in walk([function]) if isinstance(node, (Ref, Size, Index))}
+    return leaves == {ARGUMENT}
 
 
 def _activation(part: Op, product: Product, output: Output, sums: Sequence[Expr]) -> str:

@@ -122,9 +122,7 @@ class Contest:
             else:
                 self.contenders.append(other)
 
-    def time(
-        self, clock: Clock, which: str, beside: Mapping[str, Callable[[], Any]] | None = None
-    ) -> dict[str, float]:
+    def time(self, clock: Clock, which: str, beside: Mapping[str, Callable[[], Any]] | None = None) -> dict[str, float]:
         """Microseconds of one pass by contender. Those in torch take turns; others have streams of their own.
 
         Args:

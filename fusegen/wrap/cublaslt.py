@@ -14,13 +14,12 @@ from __future__ import annotations
 import functools
 import threading
 import weakref
-from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from fusegen.core.dtypes import DType
 from fusegen.wrap.closing import Closing
-from fusegen.wrap.padding import ALIGNMENT, MULTIPLE
+from fusegen.wrap.factors import Factors, Task
+from fusegen.wrap.padding import ALIGNMENT
 from fusegen.wrap.products import Arranged, TorchStep, View
 
 PACKAGE = "nvmath-python"
@@ -73,68 +72,8 @@ def has(closing: Closing, dtype: str) -> bool:
     return dtype in ("float16", "bfloat16") and closing.title in EPILOGUES
 
 
-@dataclass(frozen=True)
-class Factors:
-    """Torch tensors of two dimensions, but the bias; ``bias`` and ``kept`` (the activation's argument) may be None."""
-
-    left: Any
-    right: Any
-    bias: Any
-    kept: Any
-    out: Any
-
-
-@dataclass(frozen=True)
-class Task:
-    """All that a multiplication is planned for; each factor's rows as it is stored, and whether that is transposed."""
-
-    device: int
-    dtype: str
-    epilogue: str
-    sizes: tuple[int, int, int]
-    left: tuple[int, bool]
-    right: tuple[int, bool]
-    pitches: tuple[int, int]
-
-    @classmethod
-    def of(
-        cls, closing: Closing, dtype: str, device: int, factors: Sequence[View], results: Sequence[View]
-    ) -> Task | None:
-        """None where rows are not as cuBLASLt's fast routines want them.
-
-        Args:
-            factors: left and right.
-            results: the activation's, and its argument where that is kept.
-        """
-        left, right = (_stored(view) for view in factors)
-        if left is None or right is None or any(view.strides[1] != 1 for view in results):
-            return None
-        pitches = [view.strides[0] for view in results]
-        if any(pitch % MULTIPLE for pitch in (left[0], right[0], *pitches)):
-            return None
-        (rows, inner), (_, columns) = factors[0].shape, factors[1].shape
-        epilogue = EPILOGUES[closing.title]
-        return cls(device, dtype, epilogue, (rows, columns, inner), left, right, (pitches[0], pitches[-1]))
-
-
 def _task(closing: Closing, given: Factors) -> Task | None:
-    results = [tensor for tensor in (given.out, given.kept) if tensor is not None]
-    tensors = [given.left, given.right, *results, *([] if given.bias is None else [given.bias])]
-    if any(tensor.data_ptr() % ALIGNMENT for tensor in tensors):
-        return None
-    dtype, device = str(given.out.dtype).removeprefix("torch."), given.out.device.index or 0
-    views = [View(tuple(tensor.shape), tensor.stride(), 0) for tensor in (given.left, given.right, *results)]
-    return Task.of(closing, dtype, device, views[:2], views[2:])
-
-
-def _stored(factor: View) -> tuple[int, bool] | None:
-    """Elements from one row to the next as a matrix is stored, and whether its columns are these rows."""
-    (rows, columns), (down, across) = factor.shape, factor.strides
-    if across == 1 and (down >= columns or rows == 1):
-        return max(down, columns), False
-    if down == 1 and (across >= rows or columns == 1):
-        return max(across, rows), True
-    return None
+    return Task.on(EPILOGUES[closing.title], given)
 
 
 def is_ready(closing: Closing, given: Factors) -> bool:
@@ -179,7 +118,7 @@ def step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> Tor
     """
     result, found = arranged.views[2], _addresses()
     index = int(device.partition(":")[2] or 0)
-    task = Task.of(closing, dtype.name, index, arranged.views[:2], [result] * (1 + bool(closing.kept)))
+    task = Task.of(EPILOGUES[closing.title], dtype.name, index, arranged.views[:2], [result] * (1 + bool(closing.kept)))
     if task is None or _planned.get(task) is None or found is None:
         return None
     import torch
@@ -235,6 +174,7 @@ class _Planned:
         self.one, self.zero = numpy.ones(1, numpy.float32), numpy.zeros(1, numpy.float32)
         kind = {"float16": CudaDataType.CUDA_R_16F, "bfloat16": CudaDataType.CUDA_R_16BF}[task.dtype]
         rows, columns, inner = task.sizes
+        epilogue = str(task.epilogue)
         self.made: list[tuple[Any, int]] = []
         weakref.finalize(self, _destroy, self.made).atexit = False  # the library may be gone by then
         try:
@@ -244,17 +184,17 @@ class _Planned:
             )
             transposed = [cublas.Operation.T if side[1] else cublas.Operation.N for side in (task.right, task.left)]
             for attribute, value in (
-                ("TRANSA", transposed[0]), ("TRANSB", transposed[1]), ("EPILOGUE", lt.Epilogue[task.epilogue]),
+                ("TRANSA", transposed[0]), ("TRANSB", transposed[1]), ("EPILOGUE", lt.Epilogue[epilogue]),
             ):  # fmt: skip
                 self._describe(attribute, value)
-            if "AUX" in task.epilogue:
+            if "AUX" in epilogue:
                 self._describe("EPILOGUE_AUX_LD", task.pitches[1])
             self.layouts = [
                 self._layout(kind, columns, inner, *task.right),
                 self._layout(kind, inner, rows, *task.left),
                 self._layout(kind, columns, rows, task.pitches[0], False),
             ]
-            self.algorithm, self.workspace = self._algorithm(task.epilogue)
+            self.algorithm, self.workspace = self._algorithm(epilogue)
         except lt.cuBLASLtError as error:
             raise RuntimeError(f"cuBLASLt: {error}") from error
 

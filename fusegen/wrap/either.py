@@ -9,7 +9,7 @@ from typing import Any
 from fusegen.core.dtypes import DType
 from fusegen.wrap.backends import LIBRARY, OWN, Library, bucket, by_torch, choose, libraries, remembered, torch_step
 from fusegen.wrap.closing import Closing
-from fusegen.wrap.cublaslt import Factors
+from fusegen.wrap.factors import Factors
 from fusegen.wrap.padding import suits
 from fusegen.wrap.products import Arranged, View
 from fusegen.wrap.run import Made, row_major
@@ -68,7 +68,10 @@ class Either:
         found = cls(product, arranged, between, part, closing, dtype, device)
         if closing.activation == "bias":
             return found
-        ways = [way for way in libraries(closing, dtype.name, device) if is_aligned or not way.needs_alignment]
+        ways = [
+            way for way in libraries(closing, dtype.name, device)
+            if (is_aligned or not way.needs_alignment) and rows * columns >= way.least
+        ]  # fmt: skip
         key = bucket(device, dtype.name, (rows, columns, inner), closing) if ways else ()
         return replace(found, libraries=tuple(ways), key=key) if ways else None
 

@@ -31,7 +31,8 @@ from fusegen.launch.sealed import digest
 
 VARIABLE = "FUSEGEN_NATIVE"
 NAME = "fusegen_native"
-SOURCES = tuple(f"{NAME}{part}" for part in (".cpp", "_door.h", "_kernel.h", "_leaf.h", "_node.h", "_plan.h", "_product.h"))
+HEADERS = ("_door.h", "_fused.h", "_kernel.h", "_leaf.h", "_node.h", "_plan.h", "_product.h")
+SOURCES = tuple(f"{NAME}{part}" for part in (".cpp", *HEADERS))
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
 _LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
 

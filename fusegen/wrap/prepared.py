@@ -33,14 +33,7 @@ class Prepared:
         self.kernels = None
         if self.module is not None:
             self.kernels = self.module.install(name, self.flags, MOST_PLANS)
-            self._open_door(name)
-
-    def _open_door(self, name: str) -> None:
-        """Calls from Python (``torch.ops.fusegen.NAME``, compiled code's too) find their plans before torch looks."""
-        packet, _, overload = name.partition(".")
-        op = getattr(getattr(torch.ops.fusegen, packet), overload or "default")
-        if hasattr(op, "_op"):  # not torch's interface: without it, a call goes torch's own way
-            op._op = self.module.door(self.kernels, f"fusegen::{packet}", overload, op._op)
+            _open_door(self.module, self.kernels, name)
 
     def __len__(self) -> int:
         """How many calls are known."""
@@ -99,6 +92,14 @@ class Prepared:
         lesson = Lesson(as_returned, tuple(inputs), numbers, fixed, len(results), False, None)
         assert self.module is not None
         self.module.learn_kernel(self.kernels, native_plan(self.module, lesson))
+
+
+def _open_door(module: Any, kernels: Any, name: str) -> None:
+    """Calls from Python (``torch.ops.fusegen.NAME``, compiled code's too) find their plans before torch looks."""
+    packet, _, overload = name.partition(".")
+    op = getattr(getattr(torch.ops.fusegen, packet), overload or "default")
+    if hasattr(op, "_op"):  # not torch's interface: without it, a call goes torch's own way
+        op._op = module.door(kernels, f"fusegen::{packet}", overload, op._op)
 
 
 def flags_of(declaration: Declaration, names: Sequence[str], defaults: Mapping[str, Any]) -> list[int]:

@@ -41,7 +41,7 @@ class TorchStep:
     right into a result, with a bias if it is not empty; or it is "zero" or "copy", with what is written and read.
 
     Attributes:
-        words: of a closing that is "planned", what it is planned with (wrap/cublaslt).
+        words: of a closing that is "planned" or "fused", what it is planned with (wrap/cublaslt, wrap/cudnn).
         keeps: what has to live as long.
     """
 

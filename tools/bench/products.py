@@ -166,8 +166,8 @@ def _row(row: ProductRow, contest: Contest, clock: Clock, run: Run, device: str)
         parts = [part for part in _PARTS[which] if part in plain]
         times = asked.time(clock, which, {f"{PLAIN} {part}": plain[part] for part in parts})
         floors = {part: times.pop(f"{PLAIN} {part}") for part in parts}
-        floor, target = sum(floors.values()), row.target(which, floors | {"train": floors.get("fwd", 0.0)}, run.bandwidth)
-        found.append(MeasuredProduct(row.title, which, floor, times, target))
+        target = row.target(which, floors | {"train": floors.get("fwd", 0.0)}, run.bandwidth)
+        found.append(MeasuredProduct(row.title, which, sum(floors.values()), times, target))
     run.measured += found
     run.left_out[row.title] = contest.left_out
     return found
@@ -183,11 +183,12 @@ def _cell(m: MeasuredProduct) -> str:
 
 _TEXT = """## Matrix products
 
-M x K x N: x is [M, K], a weight [N, K]. The floor is the plain products of the pass, by torch's own routine, measured
-in the same run. `fwd` keeps nothing, `train` is the forward that keeps what the backward needs. The target of a
-backward is its plain products and 1.1 times one pass over memory for all the rest; the other targets are those of the
-project. cuBLASLt: its own epilogue through torch, which has no backward. Every result and gradient was compared with
-torch's in the same dtype first.
+M x K x N: x is [M, K], a weight [N, K]. The floor is the plain products of the pass, by torch's own routine. All that is
+measured for a pass takes turns call by call, in an order that changes: a GPU at its limit of power lowers its clocks.
+`fwd` keeps nothing, `train` is the forward that keeps what the backward needs. The target of a backward is its plain
+products and 1.1 times one pass over memory for all the rest; the other targets are those of the project. cuBLASLt: its
+own epilogue through torch, which has no backward. Every result and gradient was compared with torch's in the same dtype
+first.
 
 """
 

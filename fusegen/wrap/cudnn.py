@@ -1,0 +1,382 @@
+"""Products with any elementwise activation as one kernel that cuDNN writes and compiles (wrap/cudnn_graph).
+
+cuBLASLt's epilogues are relu and one form of gelu. cuDNN takes the activation as a graph of operations, computed in
+float32 like our kernels, and writes the activation's argument beside its result where a backward wants it. A kernel is
+for exact sizes and takes half a second to make, so only products large enough to gain from it come here, and of sizes
+that differ in every call only the first few.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import threading
+from collections import Counter
+from dataclasses import dataclass
+from typing import Any
+
+from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
+from fusegen.core.ir import Call, Const, Expr, walk
+from fusegen.wrap import cudnn_graph
+from fusegen.wrap.closing import ARGUMENT, Closing
+from fusegen.wrap.cudnn_graph import Attribute, Data, Descriptor, Kind, Mode, Type
+from fusegen.wrap.factors import Factors, Task
+from fusegen.wrap.products import Arranged, TorchStep, View
+
+# Elements of a result from which a pass over it, the one that is saved, takes longer than the differences between
+# libraries' products.
+LEAST = 2**22
+# Kernels for products alike but for their exact sizes.
+MOST_ALIKE = 4
+ALIGNMENT = 16
+TYPES = {"float16": Data.HALF, "bfloat16": Data.BFLOAT16}
+# Rows of the function table that cuDNN has; "where" is made of a comparison and a selection.
+MODES = {
+    "add": Mode.ADD, "sub": Mode.SUB, "mul": Mode.MUL, "div": Mode.DIV, "neg": Mode.NEG, "abs": Mode.ABS,
+    "exp": Mode.EXP, "sqrt": Mode.SQRT, "rsqrt": Mode.RSQRT, "tanh": Mode.TANH, "sigmoid": Mode.SIGMOID,
+    "softplus": Mode.SOFTPLUS, "gt": Mode.GT, "ge": Mode.GE, "lt": Mode.LT, "le": Mode.LE, "where": Mode.SELECT,
+}  # fmt: skip
+COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
+# Operations behind a product; larger ones were not tried.
+MOST_OPERATIONS = 24
+
+
+def is_considered(device: str) -> bool:
+    """Whether tensors on ``device`` could go this way: torch has cuDNN, and is to use it."""
+    if not device.startswith("cuda"):
+        return False
+    import torch
+
+    return torch.backends.cudnn.enabled and version() >= cudnn_graph.OLDEST
+
+
+@functools.cache
+def version() -> int:
+    """Of the library that torch has loaded; 0 where there is none."""
+    import torch
+
+    try:
+        found = torch.backends.cudnn.version() or 0
+        cudnn_graph.library()
+    except (OSError, AttributeError, RuntimeError):
+        return 0
+    return int(found)
+
+
+def has(closing: Closing, dtype: str) -> bool:
+    """Whether cuDNN has all that an activation is made of. relu costs cuBLASLt nothing."""
+    function = closing.function
+    if function is None or closing.activation == "relu" or dtype not in TYPES:
+        return False
+    if closing.activation == "gelu":
+        return True
+    nodes = list(walk([function]))
+    calls = [node for node in nodes if isinstance(node, Call)]
+    is_known = all(call.function in MODES and not call.detail for call in calls)
+    is_float = all(node.dtype is dtypes.float32 for node in nodes if not _is_test(node))
+    return is_known and is_float and len(calls) <= MOST_OPERATIONS
+
+
+def _is_test(node: Expr) -> bool:
+    return isinstance(node, Call) and node.function in COMPARISONS
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What happens behind a product. ``function``: None for gelu's tanh form, which cuDNN has as one operation."""
+
+    function: Expr | None
+    bias: bool
+    kept: bool
+
+
+def _epilogue(closing: Closing) -> Epilogue:
+    assert closing.function is not None
+    is_gelu = closing.activation == "gelu"
+    return Epilogue(None if is_gelu else closing.function, bool(closing.bias), bool(closing.kept))
+
+
+_planned: dict[Task, _Planned | None] = {}
+_alike: Counter[Any] = Counter()
+_planning = threading.Lock()
+
+
+def is_ready(closing: Closing, given: Factors) -> bool:
+    """Whether it can run now. What is new is compiled, but not while a CUDA graph is captured."""
+    task = Task.on(_epilogue(closing), given)
+    if task is None:
+        return False
+    if task not in _planned:
+        import torch
+
+        if torch.cuda.is_current_stream_capturing():
+            return False
+        with torch.cuda.device_of(given.out), _planning:
+            if task not in _planned:
+                _planned[task] = _plan(task)
+    return _planned[task] is not None
+
+
+def _plan(task: Task) -> _Planned | None:
+    """None where cuDNN cannot do it, or has been asked for too many alike."""
+    buckets = tuple((size - 1).bit_length() for size in task.sizes)
+    alike = task.device, task.dtype, task.epilogue, task.left[1], task.right[1], buckets
+    _alike[alike] += 1
+    if _alike[alike] > MOST_ALIKE:
+        return None
+    try:
+        return _Planned(task, _handle(task.device))
+    except RuntimeError:  # another way does it
+        return None
+
+
+def run(closing: Closing, given: Factors) -> None:
+    """Compute ``given.out`` and ``given.kept`` on torch's current stream, after ``is_ready``.
+
+    Raises:
+        RuntimeError: cuDNN does not launch it.
+    """
+    import torch
+
+    task = Task.on(_epilogue(closing), given)
+    assert task is not None
+    planned = _planned.get(task)
+    with torch.cuda.device_of(given.out):
+        (planned or _Planned(task, _handle(task.device))).run(given)
+
+
+def step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> TorchStep | None:
+    """The same for the native call path, after ``is_ready``; None where it has to go through Python."""
+    result = arranged.views[2]
+    index = int(device.partition(":")[2] or 0)
+    epilogue = _epilogue(closing)
+    task = Task.of(epilogue, dtype.name, index, arranged.views[:2], [result] * (1 + epilogue.kept))
+    planned = None if task is None else _planned.get(task)
+    if planned is None:
+        return None
+    more = [(closing.bias, View(result.shape[-1:], (1,), 0)), (closing.kept, result)]
+    names, views = arranged.names, arranged.views
+    return TorchStep(
+        (*names, *(name for name, _ in more if name)), (*views, *(view for name, view in more if name)), dtype,
+        "fused", planned.words(_native_handle(index)), planned,
+    )  # fmt: skip
+
+
+@functools.cache
+def _handle(device: int) -> int:
+    """One for all that Python runs on a device, which takes turns; it lives as long as the process."""
+    return cudnn_graph.make_handle()
+
+
+@functools.cache
+def _native_handle(device: int) -> int:
+    """The same for the native call path, which has a lock of its own."""
+    import torch
+
+    with torch.cuda.device(device):
+        return cudnn_graph.make_handle()
+
+
+_running = threading.Lock()
+
+
+class _Planned:
+    """One kernel.
+
+    Attributes:
+        unique: numbers of the tensors that a run is given: left, right, result, bias and argument where there are any,
+            and the constants, which it has addresses of.
+        constants: on the host.
+
+    Raises:
+        RuntimeError: cuDNN has no kernel for it that gives the same bits again.
+    """
+
+    def __init__(self, task: Task, handle: int) -> None:
+        self.handle = handle
+        graph = _Graph(task)
+        self.unique, self.constants = [*graph.given, *graph.constants], list(graph.constants.values())
+        operations = Descriptor(Kind.GRAPH)
+        operations.tell(Attribute.GRAPH_HANDLE, Type.HANDLE, handle)
+        operations.tell(Attribute.GRAPH_OPERATIONS, Type.DESCRIPTOR, *graph.operations)
+        operations.finish()
+        self.plan = _first_plan(operations, handle)
+        (self.workspace,) = self.plan.ask(Attribute.PLAN_WORKSPACE, Type.INT64)
+
+    def run(self, given: Factors) -> None:
+        import torch
+
+        workspace = torch.empty(self.workspace, dtype=torch.uint8, device=given.out.device)
+        tensors = [t for t in (given.left, given.right, given.out, given.bias, given.kept) if t is not None]
+        addresses = [tensor.data_ptr() for tensor in tensors] + [ctypes.addressof(c) for c in self.constants]
+        pack = Descriptor(Kind.PACK)
+        pack.tell(Attribute.PACK_UNIQUE, Type.INT64, *self.unique)
+        pack.tell(Attribute.PACK_POINTERS, Type.POINTER, *addresses)
+        pack.tell(Attribute.PACK_WORKSPACE, Type.POINTER, workspace.data_ptr())
+        pack.finish()
+        library, stream = cudnn_graph.library(), torch._C._cuda_getCurrentRawStream(given.out.device.index)
+        with _running:
+            cudnn_graph.check(library.cudnnSetStream(self.handle, stream), "cudnnSetStream")
+            status = library.cudnnBackendExecute(self.handle, self.plan.pointer, pack.pointer)
+        cudnn_graph.check(status, "cudnnBackendExecute")
+
+    def words(self, handle: int) -> tuple[int, ...]:
+        """For the native call path (templates/fusegen_native_product.h)."""
+        constants = [ctypes.addressof(constant) for constant in self.constants]
+        lists = (len(self.unique), *self.unique, len(constants), *constants)
+        return (*cudnn_graph.addresses(), handle, self.plan.pointer, self.workspace, *lists)
+
+
+def _first_plan(operations: Descriptor, handle: int) -> Descriptor:
+    """The first that compiles of the kernels that do most things: of eleven that were measured for a product and silu,
+    they were the fastest or within 1 percent of it; those that cuDNN's heuristic recommends were not."""
+    asked = Descriptor(Kind.HEURISTIC)
+    asked.tell(Attribute.HEURISTIC_GRAPH, Type.DESCRIPTOR, operations)
+    asked.tell(Attribute.HEURISTIC_MODE, Type.HEURISTIC_MODE, cudnn_graph.FALLBACK)
+    asked.finish()
+    for configuration in asked.ask_for(Attribute.HEURISTIC_RESULTS, Kind.CONFIGURATION, most=4):
+        if not configuration.is_deterministic:
+            continue
+        plan = Descriptor(Kind.PLAN)
+        plan.tell(Attribute.PLAN_HANDLE, Type.HANDLE, handle)
+        plan.tell(Attribute.PLAN_CONFIGURATION, Type.DESCRIPTOR, configuration)
+        try:
+            plan.finish()
+        except RuntimeError:
+            continue
+        return plan
+    raise RuntimeError("cuDNN has no kernel for this")
+
+
+class _Graph:
+    """The operations of a product and what is behind it: [1, m, k] @ [1, k, n] -> [1, m, n]."""
+
+    def __init__(self, task: Task) -> None:
+        epilogue = task.epilogue
+        assert isinstance(epilogue, Epilogue)
+        (rows, columns, inner), data = task.sizes, TYPES[task.dtype]
+        self.sizes = (1, rows, columns)
+        self.given: list[int] = []
+        self.constants: dict[int, ctypes.c_float] = {}
+        self.operations: list[Descriptor] = []
+        self.tensors = 0
+        a = self._given(data, (1, rows, inner), *task.left)
+        b = self._given(data, (1, inner, columns), *task.right)
+        out = self._given(data, self.sizes, task.pitches[0], False)
+        bias = self._given(data, (1, 1, columns), columns, False) if epilogue.bias else None
+        kept = self._given(data, self.sizes, task.pitches[1], False) if epilogue.kept else None
+        total = self._multiplied(a, b, None if bias is not None else kept)
+        if bias is not None:
+            total = self._pointwise(Mode.ADD, [total, bias], kept)
+        self._compute(epilogue.function, total, out)
+
+    def _tensor(self, data: Data, sizes: tuple[int, ...], strides: tuple[int, ...], **rest: bool) -> Descriptor:
+        """One more; ``virtual``: it never lies in memory, ``by_value``: on the host."""
+        self.tensors += 1
+        found = Descriptor(Kind.TENSOR)
+        found.tell(Attribute.DATA_TYPE, Type.DATA_TYPE, data)
+        found.tell(Attribute.SIZES, Type.INT64, *sizes)
+        found.tell(Attribute.STRIDES, Type.INT64, *strides)
+        found.tell(Attribute.UNIQUE, Type.INT64, self.tensors)
+        found.tell(Attribute.ALIGNMENT, Type.INT64, ALIGNMENT)
+        for name, value in rest.items():
+            found.tell(Attribute[name.upper()], Type.BOOLEAN, value)
+        return found.finish()
+
+    def _given(self, data: Data, sizes: tuple[int, int, int], pitch: int, transposed: bool) -> Descriptor:
+        """A matrix in memory."""
+        _, down, across = sizes
+        strides = (across * pitch, 1, pitch) if transposed else (down * pitch, pitch, 1)
+        found = self._tensor(data, sizes, strides)
+        self.given.append(self.tensors)
+        return found
+
+    def _virtual(self, data: Data = Data.FLOAT) -> Descriptor:
+        _, rows, columns = self.sizes
+        return self._tensor(data, self.sizes, (rows * columns, columns, 1), virtual=True)
+
+    def _multiplied(self, a: Descriptor, b: Descriptor, kept: Descriptor | None) -> Descriptor:
+        how = Descriptor(Kind.MATMUL)
+        how.tell(Attribute.MATMUL_PRECISION, Type.DATA_TYPE, Data.FLOAT)
+        result = kept or self._virtual()
+        self._do(Kind.DO_MATMUL, (Attribute.DO_MATMUL, how.finish()), (Attribute.MATMUL_A, a),
+                 (Attribute.MATMUL_B, b), (Attribute.MATMUL_C, result))  # fmt: skip
+        return result
+
+    def _pointwise(
+        self, mode: Mode, inputs: list[Descriptor], result: Descriptor | None = None, beta: float = 1.0
+    ) -> Descriptor:
+        """An operation of one, two, or (SELECT: of either, by the third) three. ``beta``: SWISH's."""
+        how = Descriptor(Kind.POINTWISE)
+        how.tell(Attribute.POINTWISE_MODE, Type.POINTWISE_MODE, mode)
+        how.tell(Attribute.POINTWISE_PRECISION, Type.DATA_TYPE, Data.FLOAT)
+        if beta != 1.0:
+            how.tell(Attribute.SWISH_BETA, Type.DOUBLE, beta)
+        is_test = mode in {MODES[name] for name in COMPARISONS}
+        result = result or self._virtual(Data.BOOLEAN if is_test else Data.FLOAT)
+        places = (Attribute.POINTWISE_X, Attribute.POINTWISE_B, Attribute.POINTWISE_T)
+        self._do(Kind.DO_POINTWISE, (Attribute.DO_POINTWISE, how.finish()),
+                 *zip(places, inputs, strict=False), (Attribute.POINTWISE_Y, result))  # fmt: skip
+        return result
+
+    def _do(self, kind: Kind, *told: tuple[Attribute, Descriptor]) -> None:
+        operation = Descriptor(kind)
+        for attribute, descriptor in told:
+            operation.tell(attribute, Type.DESCRIPTOR, descriptor)
+        self.operations.append(operation.finish())
+
+    def _compute(self, function: Expr | None, total: Descriptor, out: Descriptor) -> None:
+        """The activation."""
+        if function is None:
+            self._pointwise(Mode.GELU_TANH, [total], out)
+            return
+        known: dict[Expr, Descriptor] = {ARGUMENT: total}
+        for node in _read(function):
+            result = out if node is function else None
+            if isinstance(node, Const):
+                known[node] = self._constant(float(node.value))
+            elif (swish := _swish(node)) is not None:
+                known[node] = self._pointwise(Mode.SWISH, [known[swish[0]]], result, beta=swish[1])
+            elif isinstance(node, Call):
+                inputs = [known[argument] for argument in node.args]
+                if node.function == "where":
+                    inputs = [inputs[1], inputs[2], inputs[0]]
+                known[node] = self._pointwise(MODES[node.function], inputs, result)
+
+    def _constant(self, value: float) -> Descriptor:
+        """A tensor of one element on the host."""
+        found = self._tensor(Data.FLOAT, (1, 1, 1), (1, 1, 1), by_value=True)
+        self.constants[self.tensors] = ctypes.c_float(value)
+        return found
+
+
+def _swish(node: Expr) -> tuple[Expr, float] | None:
+    """x and b of x * sigmoid(b * x), which cuDNN has as one operation, at half the time of a sigmoid by itself."""
+    if not (isinstance(node, Call) and node.function == "mul"):
+        return None
+    for x, gate in (node.args, node.args[::-1]):
+        if isinstance(gate, Call) and gate.function == "sigmoid":
+            (inner,) = gate.args
+            if inner is x:
+                return x, 1.0
+            if isinstance(inner, Call) and inner.function == "mul" and x in inner.args:
+                (scale,) = [a for a in inner.args if a is not x] or [x]
+                if isinstance(scale, Const):
+                    return x, float(scale.value)
+    return None
+
+
+def _read(function: Expr) -> list[Expr]:
+    """All that has to be computed, each behind what it reads."""
+    found: dict[Expr, None] = {}
+
+    def visit(node: Expr) -> None:
+        swish = _swish(node)
+        for child in (swish[0],) if swish is not None else node.children:
+            if child not in found:
+                visit(child)
+        found[node] = None
+
+    visit(function)
+    return list(found)

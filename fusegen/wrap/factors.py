@@ -1,0 +1,74 @@
+"""What a library's routine for a product and its epilogue is given: tensors, and how they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from fusegen.wrap.padding import ALIGNMENT, MULTIPLE
+from fusegen.wrap.products import View
+
+
+@dataclass(frozen=True)
+class Factors:
+    """Torch tensors of two dimensions, but the bias; ``bias`` and ``kept`` (the activation's argument) may be None."""
+
+    left: Any
+    right: Any
+    bias: Any
+    kept: Any
+    out: Any
+
+
+@dataclass(frozen=True)
+class Task:
+    """All that a multiplication is planned for; each factor's rows as it is stored, and whether that is transposed."""
+
+    device: int
+    dtype: str
+    epilogue: Hashable
+    sizes: tuple[int, int, int]
+    left: tuple[int, bool]
+    right: tuple[int, bool]
+    pitches: tuple[int, int]
+
+    @classmethod
+    def of(
+        cls, epilogue: Hashable, dtype: str, device: int, factors: Sequence[View], results: Sequence[View]
+    ) -> Task | None:
+        """None where rows are not as fast routines want them.
+
+        Args:
+            factors: left and right.
+            results: the activation's, and its argument where that is kept.
+        """
+        left, right = (_stored(view) for view in factors)
+        if left is None or right is None or any(view.strides[1] != 1 for view in results):
+            return None
+        pitches = [view.strides[0] for view in results]
+        if any(pitch % MULTIPLE for pitch in (left[0], right[0], *pitches)):
+            return None
+        (rows, inner), (_, columns) = factors[0].shape, factors[1].shape
+        return cls(device, dtype, epilogue, (rows, columns, inner), left, right, (pitches[0], pitches[-1]))
+
+    @classmethod
+    def on(cls, epilogue: Hashable, given: Factors) -> Task | None:
+        """The same of tensors; None where one of them is not aligned either."""
+        results = [tensor for tensor in (given.out, given.kept) if tensor is not None]
+        tensors = [given.left, given.right, *results, *([] if given.bias is None else [given.bias])]
+        if any(tensor.data_ptr() % ALIGNMENT for tensor in tensors):
+            return None
+        dtype, device = str(given.out.dtype).removeprefix("torch."), given.out.device.index or 0
+        views = [View(tuple(tensor.shape), tensor.stride(), 0) for tensor in (given.left, given.right, *results)]
+        return cls.of(epilogue, dtype, device, views[:2], views[2:])
+
+
+def _stored(factor: View) -> tuple[int, bool] | None:
+    """Elements from one row to the next as a matrix is stored, and whether its columns are these rows."""
+    (rows, columns), (down, across) = factor.shape, factor.strides
+    if across == 1 and (down >= columns or rows == 1):
+        return max(down, columns), False
+    if down == 1 and (across >= rows or columns == 1):
+        return max(across, rows), True
+    return None
