@@ -183,8 +183,8 @@ def _cell(m: MeasuredProduct) -> str:
 
 _TEXT = """## Matrix products
 
-M x K x N: x is [M, K], a weight [N, K]. The floor is the plain products of the pass, by torch's own routine. All that is
-measured for a pass takes turns call by call, in an order that changes: a GPU at its limit of power lowers its clocks.
+M x K x N: x is [M, K], a weight [N, K]. The floor is the plain products of the pass, by torch's own routine. What is
+compared for a pass takes turns call by call, in an order that changes: at its limit of power a GPU lowers its clocks.
 `fwd` keeps nothing, `train` is the forward that keeps what the backward needs. The target of a backward is its plain
 products and 1.1 times one pass over memory for all the rest; the other targets are those of the project. cuBLASLt: its
 own epilogue through torch, which has no backward. Every result and gradient was compared with torch's in the same dtype
