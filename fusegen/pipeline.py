@@ -28,7 +28,7 @@ from fusegen.fuse.lanes import LaneKernel, schedule_lanes
 from fusegen.fuse.row_kernel import RowKernel, passing
 from fusegen.fuse.rows_schedule import Chip, schedule_rows
 from fusegen.fuse.schedule import Buffer, Launch, Schedule, contiguous, schedule
-from fusegen.generate.render import Rendered, render
+from fusegen.generate.rendered import Rendered
 from fusegen.launch.memo import is_memorable, remember
 from fusegen.launch.program import Program, Step, Target, Workspace, make_steps
 
@@ -74,14 +74,20 @@ class Compiled:
 
     def _render(self, kernel: Kernel, plan: Schedule, which: str) -> Rendered:
         if not is_memorable(self.op):
-            return render(kernel, plan)
+            return _render(kernel, plan)
 
         def texts() -> list[str]:
-            made = render(kernel, plan)
+            made = _render(kernel, plan)
             return [made.text, made.entry, made.finish or "", "barriers" if made.barriers else "", *made.headers]
 
         found = remember("render", (op_to_json(self.op), which, repr(plan)), texts)
         return Rendered(found[0], found[1], found[2] or None, bool(found[3]), tuple(found[4:]), plan.dynamic)
+
+
+def _render(kernel: Kernel, plan: Schedule) -> Rendered:
+    from fusegen.generate.render import render  # and with it the printers, which a warm start does not need
+
+    return render(kernel, plan)
 
 
 @dataclass(frozen=True)

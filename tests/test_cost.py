@@ -11,7 +11,7 @@ import pytest
 
 import fusegen as fg
 from fusegen.core.errors import CompileError, DeviceError
-from fusegen.generate.render import headers
+from fusegen.generate.rendered import headers
 from fusegen.launch import compile as compiling
 from fusegen.launch.compile import resources, to_cubin
 from fusegen.wrap import cost as costing

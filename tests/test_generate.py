@@ -18,7 +18,7 @@ import torch
 
 import fusegen as fg
 from fusegen.core.errors import DerivativeError
-from fusegen.generate.render import PREAMBLE, headers, one_file
+from fusegen.generate.rendered import PREAMBLE, headers, one_file
 from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import cached_cubin
 from fusegen.launch.targets import CpuTarget

@@ -6,10 +6,8 @@ expressions printed by cexpr.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
-from importlib import resources
 from typing import Any
 
 from fusegen.core.ir import Call, walk
@@ -19,34 +17,10 @@ from fusegen.fuse.lanes import LaneKernel
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.schedule import Schedule
 from fusegen.generate.lanes import Lanes
+from fusegen.generate.rendered import Rendered, file_text, template_text
 from fusegen.generate.rows import Rows
 from fusegen.generate.sums import Sums
 from fusegen.generate.walks import Walk
-
-PREAMBLE = '#include "fusegen.cuh"\n\n'
-
-
-@dataclass(frozen=True)
-class Rendered:
-    """CUDA text of one kernel, complete for a compiler.
-
-    Attributes:
-        finish: the entry of the second stage, if any.
-        headers: device functions of users' own rows of the function table, with which ``text`` starts.
-        shared: bytes of shared memory that launches of ``entry`` ask for, beside what the text declares.
-    """
-
-    text: str
-    entry: str
-    finish: str | None
-    barriers: bool
-    headers: tuple[str, ...] = ()
-    shared: int = 0
-
-    @property
-    def body(self) -> str:
-        """The kernel without what it includes and needs."""
-        return self.text.removeprefix(_file_text(self.headers, []))
 
 
 @cache
@@ -59,18 +33,6 @@ def _environment() -> Any:
     )  # fmt: skip
     made.filters["nest"] = _nest
     return made
-
-
-@cache
-def template_text(name: str) -> str:
-    """The text of a file that is shipped in ``templates/``."""
-    return resources.files("fusegen.templates").joinpath(name).read_text(encoding="utf-8")
-
-
-def headers() -> dict[str, str]:
-    """What generated code includes when NVRTC compiles it."""
-    names = ("fusegen.cuh", "fusegen_math.cuh", "fusegen_reduce.cuh", "fusegen_rows.cuh", "fusegen_vector.cuh")
-    return {name: template_text(name) for name in names}
 
 
 def render(kernel: Kernel, schedule: Schedule) -> Rendered:
@@ -104,22 +66,13 @@ def render(kernel: Kernel, schedule: Schedule) -> Rendered:
 
 def _rendered(kernel: Kernel, body: str, finish: str | None, barriers: bool) -> Rendered:
     extra = _extra_headers(kernel)
-    return Rendered(_file_text(extra, [body]), kernel.name, finish, barriers, extra)
+    return Rendered(file_text(extra, [body]), kernel.name, finish, barriers, extra)
 
 
 def _nest(text: str, columns: int) -> str:
     """Lines moved to the right, but those of the preprocessor, which stay at the margin."""
     lines = text.rstrip("\n").split("\n")
     return "\n".join(line if not line or line.startswith("#") else " " * columns + line for line in lines)
-
-
-def one_file(kernels: Sequence[Rendered]) -> str:
-    """The kernels of a pass as one file, in launch order."""
-    return _file_text(tuple(dict.fromkeys(text for k in kernels for text in k.headers)), [k.body for k in kernels])
-
-
-def _file_text(headers: Sequence[str], bodies: Sequence[str]) -> str:
-    return PREAMBLE + "".join(f"{text}\n\n" for text in headers) + "\n".join(bodies)
 
 
 def _extra_headers(kernel: Kernel) -> tuple[str, ...]:

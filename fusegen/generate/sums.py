@@ -8,10 +8,9 @@ from fusegen.core.ir import Let, Operand, Output
 from fusegen.fuse.schedule import TILE, Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.params import parameters
+from fusegen.generate.rendered import FINISH_THREADS
 from fusegen.generate.view import View
 from fusegen.generate.wording import signature
-
-FINISH_THREADS = 128
 
 
 class Sums(View):

@@ -20,8 +20,7 @@ from fusegen.fuse.row_kernel import SHARES
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Launch, Schedule
 from fusegen.generate.params import Param, parameters
-from fusegen.generate.render import Rendered
-from fusegen.generate.sums import FINISH_THREADS
+from fusegen.generate.rendered import FINISH_THREADS, Rendered
 
 Grid = tuple[int, int, int]
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fusegen.core.errors import DeviceError
 from fusegen.fuse.rows_schedule import Chip
-from fusegen.generate.render import Rendered, headers, template_text
+from fusegen.generate.rendered import Rendered, headers, template_text
 from fusegen.launch import driver, emulator
 from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import cached_cubin

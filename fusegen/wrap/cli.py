@@ -139,7 +139,7 @@ def file_name(op: str, which: str, item: Pass) -> str:
 
 
 def _write(folder: Path, name: str, text: str) -> None:
-    from fusegen.generate.render import headers
+    from fusegen.generate.rendered import headers
 
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -156,7 +156,7 @@ def _no_folder(folder: Path, error: OSError) -> FusegenError:
 
 
 def _compile(item: Pass, arch: str, output: Path | None, name: str) -> None:
-    from fusegen.generate.render import headers
+    from fusegen.generate.rendered import headers
     from fusegen.launch.compile import resources, to_cubin
 
     for target in arch.split(","):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import FusegenError
-from fusegen.generate.render import headers
+from fusegen.generate.rendered import headers
 from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import cached_cubin, resources, supported_architectures
 from fusegen.wrap.cli_ops import Request, bind, library, resolve

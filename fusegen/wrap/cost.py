@@ -17,7 +17,7 @@ from fusegen.core.errors import CompileError
 from fusegen.core.ir import refs
 from fusegen.fuse.products import chain
 from fusegen.fuse.rows_schedule import Chip
-from fusegen.generate.render import Rendered, headers
+from fusegen.generate.rendered import Rendered, headers
 from fusegen.generate.wording import explain, starts_early
 from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import Resources, cached_cubin, resources

@@ -26,7 +26,7 @@ from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.products import Chain, Product, chain, product_text
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer, Launch, Placement
-from fusegen.generate.render import one_file
+from fusegen.generate.rendered import one_file
 from fusegen.generate.wording import explain, in_memory, starts_early
 from fusegen.launch.targets import chip_of
 from fusegen.wrap import doors

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from fusegen.core.errors import CompileError, FusegenError
-from fusegen.generate.render import template_text
+from fusegen.generate.rendered import template_text
 from fusegen.launch import emulator, sealed
 from fusegen.launch.cache import default_cache
 from fusegen.launch.sealed import digest
