@@ -283,7 +283,7 @@ def notes(op: Op) -> dict[str, str]:
     found: dict[str, str] = {}
     for product, part, known in steps_behind(op):
         dtype = part.outputs[0].dtype.name
-        ways = " or ".join(library.name for library in LIBRARIES if library.has(known, dtype))
+        ways = " or ".join(_named(library) for library in LIBRARIES if library.has(known, dtype))
         if adds_bias(known):
             found[product.result] = "  in the place of the next step the same routine adds the bias"
         elif ways:
@@ -306,14 +306,21 @@ def measurements(op: Op, sizes: Mapping[str, int]) -> dict[str, str]:
         *rows, columns = (own[axis] for axis in product.axes)
         counts = prod(rows), columns, prod(own[axis] for axis in product.over)
         measured = remembered(bucket("cuda", dtype, counts, known))
-        ways = [OWN, *(library.name for library in libraries(known, dtype, "cuda"))]
-        if len(ways) == 1:
+        there = libraries(known, dtype, "cuda")
+        ways = [OWN, *(library.name for library in there if counts[0] * counts[1] >= library.least)]
+        if not there:
             found[product.result] = "not measured on this machine: see `fusegen doctor` for the library"
+        elif len(ways) == 1:
+            found[product.result] = f"{OWN}: too few results for {' or '.join(map(_named, there))}"
         elif measured is None:
             found[product.result] = "not measured yet for these sizes"
         else:
             found[product.result] = f"measured: {measured}; best: {measured.best(ways)}"
     return found
+
+
+def _named(library: Library) -> str:
+    return library.name + (f", for {library.least:,} results or more," if library.least else "")
 
 
 def _has_gpu() -> bool:
