@@ -48,6 +48,7 @@ class Library:
         is_ready: whether it can compute an epilogue of these tensors now.
         run: computes it. Tried for the first time, it may raise RuntimeError or AttributeError: then it is no way.
         step: the same for the native call path; None where it cannot.
+        is_refused: whether it has been asked and never will be ready for such tensors, so that our own way is taken.
     """
 
     name: str
@@ -58,6 +59,11 @@ class Library:
     is_ready: Callable[[Closing, Factors], bool]
     run: Callable[[Closing, Factors], None]
     step: Callable[[Closing, Arranged, DType, str], TorchStep | None]
+    is_refused: Callable[[Closing, Arranged, DType, str], bool] = lambda *_: False
+
+    def gains_from(self, rows: int, columns: int) -> bool:
+        """Whether results of these sizes, or of others in their bucket, are worth trying for."""
+        return _rounded(rows) * _rounded(columns) >= self.least
 
 
 def by_torch(closing: Closing, given: Factors) -> None:
@@ -88,7 +94,8 @@ LIBRARIES = (
     ),
     Library(NVMATH, True, 0, cublaslt.is_considered, cublaslt.has, cublaslt.is_ready, cublaslt.run, cublaslt.step),
     Library(
-        CUDNN, True, cudnn.LEAST, cudnn.is_considered, cudnn.has, cudnn.is_ready, cudnn.run, cudnn.step
+        CUDNN, True, cudnn.LEAST, cudnn.is_considered, cudnn.has, cudnn.is_ready, cudnn.run, cudnn.step,
+        cudnn.is_refused,
     ),
 )  # fmt: skip
 
@@ -118,11 +125,15 @@ class Measured:
 _known: dict[tuple[str, ...], Measured] = {}
 
 
+def _rounded(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
+
+
 def bucket(device: str, dtype: str, sizes: Sequence[int], closing: Closing) -> tuple[str, ...]:
     """What is measured once: sizes count up to the next power of two."""
     import torch
 
-    rounded = [str(1 << max(size - 1, 0).bit_length()) for size in sizes]
+    rounded = [str(_rounded(size)) for size in sizes]
     versions = [str(torch.version.cuda), torch.__version__]
     if NVMATH in (library.name for library in libraries(closing, dtype, device)):
         versions.append(f"nvmath {cublaslt.version()}")
@@ -220,7 +231,7 @@ def _is_close(
     except (AttributeError, RuntimeError):  # a torch without it, or a dtype it does not take
         return False
     pairs = [(out, activated(closing, total)), *([] if kept is None else [(kept, total)])]
-    return all(torch.allclose(a.float(), b, rtol=rtol, atol=atol, equal_nan=True) for a, b in pairs)
+    return all(torch.allclose(a.float(), b.to(a.dtype).float(), rtol, atol, equal_nan=True) for a, b in pairs)
 
 
 def activated(closing: Closing, total: Any) -> Any:
@@ -307,7 +318,7 @@ def measurements(op: Op, sizes: Mapping[str, int]) -> dict[str, str]:
         counts = prod(rows), columns, prod(own[axis] for axis in product.over)
         measured = remembered(bucket("cuda", dtype, counts, known))
         there = libraries(known, dtype, "cuda")
-        ways = [OWN, *(library.name for library in there if counts[0] * counts[1] >= library.least)]
+        ways = [OWN, *(library.name for library in there if library.gains_from(*counts[:2]))]
         if not there:
             found[product.result] = "not measured on this machine: see `fusegen doctor` for the library"
         elif len(ways) == 1:

@@ -149,18 +149,32 @@ def run(closing: Closing, given: Factors) -> None:
 def step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> TorchStep | None:
     """The same for the native call path, after ``is_ready``; None where it has to go through Python."""
     result = arranged.views[2]
-    index = int(device.partition(":")[2] or 0)
-    epilogue = _epilogue(closing)
-    task = Task.of(epilogue, dtype.name, index, arranged.views[:2], [result] * (1 + epilogue.kept))
+    task = _arranged_task(closing, arranged, dtype, device)
     planned = None if task is None else _planned.get(task)
-    if planned is None:
+    if task is None or planned is None:
+        return None
+    try:
+        handle = _native_handle(task.device)
+    except RuntimeError:
         return None
     more = [(closing.bias, View(result.shape[-1:], (1,), 0)), (closing.kept, result)]
     names, views = arranged.names, arranged.views
     return TorchStep(
         (*names, *(name for name, _ in more if name)), (*views, *(view for name, view in more if name)), dtype,
-        "fused", planned.words(_native_handle(index)), planned,
+        "fused", planned.words(handle), planned,
     )  # fmt: skip
+
+
+def is_refused(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> bool:
+    """Whether ``is_ready`` has been asked about these sizes, and will never say yes."""
+    task = _arranged_task(closing, arranged, dtype, device)
+    return task in _planned and _planned[task] is None
+
+
+def _arranged_task(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> Task | None:
+    result, epilogue = arranged.views[2], _epilogue(closing)
+    index = int(device.partition(":")[2] or 0)
+    return Task.of(epilogue, dtype.name, index, arranged.views[:2], [result] * (1 + epilogue.kept))
 
 
 @functools.cache

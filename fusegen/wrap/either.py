@@ -70,7 +70,7 @@ class Either:
             return found
         ways = [
             way for way in libraries(closing, dtype.name, device)
-            if (is_aligned or not way.needs_alignment) and rows * columns >= way.least
+            if (is_aligned or not way.needs_alignment) and way.gains_from(rows, columns)
         ]  # fmt: skip
         key = bucket(device, dtype.name, (rows, columns, inner), closing) if ways else ()
         return replace(found, libraries=tuple(ways), key=key) if ways else None
@@ -112,16 +112,17 @@ class Either:
 
     def flat(self, place: int) -> Flat | None:
         best = self.best
-        if best == OWN:
+        library = next((library for library in self.libraries if library.name == best), None)
+        told = self.closing, self.arranged, self.dtype, self.device
+        if best == OWN or (library is not None and library.is_refused(*told)):
             found, part = self.product.flat(place), self.part.flat(place)
             if found is None or part is None:
                 return None
             found += part
             found.own += [self.between] if self.between is not None else []
             return found
-        library = next((library for library in self.libraries if library.name == best), None)
         make = torch_step if not self.key else library.step if library is not None else None
-        step = make(self.closing, self.arranged, self.dtype, self.device) if make is not None else None
+        step = make(*told) if make is not None else None
         return None if step is None else Flat([step])
 
 
