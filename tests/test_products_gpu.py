@@ -1,5 +1,6 @@
 """Matrix products on a GPU's own tensors: the native call path, sizes rounded up, streams and CUDA graphs."""
 
+import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,7 +9,8 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.wrap import native
+from fusegen.wrap import backends, cudnn, native
+from fusegen.wrap.backends import CUDNN, OWN, Measured
 from fusegen.wrap.chain import ChainRunner
 from tests.test_products import mlp, torch_mlp
 
@@ -141,3 +143,91 @@ def test_a_vocabulary_that_is_no_multiple_of_8(classes: int) -> None:
     torchs = errors(results(theirs, (x, w), x.new_tensor(0.7)), exact)
     for error, other in zip(errors(found, exact), torchs, strict=True):
         assert error <= 1.5 * other + 2**-8
+
+
+ACTIVATED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "silu": F.silu, "gelu": lambda h: F.gelu(h, approximate="tanh"), "quick_gelu": lambda h: h * (1.702 * h).sigmoid(),
+    "tanh": torch.tanh, "mish": F.mish, "relu6": F.relu6, "hardswish": F.hardswish,
+}  # fmt: skip
+
+
+class Nowhere:
+    """A cache that keeps nothing: what is pretended here is not remembered."""
+
+    def get(self, key: str) -> None:
+        return None
+
+    def put(self, key: str, value: bytes) -> None:
+        pass
+
+
+@pytest.fixture
+def by_cudnn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """cuDNN's kernel is the fastest wherever it is right; the ways that were measured."""
+    if not cudnn.version():
+        pytest.skip("no cuDNN")
+    found: list[str] = []
+    measure = backends._measure
+
+    def measured(*args: Any) -> Measured:
+        ways = dict.fromkeys(measure(*args).times, 2.0)
+        found.extend(ways)
+        return Measured({OWN: 3.0, **ways, **({CUDNN: 1.0} if CUDNN in ways else {})})
+
+    monkeypatch.setattr(backends, "_measure", measured)
+    monkeypatch.setattr(backends, "_known", {})
+    monkeypatch.setattr(backends, "default_cache", Nowhere)
+    return found
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", ACTIVATED)
+def test_activations_by_cudnn(by_cudnn: list[str], name: str, dtype: torch.dtype, bias: bool) -> None:
+    x, w, b, *_ = arguments(2056, 520, 2048, dtype)
+    given = [x, w, b][: 2 + bias]
+    options = {"approximate": "tanh"} if name == "gelu" else {}
+    op = fg.FusedOp(getattr(fg.ops, f"linear_{name}").declaration)
+    function, cotangent = ACTIVATED[name], torch.randn(2056, 2048, device="cuda").to(dtype)
+
+    def torchs(*tensors: torch.Tensor) -> torch.Tensor:
+        return function(F.linear(*tensors))
+
+    exact = results(torchs, [t.detach().double().requires_grad_() for t in given], cotangent)
+    found = [results(lambda *tensors: op(*tensors, **options), given, cotangent) for _ in range(3)]
+    for error, theirs in zip(errors(found[0], exact), errors(results(torchs, given, cotangent), exact), strict=True):
+        assert error <= 2 * theirs + 4 * torch.finfo(dtype).eps
+    for again in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(again, found[0], strict=True))
+    with torch.no_grad():
+        first = op(*given, **options)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            captured = op(*given, **options)
+        captured.zero_()
+        graph.replay()
+        with torch.cuda.stream(torch.cuda.Stream()):
+            elsewhere = op(*given, **options)
+        torch.cuda.synchronize()
+    assert torch.equal(captured, first) and torch.equal(elsewhere, first)
+    assert CUDNN in by_cudnn
+
+
+def test_threads_run_cudnns_kernels_at_once(by_cudnn: list[str]) -> None:
+    x, w, b, *_ = (t.detach() for t in arguments(4096, 512, 1024, torch.float16))
+    op, wrong = fg.FusedOp(fg.ops.linear_silu.declaration), []
+    expected = op(x, w, b)
+
+    def work() -> None:
+        with torch.cuda.stream(torch.cuda.Stream()):
+            for _ in range(50):
+                if not torch.equal(op(x, w, b), expected):
+                    wrong.append(1)
+
+    torch.cuda.synchronize()
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong and CUDNN in by_cudnn
