@@ -116,9 +116,8 @@ def test_as_many_operations_as_were_tried() -> None:
 def test_only_a_gpu_whose_torch_has_cudnn_is_considered(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cudnn, "version", lambda: 91900)
     assert cudnn.is_considered("cuda:1") and not cudnn.is_considered("cpu")
-    monkeypatch.setattr(torch.backends.cudnn, "enabled", False)
-    assert not cudnn.is_considered("cuda")
-    monkeypatch.setattr(torch.backends.cudnn, "enabled", True)
+    with torch.backends.cudnn.flags(enabled=False):
+        assert not cudnn.is_considered("cuda")
     monkeypatch.setattr(cudnn, "version", lambda: 8907)
     assert not cudnn.is_considered("cuda")
 

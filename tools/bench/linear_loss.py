@@ -27,6 +27,7 @@ from fusegen.wrap.stopwatch import Clock, Stopwatch, WallClock
 
 SIZES = "8192x4096x128256,4096x768x32000"
 OURS = "fusegen"
+PRODUCTS, ALONE = "the three products alone", f"{OURS}, loss alone"
 Step = Callable[..., tuple[torch.Tensor, ...]]
 
 
@@ -157,20 +158,21 @@ def measure(size: tuple[int, int, int], counts: list[int], watch: Clock, device:
     del wide
     print(f"\n{tokens} x {hidden} -> {classes}, bfloat16; all logits take {tokens * classes * 2 / 1e6:.0f} MB")
     print(f"    {'':32s} {'ms':>8s} {'extra MB':>9s} {'of logits':>9s}   errors of loss, d_input, d_weight")
-    taken = watch(products(x, weight)) / 1000
-    print(f"    {'the three products alone':32s} {taken:8.2f}", flush=True)
     everyone: list[tuple[str, Step, int | None]] = [(name, step, None) for name, step in ways(device).items()]
     everyone += [(f"{OURS}, chunks of {count}", gradients_of(fg.ops.linear_cross_entropy), count) for count in counts]
+    alone = functools.partial(fg.ops.linear_cross_entropy, x.detach(), weight, target)
+    works: dict[str, Callable[[], Any]] = {PRODUCTS: products(x, weight), ALONE: torch.no_grad()(alone)}
+    found = {}
     for name, step, count in everyone:
-        work = functools.partial(step, x, weight, target)
-        with chunks_of(count):
-            extra, wrong, taken = extra_memory(work, device), errors(work(), exact), watch(work) / 1000
+        works[name] = work = chunks_of(count)(functools.partial(step, x, weight, target))
+        found[name] = extra_memory(work, device), errors(work(), exact)
+    taken = {name: time / 1000 for name, time in watch.turns(works).items()}
+    print(f"    {PRODUCTS:32s} {taken[PRODUCTS]:8.2f}", flush=True)
+    for name, (extra, wrong) in found.items():
         share = extra / (tokens * classes * 2)
-        print(f"    {name:32s} {taken:8.2f} {extra / 1e6:9.1f} {share:9.1%}   " + ", ".join(f"{e:.2e}" for e in wrong),
-              flush=True)  # fmt: skip
-    with torch.no_grad():
-        taken = watch(functools.partial(fg.ops.linear_cross_entropy, x, weight, target)) / 1000
-    print(f"    {OURS + ', loss alone':32s} {taken:8.2f}")
+        print(f"    {name:32s} {taken[name]:8.2f} {extra / 1e6:9.1f} {share:9.1%}   "
+              + ", ".join(f"{e:.2e}" for e in wrong), flush=True)  # fmt: skip
+    print(f"    {ALONE:32s} {taken[ALONE]:8.2f}")
     if device == "cuda":
         print(f"    in a CUDA graph: {captured(x, weight, target)}")
 

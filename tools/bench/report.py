@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from fusegen.wrap import cublaslt
+from fusegen.wrap import cublaslt, cudnn
 from fusegen.wrap.peers import NAMES
 from tools.bench.kernels import OURS, Run
 from tools.bench.limits import behind, limits
@@ -101,7 +101,9 @@ class Page:
 
 def head() -> str:
     """How the page begins on this machine."""
-    libraries = f", and nvmath-python {cublaslt.version()} for some products" if cublaslt.version() else ""
+    major, rest = divmod(cudnn.version(), 10000)
+    libraries = f", cuDNN {major}.{rest // 100}.{rest % 100}" if major else ""
+    libraries += f", and nvmath-python {cublaslt.version()} for some products" if cublaslt.version() else ""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return _HEAD.format(gpu=gpu, torch=torch.__version__, cuda=torch.version.cuda, libraries=libraries)
 
