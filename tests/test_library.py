@@ -19,7 +19,9 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 import fusegen as fg
 from fusegen import ops
-from fusegen.wrap import library, schema
+from fusegen.declare.op import Declaration
+from fusegen.declare.value import plain_number
+from fusegen.wrap import dispatch, library, schema
 from tools.opcheck import TESTS, check
 
 
@@ -240,6 +242,12 @@ def test_compile_what_is_written_in_place() -> None:
     torch.testing.assert_close(compiled(x, *ours), norm(x, *theirs))
     torch.testing.assert_close(ours, theirs)
     assert ours[0].abs().sum() > 0
+
+
+@pytest.mark.parametrize("traced", [plain_number, Declaration.bind, dispatch.call, dispatch.resolve, dispatch.into])
+def test_what_dynamo_traces_reads_no_dictionary_that_grows(traced: Callable[..., Any]) -> None:
+    """Dynamo goes through ``sys.modules`` where traced code reads it, while its own imports add to it: now and then."""
+    assert "modules" not in traced.__code__.co_names
 
 
 def test_compile_says_what_is_wrong() -> None:

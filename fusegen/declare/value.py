@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import sys
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -200,10 +199,18 @@ def lift(value: Any) -> Value:
     )  # fmt: skip
 
 
+# Where the types of NumPy's scalars are from.
+_NUMPYS = ("numpy", "ml_dtypes")
+
+
 def plain_number(value: Any) -> Any:
     """A NumPy scalar as the Python number that it is; anything else as it is."""
-    numpy = sys.modules.get("numpy")
-    if numpy is not None and isinstance(value, numpy.generic):
+    # Not by sys.modules, which Dynamo, where it traces this, would go through while its own imports add to it.
+    if type(value).__module__ not in _NUMPYS:
+        return value
+    import numpy
+
+    if isinstance(value, numpy.generic):
         number = value.item()
         return number if isinstance(number, (bool, int, float)) else value
     return value
