@@ -108,6 +108,7 @@ PyObject* run_call(const std::shared_ptr<Plan>& plan, const Call& call) {
   Stream stream;
   if (plan->cuda) stream = current_stream(plan->device);
   try {
+    const MayFree free(*plan);
     run(*plan, call.addresses, call.numbers, stream.handle, results);
   } catch (const LaunchFailure& failure) {
     raise_failure(*plan, failure);
@@ -366,6 +367,7 @@ PyObject* make_plan(PyObject*, PyObject* arguments) {
     plan->fixed.push_back(number);
   }
   for (int64_t i = words.next(); i > 0; --i) plan->steps.push_back(read_step(words));
+  for (const Step& step : plan->steps) plan->multiplies = plan->multiplies || step.product;
   if (name != nullptr) {
     plan->training = std::make_unique<Training>();
     plan->training->name = name;

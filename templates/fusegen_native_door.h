@@ -3,27 +3,28 @@
 // From Python, torch's way to a kernel turns every argument into an IValue by the op's schema, asks the dispatcher, and
 // turns the results back, which takes longer than a launch. A Door stands before it (OpOverload._op): it reads the Python
 // objects themselves into the key that BackendKernel would make, and if there is a plan, runs it. All else goes torch's
-// way: calls that are new, recorded, traced, profiled, or that only torch can judge.
+// way: calls that are new, recorded, traced, profiled, or that only torch can judge. (A kernel that somebody registers
+// for an op of ours later is not seen by calls that are known.)
 
 #pragma once
 
 #include "fusegen_native_kernel.h"
 
 #include <ATen/record_function.h>
-#include <torch/csrc/utils/python_strings.h>
 
 namespace fusegen {
 
 struct Door {
   PyObject_HEAD
   vectorcallfunc vectorcall;
-  PyObject* torchs;  // what stood there before
+  PyObject* before;  // torch's own
   std::shared_ptr<Prepared>* prepared;
-  const c10::FunctionSchema* schema;  // the dispatcher's own
+  c10::OperatorHandle* handle;  // whose schema is gone when the op is, at exit
 };
 
-// Adds an argument as torch would pass it on for a parameter of this type; false where torch is to judge.
-inline bool add_object(BoxedCall& call, PyObject* value, const c10::Type& type, int64_t flags) {
+// Adds an argument for a parameter of this type; false where torch is to judge. It adds the very words that add_value adds
+// for what torch makes of the object: plans are found under the keys of either.
+inline bool add_object(BoxedCall& call, PyObject* value, const c10::Type& type, int64_t flags, bool in_list = false) {
   Number number;
   switch (type.kind()) {
     case c10::TypeKind::OptionalType:
@@ -36,16 +37,19 @@ inline bool add_object(BoxedCall& call, PyObject* value, const c10::Type& type, 
       if (!THPVariable_CheckExact(value)) return false;
       const at::Tensor& tensor = THPVariable_Unpack(value);
       if (c10::GradMode::is_enabled() && tensor.requires_grad()) return false;
-      return tensor.defined() && add_tensor(call.key, tensor, false, call.addresses);
+      if (!tensor.defined() || !add_tensor(call.key, tensor, false, call.addresses)) return false;
+      if (in_list) call.owners.push_back(tensor);  // another thread may empty the list; arguments are the caller's
+      return true;
     }
     case c10::TypeKind::ListType: {
       const bool is_list = PyList_CheckExact(value);
-      if (!is_list && !PyTuple_CheckExact(value)) return false;
+      if (!is_list && !PyTuple_Check(value)) return false;
       const c10::Type& inner = *type.castRaw<c10::ListType>()->getElementType();
       const Py_ssize_t count = is_list ? PyList_GET_SIZE(value) : PyTuple_GET_SIZE(value);
       call.key.words.push_back(tagged(kTuple, static_cast<uint64_t>(count)));
       for (Py_ssize_t i = 0; i < count; ++i)
-        if (!add_object(call, is_list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i), inner, flags)) return false;
+        if (!add_object(call, is_list ? PyList_GET_ITEM(value, i) : PyTuple_GET_ITEM(value, i), inner, flags, true))
+          return false;
       return true;
     }
     case c10::TypeKind::StringType: {
@@ -58,6 +62,11 @@ inline bool add_object(BoxedCall& call, PyObject* value, const c10::Type& type, 
       add_text(call.key, {text, static_cast<size_t>(bytes)});
       return true;
     }
+    case c10::TypeKind::ScalarTypeType:
+      if (!THPDtype_Check(value)) return false;
+      number.type = 'i';
+      number.integer = static_cast<int64_t>(reinterpret_cast<THPDtype*>(value)->scalar_type);
+      break;
     case c10::TypeKind::BoolType:
       if (!PyBool_Check(value)) return false;
       number.type = 'b';
@@ -96,7 +105,7 @@ inline bool add_object(BoxedCall& call, PyObject* value, const c10::Type& type, 
 
 // Reads the arguments in the order of the schema, left-out ones as their defaults; false where torch is to judge.
 inline bool read_objects(const Door& door, PyObject* const* values, size_t given, PyObject* names, BoxedCall& call) {
-  const auto& parameters = door.schema->arguments();
+  const auto& parameters = door.handle->schema().arguments();
   const auto& flags = (*door.prepared)->flags;
   const size_t named = names == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(names));
   if (given > parameters.size()) return false;
@@ -106,8 +115,9 @@ inline bool read_objects(const Door& door, PyObject* const* values, size_t given
     for (size_t at = 0; value == nullptr && at < named && used < named; ++at)
       if (PyUnicode_CompareWithASCIIString(PyTuple_GET_ITEM(names, at), parameters[i].name().c_str()) == 0)
         value = values[given + at], ++used;
+    if (i < given && parameters[i].kwarg_only()) return false;
     if (value != nullptr) {
-      if (!add_object(call, value, *parameters[i].type(), flags[i])) return false;
+      if (!add_object(call, value, *parameters[i].real_type(), flags[i])) return false;
     } else if (!parameters[i].default_value() || !add_value(call, *parameters[i].default_value(), flags[i])) {
       return false;
     }
@@ -123,6 +133,7 @@ inline PyObject* results_by_schema(const c10::FunctionSchema& schema, Tensors& r
   auto found = THPObjectPtr(is_list ? PyList_New(count) : PyTuple_New(count));
   for (Py_ssize_t i = 0; found && i < count; ++i) {
     PyObject* result = THPVariable_Wrap(std::move(results[i]));
+    if (result == nullptr) return nullptr;
     if (is_list) PyList_SET_ITEM(found.get(), i, result);
     else PyTuple_SET_ITEM(found.get(), i, result);
   }
@@ -132,31 +143,35 @@ inline PyObject* results_by_schema(const c10::FunctionSchema& schema, Tensors& r
 inline PyObject* door_call(PyObject* self, PyObject* const* values, size_t count, PyObject* names) {
   HANDLE_TH_ERRORS
   const auto& door = *reinterpret_cast<Door*>(self);
-  if (plain_dispatch() && autocast_word() == 0 && !function_mode_sees() && !at::hasCallbacks()) {
+  // Torch's kernels for autocast come before ours, modes and profilers would not see the call, and what requires gradients
+  // is told by add_object.
+  const bool is_plain = plain_dispatch() && autocast_word() == 0 && !function_mode_sees() && !at::hasCallbacks();
+  if (is_plain && door.handle->hasSchema()) {
     BoxedCall call;
     if (read_objects(door, values, static_cast<size_t>(PyVectorcall_NARGS(count)), names, call)) {
       if (const auto plan = (*door.prepared)->find(call.key)) {
         Tensors results;
         run_prepared(*plan, call, results);
-        return results_by_schema(*door.schema, results);
+        return results_by_schema(door.handle->schema(), results);
       }
     }
   }
-  return PyObject_Vectorcall(door.torchs, values, count, names);
+  return PyObject_Vectorcall(door.before, values, count, names);
   END_HANDLE_TH_ERRORS
 }
 
-// A Door is taken for what it stands before: torch keeps ops in dictionaries by the hash of it.
-inline Py_hash_t door_hash(PyObject* self) { return PyObject_Hash(reinterpret_cast<Door*>(self)->torchs); }
+// It has the hash and the attributes of what it stands before: torch keeps ops in dictionaries by that hash.
+inline Py_hash_t door_hash(PyObject* self) { return PyObject_Hash(reinterpret_cast<Door*>(self)->before); }
 
 inline PyObject* door_attribute(PyObject* self, PyObject* name) {
-  return PyObject_GetAttr(reinterpret_cast<Door*>(self)->torchs, name);
+  return PyObject_GetAttr(reinterpret_cast<Door*>(self)->before, name);
 }
 
 inline void door_delete(PyObject* self) {
   auto* door = reinterpret_cast<Door*>(self);
-  Py_CLEAR(door->torchs);
+  Py_CLEAR(door->before);
   delete door->prepared;
+  delete door->handle;
   Py_TYPE(self)->tp_free(self);
 }
 
@@ -181,12 +196,13 @@ inline PyObject* make_door(PyObject*, PyObject* arguments) {
   const char *op, *overload;
   if (!PyArg_ParseTuple(arguments, "OssO", &kernels, &op, &overload, &before)) return nullptr;
   const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, overload);
+  const auto prepared = shared_prepared(kernels);
   auto* door = PyObject_New(Door, &door_type);
   if (door == nullptr) return nullptr;
   door->vectorcall = door_call;
-  door->torchs = Py_NewRef(before);
-  door->prepared = new std::shared_ptr<Prepared>(shared_prepared(kernels));
-  door->schema = &handle.schema();
+  door->before = Py_NewRef(before);
+  door->prepared = new std::shared_ptr<Prepared>(prepared);
+  door->handle = new c10::OperatorHandle(handle);
   return reinterpret_cast<PyObject*>(door);
   END_HANDLE_TH_ERRORS
 }

@@ -13,7 +13,7 @@
 
 namespace fusegen {
 
-// Numbers as in cudnn_graph.h.
+// Numbers as in cuDNN's header.
 struct Fused {
   enum : int { kPack = 16, kInt64 = 3, kPointer = 6, kUnique = 1000, kPointers = 1001, kWorkspace = 1003 };
   int (*create)(int kind, void** descriptor);

@@ -26,11 +26,12 @@ inline uint64_t bits_of(double value) {  // bits tell -0.0 from 0.0, and find Na
   return bits;
 }
 
-// A call as the dispatcher hands it over.
+// A call as the dispatcher hands it over, or a Door reads it (fusegen_native_door.h).
 struct BoxedCall {
   Key key;
   Addresses addresses;
   Numbers numbers;
+  c10::SmallVector<at::Tensor, 8> owners;  // of tensors that nothing else keeps while the plan runs
 };
 
 inline void add_text(Key& key, const std::string& text) {
@@ -47,7 +48,7 @@ inline void add_number(BoxedCall& call, const Number& number, bool varies) {
   else call.key.words.push_back(number.type == 'f' ? bits_of(number.real) : static_cast<uint64_t>(number.integer));
 }
 
-// Adds an argument; false for what only Python can judge.
+// Adds an argument; false for what only Python can judge. A Door's add_object adds the same words.
 inline bool add_value(BoxedCall& call, const c10::IValue& value, int64_t flags) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();
@@ -122,6 +123,7 @@ inline thread_local Asking* Asking::now = nullptr;
 inline void run_prepared(const Plan& plan, const BoxedCall& call, Tensors& results) {
   try {
     void* stream = plan.cuda ? current_stream(plan.device).handle : nullptr;
+    const MayFree free(plan);
     run(plan, call.addresses, call.numbers, stream, results);
   } catch (const LaunchFailure& failure) {
     raise_failure(plan, failure);

@@ -30,6 +30,7 @@
 #include <list>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -192,6 +193,7 @@ struct Plan {
   std::vector<int64_t> gradient_of;  // of a backward: the argument that each result is the gradient of (fusegen_native_node.h)
   std::vector<Number> fixed;
   std::vector<Step> steps;
+  bool multiplies = false;  // some step is a matrix product
   std::unique_ptr<Training> training;
   PyObject* fail = nullptr;
 
@@ -344,6 +346,17 @@ class WithoutGil {
 
  private:
   PyThreadState* state_;
+};
+
+// The same around a plan with matrix products, which take torch long on the CPU, and which it does without the GIL itself.
+class MayFree {
+ public:
+  explicit MayFree(const Plan& plan) {
+    if (plan.multiplies) free_.emplace();
+  }
+
+ private:
+  std::optional<WithoutGil> free_;
 };
 
 inline int launch_early(const Plan& plan, const Step& step, void** params, void* stream) {

@@ -360,9 +360,9 @@ def install(monkeypatch: pytest.MonkeyPatch, gpu: str) -> Cudnn:
 
 def forget() -> None:
     """What other tests have planned and tried."""
-    cudnn._planned.clear()
+    cudnn._kernels.clear()
     cudnn._alike.clear()
-    for cache in (backends._is_right, cudnn._handle, cudnn._native_handle):
+    for cache in (backends._is_right, cudnn._handles):
         cache.cache_clear()
 
 

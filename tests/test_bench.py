@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Callable, Mapping
-from itertools import permutations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -58,17 +57,6 @@ class Counting:
         return self(lambda: wait(work()))
 
 
-def test_what_is_compared_takes_turns_in_an_order_that_changes() -> None:
-    """Whoever always follows the same one gets the clocks that it leaves."""
-    called: list[str] = []
-    works = {name: lambda name=name: called.append(name) for name in "abc"}  # type: ignore[misc]
-    times = WallClock(40).turns(works)
-    assert set(times) == set("abc") and all(time > 0 for time in times.values())
-    rounds = [called[i : i + 3] for i in range(3, len(called), 3)]  # after one call of each that does not count
-    assert len(rounds) == 40 and all(sorted(one) == list("abc") for one in rounds)
-    assert {tuple(one) for one in rounds} == set(permutations("abc"))
-
-
 # -- contests --------------------------------------------------------------------------------------------------------
 
 
@@ -80,6 +68,15 @@ def test_who_disagrees_or_fails_is_left_out_with_a_word() -> None:
         if x.requires_grad:
             raise RuntimeError("no backward here")
         return x * 2
+
+    calls = iter(range(5))
+
+    def fails_in_the_end(x: torch.Tensor) -> torch.Tensor:
+        next(calls)
+        return x * 2
+
+    late = Contest([InTorch("ours", lambda x: x * 2), InTorch("late", fails_in_the_end)], [leaf(5, 7)])
+    assert list(late.time(WallClock(9), "fwd")) == ["ours"] and late.left_out == {"late, fwd": "StopIteration: "}
 
     contenders = [
         InTorch("ours", lambda x: x * 2), InTorch("same", lambda x: x + x), InTorch("other", lambda x: x * 2.5),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from itertools import permutations
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -75,6 +76,17 @@ def test_the_plain_products_of_a_row_are_those_that_are_derived(row: ProductRow)
         if row.op.name == "linear_silu" and " 1x" not in row.title:  # where there is nothing to choose
             assert row.floor_bytes(which) == moved
     assert {m.layout for m in row.products["bwd"]} == {"nn", "tn"}
+
+
+def test_what_is_compared_takes_turns_in_an_order_that_changes() -> None:
+    """Whoever always follows the same one gets the clocks that it leaves."""
+    called: list[str] = []
+    works = {name: lambda name=name: called.append(name) for name in "abc"}  # type: ignore[misc]
+    times = WallClock(40).turns(works)
+    assert set(times) == set("abc") and all(time > 0 for time in times.values())
+    rounds = [called[i : i + 3] for i in range(3, len(called), 3)]  # after one call of each that does not count
+    assert len(rounds) == 40 and all(sorted(one) == list("abc") for one in rounds)
+    assert {tuple(one) for one in rounds} == set(permutations("abc"))
 
 
 def test_plain_products_are_read_as_they_lie() -> None:

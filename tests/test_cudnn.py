@@ -414,7 +414,7 @@ def test_descriptors_are_destroyed_with_their_plan(dnn: Cudnn) -> None:
     gc.collect()
     kinds = sorted(thing.kind.name for thing in dnn.things.values())
     assert kinds == ["CONFIGURATION"] * 3 + ["PLAN"] * 3  # graphs are compiled, packs have run
-    cudnn._planned.clear()
+    cudnn._kernels.clear()
     gc.collect()
     assert not dnn.things
 
@@ -425,7 +425,7 @@ def test_a_native_plan_keeps_its_kernel(dnn: Cudnn, monkeypatch: pytest.MonkeyPa
     Clock(monkeypatch)
     op, arguments = fg.FusedOp(fg.ops.linear_relu6.declaration), given()  # with constants, which lie on the host
     op(*arguments)
-    cudnn._planned.clear()
+    cudnn._kernels.clear()
     gc.collect()
     assert dnn.things
     wanted = F.relu6(F.linear(*(a.float() for a in arguments)))

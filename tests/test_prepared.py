@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import time
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -227,6 +228,65 @@ def test_a_door_reads_arguments_as_torch_does(torchs: list[Any], asked: Asked) -
         overload(x, x, x, x, x, x)
     with pytest.raises(RuntimeError, match="Unknown keyword argument 'into'"):
         overload(x, into=x)
+
+
+def test_positions_and_dtypes_are_what_torch_says(torchs: list[Any]) -> None:
+    x = torch.randn(3, 4)
+    overload = fresh(shifted).overload(x, by=1.0)
+    for _ in range(2):
+        same(overload(x, by=1.0), x + 1)
+        with pytest.raises(RuntimeError, match="takes 1 positional argument"):
+            overload(x, 1.0)
+    softmax = fresh(ops.softmax).overload(x, -1, dtype=torch.float64)
+    before = len(torchs)
+    for dtype in (torch.float64, torch.float32, torch.float64):
+        torch.testing.assert_close(softmax(x, -1, dtype=dtype), torch.softmax(x, -1, dtype=dtype))
+    assert len(torchs) == before + 2
+
+
+def test_lists_that_another_thread_empties_and_ops_that_are_gone() -> None:
+    known, x = fresh(lerp), torch.randn(8)
+    compiled = torch.compile(lambda *args: known(*args), backend="aot_eager", fullgraph=True)
+    given = leaves((8,), (8,), (8,))
+    compiled(*given).sum().backward()
+    registered = known.__dict__["_registered"]
+    (text,) = [text for text in registered.texts if "train" in text and "back" not in text]
+    forward = getattr(torch.ops.fusegen, f"{registered.name}_forward").default
+    tensors = [torch.randn(5_000_000, dtype=torch.float64) for _ in range(3)]
+    expected = forward(tensors, [], [], text)[0]
+    for _ in range(3):
+        emptied = [tensor.clone() for tensor in tensors]
+        thread = threading.Thread(target=lambda emptied=emptied: (time.sleep(0.002), emptied.clear()))
+        thread.start()
+        assert torch.equal(forward(emptied, [], [], text)[0], expected)
+        thread.join()
+    overload = known.overload(x, x, 0.5)
+    for _ in range(2):
+        overload(x, x, 0.5)
+
+
+def test_other_threads_run_while_torch_multiplies() -> None:
+    op = fg.op(lambda x, w: fg.linear(x, w) * 2, name="layer")
+    x = torch.randn(1500, 1500)
+    overload = op.overload(x, x)
+    overload(x, x)
+    for call in (overload, op):
+        call(x, x)
+        ticks, stop = [0], threading.Event()
+
+        def tick(ticks: list[int] = ticks, stop: threading.Event = stop) -> None:
+            while not stop.wait(0.001):
+                ticks[0] += 1
+
+        thread = threading.Thread(target=tick)
+        thread.start()
+        start = time.perf_counter()
+        call(x, x)
+        taken = time.perf_counter() - start
+        found = ticks[0]
+        stop.set()
+        thread.join()
+        assert taken < 0.02 or found > taken / 0.001 / 20
 
 
 def test_a_door_is_no_other_op_than_before(monkeypatch: pytest.MonkeyPatch) -> None:

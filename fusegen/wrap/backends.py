@@ -9,6 +9,7 @@ way, a generated kernel say, is one more Library.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -28,7 +29,7 @@ from fusegen.launch.memo import compiler_digest
 from fusegen.launch.sealed import digest
 from fusegen.wrap import cublaslt, cudnn
 from fusegen.wrap.closing import ARGUMENT, Closing, closing
-from fusegen.wrap.factors import Factors
+from fusegen.wrap.factors import Factors, NotNow
 from fusegen.wrap.products import Arranged, TorchStep, View
 
 OWN, LIBRARY, NVMATH = "product and kernel", "cuBLASLt's epilogue", "cuBLASLt's epilogue through nvmath"
@@ -129,17 +130,27 @@ def _rounded(size: int) -> int:
     return 1 << max(size - 1, 0).bit_length()
 
 
-def bucket(device: str, dtype: str, sizes: Sequence[int], closing: Closing) -> tuple[str, ...]:
-    """What is measured once: sizes count up to the next power of two."""
+def bucket(
+    device: str, dtype: str, sizes: Sequence[int], closing: Closing, ways: Sequence[Library] | None = None
+) -> tuple[str, ...]:
+    """What is measured once: sizes count up to the next power of two.
+
+    Args:
+        ways: the libraries that could do it, by how tensors lie; by default all that gain.
+    """
     import torch
+
+    if ways is None:
+        ways = [way for way in libraries(closing, dtype, device) if way.gains_from(*sizes[:2])]
+    names = [way.name for way in ways]
 
     rounded = [str(_rounded(size)) for size in sizes]
     versions = [str(torch.version.cuda), torch.__version__]
-    if NVMATH in (library.name for library in libraries(closing, dtype, device)):
+    if NVMATH in names:
         versions.append(f"nvmath {cublaslt.version()}")
-    if CUDNN in (library.name for library in libraries(closing, dtype, device)):
+    if CUDNN in names:
         versions.append(f"cudnn {cudnn.version()}")
-    return (torch.cuda.get_device_name(device), *versions, dtype, closing.title, *rounded)
+    return (torch.cuda.get_device_name(device), *versions, *names, dtype, closing.title, *rounded)
 
 
 def remembered(key: tuple[str, ...]) -> Measured | None:
@@ -168,11 +179,26 @@ def choose(
             return None
         try:
             found = _known[key] = _measure(closing, given, libraries, own)
-        except torch.cuda.OutOfMemoryError:  # what measuring needs is no reason to fail; the next call tries again
+        except (torch.cuda.OutOfMemoryError, NotNow):  # no reason to fail; the next call tries again
             return None
         default_cache().put(_place(key), json.dumps(dict(found.times)).encode())
-    best = found.best([OWN, *(library.name for library in libraries)])
-    return next((lib for lib in libraries if lib.name == best and lib.is_ready(closing, given)), None)
+    for library in in_order(found, libraries):
+        if library is None or _is_ready(library, closing, given):
+            return library
+    return None
+
+
+def in_order(measured: Measured, libraries: Sequence[Library]) -> list[Library | None]:
+    """The ways that there are, the fastest first; None is our own."""
+    named: dict[str, Library | None] = {OWN: None, **{library.name: library for library in libraries}}
+    return [named[way] for way in sorted(measured.times, key=lambda way: measured.times[way]) if way in named]
+
+
+def _is_ready(library: Library, closing: Closing, given: Factors) -> bool:
+    try:
+        return library.is_ready(closing, given)
+    except NotNow:
+        return False
 
 
 def _measure(closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any]) -> Measured:
@@ -181,10 +207,29 @@ def _measure(closing: Closing, given: Factors, libraries: Sequence[Library], own
     clock, ways = Stopwatch(REPEATS), {OWN: own}
     alike = replace(closing, bias="bias" * bool(closing.bias), kept="kept" * bool(closing.kept))
     where = given.out.dtype, str(given.out.device)
+    own()
+    expected = given.out.clone()
     for library in libraries:
-        if library.is_ready(closing, given) and _is_right(library, alike, *where):
-            ways[library.name] = partial(library.run, closing, given)
+        if not library.is_ready(closing, given) or not _is_right(library, alike, *where):
+            continue
+        run = partial(library.run, closing, given)
+        if _is_alike(run, given.out, expected):
+            ways[library.name] = run
     return Measured(clock.turns(ways))
+
+
+def _is_alike(run: Callable[[], Any], out: Any, expected: Any) -> bool:
+    """Whether a way works for these tensors, too, and gives what our own does, but for rounding."""
+    import torch
+
+    try:
+        run()
+        apart = (out.float() - expected.float()).norm()  # NaN where either has one: the caller's numbers are no test
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except (AttributeError, RuntimeError):
+        return False
+    return not bool(apart > 0.05 * expected.float().norm())
 
 
 # Sums at which an activation is tried: from where most have reached their limits to the other side of it.
@@ -208,6 +253,9 @@ def _is_right(library: Library, closing: Closing, dtype: Any, device: str) -> bo
         return False
     x, w = torch.zeros_like(x), torch.zeros_like(w)
     x[:, 0], w[0] = torch.linspace(-_FAR, _FAR, _ROWS, device=device), 1.0
+    numbers = [n.value for n in walk([closing.function] if closing.function else []) if isinstance(n, Const)]
+    edges = [float(number) for number in (0, *numbers) if abs(number) < _FAR]  # where it may jump
+    x[: len(edges), 0] = torch.tensor(edges, device=device)
     rounded = _ROUNDED[str(dtype).removeprefix("torch.")]
     return _is_close(library, closing, (x, w, 0 * b), x[:, :1].float().expand(-1, 64), rtol=rounded, atol=_OFF)
 
@@ -226,7 +274,7 @@ def _is_close(
         if not library.is_ready(closing, factors):
             return False
         library.run(closing, factors)
-    except torch.cuda.OutOfMemoryError:
+    except (torch.cuda.OutOfMemoryError, NotNow):
         raise
     except (AttributeError, RuntimeError):  # a torch without it, or a dtype it does not take
         return False
@@ -247,7 +295,8 @@ def activated(closing: Closing, total: Any) -> Any:
     known: dict[Expr, Any] = {ARGUMENT: total}
     for node in walk([closing.function]):
         if isinstance(node, Const):
-            known[node] = torch.full((), float(node.value), device=total.device)
+            value = ctypes.c_float(float(node.value)).value  # as kernels have it: beyond float32 it is infinite
+            known[node] = torch.tensor(value, dtype=torch.float32, device=total.device)
         elif isinstance(node, Call):
             known[node] = lookup(node.function).reference(torch, *[known[argument] for argument in node.args])
     return known[closing.function]
@@ -275,13 +324,26 @@ def steps_behind(op: Op) -> list[tuple[Product, Op, Closing]]:
     return found
 
 
-def could_keep_sums(op: Op, device: str) -> bool:
-    """Whether there is a library that would keep a product's sum with a bias where ``op`` keeps the product."""
+def could_keep_sums(op: Op, device: str, sizes: Mapping[str, int] | None = None) -> bool:
+    """Whether there is a library that would keep a product's sum with a bias where ``op`` keeps the product.
+
+    Args:
+        sizes: of the op's axes; without them any will do.
+    """
     results = {output.name for output in op.outputs}
-    return any(
-        known.bias and known.kept == product.result in results and libraries(known, part.outputs[0].dtype.name, device)
-        for product, part, known in steps_behind(op)
-    )
+    for product, part, known in steps_behind(op):
+        if known.bias and known.kept == product.result in results:
+            there = libraries(known, part.outputs[0].dtype.name, device)
+            if any(sizes is None or way.gains_from(*_counts(op, product, sizes)[:2]) for way in there):
+                return True
+    return False
+
+
+def _counts(op: Op, product: Product, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+    """Rows and columns of a product's result, and what it adds up over."""
+    own = contracted_sizes(op, sizes)
+    *rows, columns = (own[axis] for axis in product.axes)
+    return prod(rows), columns, prod(own[axis] for axis in product.over)
 
 
 def adds_bias(known: Closing) -> bool:
@@ -313,9 +375,7 @@ def measurements(op: Op, sizes: Mapping[str, int]) -> dict[str, str]:
         if not _has_gpu():
             found[product.result] = "not measured on this machine: torch sees no GPU"
             continue
-        own = contracted_sizes(op, sizes)
-        *rows, columns = (own[axis] for axis in product.axes)
-        counts = prod(rows), columns, prod(own[axis] for axis in product.over)
+        counts = _counts(op, product, sizes)
         measured = remembered(bucket("cuda", dtype, counts, known))
         there = libraries(known, dtype, "cuda")
         ways = [OWN, *(library.name for library in there if library.gains_from(*counts[:2]))]

@@ -15,7 +15,6 @@ from fusegen.core.ir import Op
 from fusegen.core.products import contracted_sizes
 from fusegen.fuse.products import Chain, Product, chain, names_of
 from fusegen.launch.program import Program
-from fusegen.wrap.backends import OWN
 from fusegen.wrap.closing import closing
 from fusegen.wrap.either import Either, kept_sums
 from fusegen.wrap.padding import padded, room, strides_between
@@ -66,13 +65,13 @@ class ChainPlan(Plan):
 
     Attributes:
         made, dropped: tensors between steps that begin and end with each step.
-        declined: ways could not be measured for want of memory (see ``ChainRunner.gains``).
+        gains: what ``ChainRunner.gains`` has answered.
     """
 
     steps: tuple[Step, ...] = ()
     made: tuple[tuple[Made, ...], ...] = ()
     dropped: tuple[tuple[str, ...], ...] = ()
-    declined: bool = False
+    gains: bool | None = None
 
     def flatten(self) -> None:
         """Say what the native call path does, if it can: what has been measured by now counts."""
@@ -128,15 +127,15 @@ class ChainRunner(Runner):
         plan = self.planned(tensors, framework)
         assert isinstance(plan, ChainPlan)
         found = kept_sums(plan.steps)
-        if not found or plan.declined:
-            return False
-        if any(not step.best for step in found):
-            if torch.cuda.is_current_stream_capturing():
-                return False
+        if not found or plan.gains is not None:
+            return bool(plan.gains)
+        if not torch.cuda.is_current_stream_capturing():
             with torch.no_grad(), contextlib.suppress(torch.cuda.OutOfMemoryError):
-                self.launch(plan, tensors, scalars, framework, None)
-            plan.declined = any(not step.best for step in found)
-        return all(step.best not in ("", OWN) for step in found)
+                self.launch(plan, tensors, scalars, framework, None)  # which also asks libraries about these sizes
+        elif any(step.ways() is None for step in found):
+            return False
+        plan.gains = all((step.ways() or [None])[0] is not None for step in found)
+        return plan.gains
 
     def launch(
         self, plan: Plan, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework, out: Any

@@ -143,14 +143,15 @@ def _nvmath() -> str:
 def _cudnn() -> str:
     if importlib.util.find_spec("torch") is None:
         return "torch is not installed: no products to fuse"
-    from fusegen.wrap import cudnn
+    from fusegen.wrap import cudnn, cudnn_graph
 
     found = cudnn.version()
-    if not found:
-        return "not there (it comes with PyTorch for CUDA): activations behind products go other ways"
-    return (
-        f"{found // 10000}.{found // 100 % 100}.{found % 100}: products with any elementwise activation as one kernel"
-    )
+    if found < cudnn_graph.OLDEST:
+        return "no cuDNN 9 (it comes with PyTorch for CUDA): activations behind products go other ways"
+    name = f"{found // 10000}.{found // 100 % 100}.{found % 100}"
+    if not cudnn.is_considered("cuda"):
+        return f"{name}, switched off (torch.backends.cudnn.enabled): activations behind products go other ways"
+    return f"{name}: large products of halves with many an activation as one kernel"
 
 
 @_look("C++ compiler", "install one: apt install g++, dnf install gcc-c++, xcode-select --install")

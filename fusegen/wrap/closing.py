@@ -15,6 +15,7 @@ from fusegen.core.ir import Call, Const, Expr, Index, Op, Output, Reduce, Ref, S
 from fusegen.core.text import expr_text
 from fusegen.declare.table import apply
 from fusegen.fuse.products import Product
+from fusegen.launch.sealed import digest
 
 
 @dataclass(frozen=True)
@@ -39,8 +40,12 @@ class Closing:
         return self.activation + " without bias" * (not self.bias) + ", its argument kept" * bool(self.kept)
 
 
-# What an activation is a function of.
-ARGUMENT = Ref("sum", dtypes.float32)
+# What an activation is a function of; no operand is called so.
+ARGUMENT = Ref("@sum", dtypes.float32)
+# Operations of an activation that a library is asked about; larger ones were not tried.
+MOST_OPERATIONS = 24
+# Characters of one that is told by what it is.
+_SHORT = 60
 
 
 @functools.lru_cache(maxsize=1024)
@@ -70,9 +75,32 @@ def closing(product: Product, part: Op) -> Closing | None:
         function = substitute(activated[0].expr, dict.fromkeys(sums, ARGUMENT))
         if activation == "relu":
             return None if kept else Closing("relu", bias, function=function)  # cuBLASLt keeps only the signs
-        if activation or _is_of_one(function):
-            return Closing(activation or expr_text(function), bias, kept[0] if kept else "", function)
+        if activation or (_is_of_one(function) and _operations(function) <= MOST_OPERATIONS):
+            return Closing(activation or _text(function), bias, kept[0] if kept else "", function)
     return Closing("bias", bias) if bias and not activated and len(kept) == 1 else None
+
+
+def _text(function: Expr) -> str:
+    """A short text for a function, which no other has."""
+    nodes = list(walk([function]))
+    places = {node: place for place, node in enumerate(nodes)}
+    sizes: dict[Expr, int] = {}
+    for node in nodes:
+        sizes[node] = 1 + sum(sizes[child] for child in node.children)
+    if sizes[function] <= _SHORT:  # as a tree: what is used again is written again
+        text = expr_text(function).replace(ARGUMENT.name, "sum")
+        if len(text) <= _SHORT:
+            return text
+    told = [
+        f"{node.function} {node.detail} {node.dtype} {[places[child] for child in node.args]}"
+        if isinstance(node, Call) else repr(node)
+        for node in nodes
+    ]  # fmt: skip
+    return f"a function of {_operations(function)} operations, {digest(*told)[:12]}"
+
+
+def _operations(function: Expr) -> int:
+    return sum(isinstance(node, Call) for node in walk([function]))
 
 
 def _is_of_one(function: Expr) -> bool:

@@ -137,7 +137,12 @@ class Contest:
                 works[contender.name] = contender.work(self.inputs, which)
             else:
                 self._take(works, contender.name, which, lambda c=contender: c.work(self.inputs, which))  # type: ignore[misc]
-        times = clock.turns({**works, **(beside or {})})
+        others = {name: Guarded(work) for name, work in list(works.items())[1:]}
+        times = clock.turns({**works, **others, **(beside or {})})
+        for name, work in others.items():
+            if work.problem:
+                del times[name]
+                self.left_out[f"{name}, {which}"] = work.problem
         for name, contender in alone.items():
             self._take(times, name, which, lambda c=contender: c.time(clock, self.inputs, which))  # type: ignore[misc]
         names = [*(c.name for c in self.contenders), *(beside or {})]
@@ -150,6 +155,26 @@ class Contest:
             self.left_out[f"{name}, {which}"] = taken
         else:
             found[name] = taken
+
+
+@dataclass
+class Guarded:
+    """Work that takes turns with others'. Once it has failed it does nothing, which its time then says nothing of.
+
+    Attributes:
+        problem: why it failed, in words; empty while it has not.
+    """
+
+    work: Callable[[], Any]
+    problem: str = ""
+
+    def __call__(self) -> None:
+        if not self.problem:
+            self.problem = _attempt(self._once)
+
+    def _once(self) -> str:
+        self.work()
+        return ""
 
 
 def _attempt(work: Callable[[], Any]) -> Any:

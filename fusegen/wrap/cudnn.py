@@ -1,4 +1,4 @@
-"""Products with any elementwise activation as one kernel that cuDNN writes and compiles (wrap/cudnn_graph).
+"""Products with an elementwise activation as one kernel that cuDNN writes and compiles (wrap/cudnn_graph).
 
 cuBLASLt's epilogues are relu and one form of gelu. cuDNN takes the activation as a graph of operations, computed in
 float32 like our kernels, and writes the activation's argument beside its result where a backward wants it. A kernel is
@@ -19,17 +19,17 @@ from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Call, Const, Expr, walk
 from fusegen.wrap import cudnn_graph
-from fusegen.wrap.closing import ARGUMENT, Closing
+from fusegen.wrap.closing import ARGUMENT, MOST_OPERATIONS, Closing
 from fusegen.wrap.cudnn_graph import Attribute, Data, Descriptor, Kind, Mode, Type
-from fusegen.wrap.factors import Factors, Task
+from fusegen.wrap.factors import Factors, NotNow, Task
+from fusegen.wrap.padding import ALIGNMENT
 from fusegen.wrap.products import Arranged, TorchStep, View
 
 # Elements of a result from which a pass over it, the one that is saved, takes longer than the differences between
 # libraries' products.
 LEAST = 2**22
-# Kernels for products alike but for their exact sizes.
-MOST_ALIKE = 4
-ALIGNMENT = 16
+# Kernels for products alike but for their exact sizes, and in all.
+MOST_ALIKE, MOST_KERNELS = 4, 256
 TYPES = {"float16": Data.HALF, "bfloat16": Data.BFLOAT16}
 # Rows of the function table that cuDNN has; "where" is made of a comparison and a selection.
 MODES = {
@@ -38,8 +38,6 @@ MODES = {
     "softplus": Mode.SOFTPLUS, "gt": Mode.GT, "ge": Mode.GE, "lt": Mode.LT, "le": Mode.LE, "where": Mode.SELECT,
 }  # fmt: skip
 COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
-# Operations behind a product; larger ones were not tried.
-MOST_OPERATIONS = 24
 
 
 def is_considered(device: str) -> bool:
@@ -75,7 +73,8 @@ def has(closing: Closing, dtype: str) -> bool:
     calls = [node for node in nodes if isinstance(node, Call)]
     is_known = all(call.function in MODES and not call.detail for call in calls)
     is_float = all(node.dtype is dtypes.float32 for node in nodes if not _is_test(node))
-    return is_known and is_float and len(calls) <= MOST_OPERATIONS
+    tested = [child for call in calls for child in call.args[call.function == "where" :] if _is_test(child)]
+    return is_known and is_float and not tested and len(calls) <= MOST_OPERATIONS
 
 
 def _is_test(node: Expr) -> bool:
@@ -97,38 +96,50 @@ def _epilogue(closing: Closing) -> Epilogue:
     return Epilogue(None if is_gelu else closing.function, bool(closing.bias), bool(closing.kept))
 
 
-_planned: dict[Task, _Planned | None] = {}
+_kernels: dict[Task, _Kernel | None] = {}
 _alike: Counter[Any] = Counter()
-_planning = threading.Lock()
+_making = threading.Lock()
 
 
 def is_ready(closing: Closing, given: Factors) -> bool:
-    """Whether it can run now. What is new is compiled, but not while a CUDA graph is captured."""
+    """Whether it can run now. What is new is compiled, but not while a CUDA graph is captured.
+
+    Raises:
+        NotNow: it could not be compiled for want of something (memory), and may be another time.
+    """
     task = Task.on(_epilogue(closing), given)
-    if task is None:
+    if task is None or _has_enough(task):
         return False
-    if task not in _planned:
+    if task not in _kernels:
         import torch
 
         if torch.cuda.is_current_stream_capturing():
             return False
-        with torch.cuda.device_of(given.out), _planning:
-            if task not in _planned:
-                _planned[task] = _plan(task)
-    return _planned[task] is not None
+        with torch.cuda.device_of(given.out), _making:
+            if task not in _kernels and not _has_enough(task):
+                _kernels[task] = _made(task)
+                _alike[_bucket(task)] += 1
+    return _kernels.get(task) is not None
 
 
-def _plan(task: Task) -> _Planned | None:
-    """None where cuDNN cannot do it, or has been asked for too many alike."""
-    buckets = tuple((size - 1).bit_length() for size in task.sizes)
-    alike = task.device, task.dtype, task.epilogue, task.left[1], task.right[1], buckets
-    _alike[alike] += 1
-    if _alike[alike] > MOST_ALIKE:
-        return None
+def _made(task: Task) -> _Kernel | None:
+    """None where cuDNN cannot do it."""
     try:
-        return _Planned(task, _handle(task.device))
-    except RuntimeError:  # another way does it
+        return _Kernel(task, _handles(task.device)[0])
+    except cudnn_graph.Unsupported:
         return None
+    except RuntimeError as error:
+        raise NotNow(str(error)) from error
+
+
+def _has_enough(task: Task) -> bool:
+    """Whether a kernel for this is not made any more. Once that is so, it stays so."""
+    return task not in _kernels and (_alike[_bucket(task)] >= MOST_ALIKE or len(_kernels) >= MOST_KERNELS)
+
+
+def _bucket(task: Task) -> tuple[Any, ...]:
+    sizes = tuple((size - 1).bit_length() for size in task.sizes)
+    return task.device, task.dtype, task.epilogue, task.left[1], task.right[1], sizes
 
 
 def run(closing: Closing, given: Factors) -> None:
@@ -141,34 +152,31 @@ def run(closing: Closing, given: Factors) -> None:
 
     task = Task.on(_epilogue(closing), given)
     assert task is not None
-    planned = _planned.get(task)
+    kernel = _kernels[task]
+    assert kernel is not None
     with torch.cuda.device_of(given.out):
-        (planned or _Planned(task, _handle(task.device))).run(given)
+        kernel.run(given)
 
 
 def step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> TorchStep | None:
     """The same for the native call path, after ``is_ready``; None where it has to go through Python."""
     result = arranged.views[2]
     task = _arranged_task(closing, arranged, dtype, device)
-    planned = None if task is None else _planned.get(task)
-    if task is None or planned is None:
-        return None
-    try:
-        handle = _native_handle(task.device)
-    except RuntimeError:
+    kernel = None if task is None else _kernels.get(task)
+    if task is None or kernel is None:
         return None
     more = [(closing.bias, View(result.shape[-1:], (1,), 0)), (closing.kept, result)]
     names, views = arranged.names, arranged.views
     return TorchStep(
         (*names, *(name for name, _ in more if name)), (*views, *(view for name, view in more if name)), dtype,
-        "fused", planned.words(handle), planned,
+        "fused", kernel.words(_handles(task.device)[1]), kernel,
     )  # fmt: skip
 
 
 def is_refused(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> bool:
-    """Whether ``is_ready`` has been asked about these sizes, and will never say yes."""
+    """Whether ``is_ready`` says no about these sizes, and always will."""
     task = _arranged_task(closing, arranged, dtype, device)
-    return task in _planned and _planned[task] is None
+    return task is None or _has_enough(task) or (task in _kernels and _kernels[task] is None)
 
 
 def _arranged_task(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> Task | None:
@@ -178,24 +186,16 @@ def _arranged_task(closing: Closing, arranged: Arranged, dtype: DType, device: s
 
 
 @functools.cache
-def _handle(device: int) -> int:
-    """One for all that Python runs on a device, which takes turns; it lives as long as the process."""
-    return cudnn_graph.make_handle()
-
-
-@functools.cache
-def _native_handle(device: int) -> int:
-    """The same for the native call path, which has a lock of its own."""
-    import torch
-
-    with torch.cuda.device(device):
-        return cudnn_graph.make_handle()
+def _handles(device: int) -> tuple[int, int]:
+    """For all that Python runs on a device, which takes turns, and for the native call path, which has a lock of its
+    own; they live as long as the process."""
+    return cudnn_graph.make_handle(), cudnn_graph.make_handle()
 
 
 _running = threading.Lock()
 
 
-class _Planned:
+class _Kernel:
     """One kernel.
 
     Attributes:
@@ -210,7 +210,7 @@ class _Planned:
     def __init__(self, task: Task, handle: int) -> None:
         self.handle = handle
         graph = _Graph(task)
-        self.unique, self.constants = [*graph.given, *graph.constants], list(graph.constants.values())
+        self.unique, self.constants = [*graph.numbers, *graph.constants], list(graph.constants.values())
         operations = Descriptor(Kind.GRAPH)
         operations.tell(Attribute.GRAPH_HANDLE, Type.HANDLE, handle)
         operations.tell(Attribute.GRAPH_OPERATIONS, Type.DESCRIPTOR, *graph.operations)
@@ -256,11 +256,10 @@ def _first_plan(operations: Descriptor, handle: int) -> Descriptor:
         plan.tell(Attribute.PLAN_HANDLE, Type.HANDLE, handle)
         plan.tell(Attribute.PLAN_CONFIGURATION, Type.DESCRIPTOR, configuration)
         try:
-            plan.finish()
-        except RuntimeError:
+            return plan.finish()
+        except cudnn_graph.Unsupported:
             continue
-        return plan
-    raise RuntimeError("cuDNN has no kernel for this")
+    raise cudnn_graph.Unsupported("cuDNN has no kernel for this")
 
 
 class _Graph:
@@ -271,7 +270,7 @@ class _Graph:
         assert isinstance(epilogue, Epilogue)
         (rows, columns, inner), data = task.sizes, TYPES[task.dtype]
         self.sizes = (1, rows, columns)
-        self.given: list[int] = []
+        self.numbers: list[int] = []
         self.constants: dict[int, ctypes.c_float] = {}
         self.operations: list[Descriptor] = []
         self.tensors = 0
@@ -303,7 +302,7 @@ class _Graph:
         _, down, across = sizes
         strides = (across * pitch, 1, pitch) if transposed else (down * pitch, pitch, 1)
         found = self._tensor(data, sizes, strides)
-        self.given.append(self.tensors)
+        self.numbers.append(self.tensors)
         return found
 
     def _virtual(self, data: Data = Data.FLOAT) -> Descriptor:

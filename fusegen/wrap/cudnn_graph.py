@@ -104,12 +104,24 @@ def addresses() -> tuple[int, ...]:
     return tuple(ctypes.cast(getattr(library(), name), ctypes.c_void_p).value or 0 for name in FUNCTIONS)
 
 
+class Unsupported(RuntimeError):
+    """cuDNN's answer to what it is told: not by this version, on this GPU. Other failures may pass."""
+
+
+# Statuses that are answers: of parameters, of support, and that a kernel does not compile.
+_ANSWERS, _UNCOMPILED = range(2000, 4000), 4001
+
+
 def check(status: int, what: str) -> None:
-    """Raises:
-    RuntimeError: cuDNN cannot do it.
+    """Nothing where a call worked.
+
+    Raises:
+        Unsupported: cuDNN cannot do it.
+        RuntimeError: it did not do it (memory, say).
     """
     if status:
-        raise RuntimeError(f"cuDNN's status {status} of {what}")
+        kind = Unsupported if status in _ANSWERS or status == _UNCOMPILED else RuntimeError
+        raise kind(f"cuDNN's status {status} of {what}")
 
 
 def make_handle() -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusegen.core.dtypes import DType
-from fusegen.wrap.backends import LIBRARY, OWN, Library, bucket, by_torch, choose, libraries, remembered, torch_step
+from fusegen.wrap.backends import Library, bucket, by_torch, choose, in_order, libraries, remembered, torch_step
 from fusegen.wrap.closing import Closing
 from fusegen.wrap.factors import Factors
 from fusegen.wrap.padding import suits
@@ -72,7 +72,7 @@ class Either:
             way for way in libraries(closing, dtype.name, device)
             if (is_aligned or not way.needs_alignment) and way.gains_from(rows, columns)
         ]  # fmt: skip
-        key = bucket(device, dtype.name, (rows, columns, inner), closing) if ways else ()
+        key = bucket(device, dtype.name, (rows, columns, inner), closing, ways) if ways else ()
         return replace(found, libraries=tuple(ways), key=key) if ways else None
 
     @property
@@ -102,27 +102,33 @@ class Either:
         else:
             library.run(self.closing, given)
 
-    @property
-    def best(self) -> str:
-        """The name of the way that has been measured to be the fastest; empty where nothing has been measured."""
-        if not self.key:
-            return LIBRARY
-        measured = remembered(self.key)
-        return measured.best([OWN, *(way.name for way in self.libraries)]) if measured else ""
+    def ways(self) -> list[Library | None] | None:
+        """What will be done for tensors of these sizes, in this order where one is not ready; None is our own.
+
+        None of this is known before it has been measured.
+        """
+        measured = remembered(self.key) if self.key else None
+        if measured is None:
+            return None
+        told = self.closing, self.arranged, self.dtype, self.device
+        return [way for way in in_order(measured, self.libraries) if way is None or not way.is_refused(*told)]
 
     def flat(self, place: int) -> Flat | None:
-        best = self.best
-        library = next((library for library in self.libraries if library.name == best), None)
         told = self.closing, self.arranged, self.dtype, self.device
-        if best == OWN or (library is not None and library.is_refused(*told)):
+        ways = self.ways()
+        if not self.key:
+            step = torch_step(*told)
+        elif ways is None:
+            return None
+        elif ways[0] is None:
             found, part = self.product.flat(place), self.part.flat(place)
             if found is None or part is None:
                 return None
             found += part
             found.own += [self.between] if self.between is not None else []
             return found
-        make = torch_step if not self.key else library.step if library is not None else None
-        step = make(*told) if make is not None else None
+        else:
+            step = ways[0].step(*told)
         return None if step is None else Flat([step])
 
 

@@ -10,6 +10,10 @@ from fusegen.wrap.padding import ALIGNMENT, MULTIPLE
 from fusegen.wrap.products import View
 
 
+class NotNow(RuntimeError):
+    """A library failed for a reason that may pass: nothing is concluded from it."""
+
+
 @dataclass(frozen=True)
 class Factors:
     """Torch tensors of two dimensions, but the bias; ``bias`` and ``kept`` (the activation's argument) may be None."""

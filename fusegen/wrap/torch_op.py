@@ -92,7 +92,7 @@ class Differentiable:
         A product itself is kept otherwise: a bias costs the kernel behind it nothing.
         """
         device = next(iter(values.values())).device.type
-        if self.override is not None or not trained.could_keep_sums(device):
+        if self.override is not None or not trained.could_keep_sums(device, values):
             return trained
         other = (*wanted, "")  # what no argument is called
         found = self.trained.get(other) or self.trained.setdefault(other, self._train(wanted, sums=True))
@@ -159,16 +159,17 @@ class Trained:
         """Names of the forward's results, in order."""
         return result_names(self.training.forward)
 
-    def could_keep_sums(self, device: str) -> bool:
+    def could_keep_sums(self, device: str, values: Mapping[str, Any]) -> bool:
         """Whether a library could keep a product's sum with a bias where the forward keeps the product."""
+        op = self.forward.op
         if device not in self.sums:
-            self.sums[device] = bool(products(self.forward.op)) and self._has_library(device)
-        return self.sums[device]
+            self.sums[device] = bool(products(op)) and self._has_library(device)
+        return self.sums[device] and self._has_library(device, axis_sizes(op, {n: v.shape for n, v in values.items()}))
 
-    def _has_library(self, device: str) -> bool:
+    def _has_library(self, device: str, sizes: Mapping[str, int] | None = None) -> bool:
         from fusegen.wrap.backends import could_keep_sums
 
-        return could_keep_sums(self.forward.op, device)
+        return could_keep_sums(self.forward.op, device, sizes)
 
     @cached_property
     def gradients(self) -> GradientNames:

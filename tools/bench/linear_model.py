@@ -17,6 +17,7 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
+from fusegen.wrap.contest import Guarded
 from fusegen.wrap.stopwatch import Clock
 from tools.bench.kernels import OURS
 from tools.bench.products import AUTOTUNED, GRADIENTS, autotuned, compare
@@ -127,8 +128,12 @@ def measure(
             steps[way] = step
         except Exception as error:  # one way's failure is no reason to measure nothing else
             found.left_out[way] = f"{type(error).__name__}: {error}"
-    for way, taken in clock.turns(steps).items():
-        found.lines.append(Line(way, first[way], taken, training[way]))
+    turns = {way: Guarded(step) for way, step in steps.items()}
+    for way, taken in clock.turns(turns).items():
+        if problem := turns[way].problem:
+            found.left_out[way] = problem
+        else:
+            found.lines.append(Line(way, first[way], taken, training[way]))
     return found
 
 
