@@ -208,14 +208,19 @@ def _measure(closing: Closing, given: Factors, libraries: Sequence[Library], own
     alike = replace(closing, bias="bias" * bool(closing.bias), kept="kept" * bool(closing.kept))
     where = given.out.dtype, str(given.out.device)
     own()
-    expected = given.out.clone()
+    some = given.out[:: -(-len(given.out) // _SAMPLED)]
+    expected = some.clone()
     for library in libraries:
         if not library.is_ready(closing, given) or not _is_right(library, alike, *where):
             continue
         run = partial(library.run, closing, given)
-        if _is_alike(run, given.out, expected):
+        if _is_alike(run, some, expected):
             ways[library.name] = run
     return Measured(clock.turns(ways))
+
+
+# Rows of a result that ways are compared in.
+_SAMPLED = 256
 
 
 def _is_alike(run: Callable[[], Any], out: Any, expected: Any) -> bool:
