@@ -22,9 +22,12 @@ inline bool is_accumulating() {
   return Objects::contains(kAccumulating) && Objects::get(kAccumulating) != nullptr;
 }
 
+// One object for good: copies of it live in threads of torch.distributed's, and the last to go would wait there for the GIL,
+// which a process group's end holds while it waits for the thread.
 inline void set_accumulating(bool on) {
-  auto object = on ? std::make_shared<c10::SafePyObject>(Py_NewRef(Py_True), getPyInterpreter()) : nullptr;
-  at::impl::ThreadLocalPythonObjects::set(kAccumulating, std::move(object));
+  static const auto* mark = new std::shared_ptr<c10::SafePyObject>(
+      std::make_shared<c10::SafePyObject>(Py_NewRef(Py_True), getPyInterpreter()));
+  at::impl::ThreadLocalPythonObjects::set(kAccumulating, on ? *mark : nullptr);
 }
 
 inline bool has_hooks(torch::autograd::AccumulateGrad& leaf) {
