@@ -32,7 +32,7 @@ inline bool add_object(BoxedCall& call, PyObject* value, const c10::Type& type, 
         call.key.words.push_back(tagged(kSingle, 0));
         return true;
       }
-      return add_object(call, value, *type.castRaw<c10::OptionalType>()->getElementType(), flags);
+      return add_object(call, value, *type.castRaw<c10::OptionalType>()->getElementType(), flags, in_list);
     case c10::TypeKind::TensorType: {
       if (!THPVariable_CheckExact(value)) return false;
       const at::Tensor& tensor = THPVariable_Unpack(value);

@@ -44,7 +44,7 @@ class Closing:
 ARGUMENT = Ref("@sum", dtypes.float32)
 # Operations of an activation that a library is asked about; larger ones were not tried.
 MOST_OPERATIONS = 24
-# Characters of one that is told by what it is.
+# Characters up to which a function's own text is its title.
 _SHORT = 60
 
 

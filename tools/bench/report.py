@@ -16,7 +16,7 @@ from tools.bench.limits import behind, limits
 _HEAD = """# Performance
 
 What `python -m tools.bench --write docs/performance.md` last printed, on one {gpu} with torch {torch}
-(CUDA {cuda}){libraries}. Nothing here was typed by hand. A section is one run, of fusegen and its peers.
+(CUDA {cuda}){libraries}. Nothing here was typed by hand. A table is one run, of fusegen and its peers.
 """
 _ROWS = """## Passes over memory
 
