@@ -2,35 +2,39 @@
 
 from typing import Any
 
-from fusegen.core.dtypes import (
-    bfloat16,
-    bool_,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-)
-from fusegen.core.errors import (
-    CompileError,
-    DeclarationError,
-    DerivativeError,
-    DeviceError,
-    DtypeError,
-    FusegenError,
-    LegalityError,
-    ShapeError,
-)
-from fusegen.declare import language, table
-from fusegen.declare.language import *  # noqa: F403
-from fusegen.declare.op import Const, Scalar, Tensor, is_symbolic
-from fusegen.declare.trace import ScalarSpec, TensorSpec
-from fusegen.declare.value import cast
-from fusegen.wrap.linear_op import LinearLossOp
-from fusegen.wrap.op import FusedOp, op
+from fusegen.core.collector import paused
+
+# What is made here stays.
+with paused():
+    from fusegen.core.dtypes import (
+        bfloat16,
+        bool_,
+        float16,
+        float32,
+        float64,
+        int8,
+        int16,
+        int32,
+        int64,
+        uint8,
+    )
+    from fusegen.core.errors import (
+        CompileError,
+        DeclarationError,
+        DerivativeError,
+        DeviceError,
+        DtypeError,
+        FusegenError,
+        LegalityError,
+        ShapeError,
+    )
+    from fusegen.declare import language, table
+    from fusegen.declare.language import *  # noqa: F403
+    from fusegen.declare.op import Const, Scalar, Tensor, is_symbolic
+    from fusegen.declare.trace import ScalarSpec, TensorSpec
+    from fusegen.declare.value import cast
+    from fusegen.wrap.linear_op import LinearLossOp
+    from fusegen.wrap.op import FusedOp, op
 
 __version__ = "0.1.0"
 

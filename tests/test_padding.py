@@ -10,9 +10,9 @@ import fusegen as fg
 from fusegen.fuse.products import chain
 from fusegen.wrap import native, padding
 from fusegen.wrap.chain import ChainRunner
-from fusegen.wrap.products import View
 from fusegen.wrap.tensors import TensorInfo, Torch
 from fusegen.wrap.tensors import torch as torch_framework
+from fusegen.wrap.torch_step import View
 
 
 @fg.op

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import functools
 import json
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
 from importlib import resources
 from pathlib import Path
 
@@ -22,13 +23,23 @@ from fusegen.launch.sealed import digest
 @functools.cache
 def compiler_digest() -> str:
     """A digest of fusegen's own code and templates."""
-    package = Path(__file__).resolve().parent.parent
-    files = sorted(path for path in package.rglob("*.py"))
-    parts = [str(path.relative_to(package)) for path in files] + [path.read_bytes().decode() for path in files]
+    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    files = sorted(_python_files(package))
+    parts: list[str | bytes] = [path.removeprefix(package) for path in files]
+    parts += [Path(path).read_bytes() for path in files]
     templates = sorted(resources.files("fusegen.templates").iterdir(), key=lambda entry: entry.name)
     texts = [entry for entry in templates if entry.name.endswith((".j2", ".cuh"))]
-    parts += [entry.name + entry.read_text(encoding="utf-8") for entry in texts]
+    for entry in texts:
+        parts += [entry.name, entry.read_bytes()]
     return digest(*parts)
+
+
+def _python_files(folder: str) -> Iterator[str]:
+    for entry in os.scandir(folder):
+        if entry.is_dir():
+            yield from _python_files(entry.path)
+        elif entry.name.endswith(".py"):
+            yield entry.path
 
 
 def is_memorable(op: Op) -> bool:

@@ -30,7 +30,8 @@ from fusegen.launch.sealed import digest
 from fusegen.wrap import cublaslt, cudnn
 from fusegen.wrap.closing import ARGUMENT, Closing, closing
 from fusegen.wrap.factors import Factors, NotNow
-from fusegen.wrap.products import Arranged, TorchStep, View
+from fusegen.wrap.products import Arranged
+from fusegen.wrap.torch_step import TorchStep, View
 
 OWN, LIBRARY, NVMATH = "product and kernel", "cuBLASLt's epilogue", "cuBLASLt's epilogue through nvmath"
 CUDNN = "cuDNN's kernel"

@@ -24,8 +24,8 @@ from fusegen.core.ir import Scalar
 from fusegen.declare.op import Declaration
 from fusegen.launch.program import Launchable
 from fusegen.wrap import native, tensors
-from fusegen.wrap.products import ADDED, TorchStep
 from fusegen.wrap.run import MOST_PLANS, Run, watch
+from fusegen.wrap.torch_step import ADDED, TorchStep
 
 if TYPE_CHECKING:
     from fusegen.wrap.torch_op import Differentiable, Trained

@@ -18,7 +18,7 @@ from fusegen.launch.program import Program
 from fusegen.wrap.closing import closing
 from fusegen.wrap.either import Either, kept_sums
 from fusegen.wrap.padding import padded, room, strides_between
-from fusegen.wrap.products import ADDED, Arranged, Lying, arrange, check_factors, named
+from fusegen.wrap.products import Arranged, Lying, arrange, check_factors, named
 from fusegen.wrap.run import (
     Between,
     Infos,
@@ -33,6 +33,7 @@ from fusegen.wrap.run import (
 )
 from fusegen.wrap.steps import Flat, Part, Several, Step, copied
 from fusegen.wrap.tensors import Framework, TensorInfo, target_of
+from fusegen.wrap.torch_step import ADDED
 
 # Addresses from a framework's allocator, modulo 16.
 ALIGNED = 0

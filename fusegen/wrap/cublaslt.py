@@ -20,7 +20,8 @@ from fusegen.core.dtypes import DType
 from fusegen.wrap.closing import Closing
 from fusegen.wrap.factors import Factors, Task
 from fusegen.wrap.padding import ALIGNMENT
-from fusegen.wrap.products import Arranged, TorchStep, View
+from fusegen.wrap.products import Arranged
+from fusegen.wrap.torch_step import TorchStep, View
 
 PACKAGE = "nvmath-python"
 # torch's own bound for cuBLASLt on GPUs of this kind. It is taken from torch's allocator for each run.

@@ -23,7 +23,8 @@ from fusegen.wrap.closing import ARGUMENT, MOST_OPERATIONS, Closing
 from fusegen.wrap.cudnn_graph import Attribute, Data, Descriptor, Kind, Mode, Type
 from fusegen.wrap.factors import Factors, NotNow, Task
 from fusegen.wrap.padding import ALIGNMENT
-from fusegen.wrap.products import Arranged, TorchStep, View
+from fusegen.wrap.products import Arranged
+from fusegen.wrap.torch_step import TorchStep, View
 
 # Elements of a result from which a pass over it, the one that is saved, takes longer than the differences between
 # libraries' products.

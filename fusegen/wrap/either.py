@@ -11,10 +11,11 @@ from fusegen.wrap.backends import Library, bucket, by_torch, choose, in_order, l
 from fusegen.wrap.closing import Closing
 from fusegen.wrap.factors import Factors
 from fusegen.wrap.padding import suits
-from fusegen.wrap.products import Arranged, View
+from fusegen.wrap.products import Arranged
 from fusegen.wrap.run import Made, row_major
 from fusegen.wrap.steps import Flat, Step
 from fusegen.wrap.tensors import Framework, TensorInfo
+from fusegen.wrap.torch_step import View
 
 
 @dataclass(frozen=True)

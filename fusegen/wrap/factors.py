@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from fusegen.wrap.padding import ALIGNMENT, MULTIPLE
-from fusegen.wrap.products import View
+from fusegen.wrap.torch_step import View
 
 
 class NotNow(RuntimeError):

@@ -9,9 +9,9 @@ from typing import Any, Protocol
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Op, Operand, Output
 from fusegen.launch.program import Workspace
-from fusegen.wrap.products import TorchStep, View
 from fusegen.wrap.run import Made, Plan, Runner
 from fusegen.wrap.tensors import Framework, TensorInfo
+from fusegen.wrap.torch_step import TorchStep, View
 
 
 class Step(Protocol):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -39,6 +40,8 @@ blend(a, b, v).sum().backward(); torch.cuda.synchronize()
 print(imported - start, first - start, time.perf_counter() - before)
 """
 
+PROCESSES = 3
+
 
 def _run(code: str, cache: str, bytecode: str) -> list[float]:
     environment = {
@@ -56,16 +59,26 @@ def _run(code: str, cache: str, bytecode: str) -> list[float]:
 
 
 def measure() -> list[tuple[str, float, float, float]]:
-    """(what, import, first forward and backward with import, first call of a new shape), seconds."""
+    """(what, import, first forward and backward with import, first call of a new shape), seconds.
+
+    Medians of ``PROCESSES`` processes each, that of a cold start with as many caches: one process in some pays for a
+    collection of Python's garbage, or for a file that the machine has to read again.
+    """
     found = []
     bytecode = tempfile.mkdtemp()
     for name, code in (("fusegen", _OURS), ("torch.compile", _TORCH)):
+        program = _COMMON + code + _CALL
         with tempfile.TemporaryDirectory() as cache:
-            _run(_COMMON + code + _CALL, cache, bytecode)  # fills the bytecode, not what is measured
-        with tempfile.TemporaryDirectory() as cache:
-            for state in ("empty cache", "warm cache"):
-                times = _run(_COMMON + code + _CALL, cache, bytecode)
-                found.append((f"{name}, {state}", *times))
-                numbers = f"import {times[0]:.3f}  first fwd+bwd {times[1]:.3f}  new shape {times[2]:.3f}"
-                print(f"{found[-1][0]:<28} {numbers}", flush=True)
-    return found  # type: ignore[return-value]
+            _run(program, cache, bytecode)  # fills the bytecode, not what is measured
+        times: dict[str, list[list[float]]] = {"empty cache": [], "warm cache": []}
+        for _ in range(PROCESSES):
+            with tempfile.TemporaryDirectory() as cache:
+                for state in times:
+                    times[state].append(_run(program, cache, bytecode))
+        for state, runs in times.items():
+            whole = [statistics.median(values) for values in zip(*runs, strict=True)]
+            found.append((f"{name}, {state}", *whole))
+            numbers = f"import {whole[0]:.3f}  first fwd+bwd {whole[1]:.3f}  new shape {whole[2]:.3f}"
+            firsts = sorted(run[1] for run in runs)
+            print(f"{found[-1][0]:<28} {numbers}  ({firsts[0]:.3f} to {firsts[-1]:.3f})", flush=True)
+    return found

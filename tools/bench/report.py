@@ -30,7 +30,7 @@ of calls back to back by the wall clock, without flushing. Rows with fewer peers
 _COLD = """## First calls
 
 A fresh process after `import torch` and a first CUDA operation: forward and backward of a three-line op, in seconds;
-`import` is part of the first call. A new shape of the same pattern compiles nothing.
+`import` is part of the first call. A new shape of the same pattern compiles nothing. Medians of three processes.
 
 | | import | first forward + backward | first call of a new shape |
 |---|---|---|---|
