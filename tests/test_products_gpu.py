@@ -213,6 +213,73 @@ def test_activations_by_cudnn(by_cudnn: list[str], name: str, dtype: torch.dtype
     assert CUDNN in by_cudnn
 
 
+def torchs_mlp(activation: Callable[[torch.Tensor], torch.Tensor]) -> Callable[..., torch.Tensor]:
+    return lambda x, w, b, u, c: F.linear(activation(F.linear(x, w, b)), u, c)
+
+
+def dropped(h: torch.Tensor, r: torch.Tensor) -> torch.Tensor:
+    return torch.where(r > 0, h, 0.0) * 1.25
+
+
+# An op of a layer's tensors x, w, b, u, c, of which x @ w.T + b and c have a shape; and the same by torch.
+BESIDE: dict[str, tuple[Callable[..., Any], Callable[..., torch.Tensor]]] = {
+    "relu": (lambda *t: fg.ops.mlp(*t, activation="relu"), torchs_mlp(F.relu)),
+    "squared_relu": (lambda *t: fg.ops.mlp(*t, activation="squared_relu"), torchs_mlp(lambda h: F.relu(h) ** 2)),
+    "tanh": (lambda *t: fg.ops.mlp(*t, activation="tanh"), torchs_mlp(torch.tanh)),
+    "gelu_tanh": (
+        lambda *t: fg.ops.mlp(*t, activation="gelu_tanh"), torchs_mlp(lambda h: F.gelu(h, approximate="tanh"))
+    ),
+    "relu without bias": (
+        lambda x, w, b, u, c: fg.ops.mlp(x, w, None, u, None, activation="relu") + 0 * (b.sum() + c.sum()),
+        lambda x, w, b, u, c: F.linear(F.relu(F.linear(x, w)), u) + 0 * (b.sum() + c.sum()),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", BESIDE)
+def test_derivatives_by_cudnn(by_cudnn: list[str], name: str, dtype: torch.dtype) -> None:
+    given = arguments(2056, 520, 2048, dtype)
+    op, reference = BESIDE[name]
+    cotangent = torch.randn(2056, 520, device="cuda").to(dtype)
+    exact = results(reference, [t.detach().double().requires_grad_() for t in given], cotangent)
+    found = [results(op, given, cotangent) for _ in range(4)]
+    torchs = errors(results(reference, given, cotangent), exact)
+    for error, theirs in zip(errors(found[0], exact)[:4], torchs, strict=False):
+        assert error <= 2 * theirs + 4 * torch.finfo(dtype).eps
+    for again in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(again, found[0], strict=True))
+    assert CUDNN in by_cudnn
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_residuals_and_masks_by_cudnn(by_cudnn: list[str], dtype: torch.dtype) -> None:
+    x, w, b, *_ = arguments(2056, 520, 2048, dtype)
+    rest = torch.randn(2056, 2048, device="cuda").to(dtype).requires_grad_()
+    for op, reference in (
+        (fg.ops.linear_residual, lambda x, w, r, b: F.linear(x, w, b) + r),
+        (
+            fg.op(lambda x, w, r, b: fg.where(r > 0, fg.linear(x, w, b), 0) * 1.25 + 0 * r, name="dropped"),
+            lambda x, w, r, b: dropped(F.linear(x, w, b), r) + 0 * r,
+        ),
+    ):  # fmt: skip
+        op, given = fg.FusedOp(op.declaration), (x, w, rest, b)
+        cotangent, measured = torch.randn_like(rest), len(by_cudnn)
+        exact = results(reference, [t.detach().double().requires_grad_() for t in given], cotangent)
+        found = [results(op, given, cotangent) for _ in range(3)]
+        torchs = errors(results(reference, given, cotangent), exact)
+        for error, theirs in zip(errors(found[0], exact)[:2], torchs, strict=False):
+            assert error <= 2 * theirs + 4 * torch.finfo(dtype).eps
+        assert all(torch.equal(a, b) for again in found for a, b in zip(again, found[0], strict=True))
+        with torch.no_grad():
+            first, graph = op(*given), torch.cuda.CUDAGraph()
+            with torch.cuda.graph(graph):
+                captured = op(*given)
+            captured.zero_()
+            graph.replay()
+        assert torch.equal(captured, first) and CUDNN in by_cudnn[measured:]
+
+
 def test_threads_run_cudnns_kernels_at_once(by_cudnn: list[str]) -> None:
     x, w, b, *_ = (t.detach() for t in arguments(4096, 512, 1024, torch.float16))
     op, wrong = fg.FusedOp(fg.ops.linear_silu.declaration), []

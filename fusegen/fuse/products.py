@@ -129,15 +129,18 @@ class _Splitter:
         steps: list[Op | Product] = []
         begun: set[str] = set()
         last = max(self.level.values())
+        multiplied: list[Product] = []
         for level in range(last + 1):
             mine = [o for o in results if self._level(o.expr) == level]
             mine += self._hand_on(level, results)
-            if mine:
-                steps.append(self._part(level, last, mine))
+            part = [self._part(level, last, mine)] if mine else []
+            steps += [*_read_last(multiplied, part), *part]
+            multiplied = []
             for dot in self.dots:
                 if self.level[dot.name] == level + 1:
-                    steps.append(self._product(dot, begun))
+                    multiplied.append(self._product(dot, begun))
                     begun.add(self.into[dot.ref].name)
+        steps += multiplied
         own = {output.name for output in self.outputs}
         return Chain(self.op, tuple(steps), tuple(o for o in self.stored.values() if o.name not in own))
 
@@ -289,3 +292,10 @@ class _Splitter:
 def _key(side: Factor) -> Expr:
     """What a computed factor is known by: the expression, as it is after it has been stored."""
     return rounded(unrounded(side.expr, side.dtype), side.dtype)
+
+
+def _read_last(multiplied: Sequence[Product], parts: Sequence[Op]) -> list[Product]:
+    """Products of which none reads another's result, right before the step that reads theirs, where there is one: what
+    they leave may still be in a cache, and a library's routine may do both."""
+    read = {operand.name for part in parts for operand in part.operands}
+    return sorted(multiplied, key=lambda product: product.result in read)

@@ -28,7 +28,7 @@ from fusegen.launch.cache import default_cache
 from fusegen.launch.memo import compiler_digest
 from fusegen.launch.sealed import digest
 from fusegen.wrap import cublaslt, cudnn
-from fusegen.wrap.closing import ARGUMENT, Closing, closing
+from fusegen.wrap.closing import ARGUMENT, Closing, closing, is_row
 from fusegen.wrap.factors import Factors, NotNow
 from fusegen.wrap.products import Arranged
 from fusegen.wrap.torch_step import TorchStep, View
@@ -169,9 +169,14 @@ def _place(key: tuple[str, ...]) -> str:
 
 
 def choose(
-    key: tuple[str, ...], closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any]
-) -> Library | None:
-    """The fastest way, measured now if nobody has; None is our own, and while a CUDA graph is captured that is it."""
+    key: tuple[str, ...], closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any],
+    rest: Callable[[], Any] = lambda: None,
+) -> Library | None:  # fmt: skip
+    """The fastest way, measured now if nobody has; None is our own, and while a CUDA graph is captured that is it.
+
+    Args:
+        rest: what is left to do behind a library.
+    """
     import torch
 
     found = remembered(key)
@@ -179,7 +184,7 @@ def choose(
         if torch.cuda.is_current_stream_capturing():
             return None
         try:
-            found = _known[key] = _measure(closing, given, libraries, own)
+            found = _known[key] = _measure(closing, given, libraries, own, rest)
         except (torch.cuda.OutOfMemoryError, NotNow):  # no reason to fail; the next call tries again
             return None
         default_cache().put(_place(key), json.dumps(dict(found.times)).encode())
@@ -202,22 +207,28 @@ def _is_ready(library: Library, closing: Closing, given: Factors) -> bool:
         return False
 
 
-def _measure(closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any]) -> Measured:
+def _measure(
+    closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any], rest: Callable[[], Any]
+) -> Measured:
     from fusegen.wrap.stopwatch import Stopwatch
 
     clock, ways = Stopwatch(REPEATS), {OWN: own}
-    alike = replace(closing, bias="bias" * bool(closing.bias), kept="kept" * bool(closing.kept))
     where = given.out.dtype, str(given.out.device)
     own()
     some = given.out[:: -(-len(given.out) // _SAMPLED)]
     expected = some.clone()
     for library in libraries:
-        if not library.is_ready(closing, given) or not _is_right(library, alike, *where):
+        if not library.is_ready(closing, given) or not _is_right(library, closing.alike, *where):
             continue
-        run = partial(library.run, closing, given)
+        run = partial(_run, library, closing, given, rest)
         if _is_alike(run, some, expected):
             ways[library.name] = run
     return Measured(clock.turns(ways))
+
+
+def _run(library: Library, closing: Closing, given: Factors, rest: Callable[[], Any]) -> None:
+    library.run(closing, given)
+    rest()
 
 
 # Rows of a result that ways are compared in.
@@ -255,27 +266,35 @@ def _is_right(library: Library, closing: Closing, dtype: Any, device: str) -> bo
     x[3, 5], x[7, 0] = float("nan"), float("inf")
     x, w, b = x.to(dtype), w.to(dtype), (4 * b).to(dtype)
     total = x.float() @ w.float() + (b.float() if closing.bias else 0.0)
-    if not _is_close(library, closing, (x, w, b), total, rtol=0.05, atol=0.5):
+    refs = [ref for _, ref in closing.beside]
+    beside = [4 * torch.randn(shapes[2 if is_row(ref) else 0], device=device, generator=generator) for ref in refs]
+    if not _is_close(library, closing, (x, w, b), total, beside, rtol=0.05, atol=0.5):
         return False
     x, w = torch.zeros_like(x), torch.zeros_like(w)
     x[:, 0], w[0] = torch.linspace(-_FAR, _FAR, _ROWS, device=device), 1.0
     numbers = [n.value for n in walk([closing.function] if closing.function else []) if isinstance(n, Const)]
     edges = [float(number) for number in (0, *numbers) if abs(number) < _FAR]  # where it may jump
     x[: len(edges), 0] = torch.tensor(edges, device=device)
+    across = torch.linspace(-_FAR, _FAR, shapes[2][0], device=device)  # what is beside the sum meets all of the sums
+    across[: len(edges)] = across.new_tensor(edges)
+    beside = [(across if at % 2 == 0 else across.flip(0)) * (1 if is_row(ref) else torch.ones_like(total))
+              for at, ref in enumerate(refs)]  # fmt: skip
     rounded = _ROUNDED[str(dtype).removeprefix("torch.")]
-    return _is_close(library, closing, (x, w, 0 * b), x[:, :1].float().expand(-1, 64), rtol=rounded, atol=_OFF)
+    return _is_close(library, closing, (x, w, 0 * b), x[:, :1].float().expand(-1, 64), beside, rtol=rounded, atol=_OFF)
 
 
 def _is_close(
-    library: Library, closing: Closing, given: tuple[Any, Any, Any], total: Any, rtol: float, atol: float
-) -> bool:
+    library: Library, closing: Closing, given: tuple[Any, Any, Any], total: Any, beside: Sequence[Any], rtol: float,
+    atol: float,
+) -> bool:  # fmt: skip
     """Whether a library's activation of a product and a bias is that of ``total``, which it is to keep as well."""
     import torch
 
     x, w, b = given
     out = x.new_empty(total.shape)
     kept = torch.empty_like(out) if closing.kept else None
-    factors = Factors(x, w, b if closing.bias else None, kept, out)
+    beside = [tensor.to(x.dtype) for tensor in beside]
+    factors = Factors(x, w, b if closing.bias else None, kept, out, tuple(beside))
     try:
         if not library.is_ready(closing, factors):
             return False
@@ -284,12 +303,15 @@ def _is_close(
         raise
     except (AttributeError, RuntimeError):  # a torch without it, or a dtype it does not take
         return False
-    pairs = [(out, activated(closing, total)), *([] if kept is None else [(kept, total)])]
+    pairs = [
+        (out, activated(closing, total, [tensor.float() for tensor in beside])),
+        *([] if kept is None else [(kept, total)]),
+    ]
     return all(torch.allclose(a.float(), b.to(a.dtype).float(), rtol, atol, equal_nan=True) for a, b in pairs)
 
 
-def activated(closing: Closing, total: Any) -> Any:
-    """A closing's activation of a torch tensor."""
+def activated(closing: Closing, total: Any, beside: Sequence[Any] = ()) -> Any:
+    """A closing's activation of a torch tensor, and of those beside it."""
     import torch
     from torch.nn import functional
 
@@ -298,7 +320,7 @@ def activated(closing: Closing, total: Any) -> Any:
     if closing.activation == "gelu":
         return functional.gelu(total, approximate="tanh")
     assert closing.function is not None
-    known: dict[Expr, Any] = {ARGUMENT: total}
+    known: dict[Expr, Any] = {ARGUMENT: total, **dict(zip((ref for _, ref in closing.beside), beside, strict=True))}
     for node in walk([closing.function]):
         if isinstance(node, Const):
             value = ctypes.c_float(float(node.value)).value  # as kernels have it: beyond float32 it is infinite
@@ -339,7 +361,7 @@ def could_keep_sums(op: Op, device: str, sizes: Mapping[str, int] | None = None)
     results = {output.name for output in op.outputs}
     for product, part, known in steps_behind(op):
         if known.bias and known.kept == product.result in results:
-            there = libraries(known, part.outputs[0].dtype.name, device)
+            there = libraries(known, _dtype(product, part), device)
             if any(sizes is None or way.gains_from(*_counts(op, product, sizes)[:2]) for way in there):
                 return True
     return False
@@ -352,6 +374,11 @@ def _counts(op: Op, product: Product, sizes: Mapping[str, int]) -> tuple[int, in
     return prod(rows), columns, prod(own[axis] for axis in product.over)
 
 
+def _dtype(product: Product, part: Op) -> str:
+    """Of a product's result, by name."""
+    return next(operand.dtype.name for operand in part.operands if operand.name == product.result)
+
+
 def adds_bias(known: Closing) -> bool:
     """Whether all that follows is a bias, which the routine that multiplies always adds itself."""
     return known.activation == "bias" and not known.kept
@@ -361,7 +388,7 @@ def notes(op: Op) -> dict[str, str]:
     """What may happen in the place of the steps behind products, by the product's name."""
     found: dict[str, str] = {}
     for product, part, known in steps_behind(op):
-        dtype = part.outputs[0].dtype.name
+        dtype = _dtype(product, part)
         ways = " or ".join(_named(library) for library in LIBRARIES if library.has(known, dtype))
         if adds_bias(known):
             found[product.result] = "  in the place of the next step the same routine adds the bias"
@@ -375,7 +402,7 @@ def measurements(op: Op, sizes: Mapping[str, int]) -> dict[str, str]:
     """What has been measured on torch's current GPU of the ways an op's products can go, by the product's name."""
     found: dict[str, str] = {}
     for product, part, known in steps_behind(op):
-        dtype = part.outputs[0].dtype.name
+        dtype = _dtype(product, part)
         if adds_bias(known) or not any(library.has(known, dtype) for library in LIBRARIES):
             continue
         if not _has_gpu():

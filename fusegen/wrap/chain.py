@@ -291,6 +291,8 @@ class ChainRunner(Runner):
         if is_between and not is_read_later:
             own = room(product.result, mine.shape, mine.strides, mine.dtype)
         found = Either.of(multiplied, arranged, own, part, part.writes, closed, known, device)
+        if found is not None and closed.rest is not None:
+            found = replace(found, rest=self._step(closed.rest, sizes, known, {}, frozenset({closed.result})))
         if found is None or own is None or not closed.kept:
             return found
         lean = replace(op, outputs=tuple(o for o in op.outputs if o.name != closed.kept))

@@ -1,17 +1,33 @@
 """What a library's matrix product can do at its end: an activation of product + bias, one of cuBLASLt's or any other.
 
 A bias and relu are recognized by their form, gelu's tanh form by what it computes, since it is written in many ways.
-Any other function of the sum alone is told as an expression, for cuDNN to make a kernel of (wrap/cudnn).
+Any other function of the sum, and of tensors beside it, is told as an expression, for cuDNN to make a kernel of
+(wrap/cudnn): activations, residuals, gates and masks, and in a backward the derivative of the activation before.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fusegen.core import dtypes
-from fusegen.core.ir import Call, Const, Expr, Index, Op, Output, Reduce, Ref, Size, const, substitute, walk
+from fusegen.core.ir import (
+    Call,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Operand,
+    Output,
+    Reduce,
+    Ref,
+    Size,
+    const,
+    refs,
+    substitute,
+    walk,
+)
 from fusegen.core.text import expr_text
 from fusegen.declare.table import apply
 from fusegen.fuse.products import Product
@@ -26,35 +42,60 @@ class Closing:
         activation: "relu", "gelu" (its tanh form), "bias", or the text of another function.
         bias: the operand's name; empty where there is none.
         kept: the name of the result that holds the activation's argument, for the backward; empty where none does.
-        function: the activation as an expression of ARGUMENT.
+        function: the activation as an expression of ARGUMENT, and of what is ``beside`` it.
+        beside: further operands of the function, in its order: their names, and what the function calls them.
+        result: what the activation is called, where the step has other results, too.
+        rest: how those are computed from the activation: a bias's gradient, say.
     """
 
     activation: str
     bias: str = ""
     kept: str = ""
     function: Expr | None = None
+    beside: tuple[tuple[str, Ref], ...] = ()
+    result: str = ""
+    rest: Op | None = None
 
     @property
     def title(self) -> str:
         """What is measured under one name: "gelu", "gelu without bias, its argument kept"."""
-        return self.activation + " without bias" * (not self.bias) + ", its argument kept" * bool(self.kept)
+        bias = "" if self.bias or self.beside else " without bias"
+        return self.activation + bias + ", its argument kept" * bool(self.kept) + ", then sums" * bool(self.rest)
+
+    @property
+    def alike(self) -> Closing:
+        """The same for operands and results of all names, alone: what a library is tried with."""
+        beside = tuple((ref.name, ref) for _, ref in self.beside)
+        bias, kept = "bias" * bool(self.bias), "kept" * bool(self.kept)
+        return replace(self, bias=bias, kept=kept, beside=beside, result="", rest=None)
 
 
 # What an activation is a function of; no operand is called so.
 ARGUMENT = Ref("@sum", dtypes.float32)
+# What it calls tensors beside the sum: as large as the result, or one row that all of the result's rows share.
+WHOLE, ROW = "@beside", "@row"
+MOST_BESIDE = 3
 # Operations of an activation that a library is asked about; larger ones were not tried.
 MOST_OPERATIONS = 24
 # Characters up to which a function's own text is its title.
 _SHORT = 60
 
 
+def is_row(ref: Ref) -> bool:
+    """Whether something beside a sum is one row."""
+    return ref.name.startswith(ROW)
+
+
 @functools.lru_cache(maxsize=1024)
 def closing(product: Product, part: Op) -> Closing | None:
     """The epilogue that computes just what ``part``, the op behind a product, does."""
+    return None if product.onto else _of_the_sum(product, part) or _of_more(product, part)
+
+
+def _of_the_sum(product: Product, part: Op) -> Closing | None:
+    """A function of product + bias, and that sum, or one of the two."""
     others = [operand for operand in part.operands if operand.name != product.result]
     own = [operand for operand in part.operands if operand.name == product.result]
-    if product.onto:  # a sum of products is more than the last of them
-        return None
     if part.scalars or any(isinstance(s, Reduce) for s in part.statements) or len(own) != 1 or len(others) > 1:
         return None
     if len(product.axes) < 2 or any(o.part or o.shape != product.axes for o in part.outputs):
@@ -80,6 +121,54 @@ def closing(product: Product, part: Op) -> Closing | None:
     return Closing("bias", bias) if bias and not activated and len(kept) == 1 else None
 
 
+def _of_more(product: Product, part: Op) -> Closing | None:
+    """A function of the product and of tensors beside it, and sums of what it gives."""
+    reduces, outputs = part.expand()
+    whole = [output for output in outputs if output.shape == product.axes]
+    if len(whole) != 1 or part.scalars or len(product.axes) < 2:
+        return None
+    (result,) = whole
+    read = {ref.name for ref in refs(result.expr)}
+    operands = {operand.name: operand for operand in part.operands if operand.name in read}
+    own = operands.pop(product.result, None)
+    shapes: dict[tuple[str | None, ...], str] = {product.axes: WHOLE, product.axes[-1:]: ROW}
+    if own is None or len(operands) < len(read) - 1 or not 0 < len(operands) <= MOST_BESIDE:
+        return None
+    if any(o.part or o.shape not in shapes for o in operands.values()) or result.part:
+        return None
+    if len({thing.dtype for thing in (own, result, *operands.values())}) != 1:
+        return None
+    called = {o: Ref(f"{shapes[o.shape]}_{at}", o.ref.dtype) for at, o in enumerate(operands.values(), 1)}
+    function = substitute(result.expr, {own.ref: ARGUMENT, **{o.ref: ref for o, ref in called.items()}})
+    if not 0 < _operations(function) <= MOST_OPERATIONS or any(isinstance(n, (Size, Index)) for n in walk([function])):
+        return None
+    beside = tuple((operand.name, ref) for operand, ref in called.items())
+    found = Closing(_text(function), function=function, beside=beside)
+    if len(outputs) == 1:
+        return found
+    rest = _sums(part, result, reduces, [output for output in outputs if output is not result])
+    return None if rest is None else replace(found, result=result.name, rest=rest)
+
+
+def _sums(part: Op, result: Output, reduces: Sequence[Reduce], outputs: Sequence[Output]) -> Op | None:
+    """``outputs`` as an op of ``result``, as it has been stored, alone; None where they need more, or all of it."""
+    given = Operand(result.name, result.dtype, result.shape)
+    known: dict[Expr, Expr] = {result.expr: given.ref}
+    mine = [replace(reduce, expr=substitute(reduce.expr, known)) for reduce in reduces]
+    written = [replace(output, expr=substitute(output.expr, known)) for output in outputs]
+    totals = {reduce.name for reduce in mine}
+    inner = {ref.name for reduce in mine for ref in refs(reduce.expr)}
+    if inner - totals != {given.name} or any({r.name for r in refs(o.expr)} - totals for o in written):
+        return None
+    nodes = [node for item in (*mine, *written) for node in walk([item.expr])]
+    if any(isinstance(n, Index) or (isinstance(n, Size) and n.axis not in result.shape) for n in nodes):
+        return None
+    return replace(
+        part, label=f"{part.label} sums", operands=(given,), statements=tuple(mine), outputs=tuple(written),
+        result="tuple",
+    )  # fmt: skip
+
+
 def _text(function: Expr) -> str:
     """A short text for a function, which no other has."""
     nodes = list(walk([function]))
@@ -88,7 +177,7 @@ def _text(function: Expr) -> str:
     for node in nodes:
         sizes[node] = 1 + sum(sizes[child] for child in node.children)
     if sizes[function] <= _SHORT:  # as a tree: what is used again is written again
-        text = expr_text(function).replace(ARGUMENT.name, "sum")
+        text = expr_text(function).replace("@", "")
         if len(text) <= _SHORT:
             return text
     told = [

@@ -8,7 +8,7 @@ from typing import Any
 
 from fusegen.core.dtypes import DType
 from fusegen.wrap.backends import Library, bucket, by_torch, choose, in_order, libraries, remembered, torch_step
-from fusegen.wrap.closing import Closing
+from fusegen.wrap.closing import Closing, is_row
 from fusegen.wrap.factors import Factors
 from fusegen.wrap.padding import suits
 from fusegen.wrap.products import Arranged
@@ -28,6 +28,7 @@ class Either:
         libraries: those that could do both.
         key: what is measured; () for a bias alone, which is always added by the product.
         rival: the part as it is where the product is kept rather than its sum with the bias: what is measured then.
+        rest: what the part does besides, where a library does not do all of it.
     """
 
     product: Step
@@ -40,6 +41,7 @@ class Either:
     libraries: tuple[Library, ...] = ()
     key: tuple[str, ...] = ()
     rival: Step | None = None
+    rest: Step | None = None
 
     @classmethod
     def of(
@@ -54,14 +56,16 @@ class Either:
             known: where everything lies.
         """
         (rows, inner), (_, columns) = arranged.views[0].shape, arranged.views[1].shape
-        out = next(name for name in writes if name != closing.kept)
+        out = closing.result or next(name for name in writes if name != closing.kept)
         results = [known[name] for name in (out, closing.kept) if name]
-        biases = [known[name] for name in (closing.bias,) if name]
-        if any(t.strides != row_major(t.shape) for t in (*results, *biases)):
+        rows_of = [closing.bias, *(name for name, ref in closing.beside if is_row(ref))]
+        biases = [known[name] for name in rows_of if name]
+        whole = [name for name, ref in closing.beside if not is_row(ref)]
+        if any(t.strides != row_major(t.shape) for t in (*results, *biases, *(known[name] for name in whole))):
             return None
         result = View((rows, columns), (columns, 1), 0)
         lies = list(zip(arranged.views[:2], arranged.names[:2], strict=True))
-        lies += [(result, name) for name in (out, closing.kept) if name]
+        lies += [(result, name) for name in (out, closing.kept, *whole) if name]
         is_aligned = all(suits(view, known[name].dtype.size, known[name].alignment) for view, name in lies)
         is_aligned = is_aligned and not any(info.alignment for info in biases)
         (left, right, _), (a, b, _), dtype = arranged.names, arranged.views, results[0].dtype
@@ -85,7 +89,11 @@ class Either:
         bias, kept = tensors.get(self.closing.bias), tensors.get(self.closing.kept)
         if kept is not None:
             kept = framework.view(kept, out.shape, out.stride(), 0)
-        given = Factors(left, right, bias, kept, out)
+        beside = [
+            tensors[name] if is_row(ref) else framework.view(tensors[name], out.shape, out.stride(), 0)
+            for name, ref in self.closing.beside
+        ]
+        given = Factors(left, right, bias, kept, out, tuple(beside))
         if not self.key:
             by_torch(self.closing, given)
             return
@@ -97,11 +105,16 @@ class Either:
             self.product.run(mine, scalars, framework)
             part.run(mine, scalars, framework)
 
-        library = choose(self.key, self.closing, given, self.libraries, lambda: own(self.rival or self.part))
+        def rest() -> None:
+            if self.rest is not None:
+                self.rest.run(tensors, scalars, framework)
+
+        library = choose(self.key, self.closing, given, self.libraries, lambda: own(self.rival or self.part), rest)
         if library is None:
             own(self.part)
         else:
             library.run(self.closing, given)
+            rest()
 
     def ways(self) -> list[Library | None] | None:
         """What will be done for tensors of these sizes, in this order where one is not ready; None is our own.
@@ -130,7 +143,12 @@ class Either:
             return found
         else:
             step = ways[0].step(*told)
-        return None if step is None else Flat([step])
+        if step is None:
+            return None
+        found, rest = Flat([step]), Flat() if self.rest is None else self.rest.flat(place)
+        if rest is not None:
+            found += rest
+        return None if rest is None else found
 
 
 def kept_sums(steps: Sequence[Step]) -> list[Either]:

@@ -16,18 +16,25 @@ class NotNow(RuntimeError):
 
 @dataclass(frozen=True)
 class Factors:
-    """Torch tensors of two dimensions, but the bias; ``bias`` and ``kept`` (the activation's argument) may be None."""
+    """Torch tensors of two dimensions, but the bias; ``bias`` and ``kept`` (the activation's argument) may be None.
+
+    ``beside``: what else the activation reads, rows of the result's columns and tensors as large as the result.
+    """
 
     left: Any
     right: Any
     bias: Any
     kept: Any
     out: Any
+    beside: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
 class Task:
-    """All that a multiplication is planned for; each factor's rows as it is stored, and whether that is transposed."""
+    """All that a multiplication is planned for; each factor's rows as it is stored, and whether that is transposed.
+
+    ``beside``: of tensors beside the sum, from one row to the next.
+    """
 
     device: int
     dtype: str
@@ -36,36 +43,48 @@ class Task:
     left: tuple[int, bool]
     right: tuple[int, bool]
     pitches: tuple[int, int]
+    beside: tuple[int, ...] = ()
 
     @classmethod
     def of(
-        cls, epilogue: Hashable, dtype: str, device: int, factors: Sequence[View], results: Sequence[View]
-    ) -> Task | None:
+        cls, epilogue: Hashable, dtype: str, device: int, factors: Sequence[View], results: Sequence[View],
+        beside: Sequence[View] = (),
+    ) -> Task | None:  # fmt: skip
         """None where rows are not as fast routines want them.
 
         Args:
             factors: left and right.
             results: the activation's, and its argument where that is kept.
+            beside: what else the activation reads.
         """
         left, right = (_stored(view) for view in factors)
-        if left is None or right is None or any(view.strides[1] != 1 for view in results):
+        if left is None or right is None or any(view.strides[-1] != 1 for view in (*results, *beside)):
             return None
-        pitches = [view.strides[0] for view in results]
-        if any(pitch % MULTIPLE for pitch in (left[0], right[0], *pitches)):
+        pitches, more = [view.strides[0] for view in results], [_pitch(view) for view in beside]
+        if any(pitch % MULTIPLE for pitch in (left[0], right[0], *pitches, *more)):
             return None
         (rows, inner), (_, columns) = factors[0].shape, factors[1].shape
-        return cls(device, dtype, epilogue, (rows, columns, inner), left, right, (pitches[0], pitches[-1]))
+        sizes, written = (rows, columns, inner), (pitches[0], pitches[-1])
+        return cls(device, dtype, epilogue, sizes, left, right, written, tuple(more))
 
     @classmethod
     def on(cls, epilogue: Hashable, given: Factors) -> Task | None:
         """The same of tensors; None where one of them is not aligned either."""
         results = [tensor for tensor in (given.out, given.kept) if tensor is not None]
-        tensors = [given.left, given.right, *results, *([] if given.bias is None else [given.bias])]
+        tensors = [given.left, given.right, *results, *([] if given.bias is None else [given.bias]), *given.beside]
         if any(tensor.data_ptr() % ALIGNMENT for tensor in tensors):
             return None
         dtype, device = str(given.out.dtype).removeprefix("torch."), given.out.device.index or 0
-        views = [View(tuple(tensor.shape), tensor.stride(), 0) for tensor in (given.left, given.right, *results)]
-        return cls.of(epilogue, dtype, device, views[:2], views[2:])
+        factors, written, beside = (
+            [View(tuple(tensor.shape), tensor.stride(), 0) for tensor in some]
+            for some in ((given.left, given.right), results, given.beside)
+        )
+        return cls.of(epilogue, dtype, device, factors, written, beside)
+
+
+def _pitch(view: View) -> int:
+    """From one row to the next; of a row, to where the next would be."""
+    return view.strides[0] if len(view.shape) == 2 else view.shape[0]
 
 
 def _stored(factor: View) -> tuple[int, bool] | None:
