@@ -25,7 +25,7 @@ from tools.bench.products import MeasuredProduct, WrongResult, verify
 from tools.bench.row import BF16, F16, Input
 from tools.bench.row_products import Plain, ProductRow, Target
 from tools.bench.rows import matching, matching_products
-from tools.bench.rows_products import LAYER, LONG, ROWS, _activated, _linear, _mlp, _scores, _swiglu
+from tools.bench.rows_products import LAYER, LONG, ROWS, _activated, _linear, _mlp, _residual, _scores, _swiglu
 
 T = (24, 16, 32)
 SILU = _activated("silu", BF16, *T, targets=LAYER)
@@ -95,7 +95,8 @@ def test_plain_products_are_read_as_they_lie() -> None:
     assert [Plain((2, 4, 6), (2, 3, 6), "nt").operations, Plain((4, 6), (4, 3), "tn").operations] == [144, 72]
 
 
-SMALL = [_linear(BF16, *T), SILU, _activated("relu", F16, *T), _mlp(F16, *T), _swiglu(BF16, *T),
+SMALL = [_linear(BF16, *T), SILU, _activated("relu", F16, *T), _mlp("gelu_tanh", F16, *T), _mlp("relu", BF16, *T),
+         _mlp("squared_relu", F16, *T), _residual(BF16, *T), _swiglu(BF16, *T),
          _scores(BF16, 2, 8, 4, 8)]  # fmt: skip
 
 
@@ -202,7 +203,7 @@ def test_who_is_asked_to_compute_a_row() -> None:
 def test_rows_with_products_are_found_by_that_word() -> None:
     assert matching_products("PRODUCTS") == matching_products(None) == list(ROWS)
     assert matching("products") == []
-    assert [row.title for row in matching_products("products.*relu.*fp16")] == ["linear + relu fp16 8192x768x3072"]
+    assert [row.title for row in matching_products("products.*[+] relu.*fp16")] == ["linear + relu fp16 8192x768x3072"]
     titles = [row.title for row in ROWS]
     assert len(titles) == len(set(titles))
     assert any(row.autotune for row in ROWS) and not all(row.autotune for row in ROWS)

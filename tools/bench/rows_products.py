@@ -53,6 +53,24 @@ def mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
 
 
 @fg.op
+def relu_mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
+    """Two linear layers with relu between them."""
+    return fg.linear(fg.ops.relu(fg.linear(x, w1, b1)), w2, b2)
+
+
+@fg.op
+def squared_relu_mlp(x: Any, w1: Any, w2: Any) -> Any:
+    """Two linear layers without biases, with the square of relu between them."""
+    return fg.linear(fg.ops.squared_relu(fg.linear(x, w1)), w2)
+
+
+@fg.op
+def linear_residual(x: Any, w: Any, b: Any, residual: Any) -> Any:
+    """residual + x w^T + b."""
+    return fg.linear(x, w, b) + residual
+
+
+@fg.op
 def swiglu_mlp(x: Any, gate: Any, up: Any, down: Any) -> Any:
     """(silu(x gate^T) * (x up^T)) down^T."""
     return fg.linear(fg.ops.silu(fg.linear(x, gate)) * fg.linear(x, up), down)
@@ -72,6 +90,21 @@ def torch_gelu_tanh(x: Any) -> Any:
 def torch_mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
     """The two layers in torch."""
     return F.linear(torch_gelu_tanh(F.linear(x, w1, b1)), w2, b2)
+
+
+def torch_relu_mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
+    """The same with relu."""
+    return F.linear(F.relu(F.linear(x, w1, b1)), w2, b2)
+
+
+def torch_squared_relu_mlp(x: Any, w1: Any, w2: Any) -> Any:
+    """The same with the square of relu, without biases."""
+    return F.linear(F.relu(F.linear(x, w1)).square(), w2)
+
+
+def torch_linear_residual(x: Any, w: Any, b: Any, residual: Any) -> Any:
+    """The layer and the sum in torch."""
+    return F.linear(x, w, b) + residual
 
 
 def torch_swiglu_mlp(x: Any, gate: Any, up: Any, down: Any) -> Any:
@@ -116,6 +149,12 @@ ACTIVATIONS: dict[str, tuple[fg.FusedOp, Callable[..., Any], dict[str, Callable[
     "relu": (linear_relu, F.relu, {"cuBLASLt": _epilogue(False), "QuACK": _quack_linear("relu")}),
     "gelu": (linear_gelu, F.gelu, {}),
 }  # fmt: skip
+# The same of two layers; that of the square of relu has no biases.
+MLPS: dict[str, tuple[fg.FusedOp, Callable[..., Any], dict[str, Callable[..., Any]]]] = {
+    "gelu_tanh": (mlp, torch_mlp, {"QuACK": quack_mlp}),
+    "relu": (relu_mlp, torch_relu_mlp, {}),
+    "squared_relu": (squared_relu_mlp, torch_squared_relu_mlp, {}),
+}
 # A layer without any: nothing but its products, up to what medians differ by from run to run.
 ALONE = {which: Target(NOISE) for which in ("fwd", "train", "bwd")}
 # A forward that keeps nothing, one that does, the backward: of linear layers with any activation.
@@ -167,13 +206,26 @@ def _activated(name: str, dtype: torch.dtype, m: int, k: int, n: int, **rest: An
     )  # fmt: skip
 
 
-def _mlp(dtype: torch.dtype, m: int, k: int, f: int, **rest: Any) -> ProductRow:
+def _mlp(name: str, dtype: torch.dtype, m: int, k: int, f: int, **rest: Any) -> ProductRow:
     """Passes over what lies between the layers; the second bias goes with its product, its gradient is a sum."""
+    op, reference, others = MLPS[name]
     inputs: list[Input | Shape] = [(m, k), _weight(f, k), (f,), _weight(k, f), (k,)]
+    passes = 2 * m * f + f, 3 * m * f + 2 * f + m * k
+    if name == "squared_relu":
+        inputs = [(m, k), _weight(f, k), _weight(k, f)]
+        passes = 2 * m * f, 3 * m * f
     return ProductRow(
-        _title("mlp gelu_tanh", dtype, m, k, f), mlp, torch_mlp, dtype, inputs, 2 * m * f + f,
-        3 * m * f + 2 * f + m * k, products=_together(_layer(m, k, f), _layer(m, f, k)), others={"QuACK": quack_mlp},
-        **rest,
+        _title(f"mlp {name}", dtype, m, k, f), op, reference, dtype, inputs, *passes,
+        products=_together(_layer(m, k, f), _layer(m, f, k)), others=others, **rest,
+    )  # fmt: skip
+
+
+def _residual(dtype: torch.dtype, m: int, k: int, n: int, **rest: Any) -> ProductRow:
+    """The epilogue reads the product and the residual; backwards only the bias's gradient is more than products."""
+    inputs: list[Input | Shape] = [(m, k), _weight(n, k), (n,), (m, n)]
+    return ProductRow(
+        _title("linear + residual", dtype, m, k, n), linear_residual, torch_linear_residual, dtype, inputs,
+        3 * m * n + n, m * n + n, products=_layer(m, k, n), **rest,
     )  # fmt: skip
 
 
@@ -218,7 +270,10 @@ ROWS: tuple[ProductRow, ...] = (
     _activated("silu", BF16, *LARGE, targets=LONG, autotune=True),
     _activated("relu", BF16, *LARGE, targets=LONG, peers=QUICK),
     _activated("gelu", BF16, *LARGE, targets=LONG, peers=QUICK),
-    _mlp(F16, *SMALL),
+    _residual(BF16, *MIDDLE),
+    _mlp("gelu_tanh", F16, *SMALL),
+    _mlp("relu", F16, *SMALL),
+    _mlp("squared_relu", BF16, *MIDDLE),
     _swiglu(BF16, *LARGE),
     _scores(BF16, 16, 512, 64, 512),
     _activated("silu", BF16, 1, 4096, 14336),
