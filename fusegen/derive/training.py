@@ -82,11 +82,12 @@ def train(op: Op, wanted: tuple[str, ...], *, sums: bool = False) -> Training:
             kept.append((reduce.ref, Operand(reduce.name, dtype, shape)))
             if reduce.name not in {o.name for o in op.outputs}:  # a forward that keeps is differentiated under vmap
                 extra.append(Output(reduce.name, reduce.ref, dtype, shape))
-    for operand, expr in _factors_kept(op, backward, {thing.name for thing in (*op.operands, *op.outputs, *extra)}):
+    multiplied = _factors_kept(op, backward, {thing.name for thing in (*op.operands, *op.outputs, *extra)})
+    for operand, expr in multiplied:
         kept.append((expr, operand))
         if expr not in {o.expr for o in op.expand()[1]}:
             extra.append(Output(operand.name, expr, operand.dtype, operand.shape))
-    kept += _signs_kept(op, backward)
+    kept += _signs_kept(op, backward, multiplied)
     stored = {rounded(r.ref, stored_as(r)): r.ref for r in op.expand()[0] if r.kind == DOT}
     exponentials = sums_of_exponentials(op)
     choice = _best_cut(op, _reading_kept(backward, kept, exponentials), axes, stored)
@@ -143,18 +144,23 @@ def _factors_kept(op: Op, backward: Op, taken: set[str]) -> list[tuple[Operand, 
     return [(operand, expr) for expr, operand in found.items()]
 
 
-def _signs_kept(op: Op, backward: Op) -> list[tuple[Expr, Operand]]:
-    """Outputs that are relu of what a product is part of, where the backward asks only for its sign.
+def _signs_kept(op: Op, backward: Op, multiplied: Sequence[tuple[Operand, Expr]]) -> list[tuple[Expr, Operand]]:
+    """Outputs, and factors that are kept, that are relu of what a product is part of, where the backward asks only for
+    its sign.
 
     ``x <= 0`` exactly where ``where(x <= 0, 0, x) <= 0``, for NaN too; and so with ``x > 0``
-    and ``where(x > 0, x, 0)``.
+    and ``where(x > 0, x, 0)``. What is too small for the dtype counts as zero, as it does in torch.
+
+    Args:
+        multiplied: the factors, which the backward reads where it would compute them.
     """
     dots = {reduce.ref for reduce in op.expand()[0] if reduce.kind == DOT}
     found: list[tuple[Expr, Operand]] = []
-    nodes = list(walk([item.expr for items in backward.expand() for item in items]))
-    for output in op.expand()[1]:
-        chosen = output.expr
-        if not isinstance(chosen, Call) or chosen.function != "where" or output.part is not None:
+    values: dict[Expr, Expr] = {expr: operand.ref for operand, expr in multiplied}
+    nodes = list(walk([substitute(item.expr, values) for items in backward.expand() for item in items]))
+    written = [(o.expr, Operand(o.name, o.dtype, o.shape)) for o in op.expand()[1] if o.part is None]
+    for chosen, operand in [*written, *((unrounded(expr, o.dtype), o) for o, expr in multiplied)]:
+        if not isinstance(chosen, Call) or chosen.function != "where":
             continue
         test, *arms = chosen.args
         if not isinstance(test, Call) or test.function not in ("le", "gt"):
@@ -163,7 +169,7 @@ def _signs_kept(op: Op, backward: Op) -> list[tuple[Expr, Operand]]:
         uses = [node for node in nodes if x in node.children]
         is_relu = arms == ([zero, x] if test.function == "le" else [x, zero])
         if is_relu and zero is const(0, x.dtype) and uses == [test] and dots & set(refs(x)):
-            found.append((x, Operand(output.name, output.dtype, output.shape)))
+            found.append((x, operand))
     return found
 
 
@@ -200,7 +206,9 @@ def _reading_kept(backward: Op, kept: Sequence[tuple[Expr, Operand]], exponentia
         # Something reads an exponential by itself, which a result that was rounded to zero would not tell.
         return _reading_kept(backward, kept, exponentials - left)
     read = {ref.name for item in (*reduces, *outputs) for ref in refs(item.expr)}
-    operands = [o for o in (*backward.operands, *(operand for _, operand in kept)) if o.name in read]
+    # One tensor may stand for several things: a relu for itself and for the sign of what it is of.
+    given = {o.name: o for o in (*backward.operands, *(operand for _, operand in kept))}
+    operands = [o for o in given.values() if o.name in read]
     taken = {thing.name for thing in (*operands, *backward.scalars, *outputs)}
     names = {substitute(expr, values): name for expr, name in backward.names().items()}
     names = {expr: name for expr, name in names.items() if isinstance(expr, Call)}

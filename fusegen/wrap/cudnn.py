@@ -379,6 +379,8 @@ class _Graph:
                 inputs = [known[argument] for argument in node.args]
                 if node.function == "where":
                     inputs = [inputs[1], inputs[2], inputs[0]]
+                elif node.function in ("add", "mul") and isinstance(node.args[0], Const):
+                    inputs.reverse()
                 if _power(node):
                     known[node] = self._powered(inputs[0], _power(node), result)
                 else:
