@@ -117,16 +117,16 @@ def compile_op(op: Op) -> Compiled:
     return found
 
 
-def train_op(op: Op, wanted: tuple[str, ...], *, sums: bool = False) -> Training:
+def train_op(op: Op, wanted: tuple[str, ...]) -> Training:
     """What ``op`` keeps for its backward (derive/training); the derivation is remembered between processes."""
     if not is_memorable(op):
-        return train(op, wanted, sums=sums)
+        return train(op, wanted)
 
     def texts() -> list[str]:
-        training = train(op, wanted, sums=sums)
+        training = train(op, wanted)
         return [op_to_json(training.forward), op_to_json(kept_as_op(op, training.kept))]
 
-    forward, kept = remember("train with sums" if sums else "train", (op_to_json(op), *wanted), texts)
+    forward, kept = remember("train", (op_to_json(op), *wanted), texts)
     return Training(op_from_json(forward), len(op.outputs), wanted, kept_from_op(op_from_json(kept)))
 
 

@@ -169,7 +169,7 @@ def test_the_ways_of_a_product_are_told(monkeypatch: pytest.MonkeyPatch) -> None
     shapes = spec(8, 16, dtype=fg.float16), spec(24, 16, dtype=fg.float16), spec(24, dtype=fg.float16)
     (forward, *_) = costs(fg.ops.linear_relu, *shapes)
     text = cost_text(forward, H200)
-    assert "product = input @ weight" in text and "m = 8, n = 24, k = 16: 6.14 k operations in float16" in text
+    assert "x = input @ weight + bias" in text and "m = 8, n = 24, k = 16: 6.14 k operations in float16" in text
     assert "on a GPU cuBLASLt's epilogue (relu) in the place of the next step" in text
     assert "not measured on this machine" in text or torch_sees_a_gpu()
     (silu, *_) = costs(fg.ops.linear_silu, *shapes)

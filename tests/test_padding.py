@@ -122,19 +122,29 @@ def suited(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Of every product that Python runs: whether sizes and rows of all three tensors suit it."""
     found: list[bool] = []
 
+    def look(*sides: torch.Tensor) -> None:
+        views = [View(tuple(s.shape), s.stride(), 0) for s in sides]
+        rows = [padding.suits(view, 2, side.data_ptr() % 16) for view, side in zip(views, sides, strict=True)]
+        found.append(all(rows) and all(view.shape[padding._along(view) or -1] % 8 == 0 for view in views))
+
     def watch(name: str) -> None:
         routine = getattr(Torch, name)
 
         def watched(self: Torch, *sides: torch.Tensor) -> None:
-            views = [View(tuple(s.shape), s.stride(), 0) for s in sides]
-            rows = [padding.suits(view, 2, side.data_ptr() % 16) for view, side in zip(views, sides, strict=True)]
-            found.append(all(rows) and all(view.shape[padding._along(view) or -1] % 8 == 0 for view in views))
+            look(*sides)
             routine(self, *sides)
 
         monkeypatch.setattr(Torch, name, watched)
 
     watch("multiply")
     watch("accumulate")
+    adding = Torch.multiply_adding
+
+    def watched_adding(self: Torch, bias: torch.Tensor, *sides: torch.Tensor) -> None:
+        look(*sides)
+        adding(self, bias, *sides)
+
+    monkeypatch.setattr(Torch, "multiply_adding", watched_adding)
     return found
 
 
@@ -204,7 +214,7 @@ def test_between_steps_nothing_is_copied(suited: list[bool]) -> None:
     """Their rows have room: the product writes them in place, and one that adds up over them finds zeros there."""
     x, w, b = half(6, 16), half(11, 16), half(11)
     found = plan(layer, x=x, w=w, b=b)
-    assert [{tensor.name for tensor in getattr(step, "own", ())} for step in found.steps] == [{"w_2"}, set()]
+    assert [{tensor.name for tensor in getattr(step, "own", ())} for step in found.steps] == [{"w_2", "b_2"}, set()]
     own, theirs = ([t.clone().requires_grad_() for t in (x, w, b)] for _ in range(2))
     result, expected = fg.FusedOp(layer.declaration)(*own), torch.tanh(F.linear(*theirs))
     cotangent = half(6, 11)

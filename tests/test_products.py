@@ -331,30 +331,6 @@ def test_relu_keeps_its_result_and_not_the_product() -> None:
     torch.testing.assert_close(found, torch.autograd.grad(expected, theirs, cotangent), equal_nan=True)
 
 
-@pytest.mark.parametrize("sums", [False, True])
-def test_relu_between_layers_keeps_what_the_next_one_multiplies(sums: bool) -> None:
-    op = fg.op(lambda x, w, b, u: fg.linear(fg.ops.relu(fg.linear(x, w, b)), u), name="layers")
-    x, w, b, u = (random(*shape).half() for shape in ((3, 4), (5, 4), (5,), (2, 5)))
-    traced = op.trace(x, w, b, u)
-    training = train(traced, ("x", "w", "b", "u"), sums=sums)
-    (_, hidden) = training.forward.outputs
-    backward = training.backward([0])
-    assert [o.name for o in backward.operands] == ["x", "w", "u", "d_out", hidden.name]
-    b[0] = torch.nan
-    own = [a.detach().requires_grad_() for a in (x, w, b, u)]
-    theirs = [a.detach().double().requires_grad_() for a in (x, w, b, u)]
-    result, expected = op(*own), F.linear(torch.relu(F.linear(*theirs[:3])), theirs[3])
-    cotangent = torch.randn_like(expected).half()
-    found = torch.autograd.grad(result, own, cotangent, create_graph=True)
-    wanted = torch.autograd.grad(expected, theirs, cotangent.double(), create_graph=True)
-    near = {"rtol": 0.02, "atol": 0.02, "equal_nan": True, "check_dtype": False}
-    torch.testing.assert_close((result, *found), (expected, *wanted), **near)  # type: ignore[call-overload]
-    again, exact = ((g[0] * 0.5).sum() for g in (found, wanted))
-    torch.testing.assert_close(
-        torch.autograd.grad(again, own[1]), torch.autograd.grad(exact, theirs[1]), **near  # type: ignore[call-overload]
-    )  # fmt: skip
-
-
 def test_a_softmax_behind_a_product_keeps_its_result_and_not_the_product() -> None:
     op = fg.op(lambda q, k, mask: fg.softmax((q @ k.mT) * 0.125 + mask, -1), name="scores")
     mask = random(3, 4)
@@ -370,8 +346,9 @@ def test_a_softmax_behind_a_product_keeps_its_result_and_not_the_product() -> No
     torch.testing.assert_close(found, torch.autograd.grad(expected, theirs, cotangent))
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
-def test_a_bias_alone_is_added_by_the_product(dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bias_alone_is_added_by_the_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of halves any bias is (tests/test_product_biases.py)."""
+    dtype = torch.float64
     added: list[str] = []
     run = either.by_torch
     monkeypatch.setattr(either, "by_torch", lambda closed, given: (added.append(closed.activation), run(closed, given)))

@@ -22,6 +22,7 @@ from fusegen.core.ir import (
     Expr,
     Index,
     Op,
+    Operand,
     Reduce,
     Shape,
     Size,
@@ -31,6 +32,7 @@ from fusegen.core.ir import (
     expr_axes,
     renames_of,
     transform,
+    walk,
 )
 
 KIND = DOT
@@ -109,6 +111,35 @@ def unrounded(expr: Expr, dtype: DType) -> Expr:
     """The inverse of ``rounded``."""
     is_cast = isinstance(expr, Call) and expr.function == "cast" and expr.detail == dtype.name
     return expr.children[0] if is_cast else expr
+
+
+def biases(op: Op) -> dict[str, tuple[Call, str]]:
+    """Products of halves that the op reads only as ``product + bias``, by name: that sum, and what the bias is called.
+
+    A bias is an operand of the product's dtype with one axis, the result's last, which only the right factor has; and
+    the right factor has no other axis of the result.
+    """
+    found: dict[str, tuple[Call, str]] = {}
+    operands: dict[Expr, Operand] = {operand.ref: operand for operand in op.operands}
+    reduces, outputs = op.expand()
+    exprs = [item.expr for item in (*reduces, *outputs)]
+    nodes, known = list(walk(exprs)), op.axes_of()
+    for dot in (reduce for reduce in reduces if reduce.kind == KIND and stored_as(reduce).is_half):
+        dtype = stored_as(dot)
+        value = rounded(dot.ref, dtype)
+        uses = [node for node in nodes if node is not value and {value, dot.ref} & set(node.children)]
+        if len(uses) != 1 or value in exprs or dot.ref in exprs:
+            continue
+        (total,) = uses
+        if not (isinstance(total, Call) and total.function == "add"):
+            continue
+        others = [operands[node] for node in total.children if node in operands]
+        left, right = (side.axes(known) for side in factors(dot))
+        *rest, last = sorted(known[dot.name], key=axis_order) or [""]
+        is_column = last in right - left and not right & set(rest)
+        if len(others) == 1 and others[0].dtype is dtype and others[0].shape == (last,) and is_column:
+            found[dot.name] = total, others[0].name
+    return found
 
 
 def free_axis(op: Op) -> int:

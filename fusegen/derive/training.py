@@ -29,7 +29,7 @@ from fusegen.core.ir import (
 )
 from fusegen.core.lets import introduce_lets, safe_name
 from fusegen.core.products import KIND as DOT
-from fusegen.core.products import Factor, factors, rounded, stored_as, unrounded
+from fusegen.core.products import Factor, biases, factors, rounded, stored_as, unrounded
 from fusegen.derive.gradient import gradient, live_reduces
 from fusegen.derive.quotients import cancel, is_softmax, sums_of_exponentials, told_by
 
@@ -58,14 +58,21 @@ class Training:
         return _reading_kept(gradient(self.forward, self.wanted, given), self.kept, sums_of_exponentials(self.forward))
 
 
-def train(op: Op, wanted: tuple[str, ...], *, sums: bool = False) -> Training:
+def train(op: Op, wanted: tuple[str, ...]) -> Training:
     """Decide what ``op`` keeps when the gradients of ``wanted`` will be asked for.
 
-    Args:
-        sums: of a product that is read only where a bias has been added, keep that sum instead.
+    Of a product of halves that is read only where a bias has been added that sum is kept in the product's place: the
+    routine that multiplies adds the bias, so that both are rounded once.
     """
     backward = gradient(op, wanted)
-    with_bias = sums_of(op) if sums else {}
+    plain, sums = _train(op, wanted, backward, {}), {name: total for name, (total, _) in biases(op).items()}
+    if sums and any(reduce.name in sums for reduce, _ in plain.kept if isinstance(reduce, Ref)):
+        return _train(op, wanted, backward, sums)
+    return plain
+
+
+def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str, Expr]) -> Training:
+    """The same, with sums by the names of their products."""
     kept: list[tuple[Expr, Operand]] = []
     extra: list[Output] = []
     op_reduces = {r.name: r for r in op.expand()[0]}
@@ -75,7 +82,8 @@ def train(op: Op, wanted: tuple[str, ...], *, sums: bool = False) -> Training:
             shape = tuple(sorted(axes[reduce.name], key=axis_order))
             dtype = stored_as(reduce) if reduce.kind == DOT else reduce.expr.dtype
             if reduce.name in with_bias:
-                expr, taken = with_bias[reduce.name], {*axes, *(o.name for o in (*op.outputs, *extra))}
+                expr = with_bias[reduce.name]
+                taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs, *extra)}
                 kept.append((expr, Operand(safe_name(op.names().get(expr, "sum"), taken), dtype, shape)))
                 extra.append(Output(kept[-1][1].name, expr, dtype, shape))
                 continue
@@ -98,30 +106,11 @@ def train(op: Op, wanted: tuple[str, ...], *, sums: bool = False) -> Training:
             extra.append(Output(operand.name, expr, operand.dtype, operand.shape))
     reading = _reading_kept(backward, kept, exponentials)
     if any(reduce.name in with_bias for reduce in reading.expand()[0]):  # the backward needs the product itself
-        return train(op, wanted)
+        return _train(op, wanted, backward, {})
     read = {operand.name for operand in reading.operands}
     kept = [(expr, operand) for expr, operand in kept if operand.name in read]
     extra = [output for output in extra if output.name in read]
     return Training(_with_outputs(op, extra), len(op.outputs), wanted, tuple(kept))
-
-
-def sums_of(op: Op) -> dict[str, Expr]:
-    """Products of halves that the op reads only as ``product + bias``, a vector of the same dtype, and that sum."""
-    operands: dict[Expr, Operand] = {operand.ref: operand for operand in op.operands}
-    reduces, outputs = op.expand()
-    nodes = list(walk([item.expr for item in (*reduces, *outputs)]))
-    found: dict[str, Expr] = {}
-    for dot in (reduce for reduce in reduces if reduce.kind == DOT and stored_as(reduce).is_half):
-        dtype = stored_as(dot)
-        value = rounded(dot.ref, dtype)
-        uses = [node for node in nodes if node is not value and {value, dot.ref} & set(node.children)]
-        if len(uses) != 1 or any(item.expr in (value, dot.ref) for item in (*reduces, *outputs)):
-            continue
-        others = [operands.get(node) for node in uses[0].children if node is not value]
-        is_sum = isinstance(uses[0], Call) and uses[0].function == "add" and len(others) == 1
-        if is_sum and others[0] and others[0].dtype is dtype and len(others[0].shape) == 1:
-            found[dot.name] = uses[0]
-    return found
 
 
 def _factors_kept(op: Op, backward: Op, taken: set[str]) -> list[tuple[Operand, Expr]]:

@@ -15,7 +15,7 @@ from functools import lru_cache
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Call, Expr, Op, Operand, Output, Reduce, Size, const, expr_axes, refs, substitute, walk
 from fusegen.core.lets import introduce_lets, safe_name
-from fusegen.core.products import KIND, Factor, factors, products, rounded, stored_as, unrounded
+from fusegen.core.products import KIND, Factor, biases, factors, products, rounded, stored_as, unrounded
 from fusegen.core.text import shape_text
 from fusegen.derive.gradient import live_reduces
 from fusegen.fuse.rows import in_order
@@ -39,6 +39,7 @@ class Product:
 
     Attributes:
         onto: it is added to what earlier products have left in ``result``.
+        bias: the operand that is added to each row before the result is rounded; empty where there is none.
     """
 
     result: str
@@ -47,12 +48,13 @@ class Product:
     axes: tuple[str, ...]
     over: tuple[str, ...]
     onto: bool = False
+    bias: str = ""
 
 
 def names_of(step: Op | Product) -> set[str]:
     """What a step reads and writes."""
     if isinstance(step, Product):
-        return {step.result, step.left.name, step.right.name}
+        return {step.result, step.left.name, step.right.name, *filter(None, [step.bias])}
     return {thing.name for thing in (*step.operands, *step.outputs)}
 
 
@@ -66,7 +68,8 @@ def product_text(step: Product) -> str:
         moved = ", ".join(f"{own} -> {new}" for own, new in source.renames)
         sides.append(f"{source.name}({moved})" if moved else source.name)
     sign = "+=" if step.onto else "="
-    return f"{step.result}{shape_text(step.axes)} {sign} {' @ '.join(sides)} over {shape_text(step.over)}"
+    bias = f" + {step.bias}" * bool(step.bias)
+    return f"{step.result}{shape_text(step.axes)} {sign} {' @ '.join(sides)} over {shape_text(step.over)}{bias}"
 
 
 @dataclass(frozen=True)
@@ -92,7 +95,9 @@ class Chain:
         parts, multiplied = self.parts, [step for step in self.steps if isinstance(step, Product)]
         used = {thing.name for part in parts for thing in (*part.operands, *part.outputs)}
         used |= {side.name for step in multiplied for side in (step.left, step.right)}
-        return frozenset({step.result for step in multiplied} & {output.name for output in self.op.outputs} - used)
+        return frozenset(
+            {step.result for step in multiplied if not step.bias} & {output.name for output in self.op.outputs} - used
+        )
 
     def adding(self, names: Container[str]) -> Chain:
         """The same, but that products into ``names`` are added to what is there already."""
@@ -101,16 +106,21 @@ class Chain:
 
 
 @lru_cache(maxsize=1024)
-def chain(op: Op) -> Chain | None:
-    """``op`` as steps; None where it has no products."""
-    return _Splitter(op).split() if products(op) else None
+def chain(op: Op, *, adds_biases: bool = True) -> Chain | None:
+    """``op`` as steps; None where it has no products.
+
+    Args:
+        adds_biases: whether the routine that multiplies halves can add a bias before it rounds.
+    """
+    return _Splitter(op, biases(op) if adds_biases else {}).split() if products(op) else None
 
 
 class _Splitter:
     """State of one ``chain``: after how many rounds of products a thing can be computed, and where it is then."""
 
-    def __init__(self, op: Op) -> None:
-        self.op, self.axes, self.names = op, op.axes_of(), op.names()
+    def __init__(self, op: Op, biases: Mapping[str, tuple[Expr, str]]) -> None:
+        self.op, self.biases = op, biases
+        self.axes, self.names = op.axes_of(), op.names()
         reduces, self.outputs = op.expand()
         self.dots = [r for r in reduces if r.kind == KIND]
         self.reduces = [r for r in reduces if r.kind != KIND]
@@ -163,7 +173,11 @@ class _Splitter:
     def _place_products(self) -> set[str]:
         """Say where each product goes: into an output that is nothing else, or between steps. Returns such outputs."""
         alone = [dot for dot in self.dots if dot.ref not in self.into]
-        return set().union(*(self._place(dot.ref, [dot], dot.name) for dot in alone))
+        found: set[str] = set()
+        for dot in alone:
+            total, _ = self.biases.get(dot.name, (dot.ref, ""))
+            found |= self._place(total, [dot], dot.name if total is dot.ref else self.names.get(total, "sum"))
+        return found
 
     def _place(self, expr: Expr, dots: Sequence[Reduce], name: str) -> set[str]:
         """Say where ``dots``, which add up to ``expr``, go; the name of the output if they go into one."""
@@ -286,7 +300,8 @@ class _Splitter:
             assert found is not None
             sources.append(Source(found.name, side.renames))
         axes = tuple(axis for axis in result.shape if axis)
-        return Product(result.name, sources[0], sources[1], axes, dot.over, result.name in begun)
+        bias = self.biases[dot.name][1] if dot.name in self.biases else ""
+        return Product(result.name, sources[0], sources[1], axes, dot.over, result.name in begun, bias)
 
 
 def _key(side: Factor) -> Expr:

@@ -352,21 +352,6 @@ def steps_behind(op: Op) -> list[tuple[Product, Op, Closing]]:
     return found
 
 
-def could_keep_sums(op: Op, device: str, sizes: Mapping[str, int] | None = None) -> bool:
-    """Whether there is a library that would keep a product's sum with a bias where ``op`` keeps the product.
-
-    Args:
-        sizes: of the op's axes; without them any will do.
-    """
-    results = {output.name for output in op.outputs}
-    for product, part, known in steps_behind(op):
-        if known.bias and known.kept == product.result in results:
-            there = libraries(known, _dtype(product, part), device)
-            if any(sizes is None or way.gains_from(*_counts(op, product, sizes)[:2]) for way in there):
-                return True
-    return False
-
-
 def _counts(op: Op, product: Product, sizes: Mapping[str, int]) -> tuple[int, int, int]:
     """Rows and columns of a product's result, and what it adds up over."""
     own = contracted_sizes(op, sizes)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from itertools import count
 from typing import Any
 
 from fusegen.core.dtypes import DType
@@ -16,7 +16,7 @@ from fusegen.core.products import contracted_sizes
 from fusegen.fuse.products import Chain, Product, chain, names_of
 from fusegen.launch.program import Program
 from fusegen.wrap.closing import closing
-from fusegen.wrap.either import Either, kept_sums
+from fusegen.wrap.either import Either
 from fusegen.wrap.padding import padded, room, strides_between
 from fusegen.wrap.products import Arranged, Lying, arrange, check_factors, named
 from fusegen.wrap.run import (
@@ -31,9 +31,9 @@ from fusegen.wrap.run import (
     results_of,
     row_major,
 )
-from fusegen.wrap.steps import Flat, Part, Several, Step, copied
-from fusegen.wrap.tensors import Framework, TensorInfo, target_of
-from fusegen.wrap.torch_step import ADDED
+from fusegen.wrap.steps import Fill, Flat, Part, Several, Step, copied
+from fusegen.wrap.tensors import Framework, TensorInfo, Torch, target_of
+from fusegen.wrap.torch_step import ADDED, View
 
 # Addresses from a framework's allocator, modulo 16.
 ALIGNED = 0
@@ -41,22 +41,34 @@ ALIGNED = 0
 
 @dataclass(frozen=True)
 class _Multiplied:
-    """A product by the framework's routine, which adds it to its result where it is one of a sum."""
+    """A product by the framework's routine, which adds it to its result where it is one of a sum.
+
+    ``bias``: added to each row before the result is rounded; a tensor, and how it lies there.
+    """
 
     arranged: Arranged
     dtype: DType
     onto: bool
+    bias: tuple[str, View] | None = None
 
     @property
     def uses(self) -> set[str]:
-        return set(self.arranged.names)
+        return {*self.arranged.names, *([self.bias[0]] if self.bias else [])}
 
     def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
-        routine = framework.accumulate if self.onto else framework.multiply
-        routine(*self.arranged.sides(tensors, framework))
+        sides = self.arranged.sides(tensors, framework)
+        if self.bias:
+            assert isinstance(framework, Torch)  # which alone has it
+            name, view = self.bias
+            framework.multiply_adding(framework.view(tensors[name], view.shape, view.strides, view.offset), *sides)
+        else:
+            (framework.accumulate if self.onto else framework.multiply)(*sides)
 
     def flat(self, place: int) -> Flat | None:
-        found = self.arranged.multiply(self.dtype, ADDED if self.onto else "")
+        if self.bias and len(self.arranged.views[2].shape) != 2:
+            return None
+        closing = "bias" if self.bias else ADDED if self.onto else ""
+        found = self.arranged.multiply(self.dtype, closing, self.bias)
         return None if found is None else Flat([found])
 
 
@@ -66,13 +78,11 @@ class ChainPlan(Plan):
 
     Attributes:
         made, dropped: tensors between steps that begin and end with each step.
-        gains: what ``ChainRunner.gains`` has answered.
     """
 
     steps: tuple[Step, ...] = ()
     made: tuple[tuple[Made, ...], ...] = ()
     dropped: tuple[tuple[str, ...], ...] = ()
-    gains: bool | None = None
 
     def flatten(self) -> None:
         """Say what the native call path does, if it can: what has been measured by now counts."""
@@ -107,7 +117,7 @@ class ChainRunner(Runner):
 
     @cached_property
     def chain(self) -> Chain:
-        found = chain(self.op)
+        found = chain(self.op, adds_biases=self.by_torch)
         assert found is not None
         return found.adding(self.onto) if self.onto else found
 
@@ -116,27 +126,6 @@ class ChainRunner(Runner):
         if onto not in self.variants:
             self.variants[onto] = replace(self, plans=OrderedDict(), onto=onto, variants={})
         return self.variants[onto]
-
-    def gains(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> bool:
-        """Whether keeping sums lets a library do all that it could, and that is the fastest (see derive/training).
-
-        What has not been measured is measured now, before anything is kept: what a checkpoint recomputes later has to
-        keep the same. So it is not asked again either where that failed for want of memory.
-        """
-        import torch
-
-        plan = self.planned(tensors, framework)
-        assert isinstance(plan, ChainPlan)
-        found = kept_sums(plan.steps)
-        if not found or plan.gains is not None:
-            return bool(plan.gains)
-        if not torch.cuda.is_current_stream_capturing():
-            with torch.no_grad(), contextlib.suppress(torch.cuda.OutOfMemoryError):
-                self.launch(plan, tensors, scalars, framework, None)  # which also asks libraries about these sizes
-        elif any(step.ways() is None for step in found):
-            return False
-        plan.gains = all((step.ways() or [None])[0] is not None for step in found)
-        return plan.gains
 
     def launch(
         self, plan: Plan, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework, out: Any
@@ -200,7 +189,7 @@ class ChainRunner(Runner):
             steps.append(self._step(step, sizes, known, lying, frozenset(written) if steps else None))
             written |= {step.result} if isinstance(step, Product) else {o.name for o in step.outputs}
         if self.by_torch:
-            steps = self._with_library(steps, sizes, known, device)
+            steps = self._as_torch_does(steps, sizes, known)
         made, dropped = _lifetimes(self.chain, steps, known)
         return ChainPlan(
             None,
@@ -229,8 +218,11 @@ class ChainRunner(Runner):
             for s in (step.left, step.right)
         ]
         arranged = arrange(step, sizes, sides[0], sides[1], lying[step.result])
-        multiplied = _Multiplied(arranged, known[lying[step.result].tensor].dtype, step.onto)
-        return self._padded(multiplied, known) or multiplied
+        bias = None
+        if step.bias:
+            lies, axis = lying[step.bias], step.axes[-1]
+            bias = lies.tensor, View((sizes[axis],), (lies.strides[axis],), lies.offset)
+        return _Multiplied(arranged, known[lying[step.result].tensor].dtype, step.onto, bias)
 
     def _padded(self, multiplied: _Multiplied, known: dict[str, TensorInfo]) -> Several | None:
         """The product on sizes that suit it, where its own do not and that pays."""
@@ -243,60 +235,69 @@ class ChainRunner(Runner):
         found = padded(product, dtype, alignments, device, roomy, known, adds=multiplied.onto)
         if found is None:
             return None
-        for made in found.own:  # so that no other tensor is called so
+        own, bias, fills = list(found.own), multiplied.bias, list(found.before)
+        columns = found.product.views[2].shape[-1]
+        if bias and bias[1].shape != (columns,):  # what is added to columns beyond the result's is never read
+            taken = {*known, *(made.name for made in own)}
+            wide = (next(n for i in count(2) if (n := f"{bias[0]}_{i}") not in taken), View((columns,), (1,), 0))
+            own.append(Made(wide[0], (columns,), (1,), dtype))
+            fills.append(Fill((wide[0], bias[0]), (bias[1], bias[1]), dtype))
+            bias = wide
+        for made in own:  # so that no other tensor is called so
             known[made.name] = TensorInfo(made.shape, made.strides, dtype, ALIGNED, device)
-        before = [copied(fill, known, None) for fill in found.before]
+        before = [copied(fill, known, None) for fill in fills]
         after = [copied(fill, known, frozenset({found.product.names[2]})) for fill in found.after]
-        return Several((*before, _Multiplied(found.product, dtype, multiplied.onto), *after), found.own, device)
+        suited = replace(multiplied, arranged=found.product, bias=bias)
+        return Several((*before, suited, *after), tuple(own), device)
 
-    def _with_library(
-        self, steps: Sequence[Step], sizes: Mapping[str, int], known: dict[str, TensorInfo], device: str
+    def _as_torch_does(
+        self, steps: Sequence[Step], sizes: Mapping[str, int], known: dict[str, TensorInfo]
     ) -> list[Step]:
-        """The steps, with a choice where the library can do a product and what follows at once."""
+        """The steps with products on sizes that suit them, and with a choice where a library can do a product and what
+        follows at once."""
         found: list[Step] = []
-        for at, step in enumerate(steps):
+        for told, step in zip(self.chain.steps, steps, strict=True):
             before = found[-1] if found else None
             if isinstance(step, Part) and isinstance(before, _Multiplied):
-                either = self._either(at, before, step, sizes, known, device)
-                if either is not None:
-                    found[-1] = either
-                    continue
-            found.append(step)
+                either = self._either(before, told, step, sizes, known)
+                found += [step] if either is None else []
+                found[-1] = either or step
+            else:
+                found.append((isinstance(step, _Multiplied) and self._padded(step, known)) or step)
         return found
 
-    def _either(
-        self, at: int, multiplied: _Multiplied, part: Part, sizes: Mapping[str, int],
-        known: dict[str, TensorInfo], device: str,
-    ) -> Either | None:  # fmt: skip
-        product, op = self.chain.steps[at - 1 : at + 1]
-        assert isinstance(product, Product) and isinstance(op, Op)
-        arranged = multiplied.arranged
-        is_between = any(operand.name == product.result for operand in self.chain.between)
-        is_read_later = any(product.result in names_of(step) for step in self.chain.steps[at + 1 :])
-        closed = closing(product, op)
-        if closed is None or any(len(v.shape) != 2 or v.copied for v in arranged.views):
-            return None
-        if is_read_later or not is_between:  # the routine may write it too, where it is what the activation takes
-            if closed.bias or closed.kept:
-                return None
-            closed = replace(closed, kept=product.result)
-        (rows, inner), (_, columns) = arranged.views[0].shape, arranged.views[1].shape
+    def _is_matrix(self, product: Product, arranged: Arranged, known: Mapping[str, TensorInfo]) -> bool:
+        """Whether a product is one of matrices with elements, with its result's last axis along the columns."""
+        if any(len(view.shape) != 2 or view.copied or 0 in view.shape for view in arranged.views):
+            return False
         left, right = ({s.name_of(axis) for axis in _axes(self.chain, s.name)} for s in (product.left, product.right))
         *others, last = product.axes
-        if last in left or right & set(others) or columns != known[product.result].shape[-1]:
-            return None  # the bias does not lie along the columns
-        if 0 in (rows, inner, columns):
+        is_along = last not in left and not right & set(others)
+        return is_along and arranged.views[1].shape[1] == known[product.result].shape[-1]
+
+    def _either(
+        self, multiplied: _Multiplied, op: Op | Product, part: Part, sizes: Mapping[str, int],
+        known: dict[str, TensorInfo],
+    ) -> Either | None:  # fmt: skip
+        at = self.chain.steps.index(op)
+        product = self.chain.steps[at - 1]
+        assert isinstance(product, Product) and isinstance(op, Op)
+        is_between = any(operand.name == product.result for operand in self.chain.between)
+        is_read_later = any(product.result in names_of(step) for step in self.chain.steps[at + 1 :])
+        closed, result = closing(product, op), known[product.result]
+        if closed is None or not self._is_matrix(product, multiplied.arranged, known):
             return None
-        own, mine = None, known[product.result]
+        if is_read_later or not is_between:  # the routine may write it too, where it is what the activation takes
+            if closed.kept or (closed.bias and not product.bias):
+                return None
+            closed = replace(closed, kept=product.result)
+        between = None
         if is_between and not is_read_later:
-            own = room(product.result, mine.shape, mine.strides, mine.dtype)
-        found = Either.of(multiplied, arranged, own, part, part.writes, closed, known, device)
-        if found is not None and closed.rest is not None:
-            found = replace(found, rest=self._step(closed.rest, sizes, known, {}, frozenset({closed.result})))
-        if found is None or own is None or not closed.kept:
+            between = room(product.result, result.shape, result.strides, result.dtype)
+        found = Either.of(multiplied, multiplied.arranged, between, part, closed, known, result.device)
+        if found is None or closed.rest is None:
             return found
-        lean = replace(op, outputs=tuple(o for o in op.outputs if o.name != closed.kept))
-        return replace(found, rival=self._step(lean, sizes, known, {}, frozenset({product.result})))
+        return replace(found, rest=self._step(closed.rest, sizes, known, {}, frozenset({closed.result})))
 
 
 def _lying(tensor: str, thing: Any, strides: Sequence[int], offset: int = 0) -> Lying:

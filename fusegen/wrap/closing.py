@@ -59,7 +59,7 @@ class Closing:
     @property
     def title(self) -> str:
         """What is measured under one name: "gelu", "gelu without bias, its argument kept"."""
-        bias = "" if self.bias or self.beside else " without bias"
+        bias = "" if self.bias else "" if self.beside else " without bias"
         return self.activation + bias + ", its argument kept" * bool(self.kept) + ", then sums" * bool(self.rest)
 
     @property
@@ -104,7 +104,9 @@ def _of_the_sum(product: Product, part: Op) -> Closing | None:
         return None
     if len({thing.dtype for thing in (*part.operands, *part.outputs)}) != 1:
         return None
-    bias = others[0].name if others else ""
+    if product.bias and others:
+        return None
+    bias = product.bias or (others[0].name if others else "")
     sums: list[Expr] = [own[0].ref]
     if others:
         sums = [apply("add", own[0].ref, others[0].ref), apply("add", others[0].ref, own[0].ref)]
@@ -143,7 +145,7 @@ def _of_more(product: Product, part: Op) -> Closing | None:
     if not 0 < _operations(function) <= MOST_OPERATIONS or any(isinstance(n, (Size, Index)) for n in walk([function])):
         return None
     beside = tuple((operand.name, ref) for operand, ref in called.items())
-    found = Closing(_text(function), function=function, beside=beside)
+    found = Closing(_text(function), product.bias, function=function, beside=beside)
     if len(outputs) == 1:
         return found
     rest = _sums(part, result, reduces, [output for output in outputs if output is not result])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,7 +13,7 @@ from fusegen.wrap.factors import Factors
 from fusegen.wrap.padding import suits
 from fusegen.wrap.products import Arranged
 from fusegen.wrap.run import Made, row_major
-from fusegen.wrap.steps import Flat, Step
+from fusegen.wrap.steps import Flat, Part, Step
 from fusegen.wrap.tensors import Framework, TensorInfo
 from fusegen.wrap.torch_step import View
 
@@ -27,7 +27,6 @@ class Either:
         between: the product's own result, where nothing else reads it.
         libraries: those that could do both.
         key: what is measured; () for a bias alone, which is always added by the product.
-        rival: the part as it is where the product is kept rather than its sum with the bias: what is measured then.
         rest: what the part does besides, where a library does not do all of it.
     """
 
@@ -40,23 +39,21 @@ class Either:
     device: str
     libraries: tuple[Library, ...] = ()
     key: tuple[str, ...] = ()
-    rival: Step | None = None
     rest: Step | None = None
 
     @classmethod
     def of(
-        cls, product: Step, arranged: Arranged, between: Made | None, part: Step, writes: Sequence[str],
-        closing: Closing, known: Mapping[str, TensorInfo], device: str,
+        cls, product: Step, arranged: Arranged, between: Made | None, part: Part, closing: Closing,
+        known: Mapping[str, TensorInfo], device: str,
     ) -> Either | None:  # fmt: skip
         """None where the tensors do not lie as any library wants them.
 
         Args:
             arranged: the product, of two dimensions.
-            writes: results of the part.
             known: where everything lies.
         """
         (rows, inner), (_, columns) = arranged.views[0].shape, arranged.views[1].shape
-        out = closing.result or next(name for name in writes if name != closing.kept)
+        out = closing.result or next(name for name in part.writes if name != closing.kept)
         results = [known[name] for name in (out, closing.kept) if name]
         rows_of = [closing.bias, *(name for name, ref in closing.beside if is_row(ref))]
         biases = [known[name] for name in rows_of if name]
@@ -98,20 +95,20 @@ class Either:
             by_torch(self.closing, given)
             return
 
-        def own(part: Step) -> None:
+        def own() -> None:
             mine = tensors
             if self.between is not None:
                 mine = {**tensors, self.between.name: self.between.make(framework, str(out.device))}
             self.product.run(mine, scalars, framework)
-            part.run(mine, scalars, framework)
+            self.part.run(mine, scalars, framework)
 
         def rest() -> None:
             if self.rest is not None:
                 self.rest.run(tensors, scalars, framework)
 
-        library = choose(self.key, self.closing, given, self.libraries, lambda: own(self.rival or self.part), rest)
+        library = choose(self.key, self.closing, given, self.libraries, own, rest)
         if library is None:
-            own(self.part)
+            own()
         else:
             library.run(self.closing, given)
             rest()
@@ -149,8 +146,3 @@ class Either:
         if rest is not None:
             found += rest
         return None if rest is None else found
-
-
-def kept_sums(steps: Sequence[Step]) -> list[Either]:
-    """Steps in which a library could keep the sum with a bias."""
-    return [step for step in steps if isinstance(step, Either) and step.closing.kept and step.closing.bias]

@@ -135,7 +135,7 @@ class _Made:
 
     def cost(self, step: Product, part: Op | None, ways: tuple[str, ...]) -> ProductCost:
         """Its numbers; ``part``: what the same routine does at once."""
-        names, result = [step.left.name, step.right.name], step.result
+        names, result = [step.left.name, step.right.name, *filter(None, [step.bias])], step.result
         if part is not None:
             names += [operand.name for operand in part.operands if operand.name != result]
             result = part.outputs[0].name
@@ -147,5 +147,7 @@ class _Made:
             fills = [(self.dtype.size * prod(fill.views[0].shape), len(fill.views)) for fill in self.rounded.fills]
             read["copies"] = sum(size for size, views in fills if views > 1)
             written["copies"] = sum(size for size, _ in fills)
-        text = f"{result} {'+=' if step.onto else '='} {step.left.name} @ {step.right.name}"
+        text = f"{result} {'+=' if step.onto else '='} {step.left.name} @ {step.right.name}" + f" + {step.bias}" * bool(
+            step.bias
+        )
         return ProductCost(text, self.dtype, *_sizes(self.arranged), read, written, ways)

@@ -172,6 +172,16 @@ class Torch:
         else:
             out += self.torch.matmul(left, right)
 
+    def multiply_adding(self, bias: Any, left: Any, right: Any, out: Any) -> None:
+        """``out = left @ right + bias``, rounded once; in more than one batch dimension torch has no such routine."""
+        if out.ndim == 2:
+            self.torch.addmm(bias, left, right, out=out)
+        elif out.ndim == 3:
+            self.torch.baddbmm(bias, left, right, out=out)
+        else:
+            self.torch.matmul(left, right, out=out)
+            out += bias
+
 
 def _device_text(device: Any) -> str:
     return "cpu" if device.type == "cpu" else f"cuda:{device.index}"

@@ -19,7 +19,7 @@ from torch.autograd import forward_ad
 from fusegen import pipeline
 from fusegen.core.errors import DeviceError
 from fusegen.core.ir import Call, Expr, Op, refs
-from fusegen.core.products import contracted_sizes, products
+from fusegen.core.products import contracted_sizes
 from fusegen.derive.batch import batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames, operands_read
 from fusegen.derive.override import Batched
@@ -66,8 +66,6 @@ class Differentiable:
         if not (transformed or wanted or forward_ad._current_level >= 0):
             return self.runner(_in_memory(values), scalars, tensors.torch())
         trained = self.trained_for(wanted)
-        if wanted and not transformed and forward_ad._current_level < 0:
-            trained = self._with_library(trained, wanted, values, scalars)
         results = self.record(trained, scalars, given, transformed)
         return list(results[: trained.public])
 
@@ -84,31 +82,14 @@ class Differentiable:
         found = self.trained.get(wanted)  # of threads that ask at once, all get the first one's
         return found if found is not None else self.trained.setdefault(wanted, self._train(wanted))
 
-    def _with_library(
-        self, trained: Trained, wanted: tuple[str, ...], values: Mapping[str, Any], scalars: Mapping[str, Any]
-    ) -> Trained:
-        """The op that keeps products' sums with a bias, where a library that writes these is faster (wrap/either).
-
-        A product itself is kept otherwise: a bias costs the kernel behind it nothing.
-        """
-        device = next(iter(values.values())).device.type
-        if self.override is not None or not trained.could_keep_sums(device, values):
-            return trained
-        other = (*wanted, "")  # what no argument is called
-        found = self.trained.get(other) or self.trained.setdefault(other, self._train(wanted, sums=True))
-        from fusegen.wrap.chain import ChainRunner
-
-        assert isinstance(found.forward, ChainRunner)
-        return found if found.forward.gains(values, scalars, tensors.torch()) else trained
-
-    def _train(self, wanted: tuple[str, ...], *, sums: bool = False) -> Trained:
+    def _train(self, wanted: tuple[str, ...]) -> Trained:
         op = self.runner.op
         if not wanted:
             training: Any = Training(op, len(op.outputs), (), ())
         elif self.override is not None:
             training = self.override(op, wanted)
         else:
-            training = pipeline.train_op(op, wanted, sums=sums)
+            training = pipeline.train_op(op, wanted)
         runner = runner_of(training.forward, self.runner.sizes, self.runner.like)
         return Trained(training, runner, len(result_names(op)), self.override)
 
@@ -152,24 +133,11 @@ class Trained:
     override: Callable[[Op, tuple[str, ...]], Any] | None = None
     calls: dict[Any, Differentiable] = field(default_factory=dict)
     ops: dict[Any, Op] = field(default_factory=dict)
-    sums: dict[str, bool] = field(default_factory=dict)
 
     @cached_property
     def names(self) -> list[str]:
         """Names of the forward's results, in order."""
         return result_names(self.training.forward)
-
-    def could_keep_sums(self, device: str, values: Mapping[str, Any]) -> bool:
-        """Whether a library could keep a product's sum with a bias where the forward keeps the product."""
-        op = self.forward.op
-        if device not in self.sums:
-            self.sums[device] = bool(products(op)) and self._has_library(device)
-        return self.sums[device] and self._has_library(device, axis_sizes(op, {n: v.shape for n, v in values.items()}))
-
-    def _has_library(self, device: str, sizes: Mapping[str, int] | None = None) -> bool:
-        from fusegen.wrap.backends import could_keep_sums
-
-        return could_keep_sums(self.forward.op, device, sizes)
 
     @cached_property
     def gradients(self) -> GradientNames:

@@ -3,38 +3,27 @@
 #include "fusegen.cuh"
 
 // linear_gelu, backward prologue                              declared in ops/linear.py
-//   x = product + bias
 //   prod_x = -0.7071067811865476 * x
 //   prod = 0.3989422804014327 * x * exp(-prod_x^2)
 //   prod_d_out = d_out * (prod + 0.5 * erfc(prod_x))
 //   sum_d_bias = sum[d0](prod_d_out)
 // rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(192, 5)
-void linear_gelu_backward_prologue_bf16_prod_d_out(const bf16* __restrict__ bias_ptr,            // [D1]
-                                                   const bf16* __restrict__ d_out_ptr,           // [D0, D1]
-                                                   const bf16* __restrict__ product_ptr,         // [D0, D1]
+void linear_gelu_backward_prologue_bf16_prod_d_out(const bf16* __restrict__ d_out_ptr,           // [D0, D1]
+                                                   const bf16* __restrict__ x_ptr,               // [D0, D1]
                                                    bf16* __restrict__ prod_d_out_ptr,            // [D0, D1]
                                                    float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
-                                                   int m, int n, int d_out_stride0, int product_stride0,
+                                                   int m, int n, int d_out_stride0, int x_stride0,
                                                    int prod_d_out_stride0) {
   // 192 threads take 3072 elements of a row.
   const int begin = int(blockIdx.y) * 3072;
   const int thread = threadIdx.x;
   fg::Vec<float, 8> sum_d_bias_v[2] = {};
-  // All rows have these in common.
-  fg::Raw<bf16, 8> bias_row[2];
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    const int at = begin + 8 * (192 * part + threadIdx.x);
-    const int j1 = at;
-    bias_row[part] = fg::load_raw<8>(bias_ptr + j1);
-  }
-
   // The next row is read while the present one is worked on.
   using d_out_element = fg::Raw<bf16, 8>;
   FUSEGEN_SHARED(d_out_element, d_out_row, [2][2][192]);
-  using product_element = fg::Raw<bf16, 8>;
-  FUSEGEN_SHARED(product_element, product_row, [2][2][192]);
+  using x_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(x_element, x_row, [2][2][192]);
   int turn = 1;
   int row = int(blockIdx.x);
   {
@@ -45,7 +34,7 @@ void linear_gelu_backward_prologue_bf16_prod_d_out(const bf16* __restrict__ bias
       const int at = begin + 8 * (192 * part + threadIdx.x);
       const int j1 = at;
       fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
-      fg::load_async(&product_row[turn ^ 1][part][thread], product_ptr + j0 * product_stride0 + j1);
+      fg::load_async(&x_row[turn ^ 1][part][thread], x_ptr + j0 * x_stride0 + j1);
     }
   }
   for (; row < m; row += int(gridDim.x)) {
@@ -60,7 +49,7 @@ void linear_gelu_backward_prologue_bf16_prod_d_out(const bf16* __restrict__ bias
         const int at = begin + 8 * (192 * part + threadIdx.x);
         const int j1 = at;
         fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
-        fg::load_async(&product_row[turn ^ 1][part][thread], product_ptr + j0 * product_stride0 + j1);
+        fg::load_async(&x_row[turn ^ 1][part][thread], x_ptr + j0 * x_stride0 + j1);
       }
     }
 
@@ -68,16 +57,13 @@ void linear_gelu_backward_prologue_bf16_prod_d_out(const bf16* __restrict__ bias
     for (int part = 0; part < 2; ++part) {
       const int at = begin + 8 * (192 * part + threadIdx.x);
       const int j1 = at;
-      const auto bias_v = fg::widen(bias_row[part]);
       const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
-      const auto product_v = fg::widen(product_row[turn][part][thread]);
+      const auto x_v = fg::widen(x_row[turn][part][thread]);
       fg::Vec<float, 8> prod_d_out_v;
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
-        const float bias = bias_v[k];
         const float d_out = d_out_v[k];
-        const float product = product_v[k];
-        const float x = product + bias;
+        const float x = x_v[k];
         const float prod_x = -0.7071067811865476f * x;
         const float prod = 0.3989422804014327f * x * fg::fast_exp_below(-(prod_x * prod_x));
         const float prod_d_out = d_out * (prod + 0.5f * fg::fast_erfc(prod_x));

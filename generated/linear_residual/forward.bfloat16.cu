@@ -3,33 +3,26 @@
 #include "fusegen.cuh"
 
 // linear_residual, forward epilogue                           declared in ops/linear.py
-//   made = product + bias
 //   out = residual + made
-// elementwise: 8 elements a thread; bias broadcast
+// elementwise: 8 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
-void linear_residual_forward_epilogue_bf16(const bf16* __restrict__ bias_ptr,      // [D1]
-                                           const bf16* __restrict__ residual_ptr,  // [D0, D1]
-                                           const bf16* product_ptr,                // [D0, D1]
+void linear_residual_forward_epilogue_bf16(const bf16* __restrict__ residual_ptr,  // [D0, D1]
+                                           const bf16* made_ptr,                   // [D0, D1]
                                            bf16* __restrict__ out_ptr,             // [D0, D1]
-                                           int n, fg::Divisor n1) {
+                                           int n) {
   fg::wait_for_previous_kernel();
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
-  int rest = at;
-  const int j1 = fg::take(rest, n1);
 
-  const auto bias_v = fg::load_vector<8>(bias_ptr + j1);
   const auto residual_v = fg::load_vector<8>(residual_ptr + at);
-  const auto product_v = fg::load_vector<8>(product_ptr + at);
+  const auto made_v = fg::load_vector<8>(made_ptr + at);
   fg::Vec<float, 8> out_v;
 
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    const float bias = bias_v[k];
     const float residual = residual_v[k];
-    const float product = product_v[k];
-    const float made = product + bias;
+    const float made = made_v[k];
     out_v[k] = residual + made;
   }
   fg::store_vector<8>(out_ptr + at, out_v);

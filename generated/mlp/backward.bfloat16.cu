@@ -68,7 +68,6 @@ void mlp_backward_prologue_bf16_finish(const float* sum_d_down_bias_partial,  //
 }
 
 // mlp, backward between 1                                     declared in ops/mlps.py
-//   x = product + up_bias
 //   prod_x = -0.7071067811865476 * x
 //   prod = 0.3989422804014327 * x * exp(-prod_x^2)
 //   erfc_value = erfc(prod_x)
@@ -77,30 +76,20 @@ void mlp_backward_prologue_bf16_finish(const float* sum_d_down_bias_partial,  //
 // rows: D3 in pieces, each read once; sum_d_up_bias added up over the rows of a group, then over groups by a second
 //     kernel
 extern "C" __global__ __launch_bounds__(192, 5)
-void mlp_backward_between_1_bf16_prod_d_product_2(const bf16* __restrict__ up_bias_ptr,            // [D3]
-                                                  const bf16* __restrict__ product_ptr,            // [D0, D3]
+void mlp_backward_between_1_bf16_prod_d_product_2(const bf16* __restrict__ x_ptr,                  // [D0, D3]
                                                   const bf16* d_product_2_ptr,                     // [D0, D3]
                                                   bf16* __restrict__ prod_d_product_2_ptr,         // [D0, D3]
                                                   float* __restrict__ sum_d_up_bias_by_group_ptr,  // [GROUPS, D3]
-                                                  int m, int n, int product_stride0, int d_product_2_stride0,
+                                                  int m, int n, int x_stride0, int d_product_2_stride0,
                                                   int prod_d_product_2_stride0) {
   fg::wait_for_previous_kernel();
   // 192 threads take 3072 elements of a row.
   const int begin = int(blockIdx.y) * 3072;
   const int thread = threadIdx.x;
   fg::Vec<float, 8> sum_d_up_bias_v[2] = {};
-  // All rows have these in common.
-  fg::Raw<bf16, 8> up_bias_row[2];
-#pragma unroll
-  for (int part = 0; part < 2; ++part) {
-    const int at = begin + 8 * (192 * part + threadIdx.x);
-    const int j1 = at;
-    up_bias_row[part] = fg::load_raw<8>(up_bias_ptr + j1);
-  }
-
   // The next row is read while the present one is worked on.
-  using product_element = fg::Raw<bf16, 8>;
-  FUSEGEN_SHARED(product_element, product_row, [2][2][192]);
+  using x_element = fg::Raw<bf16, 8>;
+  FUSEGEN_SHARED(x_element, x_row, [2][2][192]);
   using d_product_2_element = fg::Raw<bf16, 8>;
   FUSEGEN_SHARED(d_product_2_element, d_product_2_row, [2][2][192]);
   int turn = 1;
@@ -112,7 +101,7 @@ void mlp_backward_between_1_bf16_prod_d_product_2(const bf16* __restrict__ up_bi
     for (int part = 0; part < 2; ++part) {
       const int at = begin + 8 * (192 * part + threadIdx.x);
       const int j1 = at;
-      fg::load_async(&product_row[turn ^ 1][part][thread], product_ptr + j0 * product_stride0 + j1);
+      fg::load_async(&x_row[turn ^ 1][part][thread], x_ptr + j0 * x_stride0 + j1);
       fg::load_async(&d_product_2_row[turn ^ 1][part][thread], d_product_2_ptr + j0 * d_product_2_stride0 + j1);
     }
   }
@@ -127,7 +116,7 @@ void mlp_backward_between_1_bf16_prod_d_product_2(const bf16* __restrict__ up_bi
       for (int part = 0; part < 2; ++part) {
         const int at = begin + 8 * (192 * part + threadIdx.x);
         const int j1 = at;
-        fg::load_async(&product_row[turn ^ 1][part][thread], product_ptr + j0 * product_stride0 + j1);
+        fg::load_async(&x_row[turn ^ 1][part][thread], x_ptr + j0 * x_stride0 + j1);
         fg::load_async(&d_product_2_row[turn ^ 1][part][thread], d_product_2_ptr + j0 * d_product_2_stride0 + j1);
       }
     }
@@ -136,16 +125,13 @@ void mlp_backward_between_1_bf16_prod_d_product_2(const bf16* __restrict__ up_bi
     for (int part = 0; part < 2; ++part) {
       const int at = begin + 8 * (192 * part + threadIdx.x);
       const int j1 = at;
-      const auto up_bias_v = fg::widen(up_bias_row[part]);
-      const auto product_v = fg::widen(product_row[turn][part][thread]);
+      const auto x_v = fg::widen(x_row[turn][part][thread]);
       const auto d_product_2_v = fg::widen(d_product_2_row[turn][part][thread]);
       fg::Vec<float, 8> prod_d_product_2_v;
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
-        const float up_bias = up_bias_v[k];
-        const float product = product_v[k];
+        const float x = x_v[k];
         const float d_product_2 = d_product_2_v[k];
-        const float x = product + up_bias;
         const float prod_x = -0.7071067811865476f * x;
         const float prod = 0.3989422804014327f * x * fg::fast_exp_below(-(prod_x * prod_x));
         const float erfc_value = fg::fast_erfc(prod_x);

@@ -3,59 +3,24 @@
 #include "fusegen.cuh"
 
 // mlp, forward between 1                                      declared in ops/mlps.py
-//   x = product + up_bias
 //   hidden = 0.5 * x * erfc(-0.7071067811865476 * x)
-// elementwise: 8 elements a thread; up_bias broadcast
+// elementwise: 8 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
-void mlp_forward_between_1_bf16(const bf16* __restrict__ up_bias_ptr,  // [D3]
-                                const bf16* product_ptr,               // [D0, D3]
-                                bf16* __restrict__ hidden_ptr,         // [D0, D3]
-                                int n, fg::Divisor n1) {
+void mlp_forward_between_1_bf16(const bf16* x_ptr,              // [D0, D3]
+                                bf16* __restrict__ hidden_ptr,  // [D0, D3]
+                                int n) {
   fg::wait_for_previous_kernel();
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
-  int rest = at;
-  const int j1 = fg::take(rest, n1);
 
-  const auto up_bias_v = fg::load_vector<8>(up_bias_ptr + j1);
-  const auto product_v = fg::load_vector<8>(product_ptr + at);
+  const auto x_v = fg::load_vector<8>(x_ptr + at);
   fg::Vec<float, 8> hidden_v;
 
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
-    const float up_bias = up_bias_v[k];
-    const float product = product_v[k];
-    const float x = product + up_bias;
+    const float x = x_v[k];
     hidden_v[k] = 0.5f * x * fg::fast_erfc(-0.7071067811865476f * x);
   }
   fg::store_vector<8>(hidden_ptr + at, hidden_v);
-}
-
-// mlp, forward epilogue                                       declared in ops/mlps.py
-//   out = product_2 + down_bias
-// elementwise: 8 elements a thread; down_bias broadcast
-extern "C" __global__ __launch_bounds__(256)
-void mlp_forward_epilogue_bf16(const bf16* __restrict__ down_bias_ptr,  // [D1]
-                               const bf16* product_2_ptr,               // [D0, D1]
-                               bf16* __restrict__ out_ptr,              // [D0, D1]
-                               int n, fg::Divisor n1) {
-  fg::wait_for_previous_kernel();
-  // Locate: each thread owns 8 consecutive elements.
-  const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
-  if (at >= n) return;
-  int rest = at;
-  const int j1 = fg::take(rest, n1);
-
-  const auto down_bias_v = fg::load_vector<8>(down_bias_ptr + j1);
-  const auto product_2_v = fg::load_vector<8>(product_2_ptr + at);
-  fg::Vec<float, 8> out_v;
-
-#pragma unroll
-  for (int k = 0; k < 8; ++k) {
-    const float down_bias = down_bias_v[k];
-    const float product_2 = product_2_v[k];
-    out_v[k] = product_2 + down_bias;
-  }
-  fg::store_vector<8>(out_ptr + at, out_v);
 }
