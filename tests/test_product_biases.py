@@ -123,6 +123,12 @@ def test_every_product_of_a_step_adds_its_bias() -> None:
     assert biased(fg.op(both, name="layer"), *tensors(torch.float16)) == ["b", "c"]
 
 
+def test_a_layer_alone_needs_no_kernel() -> None:
+    told = fg.ops.linear.emit(*tensors(torch.float16)[:3])
+    assert "no kernel" in told and told.rstrip().endswith("over [D4] + bias") and "__global__" not in told
+    assert fg.ops.linear.emit(*(t.float() for t in tensors(torch.float16)[:3])).count("__global__") == 1
+
+
 def test_float32_is_rounded_to_what_it_is_anyway() -> None:
     assert not biased(fg.op(gated, name="layer"), *(t.float() for t in tensors(torch.float16)))
 

@@ -139,8 +139,13 @@ class Pass:
 
     @property
     def text(self) -> str:
-        """The CUDA of all its kernels as one file."""
-        return one_file([item.rendered for item in self.kernels])
+        """The CUDA of all its kernels as one file; where there are none, what is done without any."""
+        text, whole = one_file([item.rendered for item in self.kernels]), chain(self.op)
+        if self.kernels or whole is None:
+            return text
+        products = "".join(f"//   {product_text(step)}\n" for step in whole.steps if isinstance(step, Product))
+        told = f"// {self.op.name}, {self.op.label}: no kernel, the framework's routine does it"
+        return f"{text.rstrip()}\n\n{told}\n{products}"
 
 
 # -- the passes of an op ---------------------------------------------------------------------------------------------

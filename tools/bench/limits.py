@@ -95,6 +95,9 @@ PRODUCTS = (
      "Sizes that do not suit cuBLAS are rounded up in copies (wrap/padding) of 22 to 25 us for 34 MB each: both "
      "factors, and in the backward both results as well, because gradients lie like what they are gradients of: "
      "torch.compile hands out views of rounded results, and copies 35 us less."),
+    (r"\+ residual", "bwd step",
+     "The gradient of the residual is the cotangent itself, which torch hands on as it is; fusegen writes a copy of it "
+     "in the pass that adds up the bias's gradient."),
     (r"\+ gelu ", "fwd train",
      "cuBLASLt has only gelu's tanh form, and cuDNN's kernel with the exact one takes 1.8 of the plain product (fp16 "
      "8192x768x3072: 111 us; cuDNN's erf is slow). So the product is written, and a pass reads it and writes the "
@@ -121,6 +124,9 @@ BEHIND = (
     (r"lerp f32 three|swiglu|mish", "bwd", "torch.compile",
      "Its forward writes an intermediate (y - x) that its backward reads in the place of two inputs: less in the "
      "backward, more in the forward. fusegen keeps what moves least over both; the step is the one to compare."),
+    (r"\+ residual", "bwd step", "torch",
+     "The gradient of the residual is the cotangent itself, which torch hands on as it is; fusegen writes a copy of it "
+     "in the pass that adds up the bias's gradient."),
     (r"mse|sum of 2\^28", "fwd", "JAX",
      "A second kernel adds up what the blocks left, in a fixed order: 3 to 5 us."),
     (r".", "step", "JAX",
