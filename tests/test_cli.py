@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fusegen as fg
@@ -420,6 +420,7 @@ def test_what_formulas_refuse(text: str, tmp_path: Path, monkeypatch: pytest.Mon
 
 @settings(max_examples=300)
 @given(st.text(alphabet="xy1.5+-*/%()<>=!&|^~,[]{}'\"\\:; \n_abcdefsinumgoldt@", max_size=40))
+@example("self")
 def test_any_text_is_a_formula_or_a_clear_error(text: str) -> None:
     try:
         op = formula_op(text)

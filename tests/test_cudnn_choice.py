@@ -125,3 +125,13 @@ def test_sums_are_not_kept_for_sizes_that_are_refused(dnn: Cudnn, monkeypatch: p
         op(halves(rows, 16).requires_grad_(), w, b)
         kept.append(bool(dnn.ran))
     assert kept == [True] * cudnn.MOST_ALIKE + [False] * (6 - cudnn.MOST_ALIKE)
+
+
+def test_a_kernel_that_loses_nan_of_these_sizes_is_not_taken(dnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kernels for other sizes, which were tried, may not."""
+    clock = Clock(monkeypatch)
+    monkeypatch.setattr(backends, "_is_right", functools.cache(lambda *_: True))
+    dnn.wrong = torch.nan_to_num
+    for _ in range(2):
+        step(fg.FusedOp(linear_silu.declaration), layer, *given())
+    assert clock.measured == [[OWN]]

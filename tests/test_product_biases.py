@@ -155,9 +155,10 @@ def test_biases_that_lie_otherwise() -> None:
     x, w, b, *_ = tensors(torch.float16)
     op = fg.op(lambda x, w, b: function(x, w, b, None, None), name="layer")
     for lying in (torch.stack([b, b], 1)[:, 0], b[:1].expand(24), torch.cat([b, b])[3:27]):
-        expected = reference(x.double(), w.double(), lying.double(), None, None)
+        exact = reference(x.double(), w.double(), lying.double(), None, None)
+        theirs = (reference(x, w, lying, None, None).double() - exact).norm()
         for _ in range(3):
-            torch.testing.assert_close(op(x, w, lying).double(), expected, rtol=2**-10, atol=2**-10)
+            assert (op(x, w, lying).double() - exact).norm() <= 1.5 * theirs
 
 
 @pytest.mark.parametrize("lead", [(2, 3, 5), (2, 2, 3, 5)])

@@ -221,7 +221,7 @@ def _measure(
         if not library.is_ready(closing, given) or not _is_right(library, closing.alike, *where):
             continue
         run = partial(_run, library, closing, given, rest)
-        if _is_alike(run, some, expected):
+        if _is_alike(run, some, expected) and _passes_nan(library, closing, given):
             ways[library.name] = run
     return Measured(clock.turns(ways))
 
@@ -247,6 +247,19 @@ def _is_alike(run: Callable[[], Any], out: Any, expected: Any) -> bool:
     except (AttributeError, RuntimeError):
         return False
     return not bool(apart > 0.05 * expected.float().norm())
+
+
+def _passes_nan(library: Library, closing: Closing, given: Factors) -> bool:
+    """Whether NaN in the bias comes out where the activation lets it: for sizes that suit no fast kernel cuBLASLt has
+    others than those that ``_is_right`` has tried."""
+    if given.bias is None:
+        return True
+    bias = given.bias.clone()
+    bias[:1] = float("nan")
+    library.run(closing, replace(given, bias=bias))
+    beside = [tensor[..., :1].float() for tensor in given.beside]
+    expected = activated(closing, bias[:1].float().expand(len(given.out), 1), beside)
+    return bool((given.out[:, :1].isnan() == expected.isnan()).all())
 
 
 # Sums at which an activation is tried: from where most have reached their limits to the other side of it.

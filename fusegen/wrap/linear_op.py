@@ -29,7 +29,7 @@ in one kernel and the same memory, its part of the other gradients by products. 
 once. What follows has them in memory: so it runs where a gradient is differentiated again, in forward mode
 and under transforms, and on NumPy's and CuPy's arrays."""
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         if torch_is_loaded():
             import torch
 

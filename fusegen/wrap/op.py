@@ -65,7 +65,7 @@ class FusedOp:
     def __copy__(self) -> FusedOp:
         return self
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         # Dynamo knows the answer to this, and reads no further. Each name that it meets is a guard, checked on every
         # compiled call, and a module met in two ways a slow one.
         if torch_is_loaded():
@@ -199,7 +199,7 @@ class FusedOp:
 
     # -- looking inside -------------------------------------------------------------------------------------------
 
-    def trace(self, *args: Any, **kwargs: Any) -> Op:
+    def trace(self, /, *args: Any, **kwargs: Any) -> Op:
         """The Op for these arguments: tensors, ``fg.TensorSpec`` in their place, numbers, constants."""
         values = self.declaration.bind(args, kwargs)
         return self.declaration.trace({name: self._spec(name, value) for name, value in values.items()})
@@ -214,13 +214,13 @@ class FusedOp:
             return value
         return TensorSpec(framework.dtype(name, value), tuple(value.shape))
 
-    def overload(self, *args: Any, **kwargs: Any) -> Any:
+    def overload(self, /, *args: Any, **kwargs: Any) -> Any:
         """What such a call is for torch, ``torch.ops.fusegen.lerp.default``; it is registered if it is not yet."""
         from fusegen.wrap.dispatch import overload
 
         return overload(self, args, kwargs)
 
-    def backward(self, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
+    def backward(self, /, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
         """The Op that computes the gradients of ``wanted`` (by default of every float tensor argument)."""
         from fusegen.derive.gradient import gradient
 
@@ -232,7 +232,7 @@ class FusedOp:
             else gradient(op, tuple(wanted or floats))
         )
 
-    def tangent(self, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
+    def tangent(self, /, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
         """The Op that computes the results' tangents, given those of ``wanted`` (by default of every float tensor)."""
         from fusegen.derive.tangent import tangent
 
@@ -263,13 +263,13 @@ class FusedOp:
 
         return Overridden(op, wanted, self.declaration)
 
-    def show(self, *args: Any, **kwargs: Any) -> str:
+    def show(self, /, *args: Any, **kwargs: Any) -> str:
         """Every stage as text: declared, derived, fused, scheduled, CUDA."""
         from fusegen.wrap.inspect import show
 
         return show(self, args, kwargs)
 
-    def emit(self, *args: Any, which: str = "forward", **kwargs: Any) -> str:
+    def emit(self, /, *args: Any, which: str = "forward", **kwargs: Any) -> str:
         """The CUDA text of one pass ("forward", "backward", "double-backward", "tangent") for these arguments."""
         from fusegen.wrap.inspect import emit
 

@@ -193,16 +193,16 @@ def _linear(dtype: torch.dtype, m: int, k: int, n: int, **rest: Any) -> ProductR
 
 
 def _activated(name: str, dtype: torch.dtype, m: int, k: int, n: int, **rest: Any) -> ProductRow:
-    """The epilogue reads the product and the bias and writes the result. The backward's pass reads the product (of a
+    """The epilogue reads the product, bias included, and writes the result. The backward's pass reads the product (of a
     relu, a bit of each element is enough) and the cotangent, and writes the product's gradient and the bias's, which of
     a single row are the same."""
     op, activation, inference = ACTIVATIONS[name]
     seen = m * n // (8 * dtype.itemsize) if name == "relu" else m * n
-    biases = 2 * n if m > 1 else n
+    bias = n if m > 1 else 0
     reference = lambda x, w, b: activation(F.linear(x, w, b))  # noqa: E731
     return ProductRow(
         _title(f"linear + {name}", dtype, m, k, n), op, reference, dtype, [(m, k), _weight(n, k), (n,)],
-        2 * m * n + n, 2 * m * n + seen + biases, products=_layer(m, k, n), inference=inference, **rest,
+        2 * m * n, 2 * m * n + seen + bias, products=_layer(m, k, n), inference=inference, **rest,
     )  # fmt: skip
 
 
@@ -210,7 +210,7 @@ def _mlp(name: str, dtype: torch.dtype, m: int, k: int, f: int, **rest: Any) -> 
     """Passes over what lies between the layers; the second bias goes with its product, its gradient is a sum."""
     op, reference, others = MLPS[name]
     inputs: list[Input | Shape] = [(m, k), _weight(f, k), (f,), _weight(k, f), (k,)]
-    passes = 2 * m * f + f, 3 * m * f + 2 * f + m * k
+    passes = 2 * m * f, 3 * m * f + f + m * k
     if name == "squared_relu":
         inputs = [(m, k), _weight(f, k), _weight(k, f)]
         passes = 2 * m * f, 3 * m * f
@@ -225,7 +225,7 @@ def _residual(dtype: torch.dtype, m: int, k: int, n: int, **rest: Any) -> Produc
     inputs: list[Input | Shape] = [(m, k), _weight(n, k), (n,), (m, n)]
     return ProductRow(
         _title("linear + residual", dtype, m, k, n), linear_residual, torch_linear_residual, dtype, inputs,
-        3 * m * n + n, m * n + n, products=_layer(m, k, n), **rest,
+        3 * m * n, m * n + n, products=_layer(m, k, n), **rest,
     )  # fmt: skip
 
 
