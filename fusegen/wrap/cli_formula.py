@@ -104,7 +104,7 @@ class _Formula:
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         return inspect.Signature([inspect.Parameter(name, kind) for name in self.names])
 
-    def __call__(self, **values: Any) -> Any:
+    def __call__(self, /, **values: Any) -> Any:
         root = self.root
         if isinstance(root, ast.Tuple):
             return tuple(_evaluate(item, values) for item in root.elts)
