@@ -54,6 +54,7 @@ def lt(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[CublasLt]:
     torchs, ours = backends.LIBRARIES[:2]
     monkeypatch.setattr(backends, "LIBRARIES", (torchs, replace(ours, is_considered=lambda _: True)))
     monkeypatch.setattr(cublaslt, "_addresses", lambda: None)
+    cublaslt._planned.clear()  # of a GPU's, which would be given the CPU's addresses
     for cache in CACHES:
         cache.cache_clear()
     yield fake
