@@ -59,7 +59,7 @@ class Closing:
     @property
     def title(self) -> str:
         """What is measured under one name: "gelu", "gelu without bias, its argument kept"."""
-        bias = "" if self.bias else "" if self.beside else " without bias"
+        bias = "" if self.bias else " without bias"
         return self.activation + bias + ", its argument kept" * bool(self.kept) + ", then sums" * bool(self.rest)
 
     @property
