@@ -99,12 +99,15 @@ def test_results_and_gradients_are_as_near_as_torchs(name: str, dtype: torch.dty
 
 
 @pytest.mark.parametrize("sizes", [(33, 13, 11), (6, 16, 11)])
-def test_sizes_that_are_rounded_up(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int, int]) -> None:
+@pytest.mark.parametrize("lies", ["dense", "every other", "one for all", "a slice"])
+def test_sizes_that_are_rounded_up(monkeypatch: pytest.MonkeyPatch, sizes: tuple[int, int, int], lies: str) -> None:
     monkeypatch.setattr(padding, "pays", lambda *_: True)
     rows, inner, columns = sizes
     function, reference = OPS["leaky_relu"]
-    given = tensors(torch.float16, (rows,), inner, columns)[:3]
-    cotangent = halves(rows, columns)
+    x, w, b = tensors(torch.float16, (rows,), inner, columns)[:3]
+    lying = {"dense": b, "every other": torch.stack([b, b], 1)[:, 0], "one for all": b[:1].expand(columns),
+             "a slice": torch.cat([b, b])[columns:]}  # fmt: skip
+    given, cotangent = (x, w, lying[lies]), halves(rows, columns)
     layer = fg.op(lambda x, w, b: function(x, w, b, None, None), name="layer")
     exact = results(lambda x, w, b: reference(x, w, b, None, None), [t.double() for t in given], cotangent)
     for _ in range(3):
@@ -127,6 +130,65 @@ def test_a_layer_alone_needs_no_kernel() -> None:
     told = fg.ops.linear.emit(*tensors(torch.float16)[:3])
     assert "no kernel" in told and told.rstrip().endswith("over [D4] + bias") and "__global__" not in told
     assert fg.ops.linear.emit(*(t.float() for t in tensors(torch.float16)[:3])).count("__global__") == 1
+
+
+def same(x: Any, w: Any, b: Any) -> Any:
+    total = x @ w.mT + b
+    return total, total
+
+
+def packed(x: Any, w: Any, b: Any) -> Any:
+    first, second = fg.split(b, 2)
+    return fg.ops.leaky_relu(x @ w.mT + second) * (x @ w.mT + first)
+
+
+def torch_packed(x: Any, w: Any, b: Any) -> Any:
+    first, second = b.chunk(2)
+    return F.leaky_relu(x @ w.mT + second) * (x @ w.mT + first)
+
+
+def called_sum(x: Any, w: Any, b: Any) -> Any:
+    z = fg.sin(x @ w.mT + b)
+    sum = fg.sum(z * z, -1, keepdims=True)
+    return z / sum
+
+
+def torch_called_sum(x: Any, w: Any, b: Any) -> Any:
+    z = (x @ w.mT + b).sin()
+    return z / (z * z).sum(-1, keepdim=True)
+
+
+@pytest.mark.parametrize("rounded_up", [False, True])
+@pytest.mark.parametrize(
+    ("function", "reference", "length"),
+    [
+        (packed, torch_packed, 2),
+        (lambda x, w, b: fg.tanh(x @ w.mT + fg.split(b, 2)[1]), lambda x, w, b: (x @ w.mT + b.chunk(2)[1]).tanh(), 2),
+        (lambda x, w, b: x @ w.mT + fg.split(b, 2)[1], lambda x, w, b: x @ w.mT + b.chunk(2)[1], 2),
+        (called_sum, torch_called_sum, 1),
+    ],
+)
+def test_parts_and_names(
+    function: Function, reference: Function, length: int, rounded_up: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if rounded_up:
+        monkeypatch.setattr(padding, "pays", lambda *_: True)
+    given = [halves(9, 13), halves(11, 13) / 4, halves(11 * length)]
+    op, cotangent = fg.op(function, name="layer"), halves(9, 11)
+    exact = results(reference, [t.double() for t in given], cotangent)
+    theirs = errors(reference, given, exact, cotangent)
+    for _ in range(3):
+        for mine, limit in zip(errors(op, given, exact, cotangent), theirs, strict=True):
+            assert mine <= 2 * limit + 2 * torch.finfo(torch.float16).eps
+
+
+def test_one_sum_for_two_results() -> None:
+    x, w, b, *_ = tensors(torch.float16)
+    op = fg.op(same, name="layer")
+    for _ in range(3):
+        first, second = op(x, w, b)
+        torch.testing.assert_close(first, F.linear(x, w, b))
+        assert torch.equal(first, second)
 
 
 def test_float32_is_rounded_to_what_it_is_anyway() -> None:

@@ -124,3 +124,28 @@ def test_a_gradient_may_know_an_axis_by_its_size_alone() -> None:
     weighted(rows, weight).sum().backward()
     torch.testing.assert_close(weight.grad, (rows * rows).mean(-1))
     assert torch.autograd.gradgradcheck(weighted, (rows.requires_grad_(), weight))
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
+def test_parts_of_a_packed_argument_that_nothing_reads_have_gradient_zero(dtype: torch.dtype) -> None:
+    op = fg.op(lambda x: fg.split(x, 4)[2] * fg.sin(fg.split(x, 4)[0]), name="part")
+    x = torch.randn(5, 16).to(dtype).requires_grad_()
+    for _ in range(3):
+        rubbish = [torch.full_like(x, torch.nan) for _ in range(20)]
+        del rubbish  # memory that the gradient may get
+        (found,) = torch.autograd.grad((op(x) ** 2).sum(), x, create_graph=dtype is torch.float32)
+        parts = x.chunk(4, -1)
+        (expected,) = torch.autograd.grad(((parts[2] * parts[0].sin()) ** 2).sum(), x, create_graph=True)
+        torch.testing.assert_close(found, expected, rtol=0.01, atol=0.01)
+        if dtype is torch.float32:
+            second = [torch.autograd.grad((g**2).sum(), x)[0] for g in (found, expected)]
+            torch.testing.assert_close(*second)
+    along = torch.func.jvp(op, (x.detach(),), (torch.ones_like(x),))[1]
+    wanted = torch.func.jvp(lambda x: x.chunk(4, -1)[2] * x.chunk(4, -1)[0].sin(), (x.detach(),), (torch.ones_like(x),))
+    torch.testing.assert_close(along, wanted[1], rtol=0.01, atol=0.01)
+
+
+def test_an_argument_is_split_in_one_way() -> None:
+    op = fg.op(lambda x: fg.split(x, 4)[2] * fg.split(x, 2)[0], name="part")
+    with pytest.raises(fg.DeclarationError, match="4 parts along dimension 0 that it is split in already"):
+        op(torch.randn(16))

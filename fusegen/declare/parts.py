@@ -59,6 +59,12 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
     if count == 1:
         return (x,)
     key = (base.name, dim, count)
+    if other := next((found for found in tracer.parts if found[0] == base.name and found != key), None):
+        raise DeclarationError(
+            f"{tracer.where}, split", given=f"{base.name} in {count} parts along dimension {dim}",
+            expected=f"the {other[2]} parts along dimension {other[1]} that it is split in already",
+            fix="split it in one way, into the smallest parts that are needed",
+        )  # fmt: skip
     if key not in tracer.parts:
         origin = f"a part of {base.name}'s dimension {dim}"
         part_axis = AxisVar(length // count, origin)

@@ -293,6 +293,7 @@ def gradient(
         space = expr_axes(definition.expr, state.axes)
         state.contribute(definition.expr, _through(definition, total, state), space, differentiable)
     results = [_gradient_output(state, target, names) for target in targets]
+    results += _unread_parts(targets, names, {*state.axes, *taken, *(result.name for result in results)})
     return _close(op, definitions, reduces, state, results, cotangents)
 
 
@@ -325,6 +326,23 @@ def _gradient_output(state: _Reverse, target: Operand, names: GradientNames) -> 
     part = Part(names.arguments[target.part.base], *_place(target.part)) if target.part else None
     zero = const(0, target.dtype)
     return Output(name, zero if expr is None else expr, target.dtype, target.shape, part)
+
+
+def _unread_parts(targets: Sequence[Operand], names: GradientNames, taken: set[str]) -> list[Output]:
+    """Zeros for blocks of packed arguments that the op does not read, and so does not have as operands."""
+    found: list[Output] = []
+    there = {(target.part.base, target.part.index) for target in targets if target.part}
+    for target in {target.part.base: target for target in targets if target.part}.values():
+        assert target.part is not None
+        dim, _, count = _place(target.part)
+        for index in range(count):
+            if (target.part.base, index) not in there:
+                base = names.arguments[target.part.base]
+                name = safe_name(f"{base}_{index}", taken)
+                taken.add(name)
+                part = Part(base, dim, index, count)
+                found.append(Output(name, const(0, target.dtype), target.dtype, target.shape, part))
+    return found
 
 
 def _place(part: Part) -> tuple[int, int, int]:

@@ -40,7 +40,8 @@ def tangent(op: Op, backward: Op) -> Op:
         arguments={gradients.results[name]: tangents.results[name] for name in gradients.results},
     )
     wanted = tuple(dict.fromkeys(c.base for c in cotangents))
-    found = gradient(replace(backward, operands=tuple(given.values())), wanted, names=names)
+    outputs = tuple(o for o in backward.outputs if o.name in names.results)  # not of blocks that the op does not read
+    found = gradient(replace(backward, operands=tuple(given.values()), outputs=outputs), wanted, names=names)
     read = {ref.name for item in (*found.statements, *found.outputs) for ref in refs(item.expr)}
     nonlinear = sorted(read & {cotangent.name for cotangent in cotangents})
     if nonlinear:

@@ -83,7 +83,7 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
             dtype = stored_as(reduce) if reduce.kind == DOT else reduce.expr.dtype
             if reduce.name in with_bias:
                 expr = with_bias[reduce.name]
-                taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs, *extra)}
+                taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs, *extra)} | op_reduces.keys()
                 kept.append((expr, Operand(safe_name(op.names().get(expr, "sum"), taken), dtype, shape)))
                 extra.append(Output(kept[-1][1].name, expr, dtype, shape))
                 continue

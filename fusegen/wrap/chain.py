@@ -241,7 +241,7 @@ class ChainRunner(Runner):
             taken = {*known, *(made.name for made in own)}
             wide = (next(n for i in count(2) if (n := f"{bias[0]}_{i}") not in taken), View((columns,), (1,), 0))
             own.append(Made(wide[0], (columns,), (1,), dtype))
-            fills.append(Fill((wide[0], bias[0]), (bias[1], bias[1]), dtype))
+            fills.append(Fill((wide[0], bias[0]), (View(bias[1].shape, (1,), 0), bias[1]), dtype))
             bias = wide
         for made in own:  # so that no other tensor is called so
             known[made.name] = TensorInfo(made.shape, made.strides, dtype, ALIGNED, device)
@@ -286,6 +286,8 @@ class ChainRunner(Runner):
         is_read_later = any(product.result in names_of(step) for step in self.chain.steps[at + 1 :])
         closed, result = closing(product, op), known[product.result]
         if closed is None or not self._is_matrix(product, multiplied.arranged, known):
+            return None
+        if multiplied.bias and multiplied.bias[0] != product.bias:  # a part of a packed tensor
             return None
         if is_read_later or not is_between:  # the routine may write it too, where it is what the activation takes
             if closed.kept or (closed.bias and not product.bias):

@@ -120,7 +120,7 @@ def _of_the_sum(product: Product, part: Op) -> Closing | None:
             return None if kept else Closing("relu", bias, function=function)  # cuBLASLt keeps only the signs
         if activation or (_is_of_one(function) and _operations(function) <= MOST_OPERATIONS):
             return Closing(activation or _text(function), bias, kept[0] if kept else "", function)
-    return Closing("bias", bias) if bias and not activated and len(kept) == 1 else None
+    return Closing("bias", bias) if bias and not product.bias and not activated and len(kept) == 1 else None
 
 
 def _of_more(product: Product, part: Op) -> Closing | None:
