@@ -29,7 +29,7 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
     As torch.chunk and numpy.split count; torch.split's number is the size of a block.
 
     Raises:
-        DeclarationError: ``x`` is an intermediate.
+        DeclarationError: ``x`` is an intermediate, or split in another way as well.
         ShapeError: the dimension does not divide by ``count``.
     """
     tracer, x, count = current(), lift(x), plain_number(count)
