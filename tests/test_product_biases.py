@@ -76,7 +76,7 @@ def results(function: Function, given: Sequence[torch.Tensor], cotangent: torch.
     return [out.detach(), *(g for g in gradients if g is not None)]
 
 
-@pytest.mark.parametrize("lead", [(33,), (3, 11), (1,)])
+@pytest.mark.parametrize("lead", [(400,), (20, 30), (1,)])
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize("name", OPS)
 def test_results_and_gradients_are_as_near_as_torchs(name: str, dtype: torch.dtype, lead: tuple[int, ...]) -> None:

@@ -51,7 +51,7 @@ def test_no_further_from_float64_than_torch(seed: int, rounded_up: bool, monkeyp
     choose = random.Random(seed)
     for name, (names, layer) in LAYERS.items():
         (first, torchs_first), (second, torchs_second) = choose.choices(list(ACTIVATIONS.values()), k=2)
-        dtype, lead = choose.choice(HALVES), choose.choice([(7,), (2, 5), (1,), (16,)])
+        dtype, lead = choose.choice(HALVES), choose.choice([(500,), (20, 30), (600,), (1,)])
         sizes = shapes(lead, *choose.choice([(8, 16), (13, 11), (16, 8)]))
         given = [
             (torch.randn(sizes[n]) * (2 if len(sizes[n]) == 1 else sizes[n][-1] ** -0.5 if n in "wuv" else 1)).to(dtype)
