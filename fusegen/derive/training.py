@@ -76,6 +76,7 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
     kept: list[tuple[Expr, Operand]] = []
     extra: list[Output] = []
     op_reduces = {r.name: r for r in op.expand()[0]}
+    taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs, *op_reduces.values())}
     axes = op.axes_of()
     for reduce in backward.expand()[0]:
         if reduce.name in op_reduces:
@@ -83,14 +84,14 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
             dtype = stored_as(reduce) if reduce.kind == DOT else reduce.expr.dtype
             if reduce.name in with_bias:
                 expr = with_bias[reduce.name]
-                taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs, *extra)} | op_reduces.keys()
-                kept.append((expr, Operand(safe_name(op.names().get(expr, "sum"), taken), dtype, shape)))
+                name = safe_name(op.names().get(expr, "sum"), {*taken, *(o.name for o in extra)})
+                kept.append((expr, Operand(name, dtype, shape)))
                 extra.append(Output(kept[-1][1].name, expr, dtype, shape))
                 continue
             kept.append((reduce.ref, Operand(reduce.name, dtype, shape)))
             if reduce.name not in {o.name for o in op.outputs}:  # a forward that keeps is differentiated under vmap
                 extra.append(Output(reduce.name, reduce.ref, dtype, shape))
-    multiplied = _factors_kept(op, backward, {thing.name for thing in (*op.operands, *op.outputs, *extra)})
+    multiplied = _factors_kept(op, backward, {*taken, *(o.name for o in extra)})
     for operand, expr in multiplied:
         kept.append((expr, operand))
         if expr not in {o.expr for o in op.expand()[1]}:

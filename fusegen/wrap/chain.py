@@ -257,13 +257,17 @@ class ChainRunner(Runner):
         follows at once."""
         found: list[Step] = []
         for told, step in zip(self.chain.steps, steps, strict=True):
+            if isinstance(step, _Multiplied):
+                found.append(self._padded(step, known) or step)
+                continue
             before = found[-1] if found else None
+            either = None
             if isinstance(step, Part) and isinstance(before, _Multiplied):
                 either = self._either(before, told, step, sizes, known)
-                found += [step] if either is None else []
-                found[-1] = either or step
+            if either is None:
+                found.append(step)
             else:
-                found.append((isinstance(step, _Multiplied) and self._padded(step, known)) or step)
+                found[-1] = either
         return found
 
     def _is_matrix(self, product: Product, arranged: Arranged, known: Mapping[str, TensorInfo]) -> bool:
