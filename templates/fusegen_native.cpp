@@ -379,49 +379,6 @@ PyObject* make_plan(PyObject*, PyObject* arguments) {
   END_HANDLE_TH_ERRORS
 }
 
-// learn_backward(forward, needed, saved, cotangents, numbers, places, backward): the plan for backwards like this one.
-PyObject* learn_backward(PyObject*, PyObject* arguments) {
-  HANDLE_TH_ERRORS
-  PyObject *forward, *asked, *saved, *cotangents, *values, *added, *backward;
-  if (!PyArg_ParseTuple(
-          arguments, "OO!O!O!O!O!O", &forward, &PyList_Type, &asked, &PyList_Type, &saved, &PyList_Type, &cotangents,
-          &PyList_Type, &values, &PyList_Type, &added, &backward))
-    return nullptr;
-  if (!plain_dispatch()) Py_RETURN_FALSE;
-  const auto plan = unwrap_plan(forward);
-  Needed needed;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(asked); ++i) needed.push_back(PyList_GET_ITEM(asked, i) == Py_True);
-  Tensors tensors;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(saved); ++i)
-    tensors.push_back(THPVariable_Unpack(PyList_GET_ITEM(saved, i)));
-  torch::autograd::variable_list given;
-  for (const int64_t at : plan->training->differentiable) {
-    PyObject* item = PyList_GET_ITEM(cotangents, at);
-    given.push_back(item == Py_None ? at::Tensor() : THPVariable_Unpack(item));
-  }
-  Tensors places;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(added); ++i) {
-    PyObject* item = PyList_GET_ITEM(added, i);
-    places.push_back(item == Py_None ? at::Tensor() : THPVariable_Unpack(item));
-  }
-  Numbers numbers;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values); ++i) {
-    PyObject* item = PyList_GET_ITEM(values, i);
-    Number number;
-    number.type = PyFloat_Check(item) ? 'f' : PyBool_Check(item) ? 'b' : 'i';
-    numbers.push_back(number);
-  }
-  Key key;
-  Addresses addresses;
-  if (!backward_key(needed, tensors, given, numbers, places, key, addresses)) Py_RETURN_FALSE;
-  auto held = unwrap_plan(backward);
-  std::shared_ptr<Plan> oldest;  // goes after the lock: it holds Python objects
-  const std::lock_guard<std::mutex> guard(plan->training->lock);
-  if (!plan->training->backwards.find(key)) oldest = plan->training->backwards.put(key, std::move(held));
-  Py_RETURN_TRUE;
-  END_HANDLE_TH_ERRORS
-}
-
 PyMethodDef caller_methods[] = {
     {"learn", caller_learn, METH_VARARGS, nullptr},
     {"recognizes", caller_recognizes, METH_VARARGS, nullptr},

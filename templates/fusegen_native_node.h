@@ -130,7 +130,7 @@ class FusedNode : public torch::autograd::Node {
         const std::lock_guard<std::mutex> guard(plan->training->lock);
         found = plan->training->backwards.find(key);
       }
-      if (found) return run_backward(*found, addresses, places);
+      if (found) return run_backward(*found, addresses, cotangents, places);
     }
     return in_python(needed, tensors, cotangents, places);
   }
@@ -150,7 +150,8 @@ class FusedNode : public torch::autograd::Node {
   }
 
   torch::autograd::variable_list run_backward(
-      const Plan& backward, const Addresses& addresses, const Tensors& places) {
+      const Plan& backward, const Addresses& addresses, const torch::autograd::variable_list& cotangents,
+      const Tensors& places) {
     void* handle = nullptr;
     if (backward.cuda) {
       // The engine makes the forward's stream current, so its handle is known without asking Python.
@@ -174,6 +175,7 @@ class FusedNode : public torch::autograd::Node {
     torch::autograd::variable_list gradients(plan->inputs.size());
     for (size_t i = 0; i < backward.gradient_of.size(); ++i)
       if (backward.gradient_of[i] >= 0) gradients[backward.gradient_of[i]] = std::move(results[i]);
+    for (const auto& [argument, cotangent] : backward.handed_on) gradients[argument] = cotangents[cotangent];
     return gradients;
   }
 
@@ -243,6 +245,55 @@ inline void record(
   node->saved.reserve(plan->training->saves.size());
   for (const Training::Save& save : plan->training->saves)
     node->saved.emplace_back(save.is_result ? results[save.index] : *tensors[plan->inputs[save.index]], save.is_result);
+}
+
+// learn_backward(forward, needed, saved, cotangents, numbers, places, backward, handed_on): the plan for backwards like
+// this one, None where nothing is computed; for each argument the result whose cotangent is its gradient, or -1.
+inline PyObject* learn_backward(PyObject*, PyObject* arguments) {
+  HANDLE_TH_ERRORS
+  PyObject *forward, *asked, *saved, *cotangents, *values, *added, *backward, *handed;
+  if (!PyArg_ParseTuple(
+          arguments, "OO!O!O!O!O!OO!", &forward, &PyList_Type, &asked, &PyList_Type, &saved, &PyList_Type, &cotangents,
+          &PyList_Type, &values, &PyList_Type, &added, &backward, &PyList_Type, &handed))
+    return nullptr;
+  if (!plain_dispatch()) Py_RETURN_FALSE;
+  const auto plan = unwrap_plan(forward);
+  Needed needed;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(asked); ++i) needed.push_back(PyList_GET_ITEM(asked, i) == Py_True);
+  Tensors tensors;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(saved); ++i)
+    tensors.push_back(THPVariable_Unpack(PyList_GET_ITEM(saved, i)));
+  torch::autograd::variable_list given;
+  for (const int64_t at : plan->training->differentiable) {
+    PyObject* item = PyList_GET_ITEM(cotangents, at);
+    given.push_back(item == Py_None ? at::Tensor() : THPVariable_Unpack(item));
+  }
+  Tensors places;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(added); ++i) {
+    PyObject* item = PyList_GET_ITEM(added, i);
+    places.push_back(item == Py_None ? at::Tensor() : THPVariable_Unpack(item));
+  }
+  Numbers numbers;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values); ++i) {
+    PyObject* item = PyList_GET_ITEM(values, i);
+    Number number;
+    number.type = PyFloat_Check(item) ? 'f' : PyBool_Check(item) ? 'b' : 'i';
+    numbers.push_back(number);
+  }
+  Key key;
+  Addresses addresses;
+  if (!backward_key(needed, tensors, given, numbers, places, key, addresses)) Py_RETURN_FALSE;
+  auto held = backward == Py_None ? std::make_shared<Plan>() : unwrap_plan(backward);
+  const auto& results = plan->training->differentiable;
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(handed); ++i) {
+    const auto at = std::find(results.begin(), results.end(), PyLong_AsLongLong(PyList_GET_ITEM(handed, i)));
+    if (at != results.end()) held->handed_on.emplace_back(i, at - results.begin());
+  }
+  std::shared_ptr<Plan> oldest;  // goes after the lock: it holds Python objects
+  const std::lock_guard<std::mutex> guard(plan->training->lock);
+  if (!plan->training->backwards.find(key)) oldest = plan->training->backwards.put(key, std::move(held));
+  Py_RETURN_TRUE;
+  END_HANDLE_TH_ERRORS
 }
 
 }  // namespace fusegen

@@ -23,6 +23,8 @@ pytest.register_assert_rewrite("tests.call_paths")  # a plugin of some tests, an
 os.environ.setdefault("FUSEGEN_CACHE_DIR", str(Path(__file__).resolve().parent.parent / "build" / "cache"))
 # What torch.compile keeps was derived by the code of its day: graphs of another day's would be refused (wrap/derived).
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{os.environ['FUSEGEN_CACHE_DIR']}/inductor-{compiler_digest()[:16]}")
+# NVRTC finds what a process before has compiled in the driver's cache, without what the compiler said of it.
+os.environ.setdefault("CUDA_CACHE_DISABLE", "1")
 
 # As many test processes as cores: torch's own threads, a team in each process, would spin for each other's core.
 if "PYTEST_XDIST_WORKER" in os.environ:

@@ -47,9 +47,10 @@ def headers() -> dict[str, str]:
     return {name: template_text(name) for name in names}
 
 
-def one_file(kernels: Sequence[Rendered]) -> str:
-    """The kernels of a pass as one file, in launch order."""
-    return file_text(tuple(dict.fromkeys(text for k in kernels for text in k.headers)), [k.body for k in kernels])
+def one_file(kernels: Sequence[Rendered], comment: str = "") -> str:
+    """The kernels of a pass as one file, in launch order, below a comment."""
+    headers = tuple(dict.fromkeys(text for k in kernels for text in k.headers))
+    return file_text(headers, [*([comment] if comment else []), *(k.body for k in kernels)])
 
 
 def file_text(headers: Sequence[str], bodies: Sequence[str]) -> str:

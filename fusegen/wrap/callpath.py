@@ -415,20 +415,27 @@ class Backward:
     ) -> Sequence[Any]:  # fmt: skip
         """A gradient or None for each argument that the forward reads, in order (``Trained.gradients_of``)."""
         scalars = self.fixed | {name: numbers[at] for name, at in self.numbers.items()}
-        names = zip(self.trained.forward.arguments, needed, strict=True)
-        asked = frozenset(name for name, is_needed in names if is_needed and name in self.trained.training.wanted)
+        names = self.trained.forward.arguments
+        wanted = self.trained.training.wanted
+        asked = frozenset(name for name, is_needed in zip(names, needed, strict=True) if is_needed and name in wanted)
         with watch() as runs:
             gradients = self.trained.gradients_of(saved, cotangents, self.layout, self.shapes, scalars, asked, places)
-        if len(runs) == 1 and runs[0].plan.program is not None and not torch.is_grad_enabled():
-            backward = self._plan(saved, cotangents, gradients, places, runs[0])
-            if backward is not None:
-                self.module.learn_backward(plan, needed, saved, cotangents, numbers, places, backward)
+        lean = self.trained.lean(cotangents, asked)
+        if not torch.is_grad_enabled():
+            backward = self._plan(saved, cotangents, gradients, places, runs) if lean.op.outputs else None
+            if backward is not None or not lean.op.outputs:
+                handed_on = [lean.handed_on.get(name, -1) for name in names]
+                self.module.learn_backward(plan, needed, saved, cotangents, numbers, places, backward, handed_on)
         return gradients
 
     def _plan(
-        self, saved: list[Any], cotangents: list[Any], gradients: Sequence[Any], places: Sequence[Any], run: Run
-    ) -> Any:
+        self, saved: list[Any], cotangents: list[Any], gradients: Sequence[Any], places: Sequence[Any],
+        runs: Sequence[Run],
+    ) -> Any:  # fmt: skip
         """The native plan of a backward, told by which tensor went where; None where that does not tell."""
+        if len(runs) != 1 or runs[0].plan.program is None:
+            return None
+        (run,) = runs
         given = [id(t) for t in (*saved, *(c for c in cotangents if c is not None))]
         read = [id(run.tensors[name]) for name in run.runner.arguments]
         goes_to = {id(place): -2 - i for i, place in enumerate(places) if place is not None}  # fusegen_native_node.h

@@ -37,7 +37,7 @@ from fusegen.derive.sharding import localized, tied
 from fusegen.derive.stages import staged
 from fusegen.derive.tangent import tangent_names
 from fusegen.derive.training import Training
-from fusegen.wrap import fake, tensors, torch_op
+from fusegen.wrap import fake, gradients, tensors
 from fusegen.wrap.run import Runner
 from fusegen.wrap.runners import runner_of
 
@@ -62,6 +62,7 @@ class Derived:
         public: how many results the caller sees; the rest is kept for the backward.
         override: for the op and names of arguments, what stands in for their derived gradient (derive/override).
         over: the ``override`` of the op that this one was trained from.
+        handed_on: of a backward, arguments whose gradient is a result's cotangent (see ``gradients.Lean``).
     """
 
     declaration: Declaration
@@ -74,6 +75,7 @@ class Derived:
     training: Any = None
     override: Override | None = None
     over: Override | None = None
+    handed_on: Mapping[str, int] = field(default_factory=dict)
     runners: dict[tuple[int, ...], Runner] = field(default_factory=dict)
     children: dict[tuple[Any, ...], Derived] = field(default_factory=dict)
 
@@ -85,7 +87,7 @@ class Derived:
     @cached_property
     def names(self) -> list[str]:
         """Names of the results, in order."""
-        return torch_op.result_names(self.op)
+        return gradients.result_names(self.op)
 
     @cached_property
     def arguments(self) -> list[str]:
@@ -98,10 +100,10 @@ class Derived:
         """The forward that keeps what the gradients of ``wanted`` will need."""
         return self._child(("train", wanted), lambda: self._train(wanted))
 
-    def back(self, given: tuple[int, ...]) -> Derived | None:
-        """The backward from the results (by position) that have a cotangent; None if no argument is reached."""
-        found = self._child(("back", given), lambda: self._back(given))
-        return found if found.op.outputs else None
+    def back(self, given: tuple[int, ...]) -> Derived:
+        """The backward from the results (by position) that have a cotangent; without results if there is nothing to
+        compute."""
+        return self._child(("back", given), lambda: self._back(given))
 
     def batch(self, wide: tuple[str, ...]) -> Derived:
         """Many calls in one, of which the arguments ``wide`` have a value each."""
@@ -142,16 +144,19 @@ class Derived:
         )  # fmt: skip
 
     def _tangent(self, given: tuple[str, ...]) -> Derived:
-        found = torch_op.reading(pipeline.tangent_op(self.op, given, self.over), self.op.operands[:1])
-        count = len(torch_op.result_names(found))
+        found = gradients.reading(pipeline.tangent_op(self.op, given, self.over), self.op.operands[:1])
+        count = len(gradients.result_names(found))
         steps = (*self.steps, ("tangent", given))
         return Derived(self.declaration, self.call, steps, found, untold_axes(found), (), count)
 
     def _back(self, given: tuple[int, ...]) -> Derived:
-        lean = torch_op.lean_backward(self.training, given)
-        ranks = {o.base: len(o.shape) for o in lean.outputs}
-        steps = (*self.steps, ("back", given))
-        return Derived(self.declaration, self.call, steps, lean, untold_axes(lean), tuple(ranks.items()), len(ranks))
+        lean = gradients.lean_backward(self.training, given, frozenset(self.training.wanted))
+        ranks = {o.base: len(o.shape) for o in lean.op.outputs}
+        steps, axes = (*self.steps, ("back", given)), untold_axes(lean.op)
+        return Derived(
+            self.declaration, self.call, steps, lean.op, axes, tuple(ranks.items()), len(ranks),
+            handed_on=lean.handed_on,
+        )  # fmt: skip
 
     @cached_property
     def gradients(self) -> GradientNames:
@@ -160,12 +165,12 @@ class Derived:
     @cached_property
     def saved(self) -> tuple[list[str], list[int]]:
         """Arguments, and results by position, that the backward reads."""
-        return torch_op.saved_by(self.training, self.arguments) if self.training.wanted else ([], [])
+        return gradients.saved_by(self.training, self.arguments) if self.training.wanted else ([], [])
 
     @cached_property
     def differentiable(self) -> list[int]:
         """Results (by position) that have a gradient."""
-        return torch_op.differentiable(self.op, self.over is not None)
+        return gradients.differentiable(self.op, self.over is not None)
 
     @cached_property
     def tangents(self) -> GradientNames:
@@ -182,7 +187,7 @@ class Derived:
 
     def _local(self, through: str | None, stage: int, *axes: str) -> Derived:
         op = localized(self.op if through is None else staged(self.op, tied(self.op, through))[stage], axes)
-        names = torch_op.result_names(op)
+        names = gradients.result_names(op)
         like = tuple((name, rank) for name, rank in self.like if name in names)
         steps = (*self.steps, ("local", (through, stage, *axes)))
         return Derived(self.declaration, self.call, steps, op, untold_axes(op), like, len(names))
@@ -312,7 +317,7 @@ def root(declaration: Declaration, call: str, op: Op) -> Derived:
     override = None
     if declaration.gradient is not None:
         override = lambda op, wanted: Overridden(op, wanted, declaration)  # noqa: E731
-    return Derived(declaration, call, (), op, public=len(torch_op.result_names(op)), override=override)
+    return Derived(declaration, call, (), op, public=len(gradients.result_names(op)), override=override)
 
 
 def find(declaration: Declaration, calls: dict[str, Derived], text: str) -> Derived:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any, Protocol
 
@@ -31,6 +31,7 @@ from fusegen.generate.wording import explain, in_memory, starts_early
 from fusegen.launch.targets import chip_of
 from fusegen.wrap import doors
 from fusegen.wrap.backends import notes
+from fusegen.wrap.gradients import lean_backward, result_names
 from fusegen.wrap.padding import strides_between
 from fusegen.wrap.run import Runner, row_major
 from fusegen.wrap.tensors import TensorInfo
@@ -59,6 +60,7 @@ class Pass:
     Attributes:
         tensors: arguments and results by name (a packed one by its own name).
         kept: results that the forward writes for its backward only.
+        handed_on: gradients that are a cotangent as it is, and which: no kernel writes them.
         chip: what kernels may count on.
     """
 
@@ -66,6 +68,7 @@ class Pass:
     tensors: Mapping[str, TensorInfo]
     layout: pipeline.Layout
     kept: tuple[str, ...] = ()
+    handed_on: Mapping[str, str] = field(default_factory=dict)
     chip: Chip = pipeline.HOPPER
 
     @classmethod
@@ -91,7 +94,7 @@ class Pass:
         """The pass itself; of an op with matrix products, what runs before, between and behind them."""
         whole = chain(self.op)
         if whole is None:
-            return [self]
+            return [self] if self.op.outputs else []
         tensors = {**self.tensors, **self._between(whole)}
         found: list[Pass] = []
         fresh: set[str] = set()
@@ -139,13 +142,13 @@ class Pass:
 
     @property
     def text(self) -> str:
-        """The CUDA of all its kernels as one file; where there are none, what is done without any."""
-        text, whole = one_file([item.rendered for item in self.kernels]), chain(self.op)
-        if self.kernels or whole is None:
-            return text
-        products = "".join(f"//   {product_text(step)}\n" for step in whole.steps if isinstance(step, Product))
-        told = f"// {self.op.name}, {self.op.label}: no kernel, the framework's routine does it"
-        return f"{text.rstrip()}\n\n{told}\n{products}"
+        """The CUDA of all its kernels as one file, and what is done without any."""
+        whole = chain(self.op)
+        told = [product_text(step) for step in whole.steps if isinstance(step, Product)] if whole else []
+        told += [f"{gradient} = {cotangent}, handed on" for gradient, cotangent in self.handed_on.items()]
+        title = f"// {self.op.name}, {self.op.label}: done by the framework, without a kernel\n"
+        comment = title + "".join(f"//   {line}\n" for line in told) if told else ""
+        return one_file([item.rendered for item in self.kernels], comment)
 
 
 # -- the passes of an op ---------------------------------------------------------------------------------------------
@@ -196,14 +199,17 @@ def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ())
     training = override(op, asked) if override is not None else pipeline.train_op(op, asked)
     arguments = {o.base: forward.tensors[o.base] for o in op.operands}
     with_kept = Pass.of(training.forward, arguments, forward.layout.sizes, {})
-    positions = [i for i, output in enumerate(op.outputs) if output.dtype.is_float]
-    backward = _without_sizes(training.backward(positions))
+    floats = {output.base for output in op.outputs if output.dtype.is_float}
+    results = result_names(training.forward)
+    lean = lean_backward(training, [i for i, name in enumerate(results) if name in floats], frozenset(asked))
+    backward = _without_sizes(lean.op)
     given = {o.base: with_kept.tensors[o.base] for o in backward.operands if o.base in with_kept.tensors}
     names = GradientNames.of(training.forward)
-    given |= {names.results[op.outputs[i].base]: forward.tensors[op.outputs[i].base] for i in positions}
+    given |= {names.results[name]: forward.tensors[name] for name in floats}
     like = {names.arguments[name]: forward.tensors[name] for name in asked}
     kept = tuple(o.name for o in training.forward.outputs[len(op.outputs) :])
-    return replace(Pass.of(backward, given, forward.layout.sizes, like), kept=kept)
+    handed_on = {names.arguments[name]: names.results[results[at]] for name, at in lean.handed_on.items()}
+    return replace(Pass.of(backward, given, forward.layout.sizes, like), kept=kept, handed_on=handed_on)
 
 
 def tangent_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ()) -> Pass:
@@ -286,8 +292,9 @@ def stages(item: Pass) -> list[str]:
     """The sections of one pass, from the Op to CUDA."""
     label = item.op.label
     first = "traced" if label == "forward" else "derived"
-    kept = f"\n  kept by the forward: {', '.join(item.kept)}" if item.kept else ""
-    found = [section(f"{label}: {first}", op_text(item.op) + kept)]
+    beside = [f"  kept by the forward: {', '.join(item.kept)}"] if item.kept else []
+    beside += [f"  handed on as it is: {gradient} = {cotangent}" for gradient, cotangent in item.handed_on.items()]
+    found = [section(f"{label}: {first}", "\n".join([op_text(item.op), *beside]))]
     found += _split(item)
     for part in item.parts:
         lowered = pipeline.compile_op(part.op).lowered

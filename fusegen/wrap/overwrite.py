@@ -115,8 +115,11 @@ class _Node(torch.autograd.Function):
         gradients = trained.gradients_of(*asked, ctx.scalars, others) if others else [None] * len(arguments)
         if name in needed:
             backward, values = trained.asked(*asked, frozenset({name}))
-            if backward is not None:
-                gradients[arguments.index(name)] = _overwrite(ctx, backward, values)
+            at = arguments.index(name)
+            if backward is None:  # nothing to compute: a cotangent as it is
+                gradients[at] = trained.gradients_of(*asked, ctx.scalars, frozenset({name}))[at]
+            else:
+                gradients[at] = _overwrite(ctx, backward, values)
         return (None, None, None, *gradients)
 
 

@@ -5,8 +5,8 @@ The backward is an Op like any other and runs through the same node, so that its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from math import prod
 from typing import Any, ClassVar, TypeVar
@@ -18,14 +18,14 @@ from torch.autograd import forward_ad
 
 from fusegen import pipeline
 from fusegen.core.errors import DeviceError
-from fusegen.core.ir import Call, Expr, Op, refs
-from fusegen.core.products import contracted_sizes
+from fusegen.core.ir import Op
 from fusegen.derive.batch import batch, is_wide, shifted_sizes
-from fusegen.derive.gradient import GradientNames, operands_read
+from fusegen.derive.gradient import GradientNames
 from fusegen.derive.override import Batched
 from fusegen.derive.tangent import tangent_names
 from fusegen.derive.training import Training
 from fusegen.wrap import accumulate, tensors
+from fusegen.wrap.gradients import Lean, axis_sizes, differentiable, lean_backward, reading, result_names, saved_by
 from fusegen.wrap.legacy_vmap import is_legacy_batched, legacy_level, legacy_vmap
 from fusegen.wrap.run import Runner
 from fusegen.wrap.runners import runner_of
@@ -132,7 +132,8 @@ class Trained:
     public: int
     override: Callable[[Op, tuple[str, ...]], Any] | None = None
     calls: dict[Any, Differentiable] = field(default_factory=dict)
-    ops: dict[Any, Op] = field(default_factory=dict)
+    leans: dict[Any, Lean] = field(default_factory=dict)
+    tangents: dict[Any, Op] = field(default_factory=dict)
 
     @cached_property
     def names(self) -> list[str]:
@@ -149,17 +150,20 @@ class Trained:
         """Arguments and results (by position) that the backward reads."""
         return saved_by(self.training, self.forward.arguments) if self.training.wanted else ([], [])
 
-    def backward(
-        self, given: tuple[int, ...], wanted: frozenset[str], layout: Any, sizes: Mapping[str, int]
-    ) -> Differentiable:
-        """The backward for the results (by position) that have a cotangent, and the gradients that are needed."""
+    def backward(self, lean: Lean, layout: Any, sizes: Mapping[str, int]) -> Differentiable:
+        """A backward's Op for arguments of these sizes."""
         like = {self.gradients.arguments[name]: (shape, strides) for name, shape, strides in layout}
 
         def make() -> Differentiable:
-            lean = _remembered(self.ops, (given, wanted), lambda: lean_backward(self.training, given, wanted))
-            return Differentiable(runner_of(lean, sizes, like))
+            return Differentiable(runner_of(lean.op, sizes, like))
 
-        return _remembered(self.calls, ("backward", given, wanted, layout, tuple(sizes.items())), make)
+        return _remembered(self.calls, ("backward", lean.given, lean.wanted, layout, tuple(sizes.items())), make)
+
+    def lean(self, cotangents: Sequence[Any], needed: frozenset[str] | None) -> Lean:
+        """The Op of the backward for such gradients (see ``gradients_of``)."""
+        given = tuple(i for i, cotangent in enumerate(cotangents) if cotangent is not None)
+        wanted = frozenset(self.training.wanted) if needed is None else needed
+        return _remembered(self.leans, (given, wanted), lambda: lean_backward(self.training, given, wanted))
 
     def gradients_of(
         self, saved: Sequence[Any], cotangents: Sequence[Any], layout: Any, shapes: Mapping[str, Sequence[int]],
@@ -175,31 +179,30 @@ class Trained:
             needed: arguments whose gradients are needed now; None: all that are wanted.
             places: for each argument a tensor that its gradient may be added to, which then is None, or None.
         """
+        arguments, handed_on = self.forward.arguments, self.lean(cotangents, needed).handed_on
+        found = {name: cotangents[at] for name, at in handed_on.items()}
         backward, values = self.asked(saved, cotangents, layout, shapes, needed)
-        if backward is None:
-            return [None] * len(self.forward.arguments)
-        names, arguments = result_names(backward.runner.op), self.forward.arguments
-        added = {self.gradients.arguments[n]: t for n, t in zip(arguments, places, strict=False) if t is not None}
-        run = partial(accumulate.run_adding, backward.runner, names, added=added) if added else backward
-        found = dict(zip(names, run(values, scalars), strict=True))
-        return [found.get(self.gradients.arguments[name]) for name in arguments]
+        if backward is not None:
+            names, own = result_names(backward.runner.op), self.gradients.arguments
+            added = {own[n]: t for n, t in zip(arguments, places, strict=False) if t is not None}
+            run = partial(accumulate.run_adding, backward.runner, names, added=added) if added else backward
+            computed = dict(zip(names, run(values, scalars), strict=True))
+            found |= {name: computed[own[name]] for name in arguments if own[name] in computed}
+        return [found.get(name) for name in arguments]
 
     def asked(
         self, saved: Sequence[Any], cotangents: Sequence[Any], layout: Any, shapes: Mapping[str, Sequence[int]],
         needed: frozenset[str] | None,
     ) -> tuple[Differentiable | None, dict[str, Any]]:  # fmt: skip
-        """The backward for such gradients (see ``gradients_of``; None if there are none), and what it reads by name."""
-        names = self.names
-        given = tuple(i for i, c in enumerate(cotangents) if c is not None)
-        if not given:
+        """The backward for such gradients (see ``gradients_of``), and what it reads by name; None if there is nothing
+        to compute."""
+        lean = self.lean(cotangents, needed)
+        if not lean.op.outputs:
             return None, {}
-        wanted = frozenset(self.training.wanted) if needed is None else needed
-        backward = self.backward(given, wanted, layout, self.sizes(shapes))
-        if not backward.runner.op.outputs:
-            return None, {}
-        read, positions = self.saved
+        backward = self.backward(lean, layout, self.sizes(shapes))
+        names, (read, positions) = self.names, self.saved
         values = dict(zip((*read, *(names[i] for i in positions)), saved, strict=True))
-        values.update({self.gradients.results[names[i]]: cotangents[i] for i in given})
+        values.update({self.gradients.results[names[i]]: cotangents[i] for i in lean.given})
         return backward, values
 
     def sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
@@ -220,7 +223,7 @@ class Trained:
         """The tangents of all float results, given those of these arguments."""
 
         def make() -> Differentiable:
-            return Differentiable(runner_of(_remembered(self.ops, given, lambda: self._tangent_op(given)), sizes))
+            return Differentiable(runner_of(_remembered(self.tangents, given, lambda: self._tangent_op(given)), sizes))
 
         return _remembered(self.calls, ("tangent", given, tuple(sizes.items())), make)
 
@@ -253,102 +256,6 @@ def _remembered(cache: dict[Any, T], key: Any, make: Callable[[], T]) -> T:
             cache.clear()
         cache[key] = found
     return found
-
-
-def saved_by(training: Training, arguments: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Arguments, and results of the forward by position, that the backward reads."""
-    op = training.forward
-    names = result_names(op)
-    floats = [i for i, o in enumerate(op.outputs) if o.dtype.is_float]
-    reads = [o.base for o in operands_read(pipeline.backward_op(training, floats))]
-    kept = {operand.name for _, operand in training.kept}
-    own = set(arguments) - kept
-    saved = [n for n in dict.fromkeys(reads) if n in own]
-    return saved, [names.index(n) for n in dict.fromkeys(reads) if n in kept]
-
-
-def lean_backward(training: Training, given: Sequence[int], wanted: Iterable[str] | None = None) -> Op:
-    """The backward for the results (by position) that have a cotangent, with what it need not read or write left out.
-
-    ``wanted``: arguments whose gradients are needed; None: all that it was trained for.
-    """
-    names = result_names(training.forward)
-    chosen = {names[i] for i in given}
-    positions = [i for i, o in enumerate(training.forward.outputs) if o.base in chosen]
-    op = pipeline.backward_op(training, positions)
-    gradients = GradientNames.of(training.forward)
-    reached = _reached(training.forward, positions)
-    if wanted is not None:
-        reached &= set(wanted)
-    lean = _lean(op, {gradients.arguments[name] for name in reached})
-    if not lean.operands:  # a gradient of zeros reads nothing; a cotangent still says on which device
-        lean = replace(lean, operands=(gradients.cotangent(training.forward.outputs[positions[0]]),))
-    return lean
-
-
-def result_names(op: Op) -> list[str]:
-    """Names of an op's results, a packed one once."""
-    return list(dict.fromkeys(o.base for o in op.outputs))
-
-
-def reading(op: Op, otherwise: Sequence[Any]) -> Op:
-    """The op with the operands that it reads; one of zeros reads nothing, and needs one to say on which device."""
-    return replace(op, operands=operands_read(op) or tuple(otherwise))
-
-
-def _lean(op: Op, names: set[str]) -> Op:
-    """Only the outputs called ``names``, and only operands that are read: sizes are handed over as numbers."""
-    outputs = tuple(o for o in op.outputs if o.base in names)
-    needed = {ref.name for output in outputs for ref in refs(output.expr)}
-    statements = []
-    for statement in reversed(op.statements):
-        if statement.name in needed:
-            needed |= {ref.name for ref in refs(statement.expr)}
-            statements.append(statement)
-    op = replace(op, outputs=outputs, statements=tuple(reversed(statements)))
-    return replace(op, operands=operands_read(op))
-
-
-def differentiable(op: Op, declared: bool) -> list[int]:
-    """Results (by position) that have a gradient: float ones that a float argument reaches, or that a gradient is
-    ``declared`` for."""
-    floats = {operand.base for operand in op.operands if operand.dtype.is_float}
-    parts = {name: [i for i, o in enumerate(op.outputs) if o.base == name] for name in result_names(op)}
-    found = [all(op.outputs[i].dtype.is_float for i in each) for each in parts.values()]
-    reached = [declared or bool(_reached(op, each) & floats) for each in parts.values()]
-    return [at for at, both in enumerate(zip(found, reached, strict=True)) if all(both)]
-
-
-def _reached(op: Op, positions: Sequence[int]) -> set[str]:
-    """Arguments that the outputs at ``positions`` are computed from. Others have no gradient (None), as in torch; those
-    reached only through steps have a gradient of zeros."""
-    reduces, outputs = op.expand()
-    inner = {reduce.ref: reduce.expr for reduce in reduces}
-    arguments = {operand.ref: operand.base for operand in op.operands}
-    found: set[str] = set()
-    seen: set[Expr] = set()
-    stack: list[Expr] = [outputs[position].expr for position in positions]
-    while stack:
-        node = stack.pop()
-        if node in seen or (isinstance(node, Call) and node.function == "barrier"):
-            continue
-        seen.add(node)
-        if node in arguments:
-            found.add(arguments[node])
-        stack += [inner[node]] if node in inner else node.children
-    return found
-
-
-def axis_sizes(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
-    """Sizes of the op's axes, products' own among them, from its arguments' shapes."""
-    sizes: dict[str, int] = {}
-    for operand in op.operands:
-        shape = shapes[operand.base]
-        for d, axis in enumerate(operand.shape):
-            if axis:
-                count = operand.part.count if operand.part and operand.part.dim == d else 1
-                sizes[axis] = shape[d] // count
-    return contracted_sizes(op, sizes)
 
 
 class Node(torch.autograd.Function):

@@ -9,7 +9,7 @@ import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
 
-from fusegen.wrap import torch_op
+from fusegen.wrap import gradients
 from fusegen.wrap.derived import Derived
 
 # A kernel that torch traces goes on to the same op below autograd; there is no public name for that.
@@ -52,7 +52,7 @@ class _Node(torch.autograd.Function):
         ctx.save_for_backward(*[values[n] for n in names], *[results[i] for i in positions])
         ctx.kept_names = [trained.names[i] for i in positions]
         ctx.strides = {trained.gradients.arguments[n]: values[n].stride() for n in trained.training.wanted}
-        sizes = torch_op.axis_sizes(trained.op, {n: v.shape for n, v in values.items()})
+        sizes = gradients.axis_sizes(trained.op, {n: v.shape for n, v in values.items()})
         ctx.sizes = {**trained.unpack(layout)[0], **sizes}
         ctx.save_for_forward(*given)  # what jvp gets as saved_tensors
         ctx.mark_non_differentiable(*[r for i, r in enumerate(results) if i not in trained.differentiable])
@@ -64,15 +64,19 @@ class _Node(torch.autograd.Function):
         trained: Derived = ctx.trained
         nothing = (None,) * (5 + len(trained.arguments))
         given = tuple(i for i, c in enumerate(cotangents) if c is not None)
-        node = trained.back(given) if given else None
-        if node is None:
+        if not given:
             return nothing
+        node = trained.back(given)
+        handed_on = {name: cotangents[at] for name, at in node.handed_on.items()}
+        if not node.op.outputs:
+            return (*nothing[:5], *[handed_on.get(name) for name in trained.arguments])
         values = dict(zip((*ctx.saved_names, *ctx.kept_names), ctx.saved_tensors, strict=True))
         values.update({trained.gradients.results[trained.names[i]]: cotangents[i] for i in given})
         layout = node.layout(ctx.sizes, ctx.strides)
         results = ctx.registered.call_derived(node, [values[n] for n in node.arguments], ctx.scalars, layout)
         found = dict(zip(node.names, results, strict=True))
-        return (*nothing[:5], *[found.get(trained.gradients.arguments[name]) for name in trained.arguments])
+        found = {name: found.get(trained.gradients.arguments[name]) for name in trained.arguments} | handed_on
+        return (*nothing[:5], *found.values())
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:

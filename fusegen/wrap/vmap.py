@@ -11,7 +11,7 @@ import torch
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Op
 from fusegen.derive.batch import NEW, is_wide, shifted_sizes
-from fusegen.wrap import fake, torch_op
+from fusegen.wrap import fake, gradients
 from fusegen.wrap.derived import Derived
 from fusegen.wrap.schema import Schema
 
@@ -74,7 +74,7 @@ def of_derived(registered: Any, name: str, given: Any, numbers: Any, layout: Any
         calls = node.batch(wide)
         sizes, strides = node.unpack(layout)
         shapes = {name: tuple(tensor.shape) for name, tensor in zip(node.arguments, tensors, strict=True)}
-        known = {NEW: info.batch_size, **shifted_sizes(sizes), **torch_op.axis_sizes(calls.op, shapes)}
+        known = {NEW: info.batch_size, **shifted_sizes(sizes), **gradients.axis_sizes(calls.op, shapes)}
         has_calls = is_wide(calls.op)
         like = {
             name: (prod(_shape(calls.op, name, known)[1:]), *strides[name]) if has_calls[name] else strides[name]

@@ -2,8 +2,10 @@
 //     --shape tensor2=512,3072
 #include "fusegen.cuh"
 
+// addcdiv, backward: done by the framework, without a kernel
+//   d_input = d_out, handed on
+
 // addcdiv, backward                                           declared in ops/pointwise.py
-//   d_input = d_out
 //   d_tensor1 = d_out * (float32(value) / tensor2)
 //   d_tensor2 = -(d_out * (float32(value) * tensor1 / tensor2 / tensor2))
 // elementwise: 8 elements a thread, everything lies side by side
@@ -11,7 +13,6 @@ extern "C" __global__ __launch_bounds__(256)
 void addcdiv_backward_bf16(const bf16* __restrict__ tensor1_ptr,  // [D0, D1]
                            const bf16* __restrict__ tensor2_ptr,  // [D0, D1]
                            const bf16* __restrict__ d_out_ptr,    // [D0, D1]
-                           bf16* __restrict__ d_input_ptr,        // [D0, D1]
                            bf16* __restrict__ d_tensor1_ptr,      // [D0, D1]
                            bf16* __restrict__ d_tensor2_ptr,      // [D0, D1]
                            int64_t value, int n) {
@@ -22,7 +23,6 @@ void addcdiv_backward_bf16(const bf16* __restrict__ tensor1_ptr,  // [D0, D1]
   const auto tensor1_v = fg::load_vector<8>(tensor1_ptr + at);
   const auto tensor2_v = fg::load_vector<8>(tensor2_ptr + at);
   const auto d_out_v = fg::load_vector<8>(d_out_ptr + at);
-  fg::Vec<float, 8> d_input_v;
   fg::Vec<float, 8> d_tensor1_v;
   fg::Vec<float, 8> d_tensor2_v;
 
@@ -31,11 +31,9 @@ void addcdiv_backward_bf16(const bf16* __restrict__ tensor1_ptr,  // [D0, D1]
     const float tensor1 = tensor1_v[k];
     const float tensor2 = tensor2_v[k];
     const float d_out = d_out_v[k];
-    d_input_v[k] = d_out;
     d_tensor1_v[k] = d_out * (float(value) / tensor2);
     d_tensor2_v[k] = -(d_out * (float(value) * tensor1 / tensor2 / tensor2));
   }
-  fg::store_vector<8>(d_input_ptr + at, d_input_v);
   fg::store_vector<8>(d_tensor1_ptr + at, d_tensor1_v);
   fg::store_vector<8>(d_tensor2_ptr + at, d_tensor2_v);
 }

@@ -2,6 +2,9 @@
 //     --shape batch2=8,64,48
 #include "fusegen.cuh"
 
+// baddbmm, forward: done by the framework, without a kernel
+//   product[D0, D1, D2] = batch1(d3 -> d5) @ batch2(d4 -> d5) over [D5]
+
 // baddbmm, forward epilogue                                   declared in ops/products.py
 //   out = where(beta == 0, 0, beta * input) + alpha * product
 // elementwise: 4 elements a thread, everything lies side by side

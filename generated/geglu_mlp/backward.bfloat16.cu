@@ -2,6 +2,14 @@
 //     --shape up=3072,768 --shape down=768,3072
 #include "fusegen.cuh"
 
+// geglu_mlp, backward: done by the framework, without a kernel
+//   d_down[D1, D6] = hidden(d0 -> d11, d3 -> d6) @ d_out(d0 -> d11) over [D11]
+//   d_product_3[D0, D3] = d_out(d1 -> d10) @ down(d1 -> d10, d6 -> d3) over [D10]
+//   d_input[D0, D2] = prod_d_product_3_prod(d3 -> d12) @ up(d3 -> d12, d5 -> d2) over [D12]
+//   d_up[D3, D5] = input(d0 -> d13, d2 -> d5) @ prod_d_product_3_prod(d0 -> d13) over [D13]
+//   d_input[D0, D2] += prod_d_product_3(d3 -> d14) @ gate(d3 -> d14, d4 -> d2) over [D14]
+//   d_gate[D3, D4] = input(d0 -> d15, d2 -> d4) @ prod_d_product_3(d0 -> d15) over [D15]
+
 // geglu_mlp, backward between 1                               declared in ops/mlps.py
 //   prod_product = -0.7071067811865476 * product
 //   erfc_value = erfc(prod_product)

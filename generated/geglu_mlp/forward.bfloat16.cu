@@ -2,6 +2,11 @@
 //     --shape up=3072,768 --shape down=768,3072
 #include "fusegen.cuh"
 
+// geglu_mlp, forward: done by the framework, without a kernel
+//   product[D0, D3] = input(d2 -> d7) @ gate(d4 -> d7) over [D7]
+//   product_2[D0, D3] = input(d2 -> d8) @ up(d5 -> d8) over [D8]
+//   out[D0, D1] = hidden(d3 -> d9) @ down(d6 -> d9) over [D9]
+
 // geglu_mlp, forward between 1                                declared in ops/mlps.py
 //   prod = 0.5 * product * erfc(-0.7071067811865476 * product)
 //   hidden = prod * product_2

@@ -2,6 +2,10 @@
 //     --shape linear_weight=3072,768 --shape target=512
 #include "fusegen.cuh"
 
+// linear_cross_entropy, backward: done by the framework, without a kernel
+//   d_input[D0, D1] = sum(d2 -> d5) @ linear_weight(d2 -> d5, d3 -> d1) over [D5]
+//   d_linear_weight[D2, D3] = input(d0 -> d6, d1 -> d3) @ sum(d0 -> d6) over [D6]
+
 // linear_cross_entropy, backward prologue                     declared in ops/linear_losses.py
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D2)
 //   prod_d_out = d_out * (1 / float32(total_2))

@@ -2,6 +2,9 @@
 //     --shape linear_weight=3072,768 --shape target=512
 #include "fusegen.cuh"
 
+// linear_cross_entropy, forward: done by the framework, without a kernel
+//   product[D0, D2] = input(d1 -> d4) @ linear_weight(d3 -> d4) over [D4]
+
 // linear_cross_entropy, forward prologue                      declared in ops/linear_losses.py
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D2)
 //   total_2 = sum[d0](int64(divisor))

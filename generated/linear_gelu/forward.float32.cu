@@ -2,6 +2,9 @@
 //     --shape bias=3072
 #include "fusegen.cuh"
 
+// linear_gelu, forward: done by the framework, without a kernel
+//   product[D0, D1] = input(d2 -> d4) @ weight(d3 -> d4) over [D4]
+
 // linear_gelu, forward epilogue                               declared in ops/linear.py
 //   x = product + bias
 //   out = 0.5 * x * erfc(-0.7071067811865476 * x)

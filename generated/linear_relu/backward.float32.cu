@@ -2,6 +2,10 @@
 //     --shape bias=3072
 #include "fusegen.cuh"
 
+// linear_relu, backward: done by the framework, without a kernel
+//   d_input[D0, D2] = chosen_d_out(d1 -> d5) @ weight(d1 -> d5, d3 -> d2) over [D5]
+//   d_weight[D1, D3] = input(d0 -> d6, d2 -> d3) @ chosen_d_out(d0 -> d6) over [D6]
+
 // linear_relu, backward prologue                              declared in ops/linear.py
 //   chosen_d_out = where(out <= 0, 0, d_out)
 //   sum_d_bias = sum[d0](chosen_d_out)

@@ -2,83 +2,19 @@
 //     --shape bias=3072 --shape residual=512,3072
 #include "fusegen.cuh"
 
+// linear_residual, backward: done by the framework, without a kernel
+//   d_input[D0, D2] = d_out(d1 -> d5) @ weight(d1 -> d5, d3 -> d2) over [D5]
+//   d_weight[D1, D3] = input(d0 -> d6, d2 -> d3) @ d_out(d0 -> d6) over [D6]
+//   d_residual = d_out, handed on
+
 // linear_residual, backward prologue                          declared in ops/linear.py
-//   d_residual = d_out
 //   sum_d_bias = sum[d0](d_out)
-// rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
-extern "C" __global__ __launch_bounds__(256, 3)
-void linear_residual_backward_prologue_f32_d_residual(const float* __restrict__ d_out_ptr,          // [D0, D1]
-                                                      float* __restrict__ d_residual_ptr,           // [D0, D1]
-                                                      float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
-                                                      int m, int n, int d_out_stride0, int d_residual_stride0) {
-  // 256 threads take 3072 elements of a row.
-  const int begin = int(blockIdx.y) * 3072;
-  fg::Vec<float, 4> sum_d_bias_v[3] = {};
-  // The next row is read while the present one is worked on.
-  fg::Raw<float, 4> d_out_next[3];
-  int row = int(blockIdx.x);
-  {
-    const int next = row;
-    const int j0 = next;
-#pragma unroll
-    for (int part = 0; part < 3; ++part) {
-      const int at = begin + 4 * (256 * part + threadIdx.x);
-      const int j1 = at;
-      d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
-    }
-  }
-  for (; row < m; row += int(gridDim.x)) {
-    const int j0 = row;
-    fg::Raw<float, 4> d_out_row[3];
-#pragma unroll
-    for (int part = 0; part < 3; ++part) {
-      d_out_row[part] = d_out_next[part];
-    }
-    if (row + int(gridDim.x) < m) {
-      const int next = row + int(gridDim.x);
-      const int j0 = next;
-#pragma unroll
-      for (int part = 0; part < 3; ++part) {
-        const int at = begin + 4 * (256 * part + threadIdx.x);
-        const int j1 = at;
-        d_out_next[part] = fg::load_raw<4>(d_out_ptr + j0 * d_out_stride0 + j1);
-      }
-    }
-
-#pragma unroll
-    for (int part = 0; part < 3; ++part) {
-      const int at = begin + 4 * (256 * part + threadIdx.x);
-      const int j1 = at;
-      const auto d_out_v = fg::widen(d_out_row[part]);
-      fg::Vec<float, 4> d_residual_v;
-#pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        const float d_out = d_out_v[k];
-        d_residual_v[k] = d_out;
-        sum_d_bias_v[part][k] += d_out;
-      }
-      fg::store_vector<4>(d_residual_ptr + (j0 * d_residual_stride0 + j1), d_residual_v);
-    }
-  }
-
-  // What this group of rows adds to each position.
-  const int group = int(blockIdx.x);
-#pragma unroll
-  for (int part = 0; part < 3; ++part) {
-    const int at = begin + 4 * (256 * part + threadIdx.x);
-    fg::store_vector<4>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
-  }
-}
-
-// linear_residual, backward prologue                          declared in ops/linear.py
-//   sum_d_bias = sum[groups](sum_d_bias_by_group)
 //   d_bias = sum_d_bias
-// column: 32 neighbouring results a block, reduced over GROUPS
+// column: 32 neighbouring results a block, reduced over D0
 extern "C" __global__ __launch_bounds__(1024)
-void linear_residual_backward_prologue_f32_d_bias(const float* sum_d_bias_by_group_ptr,  // [GROUPS, D1]
-                                                  float* __restrict__ d_bias_ptr,        // [D1]
-                                                  int m, int n, int sum_d_bias_by_group_stride1) {
-  fg::wait_for_previous_kernel();
+void linear_residual_backward_prologue_f32(const float* __restrict__ d_out_ptr,  // [D0, D1]
+                                           float* __restrict__ d_bias_ptr,       // [D1]
+                                           int m, int n, int d_out_stride1) {
   // A block owns 32 neighbouring results; its 32 rows of threads share the elements.
   const int result = int(blockIdx.x) * 32 + threadIdx.x;
   const bool inside = result < m;
@@ -89,8 +25,8 @@ void linear_residual_backward_prologue_f32_d_bias(const float* sum_d_bias_by_gro
 #pragma unroll 4
     for (int at = threadIdx.y; at < n; at += 32) {
       const int j1 = at;
-      const float sum_d_bias_by_group = fg::load(sum_d_bias_by_group_ptr + j0 + j1 * sum_d_bias_by_group_stride1);
-      sum_d_bias += sum_d_bias_by_group;
+      const float d_out = fg::load(d_out_ptr + j0 + j1 * d_out_stride1);
+      sum_d_bias += d_out;
     }
   }
   sum_d_bias = fg::column_sum<32>(sum_d_bias);

@@ -2,6 +2,10 @@
 //     --shape down=768,3072 --shape down_bias=768
 #include "fusegen.cuh"
 
+// mlp, forward: done by the framework, without a kernel
+//   product[D0, D3] = input(d2 -> d6) @ up(d4 -> d6) over [D6]
+//   product_2[D0, D1] = hidden(d3 -> d7) @ down(d5 -> d7) over [D7]
+
 // mlp, forward between 1                                      declared in ops/mlps.py
 //   x = product + up_bias
 //   hidden = 0.5 * x * erfc(-0.7071067811865476 * x)

@@ -48,6 +48,8 @@ def _run(code: str, cache: str, bytecode: str) -> list[float]:
         **os.environ,
         "FUSEGEN_CACHE_DIR": cache,
         "TORCHINDUCTOR_CACHE_DIR": cache + "/inductor",
+        # NVRTC keeps what it compiles in the driver's cache too: without this, nothing would be compiled again.
+        "CUDA_CACHE_PATH": cache + "/cuda",
         # Python's own bytecode, which an installation normally has: some images neither ship nor can write it.
         "PYTHONPYCACHEPREFIX": bytecode,
         # A first call never waits for the native call path; its build would go on in a folder that is gone.

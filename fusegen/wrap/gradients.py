@@ -1,0 +1,133 @@
+"""What autograd asks of an Op: what its forward has to save, and which part of its backward a call needs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fusegen import pipeline
+from fusegen.core.ir import Call, Expr, Op, Output, refs
+from fusegen.core.products import contracted_sizes
+from fusegen.derive.gradient import GradientNames, operands_read
+from fusegen.derive.training import Training
+
+
+def saved_by(training: Training, arguments: Sequence[str]) -> tuple[list[str], list[int]]:
+    """Arguments, and results of the forward by position, that the backward reads."""
+    op = training.forward
+    names = result_names(op)
+    floats = [i for i, o in enumerate(op.outputs) if o.dtype.is_float]
+    reads = [o.base for o in operands_read(pipeline.backward_op(training, floats))]
+    kept = {operand.name for _, operand in training.kept}
+    own = set(arguments) - kept
+    saved = [n for n in dict.fromkeys(reads) if n in own]
+    return saved, [names.index(n) for n in dict.fromkeys(reads) if n in kept]
+
+
+@dataclass(frozen=True)
+class Lean:
+    """A backward with what it need not read or write left out.
+
+    Attributes:
+        given: results (by position) that have a cotangent.
+        wanted: arguments whose gradients are needed.
+        handed_on: arguments whose gradient is the cotangent of a result as it is, as a residual's is, and which
+            result's by position: nothing computes or copies these.
+    """
+
+    op: Op
+    given: tuple[int, ...]
+    wanted: frozenset[str]
+    handed_on: Mapping[str, int]
+
+
+def lean_backward(training: Training, given: Sequence[int], wanted: frozenset[str]) -> Lean:
+    """The backward for the results (by position) that have a cotangent, and the gradients that are needed."""
+    names = result_names(training.forward)
+    chosen = {names[i] for i in given}
+    positions = [i for i, o in enumerate(training.forward.outputs) if o.base in chosen]
+    op = pipeline.backward_op(training, positions)
+    gradients = GradientNames.of(training.forward)
+    reached = _reached(training.forward, positions) & wanted
+    cotangents = {gradients.results[names[i]]: i for i in given}
+    handed = {output.base: cotangents.get(_handed_on(op, output) or "") for output in op.outputs}
+    handed_on = {n: at for n in sorted(reached) if (at := handed.get(gradients.arguments[n])) is not None}
+    lean = _lean(op, {gradients.arguments[name] for name in reached - handed_on.keys()})
+    if given and not lean.operands:  # a gradient of zeros reads nothing; a cotangent still says on which device
+        lean = replace(lean, operands=(gradients.cotangent(training.forward.outputs[positions[0]]),))
+    return Lean(lean, tuple(given), wanted, handed_on)
+
+
+def _handed_on(backward: Op, gradient: Output) -> str | None:
+    """The tensor, not a part of one, that a gradient is without any change; None if it is computed."""
+    for operand in backward.operands:
+        whole = gradient.part is None and operand.part is None
+        if whole and (operand.ref, operand.dtype, operand.shape) == (gradient.expr, gradient.dtype, gradient.shape):
+            return operand.name
+    return None
+
+
+def result_names(op: Op) -> list[str]:
+    """Names of an op's results, a packed one once."""
+    return list(dict.fromkeys(o.base for o in op.outputs))
+
+
+def reading(op: Op, otherwise: Sequence[Any]) -> Op:
+    """The op with the operands that it reads; one of zeros reads nothing, and needs one to say on which device."""
+    return replace(op, operands=operands_read(op) or tuple(otherwise))
+
+
+def _lean(op: Op, names: set[str]) -> Op:
+    """Only the outputs called ``names``, and only operands that are read: sizes are handed over as numbers."""
+    outputs = tuple(o for o in op.outputs if o.base in names)
+    needed = {ref.name for output in outputs for ref in refs(output.expr)}
+    statements = []
+    for statement in reversed(op.statements):
+        if statement.name in needed:
+            needed |= {ref.name for ref in refs(statement.expr)}
+            statements.append(statement)
+    op = replace(op, outputs=outputs, statements=tuple(reversed(statements)))
+    return replace(op, operands=operands_read(op))
+
+
+def differentiable(op: Op, declared: bool) -> list[int]:
+    """Results (by position) that have a gradient: float ones that a float argument reaches, or that a gradient is
+    ``declared`` for."""
+    floats = {operand.base for operand in op.operands if operand.dtype.is_float}
+    parts = {name: [i for i, o in enumerate(op.outputs) if o.base == name] for name in result_names(op)}
+    found = [all(op.outputs[i].dtype.is_float for i in each) for each in parts.values()]
+    reached = [declared or bool(_reached(op, each) & floats) for each in parts.values()]
+    return [at for at, both in enumerate(zip(found, reached, strict=True)) if all(both)]
+
+
+def _reached(op: Op, positions: Sequence[int]) -> set[str]:
+    """Arguments that the outputs at ``positions`` are computed from. Others have no gradient (None), as in torch; those
+    reached only through steps have a gradient of zeros."""
+    reduces, outputs = op.expand()
+    inner = {reduce.ref: reduce.expr for reduce in reduces}
+    arguments = {operand.ref: operand.base for operand in op.operands}
+    found: set[str] = set()
+    seen: set[Expr] = set()
+    stack: list[Expr] = [outputs[position].expr for position in positions]
+    while stack:
+        node = stack.pop()
+        if node in seen or (isinstance(node, Call) and node.function == "barrier"):
+            continue
+        seen.add(node)
+        if node in arguments:
+            found.add(arguments[node])
+        stack += [inner[node]] if node in inner else node.children
+    return found
+
+
+def axis_sizes(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
+    """Sizes of the op's axes, products' own among them, from its arguments' shapes."""
+    sizes: dict[str, int] = {}
+    for operand in op.operands:
+        shape = shapes[operand.base]
+        for d, axis in enumerate(operand.shape):
+            if axis:
+                count = operand.part.count if operand.part and operand.part.dim == d else 1
+                sizes[axis] = shape[d] // count
+    return contracted_sizes(op, sizes)

@@ -1,0 +1,196 @@
+"""Gradients that are the cotangent as it is: autograd gets the cotangent itself, on every call path and in graphs."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import torch
+from oracles import check_derivatives, draw
+
+import fusegen as fg
+from fusegen.wrap import callpath, native
+from tests.call_paths import DEVICE, Counted, fresh, leaves
+
+__all__ = ["fresh"]
+
+
+@fg.op
+def residual(x, r, *, factor=2.0):  # type: ignore[no-untyped-def]
+    return fg.tanh(x * factor) + r
+
+
+@fg.op
+def total(x, y):  # type: ignore[no-untyped-def]
+    return x + y
+
+
+@fg.op
+def split_sum(x, r):  # type: ignore[no-untyped-def]
+    return fg.sin(x) + r, r * 1, x * r
+
+
+@fg.op
+def spent(x, y, *, inplace_backward=False):  # type: ignore[no-untyped-def]
+    return x + fg.exp(y)
+
+
+spent.declaration.overwrites = "x"
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What Python code is asked for backwards: a native plan asks nobody."""
+    asked: list[Any] = []
+    original = callpath.Backward.__call__
+    monkeypatch.setattr(callpath.Backward, "__call__", lambda *args: asked.append(args) or original(*args))
+    return asked
+
+
+@contextlib.contextmanager
+def counted_backwards(count: int, launches: list[Any]) -> Iterator[None]:
+    before = len(launches)
+    yield
+    if native.module() is not None:
+        assert len(launches) - before == count
+
+
+def test_the_cotangent_itself_again_and_again(fresh: Any) -> None:
+    known = fresh(residual)
+    for factor in (0.5, 1.0, 3.0):
+        x, r = leaves((3, 8), (3, 8))
+        cotangent = torch.randn_like(x)
+        ours = torch.autograd.grad(known(x, r, factor=factor), (x, r), cotangent)
+        theirs = torch.autograd.grad(torch.tanh(x * factor) + r, (x, r), cotangent)
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b)
+        assert ours[1].data_ptr() == cotangent.data_ptr() != ours[0].data_ptr()
+    assert known.careful == 1
+
+
+def test_nothing_is_left_to_compute(fresh: Any) -> None:
+    known = fresh(total)
+    for _ in range(3):
+        x, y = leaves((3, 8), (3, 8))
+        cotangent = torch.randn_like(x)
+        for gradient in torch.autograd.grad(known(x, y), (x, y), cotangent):
+            assert gradient.data_ptr() == cotangent.data_ptr()
+    assert known.careful == 1
+
+
+@pytest.mark.cpu  # counts calls, which the suite's way of taking tensors to a GPU and back makes more of
+@pytest.mark.parametrize("op", [residual, total], ids=["residual", "total"])
+def test_native_backwards_ask_python_once(op: Any, launches: list[Any]) -> None:
+    known = Counted(op.declaration)
+    x, y = leaves((3, 8), (3, 8))
+    with counted_backwards(1, launches):
+        for _ in range(3):
+            known(x, y).backward(torch.randn(3, 8))
+    with counted_backwards(1, launches):  # a layout of its own
+        for _ in range(3):
+            known(x, y).sum().backward()
+
+
+def test_leaves_get_memory_of_their_own(fresh: Any) -> None:
+    known = fresh(total)
+    with torch.device(DEVICE):
+        kept = torch.randn(3, 8, dtype=torch.float64)
+    for cotangent in (kept, None):
+        x, y = leaves((3, 8), (3, 8))
+        for _ in range(2):
+            result = known(x, y)
+            result.backward(cotangent) if cotangent is not None else result.sum().backward()
+        assert len({t.data_ptr() for t in (x.grad, y.grad, kept)}) == 3
+        expected = 2 * (cotangent if cotangent is not None else torch.ones_like(x))
+        x.grad.zero_()  # type: ignore[union-attr]
+        torch.testing.assert_close(y.grad, expected)
+
+
+def test_one_tensor_twice_and_one_of_two_needed(fresh: Any) -> None:
+    known = fresh(total)
+    for _ in range(2):
+        x, y = leaves((3, 8), (3, 8))
+        cotangent = torch.randn_like(x)
+        (gradient,) = torch.autograd.grad(known(x, x), (x,), cotangent)
+        torch.testing.assert_close(gradient, 2 * cotangent)
+        (gradient,) = torch.autograd.grad(known(x, y.detach()), (x,), cotangent)
+        assert gradient.data_ptr() == cotangent.data_ptr()
+        (gradient,) = torch.autograd.grad(known(x, y), (y,), cotangent)
+        assert gradient.data_ptr() == cotangent.data_ptr()
+
+
+def test_only_what_has_the_argument_s_shape_and_dtype(fresh: Any) -> None:
+    known = fresh(total)
+    for _ in range(2):
+        x, y = leaves((3, 8), (8,))
+        cotangent = torch.randn_like(x)
+        found = torch.autograd.grad(known(x, y), (x, y), cotangent)
+        assert found[0].data_ptr() == cotangent.data_ptr()
+        torch.testing.assert_close(found[1], cotangent.sum(0))
+        half = y.detach().to(torch.bfloat16).expand(3, 8).contiguous().requires_grad_()
+        (gradient,) = torch.autograd.grad(known(x, half), (half,), cotangent)
+        torch.testing.assert_close(gradient, cotangent.to(torch.bfloat16))
+
+
+def test_results_that_have_no_cotangent(fresh: Any) -> None:
+    known = fresh(split_sum)
+    for used in ((0,), (1,), (2,), (0, 1), (0, 2), (0, 1, 2)) * 2:
+        x, r = leaves((4,), (4,))
+        ours, theirs = known(x, r), (torch.sin(x) + r, r * 1, x * r)
+        cotangents = [torch.randn_like(x) for _ in used]
+        found, expected = (
+            torch.autograd.grad([results[i] for i in used], (x, r), cotangents, allow_unused=True)
+            for results in (ours, theirs)
+        )
+        for a, b in zip(found, expected, strict=True):
+            assert (a is None) == (b is None)
+            torch.testing.assert_close(a, b) if a is not None else None
+        assert (found[1] is not None and found[1].data_ptr() == cotangents[0].data_ptr()) == (used in ((0,), (1,)))
+
+
+@pytest.mark.parametrize("op", [residual, total, split_sum], ids=lambda op: op.name)
+def test_second_derivatives(op: Any) -> None:
+    check_derivatives(op, [draw(3, 4, seed=seed) for seed in range(2)])
+
+
+@pytest.mark.parametrize("op", [residual, total], ids=lambda op: op.name)
+def test_in_graphs_and_transforms(op: Any) -> None:
+    x, y, cotangent = (torch.randn(3, 8) for _ in range(3))
+    reference = {"residual": lambda x, y: torch.tanh(2 * x) + y, "total": lambda x, y: x + y}[op.name]
+
+    def gradients(function: Any) -> Any:
+        given = [t.clone().requires_grad_() for t in (x, y)]
+        return torch.autograd.grad(function(*given) * 2, given, cotangent)
+
+    expected = gradients(reference)
+    compiled = torch.compile(lambda x, y: op(x, y), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(gradients(compiled), expected)
+    _, pull = torch.func.vjp(op, x, y)
+    torch.testing.assert_close(tuple(pull(2 * cotangent)), expected)
+    each = torch.func.vmap(lambda x, y, c: torch.func.vjp(op, x, y)[1](c))(x, y, 2 * cotangent)
+    torch.testing.assert_close(tuple(each), expected)
+
+
+def test_registered_ops_pass_torch_s_checks() -> None:
+    x, y = (torch.randn(3, 8, requires_grad=True) for _ in range(2))
+    (name,) = fg.register(total)
+    torch.library.opcheck(getattr(torch.ops.fusegen, name).default, (x, y))
+
+
+def test_in_the_place_of_an_argument() -> None:
+    x, y = (torch.randn(3, 8, requires_grad=True) for _ in range(2))
+    cotangent = torch.randn(3, 8)
+    found = torch.autograd.grad(spent(x * 1, y, inplace_backward=True), (x, y), cotangent)
+    torch.testing.assert_close(found, (cotangent, cotangent * y.detach().exp()))
+
+
+def test_what_is_shown() -> None:
+    x, r = (torch.randn(3, 8, requires_grad=True) for _ in range(2))
+    assert "handed on as it is: d_r = d_out" in residual.show(x, r)
+    text = residual.emit(x, r, which="backward")
+    assert "//   d_r = d_out, handed on" in text and "d_r_ptr" not in text and "d_x_ptr" in text
+    nothing = total.emit(x, r, which="backward")
+    assert "d_x = d_out, handed on" in nothing and "d_y = d_out, handed on" in nothing and "__global__" not in nothing
+    assert "fused into 0 kernels" in total.show(x, r)
