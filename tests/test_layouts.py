@@ -236,6 +236,22 @@ def test_sums_that_are_split_over_blocks(shape: tuple[int, ...]) -> None:
         check_sums(numbers(*shape, dtype=dtype), [None, *range(len(shape))])
 
 
+@fg.op
+def spread(x):  # type: ignore[no-untyped-def]
+    return fg.sum(x, 0), fg.mean((x - fg.mean(x, 0, keepdims=True)) ** 2, 0)
+
+
+@pytest.mark.parametrize("columns", [1024, 1057])
+def test_many_sums_that_are_split_over_blocks(columns: int) -> None:
+    x = numbers(2100, columns, dtype=torch.float32)
+    (item,) = passes(totals, (x,), {"axis": 0})
+    assert [k.schedule.finish for k in item.kernels] == ["tile"]
+    check_sums(x, [0])
+    found = spread(x)
+    assert torch.equal(found[0], x.sum(0))
+    torch.testing.assert_close(found[1], x.double().var(0, correction=0).float())
+
+
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::3], ids=str)
 def test_sums_over_any_axes_of_any_order_in_memory(order: tuple[int, ...]) -> None:
     shape = (3, 6, 5, 7)

@@ -16,7 +16,6 @@ from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, RowKernel, row_cost
 from fusegen.fuse.schedule import (
     VECTOR_BYTES,
     WANTED_BLOCKS,
-    WIDE_FINISH,
     Access,
     Buffer,
     Launch,
@@ -25,6 +24,7 @@ from fusegen.fuse.schedule import (
     Schedule,
     buffer_names,
     faster,
+    finish_of,
     index_type,
     lanes,
     merged,
@@ -336,10 +336,11 @@ def _schedule(
     # What all rows have in common, a block that goes on from row to row reads once.
     sweep = bool(kernel.columns)
     whole = all(p.access is Access.ROW and 4 <= vector * buffers[p.name].dtype.size <= 16 for p in streams)
+    results = prod(loop.size for loop in loops[:kept])
     plain = Schedule(
         "rows", kept, len(loops) - kept, vector, shape.threads, index_type(loops, buffers), False, placements,
         exact=exact, repeat=shape.repeat, rows=shape.rows, cluster=shape.cluster, sweep=sweep, shifted=shifted,
-        streamed=streamed, split=shape.splits > 1, wide_finish=shape.splits > WIDE_FINISH,
+        streamed=streamed, split=shape.splits > 1, finish=finish_of(shape.splits, results),
         lanes=min(WARP, shape.threads, 1 << (segment // vector).bit_length() - 1) if kernel.segments else 0,
     )  # fmt: skip
     places = shape.repeat * shape.threads * shape.rows

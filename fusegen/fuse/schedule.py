@@ -34,8 +34,9 @@ LEAST_ACROSS = 8
 WHOLE_BLOCKS = 1056
 # Columns of at most this many elements are not divided over blocks, if there are so many.
 SHORT_COLUMN, SHORT_COLUMN_RESULTS = 512, 1024
-# From so many pieces on, a block adds up each result's; below, a thread does.
-WIDE_FINISH = 8
+# Up to so many pieces of a result a thread adds up; beyond, a block does, or 32 threads of one that has 32 neighbouring
+# results where these are many: what threads read is then side by side.
+FEW_PIECES, TILED_RESULTS = 8, 1024
 # A thread adds up a result by itself where results are many enough to keep a GPU busy, and either their elements few or
 # neighbouring results neighbours in memory.
 SERIAL_RESULTS = 2**16
@@ -92,7 +93,8 @@ class Schedule:
     placements: tuple[Placement, ...]
     split: bool = False
     exact: bool = False
-    wide_finish: bool = False
+    # Who adds up the pieces of a result in the second kernel: a "thread", a "block", or a column of a threads' "tile".
+    finish: str = "thread"
     # Of template column: threads that have neighbouring results, and neighbouring elements that a thread takes in turn.
     across: int = TILE
     neighbours: int = 1
@@ -278,10 +280,15 @@ def _apart(found: Schedule, launch: Launch, n: int, buffers: Sequence[Buffer]) -
     return replace(found, repeat=repeat), replace(launch, grid=(-(-n // (repeat * THREADS)), 1, 1))
 
 
+def finish_of(pieces: int, results: int) -> str:
+    """Who adds up the pieces of a result (``Schedule.finish``)."""
+    return "thread" if pieces <= FEW_PIECES else "tile" if results >= TILED_RESULTS else "block"
+
+
 def _whole(found: Schedule, launch: Launch) -> tuple[Schedule, Launch]:
     """The elementwise walk by a fixed number of blocks, each of which adds up its part."""
     blocks = max(1, min(launch.grid[0], WHOLE_BLOCKS))
-    schedule = replace(found, template="whole", split=blocks > 1, wide_finish=blocks > WIDE_FINISH)
+    schedule = replace(found, template="whole", split=blocks > 1, finish=finish_of(blocks, 1))
     return schedule, replace(launch, grid=(blocks, 1, 1), splits=blocks)
 
 
@@ -387,7 +394,7 @@ def _reduction(
     )  # fmt: skip
     found = Schedule(
         "column" if along_kept else "row", len(kept), len(over), vector, threads, index_type(loops, buffers), False,
-        placements, splits > 1, wide_finish=splits > WIDE_FINISH, across=across,
+        placements, splits > 1, finish=finish_of(splits, m), across=across,
         neighbours=NEIGHBOURS if along_kept and (splits > 1 or n >= at_once * LONG_COLUMN) else 1,
     )  # fmt: skip
     return found, launch

@@ -8,7 +8,7 @@ from fusegen.core.ir import Let, Operand, Output
 from fusegen.fuse.schedule import TILE, Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.params import parameters
-from fusegen.generate.rendered import FINISH_THREADS
+from fusegen.generate.rendered import FINISHES
 from fusegen.generate.view import View
 from fusegen.generate.wording import signature
 
@@ -144,15 +144,19 @@ class Sums(View):
         kernel, kept = self.kernel, range(self.schedule.kept)
         late = [*self._late_operands(), *(o.name for o in kernel.outputs)]
         whole = [Accumulator(reduce) for reduce in kernel.states]
+        results, (across, rows, _) = FINISHES[self.schedule.finish]
+        over, count = ("column", rows) if self.schedule.finish == "tile" else ("block", across)
         return {
             "signature": signature(name, parameters(kernel, self.schedule, "finish")),
-            "threads": FINISH_THREADS,
+            "by": self.schedule.finish,
+            "results": results,
+            "rows": rows,
+            "threads": across * rows,
             "start": self.start(True),
-            "wide": self.schedule.wide_finish,
             "index": self.schedule.index,
             "kept_coordinates": self.coordinates(0, self.schedule.kept - 1, "result", self.moving(late, kept)),
             "accumulators": [a.declare() for a in whole],
             "merges": [a.merge("piece * m + result") for a in whole],
-            "combine": [a.combine("block", str(FINISH_THREADS)) for a in whole],
+            "combine": [a.combine(over, str(count)) for a in whole],
             "finish": self._epilogue(set()),
         }

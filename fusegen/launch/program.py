@@ -20,7 +20,7 @@ from fusegen.fuse.row_kernel import SHARES
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Launch, Schedule
 from fusegen.generate.params import Param, parameters
-from fusegen.generate.rendered import FINISH_THREADS, Rendered
+from fusegen.generate.rendered import FINISHES, Rendered
 
 Grid = tuple[int, int, int]
 
@@ -185,9 +185,9 @@ def make_steps(
             for r in kernel.states
         ]
         loaded = target.load(rendered, rendered.finish, declared, True)
-        grid = (m if schedule.wide_finish else -(-m // FINISH_THREADS), 1, 1)
+        results, block = FINISHES[schedule.finish]
         params = parameters(kernel, schedule, "finish")
-        steps.append(_step(loaded, grid, (FINISH_THREADS, 1, 1), params, schedule, launch))
+        steps.append(_step(loaded, (-(-m // results), 1, 1), block, params, schedule, launch))
     return steps, workspaces
 
 

@@ -147,8 +147,14 @@ class Pass:
         told = [product_text(step) for step in whole.steps if isinstance(step, Product)] if whole else []
         told += [f"{gradient} = {cotangent}, handed on" for gradient, cotangent in self.handed_on.items()]
         title = f"// {self.op.name}, {self.op.label}: done by the framework, without a kernel\n"
-        comment = title + "".join(f"//   {line}\n" for line in told) if told else ""
+        comment = title + "".join(map(_comment, told)) if told else ""
         return one_file([item.rendered for item in self.kernels], comment)
+
+
+def _comment(line: str) -> str:
+    """A line of a comment, continued where it is long."""
+    lines = textwrap.wrap(line, 112, subsequent_indent="    ", break_long_words=False, break_on_hyphens=False)
+    return "".join(f"//   {line}\n" for line in lines)
 
 
 # -- the passes of an op ---------------------------------------------------------------------------------------------
