@@ -175,7 +175,8 @@ class FusedNode : public torch::autograd::Node {
     torch::autograd::variable_list gradients(plan->inputs.size());
     for (size_t i = 0; i < backward.gradient_of.size(); ++i)
       if (backward.gradient_of[i] >= 0) gradients[backward.gradient_of[i]] = std::move(results[i]);
-    for (const auto& [argument, cotangent] : backward.handed_on) gradients[argument] = cotangents[cotangent];
+    for (const Plan::Elsewhere& that : backward.elsewhere)
+      gradients[that.argument] = that.is_gradient ? gradients[that.index] : cotangents[that.index];
     return gradients;
   }
 
@@ -247,14 +248,15 @@ inline void record(
     node->saved.emplace_back(save.is_result ? results[save.index] : *tensors[plan->inputs[save.index]], save.is_result);
 }
 
-// learn_backward(forward, needed, saved, cotangents, numbers, places, backward, handed_on): the plan for backwards like
-// this one, None where nothing is computed; for each argument the result whose cotangent is its gradient, or -1.
+// learn_backward(forward, needed, saved, cotangents, numbers, places, backward, elsewhere): the plan for backwards like
+// this one, None where nothing is computed; and gradients that are something else: (argument, 0, a result, whose
+// cotangent it is) or (argument, 1, an argument, whose gradient it is).
 inline PyObject* learn_backward(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
-  PyObject *forward, *asked, *saved, *cotangents, *values, *added, *backward, *handed;
+  PyObject *forward, *asked, *saved, *cotangents, *values, *added, *backward, *elsewhere;
   if (!PyArg_ParseTuple(
           arguments, "OO!O!O!O!O!OO!", &forward, &PyList_Type, &asked, &PyList_Type, &saved, &PyList_Type, &cotangents,
-          &PyList_Type, &values, &PyList_Type, &added, &backward, &PyList_Type, &handed))
+          &PyList_Type, &values, &PyList_Type, &added, &backward, &PyList_Type, &elsewhere))
     return nullptr;
   if (!plain_dispatch()) Py_RETURN_FALSE;
   const auto plan = unwrap_plan(forward);
@@ -285,9 +287,12 @@ inline PyObject* learn_backward(PyObject*, PyObject* arguments) {
   if (!backward_key(needed, tensors, given, numbers, places, key, addresses)) Py_RETURN_FALSE;
   auto held = backward == Py_None ? std::make_shared<Plan>() : unwrap_plan(backward);
   const auto& results = plan->training->differentiable;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(handed); ++i) {
-    const auto at = std::find(results.begin(), results.end(), PyLong_AsLongLong(PyList_GET_ITEM(handed, i)));
-    if (at != results.end()) held->handed_on.emplace_back(i, at - results.begin());
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(elsewhere); ++i) {
+    long long argument, is_gradient, index;
+    if (!PyArg_Parse(PyList_GET_ITEM(elsewhere, i), "(LLL)", &argument, &is_gradient, &index)) return nullptr;
+    // Cotangents come for the results that have a gradient, in order.
+    if (!is_gradient) index = std::find(results.begin(), results.end(), index) - results.begin();
+    held->elsewhere.push_back({argument, is_gradient != 0, index});
   }
   std::shared_ptr<Plan> oldest;  // goes after the lock: it holds Python objects
   const std::lock_guard<std::mutex> guard(plan->training->lock);

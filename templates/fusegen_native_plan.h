@@ -191,7 +191,13 @@ struct Plan {
   size_t visible = 0;  // results that the caller sees; those that follow are kept for the backward, or between steps
   bool one = true;
   std::vector<int64_t> gradient_of;  // of a backward: the argument that each result is the gradient of (fusegen_native_node.h)
-  std::vector<std::pair<int64_t, int64_t>> handed_on;  // of a backward: argument and cotangent that is its gradient
+  // Of a backward: a gradient that is a cotangent, or the gradient of another argument.
+  struct Elsewhere {
+    int64_t argument;
+    bool is_gradient;
+    int64_t index;
+  };
+  std::vector<Elsewhere> elsewhere;
   std::vector<Number> fixed;
   std::vector<Step> steps;
   bool multiplies = false;  // some step is a matrix product

@@ -1,4 +1,5 @@
-"""Gradients that are the cotangent as it is: autograd gets the cotangent itself, on every call path and in graphs."""
+"""Gradients that are the cotangent as it is, or that of another argument: autograd gets that tensor itself, on every
+call path and in graphs."""
 
 from __future__ import annotations
 
@@ -25,6 +26,12 @@ def residual(x, r, *, factor=2.0):  # type: ignore[no-untyped-def]
 @fg.op
 def total(x, y):  # type: ignore[no-untyped-def]
     return x + y
+
+
+@fg.op
+def normed(x, r):  # type: ignore[no-untyped-def]
+    s = x + r
+    return s * fg.rsqrt(fg.mean(s * s, -1, keepdims=True) + 1e-5)
 
 
 @fg.op
@@ -81,7 +88,7 @@ def test_nothing_is_left_to_compute(fresh: Any) -> None:
 
 
 @pytest.mark.cpu  # counts calls, which the suite's way of taking tensors to a GPU and back makes more of
-@pytest.mark.parametrize("op", [residual, total], ids=["residual", "total"])
+@pytest.mark.parametrize("op", [residual, total, normed], ids=lambda op: op.name)
 def test_native_backwards_ask_python_once(op: Any, launches: list[Any]) -> None:
     known = Counted(op.declaration)
     x, y = leaves((3, 8), (3, 8))
@@ -93,8 +100,36 @@ def test_native_backwards_ask_python_once(op: Any, launches: list[Any]) -> None:
             known(x, y).sum().backward()
 
 
-def test_leaves_get_memory_of_their_own(fresh: Any) -> None:
-    known = fresh(total)
+def test_the_terms_of_a_sum_share_a_gradient(fresh: Any) -> None:
+    known = fresh(normed)
+    for _ in range(3):
+        x, r = leaves((3, 8), (3, 8))
+        cotangent = torch.randn_like(x)
+        ours = torch.autograd.grad(known(x, r), (x, r), cotangent)
+        theirs = torch.autograd.grad(torch.nn.functional.rms_norm(x + r, (8,), eps=1e-5), (x, r), cotangent)
+        for a, b in zip(ours, theirs, strict=True):
+            torch.testing.assert_close(a, b)
+        assert ours[0].data_ptr() == ours[1].data_ptr() != cotangent.data_ptr()
+        (alone,) = torch.autograd.grad(known(x, r.detach()), (x,), cotangent)
+        torch.testing.assert_close(alone, theirs[0])
+    assert known.careful == 2
+
+
+def test_added_gradients_are_not_shared(fresh: Any) -> None:
+    known = fresh(fg.op(lambda x, v, w: x @ (v + w), name="two_weights"))
+    x, v, w = leaves((4, 3), (3, 5), (3, 5))
+    for _ in range(3):
+        with fg.accumulate_grad():
+            known(x, v, w).sum().backward()
+    expected = 3 * (x.detach().T @ torch.ones_like(x[:, :1]).expand(4, 5))
+    torch.testing.assert_close(v.grad, expected)
+    torch.testing.assert_close(w.grad, expected)
+    assert v.grad.data_ptr() != w.grad.data_ptr()
+
+
+@pytest.mark.parametrize("op", [total, normed], ids=lambda op: op.name)
+def test_leaves_get_memory_of_their_own(op: Any, fresh: Any) -> None:
+    known = fresh(op)
     with torch.device(DEVICE):
         kept = torch.randn(3, 8, dtype=torch.float64)
     for cotangent in (kept, None):
@@ -103,7 +138,9 @@ def test_leaves_get_memory_of_their_own(fresh: Any) -> None:
             result = known(x, y)
             result.backward(cotangent) if cotangent is not None else result.sum().backward()
         assert len({t.data_ptr() for t in (x.grad, y.grad, kept)}) == 3
-        expected = 2 * (cotangent if cotangent is not None else torch.ones_like(x))
+        a, b = (t.detach().requires_grad_() for t in (x, y))
+        expected = torch.ones_like(x) if cotangent is None else cotangent
+        (expected,) = torch.autograd.grad(op(a, b), (a,), 2 * expected)
         x.grad.zero_()  # type: ignore[union-attr]
         torch.testing.assert_close(y.grad, expected)
 
@@ -150,15 +187,18 @@ def test_results_that_have_no_cotangent(fresh: Any) -> None:
         assert (found[1] is not None and found[1].data_ptr() == cotangents[0].data_ptr()) == (used in ((0,), (1,)))
 
 
-@pytest.mark.parametrize("op", [residual, total, split_sum], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [residual, total, normed, split_sum], ids=lambda op: op.name)
 def test_second_derivatives(op: Any) -> None:
     check_derivatives(op, [draw(3, 4, seed=seed) for seed in range(2)])
 
 
-@pytest.mark.parametrize("op", [residual, total], ids=lambda op: op.name)
+@pytest.mark.parametrize("op", [residual, total, normed], ids=lambda op: op.name)
 def test_in_graphs_and_transforms(op: Any) -> None:
     x, y, cotangent = (torch.randn(3, 8) for _ in range(3))
-    reference = {"residual": lambda x, y: torch.tanh(2 * x) + y, "total": lambda x, y: x + y}[op.name]
+    reference = {
+        "residual": lambda x, y: torch.tanh(2 * x) + y, "total": lambda x, y: x + y,
+        "normed": lambda x, y: torch.nn.functional.rms_norm(x + y, (8,), eps=1e-5),
+    }[op.name]  # fmt: skip
 
     def gradients(function: Any) -> Any:
         given = [t.clone().requires_grad_() for t in (x, y)]
@@ -194,3 +234,5 @@ def test_what_is_shown() -> None:
     nothing = total.emit(x, r, which="backward")
     assert "d_x = d_out, handed on" in nothing and "d_y = d_out, handed on" in nothing and "__global__" not in nothing
     assert "fused into 0 kernels" in total.show(x, r)
+    once = normed.emit(x, r, which="backward")
+    assert "d_r = d_x, handed on" in once and "d_r_ptr" not in once and "d_x_ptr" in once

@@ -422,10 +422,12 @@ class Backward:
             gradients = self.trained.gradients_of(saved, cotangents, self.layout, self.shapes, scalars, asked, places)
         lean = self.trained.lean(cotangents, asked)
         if not torch.is_grad_enabled():
-            backward = self._plan(saved, cotangents, gradients, places, runs) if lean.op.outputs else None
+            computed = [None if name in lean.shared else g for name, g in zip(names, gradients, strict=True)]
+            backward = self._plan(saved, cotangents, computed, places, runs) if lean.op.outputs else None
             if backward is not None or not lean.op.outputs:
-                handed_on = [lean.handed_on.get(name, -1) for name in names]
-                self.module.learn_backward(plan, needed, saved, cotangents, numbers, places, backward, handed_on)
+                elsewhere = [(names.index(n), 0, at) for n, at in lean.handed_on.items()]
+                elsewhere += [(names.index(n), 1, names.index(other)) for n, other in lean.shared.items()]
+                self.module.learn_backward(plan, needed, saved, cotangents, numbers, places, backward, elsewhere)
         return gradients
 
     def _plan(

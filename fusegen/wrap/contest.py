@@ -72,7 +72,8 @@ def one_pass(function: Callable[..., Any], inputs: Sequence[torch.Tensor], which
     """A call that runs one pass of ``function``, with everything it needs made before.
 
     Args:
-        which: one of PASSES, or "train": the forward that keeps what a backward needs.
+        which: one of PASSES; "train": the forward that keeps what a backward needs; or "leaves": a step that leaves
+            its gradients in ``.grad``, where torch lays them out like their tensors.
 
     Raises:
         ValueError: there is no gradient: no input requires one, or the function's results have none.
@@ -93,6 +94,14 @@ def one_pass(function: Callable[..., Any], inputs: Sequence[torch.Tensor], which
     if not wanted or not outputs:
         raise ValueError("it has no backward")
     cotangents = [torch.randn_like(output) for output in outputs]
+    if which == "leaves":
+
+        def step() -> None:
+            torch.autograd.backward(forward(), cotangents)
+            for leaf in wanted:
+                leaf.grad = None
+
+        return step
     if which == "bwd":
         return lambda: torch.autograd.grad(outputs, wanted, cotangents, retain_graph=True, allow_unused=True)
     return lambda: torch.autograd.grad(forward(), wanted, cotangents, allow_unused=True)

@@ -62,7 +62,7 @@ class Derived:
         public: how many results the caller sees; the rest is kept for the backward.
         override: for the op and names of arguments, what stands in for their derived gradient (derive/override).
         over: the ``override`` of the op that this one was trained from.
-        handed_on: of a backward, arguments whose gradient is a result's cotangent (see ``gradients.Lean``).
+        lean: what a backward is part of: which gradients it does not compute.
     """
 
     declaration: Declaration
@@ -75,7 +75,7 @@ class Derived:
     training: Any = None
     override: Override | None = None
     over: Override | None = None
-    handed_on: Mapping[str, int] = field(default_factory=dict)
+    lean: gradients.Lean | None = None
     runners: dict[tuple[int, ...], Runner] = field(default_factory=dict)
     children: dict[tuple[Any, ...], Derived] = field(default_factory=dict)
 
@@ -155,7 +155,7 @@ class Derived:
         steps, axes = (*self.steps, ("back", given)), untold_axes(lean.op)
         return Derived(
             self.declaration, self.call, steps, lean.op, axes, tuple(ranks.items()), len(ranks),
-            handed_on=lean.handed_on,
+            lean=lean,
         )  # fmt: skip
 
     @cached_property

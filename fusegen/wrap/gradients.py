@@ -34,12 +34,20 @@ class Lean:
         wanted: arguments whose gradients are needed.
         handed_on: arguments whose gradient is the cotangent of a result as it is, as a residual's is, and which
             result's by position: nothing computes or copies these.
+        shared: arguments whose gradient is that of another one, as of the terms of a sum, and which: it is computed
+            once, and autograd gets the tensor for both.
     """
 
     op: Op
     given: tuple[int, ...]
     wanted: frozenset[str]
     handed_on: Mapping[str, int]
+    shared: Mapping[str, str]
+
+    def fill(self, found: dict[str, Any], cotangents: Sequence[Any]) -> None:
+        """Add to gradients by argument those that are not computed."""
+        found.update({name: cotangents[at] for name, at in self.handed_on.items()})
+        found.update({name: found[other] for name, other in self.shared.items()})
 
 
 def lean_backward(training: Training, given: Sequence[int], wanted: frozenset[str]) -> Lean:
@@ -53,10 +61,12 @@ def lean_backward(training: Training, given: Sequence[int], wanted: frozenset[st
     cotangents = {gradients.results[names[i]]: i for i in given}
     handed = {output.base: cotangents.get(_handed_on(op, output) or "") for output in op.outputs}
     handed_on = {n: at for n in sorted(reached) if (at := handed.get(gradients.arguments[n])) is not None}
-    lean = _lean(op, {gradients.arguments[name] for name in reached - handed_on.keys()})
+    own = {gradients.arguments[name]: name for name in sorted(reached - handed_on.keys())}
+    shared = {own[name]: own[other] for name, other in _shared([o for o in op.outputs if o.base in own]).items()}
+    lean = _lean(op, {name for name, argument in own.items() if argument not in shared})
     if given and not lean.operands:  # a gradient of zeros reads nothing; a cotangent still says on which device
         lean = replace(lean, operands=(gradients.cotangent(training.forward.outputs[positions[0]]),))
-    return Lean(lean, tuple(given), wanted, handed_on)
+    return Lean(lean, tuple(given), wanted, handed_on, shared)
 
 
 def _handed_on(backward: Op, gradient: Output) -> str | None:
@@ -66,6 +76,13 @@ def _handed_on(backward: Op, gradient: Output) -> str | None:
         if whole and (operand.ref, operand.dtype, operand.shape) == (gradient.expr, gradient.dtype, gradient.shape):
             return operand.name
     return None
+
+
+def _shared(outputs: Sequence[Output]) -> dict[str, str]:
+    """Outputs, not parts of packed ones, that are what an earlier one is, and which."""
+    first: dict[Any, str] = {}
+    whole = [(o.name, (o.expr, o.dtype, o.shape)) for o in outputs if o.part is None]
+    return {name: first[what] for name, what in whole if first.setdefault(what, name) != name}
 
 
 def result_names(op: Op) -> list[str]:

@@ -60,7 +60,7 @@ class Pass:
     Attributes:
         tensors: arguments and results by name (a packed one by its own name).
         kept: results that the forward writes for its backward only.
-        handed_on: gradients that are a cotangent as it is, and which: no kernel writes them.
+        handed_on: gradients that are a cotangent as it is, or another gradient, and which: no kernel writes them.
         chip: what kernels may count on.
     """
 
@@ -215,6 +215,7 @@ def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ())
     like = {names.arguments[name]: forward.tensors[name] for name in asked}
     kept = tuple(o.name for o in training.forward.outputs[len(op.outputs) :])
     handed_on = {names.arguments[name]: names.results[results[at]] for name, at in lean.handed_on.items()}
+    handed_on |= {names.arguments[name]: names.arguments[other] for name, other in lean.shared.items()}
     return replace(Pass.of(backward, given, forward.layout.sizes, like), kept=kept, handed_on=handed_on)
 
 

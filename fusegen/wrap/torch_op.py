@@ -179,15 +179,17 @@ class Trained:
             needed: arguments whose gradients are needed now; None: all that are wanted.
             places: for each argument a tensor that its gradient may be added to, which then is None, or None.
         """
-        arguments, handed_on = self.forward.arguments, self.lean(cotangents, needed).handed_on
-        found = {name: cotangents[at] for name, at in handed_on.items()}
+        arguments, lean = self.forward.arguments, self.lean(cotangents, needed)
+        found: dict[str, Any] = {}
         backward, values = self.asked(saved, cotangents, layout, shapes, needed)
         if backward is not None:
             names, own = result_names(backward.runner.op), self.gradients.arguments
-            added = {own[n]: t for n, t in zip(arguments, places, strict=False) if t is not None}
+            twice = {*lean.shared, *lean.shared.values()}
+            added = {own[n]: t for n, t in zip(arguments, places, strict=False) if t is not None and n not in twice}
             run = partial(accumulate.run_adding, backward.runner, names, added=added) if added else backward
             computed = dict(zip(names, run(values, scalars), strict=True))
-            found |= {name: computed[own[name]] for name in arguments if own[name] in computed}
+            found = {name: computed[own[name]] for name in arguments if own[name] in computed}
+        lean.fill(found, cotangents)
         return [found.get(name) for name in arguments]
 
     def asked(

@@ -2,6 +2,9 @@
 //     --shape bias=64 --shape residual=8,64,56,56 --shape weight=64 --arg running_mean=None --arg running_var=None
 #include "fusegen.cuh"
 
+// residual_bias_batch_norm_relu, backward: done by the framework, without a kernel
+//   d_residual = d_input, handed on
+
 // residual_bias_batch_norm_relu, backward                     declared in ops/fused_norms.py
 //   value = float32(D0 * D2 * D3)
 //   rsqrt_value = rsqrt(deviation / value + eps)
@@ -18,7 +21,6 @@
 //   chosen = where(below_result, 0, d_out * prod_weight)
 //   d_input = chosen + diff_total_2 * (2 * sum_deviation) + sum_total
 //   sum_d_bias = sum[d0, d2, d3](d_input)
-//   d_residual = d_input
 //   d_bias = sum_d_bias
 //   d_weight = sum_d_weight
 // rows: 16 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
@@ -31,14 +33,12 @@ void residual_bias_batch_norm_relu_backward_f32(const float* __restrict__ input_
                                                 const float* __restrict__ total_ptr,      // [D1]
                                                 const float* __restrict__ deviation_ptr,  // [D1]
                                                 float* __restrict__ d_input_ptr,          // [D0, D1, D2, D3]
-                                                float* __restrict__ d_residual_ptr,       // [D0, D1, D2, D3]
                                                 float* __restrict__ d_bias_ptr,           // [D1]
                                                 float* __restrict__ d_weight_ptr,         // [D1]
                                                 float eps, int64_t D0, int64_t D2, int64_t D3, int m, int n,
                                                 fg::Divisor n2, int input_stride0, int input_stride1,
                                                 int residual_stride0, int residual_stride1, int d_out_stride0,
-                                                int d_out_stride1, int d_input_stride0, int d_input_stride1,
-                                                int d_residual_stride0, int d_residual_stride1) {
+                                                int d_out_stride1, int d_input_stride0, int d_input_stride1) {
   // 16 blocks of 224 threads share a row.
   fg::Link<16> link;
   const int begin = int(fg::cluster_rank()) * 1792;
@@ -138,7 +138,6 @@ void residual_bias_batch_norm_relu_backward_f32(const float* __restrict__ input_
     const auto residual_v = fg::widen(residual_row[part][thread]);
     const auto d_out_v = fg::widen(d_out_row[part][thread]);
     fg::Vec<float, 4> d_input_v;
-    fg::Vec<float, 4> d_residual_v;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
@@ -151,10 +150,8 @@ void residual_bias_batch_norm_relu_backward_f32(const float* __restrict__ input_
       const float chosen = below_result ? 0.0f : d_out * prod_weight;
       const float d_input = chosen + diff_total_2 * (2.0f * sum_deviation) + sum_total;
       d_input_v[k] = d_input;
-      d_residual_v[k] = d_input;
     }
     fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1 * d_input_stride1 + j2), d_input_v);
-    fg::store_vector<4>(d_residual_ptr + (j0 * d_residual_stride0 + j1 * d_residual_stride1 + j2), d_residual_v);
   }
 
   if (threadIdx.x == 0 && fg::cluster_rank() == 0) {

@@ -2,6 +2,9 @@
 //     --shape bias=64 --shape residual=8,64,56,56 --shape weight=64 --arg num_groups=32
 #include "fusegen.cuh"
 
+// residual_bias_group_norm_gelu, backward: done by the framework, without a kernel
+//   d_residual = d_input, handed on
+
 // residual_bias_group_norm_gelu, backward                     declared in ops/fused_norms.py
 //   value = float32(D2 * D3 * D4)
 //   rsqrt_value = rsqrt(deviation / value + eps)
@@ -33,7 +36,6 @@
 //   sum = d_out * (prod_4_2 + prod_5) + diff_total_2 * (2 * sum_deviation)
 //   d_input = sum + sum_total
 //   prod_6 = weight * power * exp_value * prod_power_2
-//   d_residual = d_input
 //   sum_d_bias = sum[d3, d4](d_input)
 //   sum_d_weight = sum[d3, d4](d_out * (prod_6 + diff_total_2 * erfc_value * prod_rsqrt_value))
 //   sum_d_bias_by_share = sum_d_bias
@@ -42,7 +44,7 @@
 //     sum_d_bias_by_share, sum_d_weight_by_share, a number for each run over D3, D4, which a second kernel adds up over
 //     rows
 extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 6)
-void residual_bias_group_norm_gelu_backward_f32_d_input_and_1_more(
+void residual_bias_group_norm_gelu_backward_f32_d_input(
     const float* __restrict__ input_ptr,            // [D0, D1, D2, D3, D4]
     const float* __restrict__ bias_ptr,             // [D1, D2]
     const float* __restrict__ residual_ptr,         // [D0, D1, D2, D3, D4]
@@ -51,14 +53,13 @@ void residual_bias_group_norm_gelu_backward_f32_d_input_and_1_more(
     const float* __restrict__ total_ptr,            // [D0, D1]
     const float* __restrict__ deviation_ptr,        // [D0, D1]
     float* __restrict__ d_input_ptr,                // [D0, D1, D2, D3, D4]
-    float* __restrict__ d_residual_ptr,             // [D0, D1, D2, D3, D4]
     float* __restrict__ sum_d_bias_by_share_ptr,    // [SHARES, D0, D1, D2]
     float* __restrict__ sum_d_weight_by_share_ptr,  // [SHARES, D0, D1, D2]
     float eps, int64_t D2, int64_t D3, int64_t D4, int m, int n, fg::Divisor n1, fg::Divisor n3, int segment_size,
     int shares, int input_stride0, int input_stride1, int input_stride2, int bias_stride1, int residual_stride0,
     int residual_stride1, int residual_stride2, int weight_stride1, int d_out_stride0, int d_out_stride1,
     int d_out_stride2, int total_stride0, int deviation_stride0, int d_input_stride0, int d_input_stride1,
-    int d_input_stride2, int d_residual_stride0, int d_residual_stride1, int d_residual_stride2) {
+    int d_input_stride2) {
   // 4 blocks of 224 threads share a row.
   fg::Link<4> link;
   const int begin = int(fg::cluster_rank()) * 1792;
@@ -157,7 +158,6 @@ void residual_bias_group_norm_gelu_backward_f32_d_input_and_1_more(
     const float weight = fg::load(weight_ptr + j1 * weight_stride1 + j2);
     const auto d_out_v = fg::widen(d_out_row[part][thread]);
     fg::Vec<float, 4> d_input_v;
-    fg::Vec<float, 4> d_residual_v;
     float sum_d_bias_part = 0;
     float sum_d_weight_part = 0;
 #pragma unroll
@@ -182,14 +182,11 @@ void residual_bias_group_norm_gelu_backward_f32_d_input_and_1_more(
       const float d_input = sum + sum_total;
       const float prod_6 = weight * power * exp_value * prod_power_2;
       d_input_v[k] = d_input;
-      d_residual_v[k] = d_input;
       sum_d_bias_part += d_input;
       sum_d_weight_part += d_out * (prod_6 + diff_total_2 * erfc_value * prod_rsqrt_value);
     }
     const int d_input_at = j0 * d_input_stride0 + j1 * d_input_stride1 + j2 * d_input_stride2 + j3;
     fg::store_vector<4>(d_input_ptr + d_input_at, d_input_v);
-    const int d_residual_at = j0 * d_residual_stride0 + j1 * d_residual_stride1 + j2 * d_residual_stride2 + j3;
-    fg::store_vector<4>(d_residual_ptr + d_residual_at, d_residual_v);
     sum_d_bias_parts[224 * part + threadIdx.x] = sum_d_bias_part;
     sum_d_weight_parts[224 * part + threadIdx.x] = sum_d_weight_part;
   }

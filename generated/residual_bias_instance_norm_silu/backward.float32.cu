@@ -2,6 +2,9 @@
 //     --shape bias=64 --shape residual=8,64,56,56 --shape weight=64
 #include "fusegen.cuh"
 
+// residual_bias_instance_norm_silu, backward: done by the framework, without a kernel
+//   d_residual = d_input, handed on
+
 // residual_bias_instance_norm_silu, backward                  declared in ops/fused_norms.py
 //   value = float32(D2 * D3)
 //   rsqrt_value = rsqrt(deviation / value + eps)
@@ -33,13 +36,12 @@
 //   sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (2 * sum_deviation)
 //   d_input = sum_2 + sum_total
 //   sum_d_bias = sum[d2, d3](d_input)
-//   d_residual = d_input
 //   sum_d_bias_by_row = sum_d_bias
 //   sum_d_weight_by_row = sum_d_weight
 // rows: 2 blocks of 224 threads a row over D2, D3, which stays in shared memory: read once; leaves sum_d_bias_by_row,
 //     sum_d_weight_by_row, which a second kernel adds up over rows
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 6)
-void residual_bias_instance_norm_silu_backward_f32_d_input_and_3_more(
+void residual_bias_instance_norm_silu_backward_f32_d_input_and_2_more(
     const float* __restrict__ input_ptr,          // [D0, D1, D2, D3]
     const float* __restrict__ bias_ptr,           // [D1]
     const float* __restrict__ residual_ptr,       // [D0, D1, D2, D3]
@@ -48,13 +50,12 @@ void residual_bias_instance_norm_silu_backward_f32_d_input_and_3_more(
     const float* __restrict__ total_ptr,          // [D0, D1]
     const float* __restrict__ deviation_ptr,      // [D0, D1]
     float* __restrict__ d_input_ptr,              // [D0, D1, D2, D3]
-    float* __restrict__ d_residual_ptr,           // [D0, D1, D2, D3]
     float* __restrict__ sum_d_bias_by_row_ptr,    // [D0, D1]
     float* __restrict__ sum_d_weight_by_row_ptr,  // [D0, D1]
     float eps, int64_t D2, int64_t D3, int m, int n, fg::Divisor n1, int input_stride0, int input_stride1,
     int residual_stride0, int residual_stride1, int d_out_stride0, int d_out_stride1, int total_stride0,
-    int deviation_stride0, int d_input_stride0, int d_input_stride1, int d_residual_stride0, int d_residual_stride1,
-    int sum_d_bias_by_row_stride0, int sum_d_weight_by_row_stride0) {
+    int deviation_stride0, int d_input_stride0, int d_input_stride1, int sum_d_bias_by_row_stride0,
+    int sum_d_weight_by_row_stride0) {
   // 2 blocks of 224 threads share a row.
   fg::Link<2> link;
   const int begin = int(fg::cluster_rank()) * 1792;
@@ -142,7 +143,6 @@ void residual_bias_instance_norm_silu_backward_f32_d_input_and_3_more(
     const auto residual_v = fg::widen(residual_row[part][thread]);
     const auto d_out_v = fg::widen(d_out_row[part][thread]);
     fg::Vec<float, 4> d_input_v;
-    fg::Vec<float, 4> d_residual_v;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
@@ -160,11 +160,9 @@ void residual_bias_instance_norm_silu_backward_f32_d_input_and_3_more(
       const float sum_2 = d_out * (prod_3_2 + prod_4_2) + diff_total_2 * (2.0f * sum_deviation);
       const float d_input = sum_2 + sum_total;
       d_input_v[k] = d_input;
-      d_residual_v[k] = d_input;
       sum_d_bias += d_input;
     }
     fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1 * d_input_stride1 + j2), d_input_v);
-    fg::store_vector<4>(d_residual_ptr + (j0 * d_residual_stride0 + j1 * d_residual_stride1 + j2), d_residual_v);
   }
   fg::cluster_sum<224, 1>(link, sum_d_bias);
 

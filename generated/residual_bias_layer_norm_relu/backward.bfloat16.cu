@@ -2,6 +2,9 @@
 //     --shape bias=3072 --shape residual=512,3072 --shape weight=3072 --arg normalized_shape=(3072,)
 #include "fusegen.cuh"
 
+// residual_bias_layer_norm_relu, backward: done by the framework, without a kernel
+//   d_residual = d_input, handed on
+
 // residual_bias_layer_norm_relu, backward                     declared in ops/fused_norms.py
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
 //   ratio = 1 / float32(D1)
@@ -18,26 +21,24 @@
 //   prod_weight_rsqrt_value = weight * rsqrt_value
 //   chosen = where(below_result, 0, d_out * prod_weight_rsqrt_value)
 //   d_input = chosen + diff_total_2 * (2 * sum_deviation) + sum_total
-//   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 //   sum_d_weight = sum[d0](where(below_result, 0, d_out * prod_rsqrt_value))
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_bias, sum_d_weight added up over the
 //     rows of a group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(192, 4)
-void residual_bias_layer_norm_relu_backward_bf16_d_input_and_1_more(
-    const bf16* __restrict__ input_ptr,             // [D0, D1]
-    const bf16* __restrict__ bias_ptr,              // [D1]
-    const bf16* __restrict__ residual_ptr,          // [D0, D1]
-    const bf16* __restrict__ weight_ptr,            // [D1]
-    const bf16* __restrict__ d_out_ptr,             // [D0, D1]
-    const float* __restrict__ total_ptr,            // [D0]
-    const float* __restrict__ deviation_ptr,        // [D0]
-    bf16* __restrict__ d_input_ptr,                 // [D0, D1]
-    bf16* __restrict__ d_residual_ptr,              // [D0, D1]
-    float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
-    float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
-    float eps, int64_t D1, int m, int n, int input_stride0, int residual_stride0, int d_out_stride0,
-    int d_input_stride0, int d_residual_stride0) {
+void residual_bias_layer_norm_relu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,             // [D0, D1]
+                                                         const bf16* __restrict__ bias_ptr,              // [D1]
+                                                         const bf16* __restrict__ residual_ptr,          // [D0, D1]
+                                                         const bf16* __restrict__ weight_ptr,            // [D1]
+                                                         const bf16* __restrict__ d_out_ptr,             // [D0, D1]
+                                                         const float* __restrict__ total_ptr,            // [D0]
+                                                         const float* __restrict__ deviation_ptr,        // [D0]
+                                                         bf16* __restrict__ d_input_ptr,                 // [D0, D1]
+                                                         float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
+                                                         float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
+                                                         float eps, int64_t D1, int m, int n, int input_stride0,
+                                                         int residual_stride0, int d_out_stride0,
+                                                         int d_input_stride0) {
   const int thread = threadIdx.x;
   fg::Vec<float, 8> sum_d_bias_v[2] = {};
   fg::Vec<float, 8> sum_d_weight_v[2] = {};
@@ -140,7 +141,6 @@ void residual_bias_layer_norm_relu_backward_bf16_d_input_and_1_more(
       const auto weight_v = fg::widen(weight_row[part]);
       const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
       fg::Vec<float, 8> d_input_v;
-      fg::Vec<float, 8> d_residual_v;
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         const float input = input_v[k];
@@ -157,12 +157,10 @@ void residual_bias_layer_norm_relu_backward_bf16_d_input_and_1_more(
         const float chosen = below_result ? 0.0f : d_out * prod_weight_rsqrt_value;
         const float d_input = chosen + diff_total_2 * (2.0f * sum_deviation) + sum_total;
         d_input_v[k] = d_input;
-        d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;
         sum_d_weight_v[part][k] += below_result ? 0.0f : d_out * prod_rsqrt_value;
       }
       fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
-      fg::store_vector<8>(d_residual_ptr + (j0 * d_residual_stride0 + j1), d_residual_v);
     }
     __syncthreads();
   }

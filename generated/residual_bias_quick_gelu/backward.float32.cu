@@ -2,26 +2,26 @@
 //     --shape residual=512,3072
 #include "fusegen.cuh"
 
+// residual_bias_quick_gelu, backward: done by the framework, without a kernel
+//   d_residual = d_input, handed on
+
 // residual_bias_quick_gelu, backward                          declared in ops/bias.py
 //   total = input + bias
 //   x = total + residual
 //   sigmoid_value = sigmoid(1.702 * x)
 //   sum = 1.702 * (1 - sigmoid_value) * x * sigmoid_value + sigmoid_value
 //   d_input = d_out * sum
-//   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 // rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(256, 2)
-void residual_bias_quick_gelu_backward_f32_d_input_and_1_more(
-    const float* __restrict__ input_ptr,          // [D0, D1]
-    const float* __restrict__ bias_ptr,           // [D1]
-    const float* __restrict__ residual_ptr,       // [D0, D1]
-    const float* __restrict__ d_out_ptr,          // [D0, D1]
-    float* __restrict__ d_input_ptr,              // [D0, D1]
-    float* __restrict__ d_residual_ptr,           // [D0, D1]
-    float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
-    int m, int n, int input_stride0, int residual_stride0, int d_out_stride0, int d_input_stride0,
-    int d_residual_stride0) {
+void residual_bias_quick_gelu_backward_f32_d_input(const float* __restrict__ input_ptr,          // [D0, D1]
+                                                   const float* __restrict__ bias_ptr,           // [D1]
+                                                   const float* __restrict__ residual_ptr,       // [D0, D1]
+                                                   const float* __restrict__ d_out_ptr,          // [D0, D1]
+                                                   float* __restrict__ d_input_ptr,              // [D0, D1]
+                                                   float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+                                                   int m, int n, int input_stride0, int residual_stride0,
+                                                   int d_out_stride0, int d_input_stride0) {
   // 256 threads take 3072 elements of a row.
   const int begin = int(blockIdx.y) * 3072;
   fg::Vec<float, 4> sum_d_bias_v[3] = {};
@@ -58,7 +58,6 @@ void residual_bias_quick_gelu_backward_f32_d_input_and_1_more(
       const auto residual_v = fg::widen(residual_row[part]);
       const auto d_out_v = fg::widen(d_out_row[part]);
       fg::Vec<float, 4> d_input_v;
-      fg::Vec<float, 4> d_residual_v;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const float input = input_v[k];
@@ -71,11 +70,9 @@ void residual_bias_quick_gelu_backward_f32_d_input_and_1_more(
         const float sum = 1.702f * (1.0f - sigmoid_value) * x * sigmoid_value + sigmoid_value;
         const float d_input = d_out * sum;
         d_input_v[k] = d_input;
-        d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;
       }
       fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
-      fg::store_vector<4>(d_residual_ptr + (j0 * d_residual_stride0 + j1), d_residual_v);
     }
   }
 

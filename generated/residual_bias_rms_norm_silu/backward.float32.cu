@@ -2,6 +2,9 @@
 //     --shape residual=512,3072 --shape weight=3072 --arg normalized_shape=(3072,)
 #include "fusegen.cuh"
 
+// residual_bias_rms_norm_silu, backward: done by the framework, without a kernel
+//   d_residual = d_input, handed on
+
 // residual_bias_rms_norm_silu, backward                       declared in ops/fused_norms.py
 //   sum = total / float32(D1) + 1.1920928955078125e-07
 //   rrms = rsqrt(sum)
@@ -22,25 +25,22 @@
 //   prod_sum_total = sum_total * (2 * bias + 2 * input + 2 * residual)
 //   d_input = d_out * (prod_3 + weight * rrms * sigmoid_result) + prod_sum_total
 //   prod_4 = weight * diff * power_total_2 * power_rrms * sigmoid_result
-//   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 //   sum_d_weight = sum[d0](d_out * (prod_4 + prod_total_2_rrms * sigmoid_result))
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_bias, sum_d_weight added up over the
 //     rows of a group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(192, 4)
-void residual_bias_rms_norm_silu_backward_f32_d_input_and_1_more(
-    const float* __restrict__ input_ptr,            // [D0, D1]
-    const float* __restrict__ bias_ptr,             // [D1]
-    const float* __restrict__ residual_ptr,         // [D0, D1]
-    const float* __restrict__ weight_ptr,           // [D1]
-    const float* __restrict__ d_out_ptr,            // [D0, D1]
-    const float* __restrict__ total_ptr,            // [D0]
-    float* __restrict__ d_input_ptr,                // [D0, D1]
-    float* __restrict__ d_residual_ptr,             // [D0, D1]
-    float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
-    float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
-    int64_t D1, int m, int n, int input_stride0, int residual_stride0, int d_out_stride0, int d_input_stride0,
-    int d_residual_stride0) {
+void residual_bias_rms_norm_silu_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
+                                                      const float* __restrict__ bias_ptr,             // [D1]
+                                                      const float* __restrict__ residual_ptr,         // [D0, D1]
+                                                      const float* __restrict__ weight_ptr,           // [D1]
+                                                      const float* __restrict__ d_out_ptr,            // [D0, D1]
+                                                      const float* __restrict__ total_ptr,            // [D0]
+                                                      float* __restrict__ d_input_ptr,                // [D0, D1]
+                                                      float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
+                                                      float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
+                                                      int64_t D1, int m, int n, int input_stride0,
+                                                      int residual_stride0, int d_out_stride0, int d_input_stride0) {
   const int thread = threadIdx.x;
   fg::Vec<float, 4> sum_d_bias_v[4] = {};
   fg::Vec<float, 4> sum_d_weight_v[4] = {};
@@ -143,7 +143,6 @@ void residual_bias_rms_norm_silu_backward_f32_d_input_and_1_more(
       const auto weight_v = fg::widen(weight_row[part][thread]);
       const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
       fg::Vec<float, 4> d_input_v;
-      fg::Vec<float, 4> d_residual_v;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const float input = input_v[k];
@@ -163,12 +162,10 @@ void residual_bias_rms_norm_silu_backward_f32_d_input_and_1_more(
         const float d_input = d_out * (prod_3 + weight * rrms * sigmoid_result) + prod_sum_total;
         const float prod_4 = weight * diff * power_total_2 * power_rrms * sigmoid_result;
         d_input_v[k] = d_input;
-        d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;
         sum_d_weight_v[part][k] += d_out * (prod_4 + prod_total_2_rrms * sigmoid_result);
       }
       fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
-      fg::store_vector<4>(d_residual_ptr + (j0 * d_residual_stride0 + j1), d_residual_v);
     }
     __syncthreads();
   }

@@ -2,19 +2,20 @@
 //     --shape residual=512,3072
 #include "fusegen.cuh"
 
+// residual_bias_sigmoid, backward: done by the framework, without a kernel
+//   d_residual = d_input, handed on
+
 // residual_bias_sigmoid, backward                             declared in ops/bias.py
 //   d_input = d_out * ((1 - out) * out)
-//   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 // rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(192, 5)
-void residual_bias_sigmoid_backward_bf16_d_input_and_1_more(
-    const bf16* __restrict__ d_out_ptr,           // [D0, D1]
-    const bf16* __restrict__ out_ptr,             // [D0, D1]
-    bf16* __restrict__ d_input_ptr,               // [D0, D1]
-    bf16* __restrict__ d_residual_ptr,            // [D0, D1]
-    float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
-    int m, int n, int d_out_stride0, int out_stride0, int d_input_stride0, int d_residual_stride0) {
+void residual_bias_sigmoid_backward_bf16_d_input(const bf16* __restrict__ d_out_ptr,           // [D0, D1]
+                                                 const bf16* __restrict__ out_ptr,             // [D0, D1]
+                                                 bf16* __restrict__ d_input_ptr,               // [D0, D1]
+                                                 float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+                                                 int m, int n, int d_out_stride0, int out_stride0,
+                                                 int d_input_stride0) {
   // 192 threads take 3072 elements of a row.
   const int begin = int(blockIdx.y) * 3072;
   const int thread = threadIdx.x;
@@ -60,18 +61,15 @@ void residual_bias_sigmoid_backward_bf16_d_input_and_1_more(
       const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
       const auto out_v = fg::widen(out_row[turn][part][thread]);
       fg::Vec<float, 8> d_input_v;
-      fg::Vec<float, 8> d_residual_v;
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         const float d_out = d_out_v[k];
         const float out = out_v[k];
         const float d_input = d_out * ((1.0f - out) * out);
         d_input_v[k] = d_input;
-        d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;
       }
       fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
-      fg::store_vector<8>(d_residual_ptr + (j0 * d_residual_stride0 + j1), d_residual_v);
     }
   }
 

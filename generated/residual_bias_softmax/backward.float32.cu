@@ -2,22 +2,23 @@
 //     --shape residual=512,3072
 #include "fusegen.cuh"
 
+// residual_bias_softmax, backward: done by the framework, without a kernel
+//   d_residual = d_input, handed on
+
 // residual_bias_softmax, backward                             declared in ops/fused_norms.py
 //   prod_d_out_out = d_out * out
 //   sum_sum_exp = sum[d1](-prod_d_out_out)
 //   d_input = prod_d_out_out + sum_sum_exp * out
-//   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_bias added up over the rows of a
 //     group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(192, 5)
-void residual_bias_softmax_backward_f32_d_input_and_1_more(const float* __restrict__ d_out_ptr,          // [D0, D1]
-                                                           const float* __restrict__ out_ptr,            // [D0, D1]
-                                                           float* __restrict__ d_input_ptr,              // [D0, D1]
-                                                           float* __restrict__ d_residual_ptr,           // [D0, D1]
-                                                           float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
-                                                           int m, int n, int d_out_stride0, int out_stride0,
-                                                           int d_input_stride0, int d_residual_stride0) {
+void residual_bias_softmax_backward_f32_d_input(const float* __restrict__ d_out_ptr,          // [D0, D1]
+                                                const float* __restrict__ out_ptr,            // [D0, D1]
+                                                float* __restrict__ d_input_ptr,              // [D0, D1]
+                                                float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+                                                int m, int n, int d_out_stride0, int out_stride0,
+                                                int d_input_stride0) {
   const int thread = threadIdx.x;
   fg::Vec<float, 4> sum_d_bias_v[4] = {};
   // The next row is read while the present one is worked on.
@@ -76,7 +77,6 @@ void residual_bias_softmax_backward_f32_d_input_and_1_more(const float* __restri
       const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
       const auto out_v = fg::widen(out_row[turn][part][thread]);
       fg::Vec<float, 4> d_input_v;
-      fg::Vec<float, 4> d_residual_v;
 #pragma unroll
       for (int k = 0; k < 4; ++k) {
         const float d_out = d_out_v[k];
@@ -84,11 +84,9 @@ void residual_bias_softmax_backward_f32_d_input_and_1_more(const float* __restri
         const float prod_d_out_out = d_out * out;
         const float d_input = prod_d_out_out + sum_sum_exp * out;
         d_input_v[k] = d_input;
-        d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;
       }
       fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
-      fg::store_vector<4>(d_residual_ptr + (j0 * d_residual_stride0 + j1), d_residual_v);
     }
     __syncthreads();
   }

@@ -2,25 +2,25 @@
 //     --shape residual=512,3072
 #include "fusegen.cuh"
 
+// residual_bias_softplus, backward: done by the framework, without a kernel
+//   d_residual = d_input, handed on
+
 // residual_bias_softplus, backward                            declared in ops/bias.py
 //   total = input + bias
 //   x = total + residual
 //   prod_beta_x = beta * x
 //   d_input = d_out * where(prod_beta_x > threshold, 1, sigmoid(prod_beta_x))
-//   d_residual = d_input
 //   sum_d_bias = sum[d0](d_input)
 // rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(192, 5)
-void residual_bias_softplus_backward_bf16_d_input_and_1_more(
-    const bf16* __restrict__ input_ptr,           // [D0, D1]
-    const bf16* __restrict__ bias_ptr,            // [D1]
-    const bf16* __restrict__ residual_ptr,        // [D0, D1]
-    const bf16* __restrict__ d_out_ptr,           // [D0, D1]
-    bf16* __restrict__ d_input_ptr,               // [D0, D1]
-    bf16* __restrict__ d_residual_ptr,            // [D0, D1]
-    float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
-    float beta, float threshold, int m, int n, int input_stride0, int residual_stride0, int d_out_stride0,
-    int d_input_stride0, int d_residual_stride0) {
+void residual_bias_softplus_backward_bf16_d_input(const bf16* __restrict__ input_ptr,           // [D0, D1]
+                                                  const bf16* __restrict__ bias_ptr,            // [D1]
+                                                  const bf16* __restrict__ residual_ptr,        // [D0, D1]
+                                                  const bf16* __restrict__ d_out_ptr,           // [D0, D1]
+                                                  bf16* __restrict__ d_input_ptr,               // [D0, D1]
+                                                  float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+                                                  float beta, float threshold, int m, int n, int input_stride0,
+                                                  int residual_stride0, int d_out_stride0, int d_input_stride0) {
   // 192 threads take 3072 elements of a row.
   const int begin = int(blockIdx.y) * 3072;
   const int thread = threadIdx.x;
@@ -81,7 +81,6 @@ void residual_bias_softplus_backward_bf16_d_input_and_1_more(
       const auto residual_v = fg::widen(residual_row[turn][part][thread]);
       const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
       fg::Vec<float, 8> d_input_v;
-      fg::Vec<float, 8> d_residual_v;
 #pragma unroll
       for (int k = 0; k < 8; ++k) {
         const float input = input_v[k];
@@ -93,11 +92,9 @@ void residual_bias_softplus_backward_bf16_d_input_and_1_more(
         const float prod_beta_x = beta * x;
         const float d_input = d_out * (prod_beta_x > threshold ? 1.0f : fg::fast_sigmoid(prod_beta_x));
         d_input_v[k] = d_input;
-        d_residual_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;
       }
       fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
-      fg::store_vector<8>(d_residual_ptr + (j0 * d_residual_stride0 + j1), d_residual_v);
     }
   }
 

@@ -94,7 +94,8 @@ PRODUCTS = (
     (r"4097x4097x4097", "fwd train bwd step",
      "Sizes that do not suit cuBLAS are rounded up in copies (wrap/padding) of 22 to 25 us for 34 MB each: both "
      "factors, and in the backward both results as well, because gradients lie like what they are gradients of: "
-     "torch.compile hands out views of rounded results, and copies 35 us less."),
+     "torch.compile hands out views of rounded results, and copies 35 us less. Torch then copies those that go to "
+     ".grad, with a slower kernel (see leaves)."),
     (r"\+ residual", "bwd step",
      "The gradient of the residual is the cotangent itself, which torch hands on as it is; fusegen writes a copy of it "
      "in the pass that adds up the bias's gradient."),

@@ -22,7 +22,7 @@ from tools.bench.row_products import Plain, ProductRow
 AUTOTUNED = "max-autotune"
 PLAIN = "plain"
 # The plain products of a pass.
-_PARTS = {"fwd": ("fwd",), "train": ("fwd",), "bwd": ("bwd",), "step": ("fwd", "bwd")}
+_PARTS = {"fwd": ("fwd",), "train": ("fwd",), "bwd": ("bwd",), "step": ("fwd", "bwd"), "leaves": ("fwd", "bwd")}
 # In the order of the columns.
 PEERS = ("torch", "torch.compile", AUTOTUNED, "cuBLASLt", "Liger", "QuACK")
 # Root of the mean squared difference from torch's results, over that of the results: both round every product to the
@@ -185,10 +185,11 @@ _TEXT = """## Matrix products
 
 M x K x N: x is [M, K], a weight [N, K]. The floor is the plain products of the pass, by torch's own routine. What is
 compared for a pass takes turns call by call, in an order that changes: at its limit of power a GPU lowers its clocks.
-`fwd` keeps nothing, `train` is the forward that keeps what the backward needs. The target of a backward is its plain
-products and 1.1 times one pass over memory for all the rest; the other targets are those of the project. cuBLASLt: its
-own epilogue through torch, which has no backward. Every result and gradient was compared with torch's in the same dtype
-first.
+`fwd` keeps nothing, `train` is the forward that keeps what the backward needs; `leaves` is a step whose gradients go to
+`.grad`, as those of parameters do, where torch copies what does not lie like its tensor. The target of a backward is
+its plain products and 1.1 times one pass over memory for all the rest; the other targets are those of the project.
+cuBLASLt: its own epilogue through torch, which has no backward. Every result and gradient was compared with torch's in
+the same dtype first.
 
 """
 

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 import fusegen as fg
 from tools.bench.kernels import NOISE
 from tools.bench.row import BF16, F16, QUICK, SHORT, Input, Shape
-from tools.bench.row_products import ONE_PASS, Plain, ProductRow, Target
+from tools.bench.row_products import ONE_PASS, PASSES, Plain, ProductRow, Target
 
 
 @fg.op
@@ -278,5 +278,5 @@ ROWS: tuple[ProductRow, ...] = (
     _scores(BF16, 16, 512, 64, 512),
     _activated("silu", BF16, 1, 4096, 14336),
     _activated("gelu_tanh", F16, 7, 768, 3072),
-    _activated("silu", BF16, 4097, 4097, 4097),
+    _activated("silu", BF16, 4097, 4097, 4097, passes=(*PASSES, "leaves")),
 )
