@@ -343,19 +343,7 @@ class InContext {
   bool pushed_;
 };
 
-// Lets other Python threads run, if this thread was running Python.
-class WithoutGil {
- public:
-  WithoutGil() : state_(PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
-  ~WithoutGil() {
-    if (state_) PyEval_RestoreThread(state_);
-  }
-
- private:
-  PyThreadState* state_;
-};
-
-// The same around a plan with matrix products, which take torch long on the CPU, and which it does without the GIL itself.
+// WithoutGil around a plan with matrix products, which take torch long on the CPU, and which it does without the GIL itself.
 class MayFree {
  public:
   explicit MayFree(const Plan& plan) {

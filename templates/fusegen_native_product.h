@@ -14,6 +14,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
+#include <torch/csrc/python_headers.h>
 
 #include <cstdint>
 #include <memory>
@@ -61,6 +62,18 @@ inline at::Tensor view(const Factor& factor, const char* base, at::ScalarType dt
   return at::from_blob(
       data, factor.sizes, factor.strides, [](void*) {}, at::TensorOptions().dtype(dtype).device(device), device);
 }
+
+// Lets other Python threads run, if this thread was running Python.
+class WithoutGil {
+ public:
+  WithoutGil() : state_(PyGILState_Check() ? PyEval_SaveThread() : nullptr) {}
+  ~WithoutGil() {
+    if (state_) PyEval_RestoreThread(state_);
+  }
+
+ private:
+  PyThreadState* state_;
+};
 
 // cuBLASLt counts columns first: the right factor is its first.
 inline void multiply(Planned& planned, c10::ArrayRef<at::Tensor> tensors, void* stream) {

@@ -156,10 +156,10 @@ def check_rows(dtype: torch.dtype) -> int:
             lambda x, w, b: fg.ops.instance_norm(x, None, None, w, b),
             lambda x, w, b: torch.nn.functional.instance_norm(x, None, None, w, b), x, w, b,
         )  # fmt: skip
-    for m in (3, 24, 64, 1000):
+    for m in (3, 24, 64, 1000, 1030):
         # Torch's own sum over columns reads memory that it has not written, which initcheck reports.
         check(lambda x: fg.ops.sum(x, 0), lambda x: x.new_ones(3000) @ x, _tensor((3000, m), dtype, "dense"))
-    return 2 * len(ROWS) + 1 + 3 * len(CHANNELS) + 2 * len(PASSING) + 2 * len(IMAGES) + 4
+    return 2 * len(ROWS) + 1 + 3 * len(CHANNELS) + 2 * len(PASSING) + 2 * len(IMAGES) + 5
 
 
 def _tensor(shape: tuple[int, ...], dtype: torch.dtype, layout: str) -> torch.Tensor:

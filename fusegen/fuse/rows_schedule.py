@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from fusegen.core.monoids import BY_KIND
+from fusegen.fuse.finish import finish_of
 from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, RowKernel, row_cost
 from fusegen.fuse.schedule import (
     VECTOR_BYTES,
@@ -24,7 +25,6 @@ from fusegen.fuse.schedule import (
     Schedule,
     buffer_names,
     faster,
-    finish_of,
     index_type,
     lanes,
     merged,

@@ -13,6 +13,7 @@ from math import prod
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Size, axis_order, walk
+from fusegen.fuse.finish import finish_of
 from fusegen.fuse.kernel import Kernel, Position
 
 THREADS = 256
@@ -34,9 +35,6 @@ LEAST_ACROSS = 8
 WHOLE_BLOCKS = 1056
 # Columns of at most this many elements are not divided over blocks, if there are so many.
 SHORT_COLUMN, SHORT_COLUMN_RESULTS = 512, 1024
-# Up to so many pieces of a result a thread adds up; beyond, a block does, or 32 threads of one that has 32 neighbouring
-# results where these are many: what threads read is then side by side.
-FEW_PIECES, TILED_RESULTS = 8, 1024
 # A thread adds up a result by itself where results are many enough to keep a GPU busy, and either their elements few or
 # neighbouring results neighbours in memory.
 SERIAL_RESULTS = 2**16
@@ -93,7 +91,7 @@ class Schedule:
     placements: tuple[Placement, ...]
     split: bool = False
     exact: bool = False
-    # Who adds up the pieces of a result in the second kernel: a "thread", a "block", or a column of a threads' "tile".
+    # Who adds up the pieces of a result in the second kernel (fuse/finish).
     finish: str = "thread"
     # Of template column: threads that have neighbouring results, and neighbouring elements that a thread takes in turn.
     across: int = TILE
@@ -278,11 +276,6 @@ def _apart(found: Schedule, launch: Launch, n: int, buffers: Sequence[Buffer]) -
     if found.vector > 1 or repeat == 1 or n < APART_ELEMENTS:
         return found, launch
     return replace(found, repeat=repeat), replace(launch, grid=(-(-n // (repeat * THREADS)), 1, 1))
-
-
-def finish_of(pieces: int, results: int) -> str:
-    """Who adds up the pieces of a result (``Schedule.finish``)."""
-    return "thread" if pieces <= FEW_PIECES else "tile" if results >= TILED_RESULTS else "block"
 
 
 def _whole(found: Schedule, launch: Launch) -> tuple[Schedule, Launch]:

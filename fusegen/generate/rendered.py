@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 
-# Of a block of a second stage, by who adds up the pieces of a result (``Schedule.finish``): results it has, threads.
-FINISHES = {"thread": (128, (128, 1, 1)), "block": (1, (128, 1, 1)), "tile": (32, (32, 32, 1))}
 PREAMBLE = '#include "fusegen.cuh"\n\n'
 
 

@@ -8,7 +8,7 @@ from fusegen.core.ir import Let, Operand, Output
 from fusegen.fuse.schedule import TILE, Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.params import parameters
-from fusegen.generate.rendered import FINISHES
+from fusegen.fuse.finish import FINISHES
 from fusegen.generate.view import View
 from fusegen.generate.wording import signature
 

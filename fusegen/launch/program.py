@@ -20,7 +20,8 @@ from fusegen.fuse.row_kernel import SHARES
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Launch, Schedule
 from fusegen.generate.params import Param, parameters
-from fusegen.generate.rendered import FINISHES, Rendered
+from fusegen.fuse.finish import FINISHES
+from fusegen.generate.rendered import Rendered
 
 Grid = tuple[int, int, int]
 
