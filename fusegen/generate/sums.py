@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from fusegen.core.ir import Let, Operand, Output
+from fusegen.fuse.finish import FINISHES
 from fusegen.fuse.schedule import TILE, Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.params import parameters
-from fusegen.fuse.finish import FINISHES
 from fusegen.generate.view import View
 from fusegen.generate.wording import signature
 

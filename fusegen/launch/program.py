@@ -15,12 +15,12 @@ from typing import Any, Protocol
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Scalar
 from fusegen.core.monoids import BY_KIND
+from fusegen.fuse.finish import FINISHES
 from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.row_kernel import SHARES
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Launch, Schedule
 from fusegen.generate.params import Param, parameters
-from fusegen.fuse.finish import FINISHES
 from fusegen.generate.rendered import Rendered
 
 Grid = tuple[int, int, int]
