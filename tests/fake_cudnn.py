@@ -388,12 +388,16 @@ def quick_gelu(h: torch.Tensor) -> torch.Tensor:
     return h * torch.sigmoid(1.702 * h)
 
 
+# erf by a polynomial of the sixth degree in its argument's square.
+ERF = " MUL" + " MUL ADD" * 6 + " MUL TANH"
 # What cuDNN computes behind the product and its bias, and the same by torch.
 ACTIVATIONS: dict[str, tuple[Callable[[Any], Any], Callable[[torch.Tensor], torch.Tensor], str]] = {
     "silu": (fg.ops.silu, F.silu, "SWISH"),
     "silu of another": (lambda h: fg.sigmoid(h - 1) * (h - 1), lambda h: F.silu(h - 1), "SUB SWISH"),
     "quick_gelu": (fg.ops.quick_gelu, quick_gelu, "SWISH(1.702)"),
     "gelu": (lambda h: fg.ops.gelu(h, approximate="tanh"), lambda h: F.gelu(h, approximate="tanh"), "GELU_TANH"),
+    "exact gelu": (fg.ops.gelu, F.gelu, "MUL MUL" + ERF + " SUB MUL"),
+    "erf": (fg.erf, torch.erf, ERF),
     "tanh": (fg.ops.tanh, torch.tanh, "TANH"),
     "sigmoid": (fg.ops.sigmoid, torch.sigmoid, "SIGMOID"),
     "mish": (fg.ops.mish, F.mish, "SOFTPLUS TANH MUL"),

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import fusegen as fg
 from fusegen.fuse.products import Product, chain
-from fusegen.wrap import backends, cudnn, native
+from fusegen.wrap import backends, cudnn_words, native
 from fusegen.wrap.backends import CUDNN, OWN
 from fusegen.wrap.closing import MOST_BESIDE, closing
 from fusegen.wrap.cudnn_graph import Mode
@@ -231,7 +231,7 @@ def test_sums_of_the_result_are_a_step_behind_it() -> None:
 
 @pytest.mark.parametrize("function", [fg.sigmoid, fg.exp, lambda r: fg.ops.silu(r) * fg.sigmoid(r)])
 def test_functions_that_are_slow_there_are_left_to_others(function: Function) -> None:
-    assert not cudnn.has(epilogue(lambda h, r: h * function(r), WHOLE), "float16")
+    assert not cudnn_words.has(epilogue(lambda h, r: h * function(r), WHOLE), "float16")
 
 
 def test_titles_tell_rows_from_tensors() -> None:

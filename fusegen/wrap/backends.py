@@ -27,7 +27,7 @@ from fusegen.fuse.products import Product, chain, names_of
 from fusegen.launch.cache import default_cache
 from fusegen.launch.memo import compiler_digest
 from fusegen.launch.sealed import digest
-from fusegen.wrap import cublaslt, cudnn
+from fusegen.wrap import cublaslt, cudnn, cudnn_words
 from fusegen.wrap.closing import ARGUMENT, Closing, closing, is_row
 from fusegen.wrap.factors import Factors, NotNow
 from fusegen.wrap.products import Arranged
@@ -96,7 +96,7 @@ LIBRARIES = (
     ),
     Library(NVMATH, True, 0, cublaslt.is_considered, cublaslt.has, cublaslt.is_ready, cublaslt.run, cublaslt.step),
     Library(
-        CUDNN, True, cudnn.LEAST, cudnn.is_considered, cudnn.has, cudnn.is_ready, cudnn.run, cudnn.step,
+        CUDNN, True, cudnn.LEAST, cudnn.is_considered, cudnn_words.has, cudnn.is_ready, cudnn.run, cudnn.step,
         cudnn.is_refused,
     ),
 )  # fmt: skip

@@ -15,12 +15,12 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Call, Const, Expr, Ref, walk
+from fusegen.core.ir import Call, Const, Expr, Ref
 from fusegen.wrap import cudnn_graph
-from fusegen.wrap.closing import ARGUMENT, MOST_OPERATIONS, Closing, is_row
+from fusegen.wrap.closing import ARGUMENT, Closing, is_row
 from fusegen.wrap.cudnn_graph import Attribute, Data, Descriptor, Kind, Mode, Type
+from fusegen.wrap.cudnn_words import COMPARISONS, MODES, TYPES, in_its_words, power, read, swish
 from fusegen.wrap.factors import Factors, NotNow, Task
 from fusegen.wrap.padding import ALIGNMENT
 from fusegen.wrap.products import Arranged
@@ -31,17 +31,6 @@ from fusegen.wrap.torch_step import TorchStep, View
 LEAST = 2**22
 # Kernels for products alike but for their exact sizes, and in all.
 MOST_ALIKE, MOST_KERNELS = 4, 256
-TYPES = {"float16": Data.HALF, "bfloat16": Data.BFLOAT16}
-# Rows of the function table that cuDNN has; "where" is made of a comparison and a selection.
-MODES = {
-    "add": Mode.ADD, "sub": Mode.SUB, "mul": Mode.MUL, "div": Mode.DIV, "neg": Mode.NEG, "abs": Mode.ABS,
-    "exp": Mode.EXP, "sqrt": Mode.SQRT, "rsqrt": Mode.RSQRT, "tanh": Mode.TANH, "sigmoid": Mode.SIGMOID,
-    "softplus": Mode.SOFTPLUS, "gt": Mode.GT, "ge": Mode.GE, "lt": Mode.LT, "le": Mode.LE, "where": Mode.SELECT,
-}  # fmt: skip
-COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
-# Beside other tensors these cost more than the pass that is saved: silu's derivative 143 us where a product, 61 us, and
-# our kernel take 98, relu's 70.
-SLOW = frozenset({"sigmoid", "exp", "softplus"})
 
 
 def is_considered(device: str) -> bool:
@@ -66,32 +55,6 @@ def version() -> int:
     return int(found)
 
 
-def has(closing: Closing, dtype: str) -> bool:
-    """Whether cuDNN has all that an activation is made of. relu costs cuBLASLt nothing."""
-    function = closing.function
-    if function is None or closing.activation == "relu" or dtype not in TYPES:
-        return False
-    if closing.activation == "gelu":
-        return True
-    nodes = list(walk([function]))
-    calls = [node for node in nodes if isinstance(node, Call)]
-    is_known = all((call.function in MODES and not call.detail) or _power(call) for call in calls)
-    is_float = all(node.dtype is dtypes.float32 for node in nodes if not _is_test(node))
-    tested = [child for call in calls for child in call.args[call.function == "where" :] if _is_test(child)]
-    if closing.beside and any(isinstance(node, Call) and node.function in SLOW for node in _read(function)):
-        return False
-    return is_known and is_float and not tested and len(calls) <= MOST_OPERATIONS
-
-
-def _power(node: Call) -> int:
-    """n of x^n, where n is 2 or 3, which are multiplications; else 0."""
-    return int(node.detail) if node.function == "powi" and node.detail in ("2", "3") else 0
-
-
-def _is_test(node: Expr) -> bool:
-    return isinstance(node, Call) and node.function in COMPARISONS
-
-
 @dataclass(frozen=True)
 class Epilogue:
     """What happens behind a product. ``function``: None for gelu's tanh form, which cuDNN has as one operation.
@@ -109,7 +72,7 @@ def _epilogue(closing: Closing) -> Epilogue:
     assert closing.function is not None
     is_gelu = closing.activation == "gelu"
     beside = tuple(ref for _, ref in closing.beside)
-    return Epilogue(None if is_gelu else closing.function, bool(closing.bias), bool(closing.kept), beside)
+    return Epilogue(None if is_gelu else in_its_words(closing.function), bool(closing.bias), bool(closing.kept), beside)
 
 
 _kernels: dict[Task, _Kernel | None] = {}
@@ -369,26 +332,26 @@ class _Graph:
             self._pointwise(Mode.GELU_TANH, [total], out)
             return
         known = {**self.known, ARGUMENT: total}
-        for node in _read(function):
+        for node in read(function):
             result = out if node is function else None
             if isinstance(node, Const):
                 known[node] = self._constant(float(node.value))
-            elif (swish := _swish(node)) is not None:
-                known[node] = self._pointwise(Mode.SWISH, [known[swish[0]]], result, beta=swish[1])
+            elif (gated := swish(node)) is not None:
+                known[node] = self._pointwise(Mode.SWISH, [known[gated[0]]], result, beta=gated[1])
             elif isinstance(node, Call):
                 inputs = [known[argument] for argument in node.args]
                 if node.function == "where":
                     inputs = [inputs[1], inputs[2], inputs[0]]
                 elif node.function in ("add", "mul") and isinstance(node.args[0], Const):
                     inputs.reverse()
-                if _power(node):
-                    known[node] = self._powered(inputs[0], _power(node), result)
+                if power(node):
+                    known[node] = self._powered(inputs[0], power(node), result)
                 else:
                     known[node] = self._pointwise(MODES[node.function], inputs, result)
 
-    def _powered(self, x: Descriptor, power: int, result: Descriptor | None) -> Descriptor:
+    def _powered(self, x: Descriptor, exponent: int, result: Descriptor | None) -> Descriptor:
         found = x
-        for left in reversed(range(power - 1)):
+        for left in reversed(range(exponent - 1)):
             found = self._pointwise(Mode.MUL, [found, x], None if left else result)
         return found
 
@@ -397,34 +360,3 @@ class _Graph:
         found = self._tensor(Data.FLOAT, (1, 1, 1), (1, 1, 1), by_value=True)
         self.constants[self.tensors] = ctypes.c_float(value)
         return found
-
-
-def _swish(node: Expr) -> tuple[Expr, float] | None:
-    """x and b of x * sigmoid(b * x), which cuDNN has as one operation, at half the time of a sigmoid by itself."""
-    if not (isinstance(node, Call) and node.function == "mul"):
-        return None
-    for x, gate in (node.args, node.args[::-1]):
-        if isinstance(gate, Call) and gate.function == "sigmoid":
-            (inner,) = gate.args
-            if inner is x:
-                return x, 1.0
-            if isinstance(inner, Call) and inner.function == "mul" and x in inner.args:
-                (scale,) = [a for a in inner.args if a is not x] or [x]
-                if isinstance(scale, Const):
-                    return x, float(scale.value)
-    return None
-
-
-def _read(function: Expr) -> list[Expr]:
-    """All that has to be computed, each behind what it reads."""
-    found: dict[Expr, None] = {}
-
-    def visit(node: Expr) -> None:
-        swish = _swish(node)
-        for child in (swish[0],) if swish is not None else node.children:
-            if child not in found:
-                visit(child)
-        found[node] = None
-
-    visit(function)
-    return list(found)
