@@ -99,6 +99,7 @@ class FusedNode : public torch::autograd::Node {
   std::vector<torch::autograd::SavedVariable> saved;
   Numbers numbers;
   Stream stream;
+  c10::SmallVector<bool, 16> apart;  // arguments whose gradient shares its tensor with nobody; empty if there are none
 
   std::string name() const override { return plan->training->name; }
 
@@ -130,12 +131,25 @@ class FusedNode : public torch::autograd::Node {
         const std::lock_guard<std::mutex> guard(plan->training->lock);
         found = plan->training->backwards.find(key);
       }
-      if (found) return run_backward(*found, addresses, cotangents, places);
+      if (found) return separated(run_backward(*found, addresses, cotangents, places), cotangents);
     }
-    return in_python(needed, tensors, cotangents, places);
+    return separated(in_python(needed, tensors, cotangents, places), cotangents);
   }
 
  private:
+  // As wrap/gradients.separated.
+  torch::autograd::variable_list separated(
+      torch::autograd::variable_list gradients, const torch::autograd::variable_list& cotangents) const {
+    for (size_t i = 0; i < apart.size(); ++i) {
+      if (!apart[i] || !gradients[i].defined()) continue;
+      const auto is_mine = [&](const at::Tensor& other) { return other.is_same(gradients[i]); };
+      const bool is_another = std::any_of(cotangents.begin(), cotangents.end(), is_mine) ||
+                              std::count_if(gradients.begin(), gradients.end(), is_mine) > 1;
+      if (is_another) gradients[i] = gradients[i].clone();
+    }
+    return gradients;
+  }
+
   // For each argument the .grad that its gradient may be added to; an empty list if there is none.
   Tensors places_to_add(
       const Needed& needed, const Tensors& tensors, const torch::autograd::variable_list& cotangents) const {
@@ -226,6 +240,11 @@ Pointer new_node(FusedNode*& made) {
   }
 }
 
+// As wrap/gradients.views_a_leaf.
+inline bool views_a_leaf(const at::Tensor& tensor) {
+  return tensor.requires_grad() && tensor.is_view() && tensor._base().is_leaf();
+}
+
 // Makes `results` outputs of a new node. `tensors` are the arguments that the plan reads, in its order.
 inline void record(
     const std::shared_ptr<Plan>& plan, const c10::SmallVectorImpl<const at::Tensor*>& tensors, const Numbers& numbers,
@@ -237,7 +256,13 @@ inline void record(
   node->stream = stream;
   torch::autograd::edge_list edges;
   edges.reserve(plan->inputs.size());
-  for (const int64_t at : plan->inputs) edges.push_back(torch::autograd::impl::gradient_edge(*tensors[at]));
+  bool any_apart = false;
+  for (const int64_t at : plan->inputs) {
+    edges.push_back(torch::autograd::impl::gradient_edge(*tensors[at]));
+    node->apart.push_back(views_a_leaf(*tensors[at]));
+    any_apart |= node->apart.back();
+  }
+  if (!any_apart) node->apart.clear();
   node->set_next_edges(std::move(edges));
   for (const int64_t at : plan->training->differentiable) {
     const auto number = node->add_input_metadata(results[at]);

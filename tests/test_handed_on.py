@@ -13,6 +13,7 @@ from oracles import check_derivatives, draw
 
 import fusegen as fg
 from fusegen.wrap import callpath, native
+from fusegen.wrap.cli import main
 from tests.call_paths import DEVICE, Counted, fresh, leaves
 
 __all__ = ["fresh"]
@@ -36,7 +37,7 @@ def normed(x, r):  # type: ignore[no-untyped-def]
 
 @fg.op
 def split_sum(x, r):  # type: ignore[no-untyped-def]
-    return fg.sin(x) + r, r * 1, x * r
+    return fg.sin(x) + r, r * 2, x * r
 
 
 @fg.op
@@ -47,21 +48,27 @@ def spent(x, y, *, inplace_backward=False):  # type: ignore[no-untyped-def]
 spent.declaration.overwrites = "x"
 
 
+REFERENCES = {
+    "residual": lambda x, y: torch.tanh(2 * x) + y, "total": lambda x, y: x + y,
+    "normed": lambda x, y: torch.nn.functional.rms_norm(x + y, (8,), eps=1e-5),
+}  # fmt: skip
+
+
 @pytest.fixture
-def launches(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What Python code is asked for backwards: a native plan asks nobody."""
-    asked: list[Any] = []
+    calls: list[Any] = []
     original = callpath.Backward.__call__
-    monkeypatch.setattr(callpath.Backward, "__call__", lambda *args: asked.append(args) or original(*args))
-    return asked
+    monkeypatch.setattr(callpath.Backward, "__call__", lambda *args: calls.append(args) or original(*args))
+    return calls
 
 
 @contextlib.contextmanager
-def counted_backwards(count: int, launches: list[Any]) -> Iterator[None]:
-    before = len(launches)
+def counted(count: int, asked: list[Any]) -> Iterator[None]:
+    before = len(asked)
     yield
     if native.module() is not None:
-        assert len(launches) - before == count
+        assert len(asked) - before == count
 
 
 def test_the_cotangent_itself_again_and_again(fresh: Any) -> None:
@@ -89,13 +96,13 @@ def test_nothing_is_left_to_compute(fresh: Any) -> None:
 
 @pytest.mark.cpu  # counts calls, which the suite's way of taking tensors to a GPU and back makes more of
 @pytest.mark.parametrize("op", [residual, total, normed], ids=lambda op: op.name)
-def test_native_backwards_ask_python_once(op: Any, launches: list[Any]) -> None:
+def test_native_backwards_ask_python_once(op: Any, asked: list[Any]) -> None:
     known = Counted(op.declaration)
     x, y = leaves((3, 8), (3, 8))
-    with counted_backwards(1, launches):
+    with counted(1, asked):
         for _ in range(3):
             known(x, y).backward(torch.randn(3, 8))
-    with counted_backwards(1, launches):  # a layout of its own
+    with counted(1, asked):  # a layout of its own
         for _ in range(3):
             known(x, y).sum().backward()
 
@@ -145,6 +152,43 @@ def test_leaves_get_memory_of_their_own(op: Any, fresh: Any) -> None:
         torch.testing.assert_close(y.grad, expected)
 
 
+@pytest.mark.parametrize("op", [total, normed, residual], ids=lambda op: op.name)
+def test_views_of_leaves_get_memory_of_their_own(op: Any, fresh: Any) -> None:
+    # Who holds a tensor is what torch looks at before it takes one for .grad, and each view of one is a new one.
+    known, reference = fresh(op), REFERENCES[op.name]
+    a, b = leaves((24,), (24,))
+    cotangent = torch.randn_like(a).view(3, 8)
+    kept = cotangent.clone()
+    for _ in range(3):
+        known(a.view(3, 8), b.view(3, 8)).backward(cotangent)
+    assert len({t.untyped_storage().data_ptr() for t in (a.grad, b.grad, cotangent)}) == 3  # type: ignore[union-attr]
+    assert torch.equal(cotangent, kept)
+    p, q = (t.detach().requires_grad_() for t in (a, b))
+    expected = torch.autograd.grad(reference(p.view(3, 8), q.view(3, 8)), (p, q), 3 * cotangent)
+    torch.testing.assert_close((a.grad, b.grad), expected)
+
+
+def test_sums_over_broadcasts_are_not_shared(fresh: Any) -> None:
+    known = fresh(fg.op(lambda x, b, c: fg.tanh(x + b + c), name="two_biases"))
+    for _ in range(2):
+        x, b, c = leaves((3, 8), (8,), (8,))
+        found = torch.autograd.grad(known(x, b, c).sum(), (b, c))
+        assert found[0].data_ptr() != found[1].data_ptr()
+        torch.testing.assert_close(*found)
+
+
+def test_equal_gradients_of_what_is_no_sum_are_not_shared(fresh: Any) -> None:
+    known = fresh(fg.op(lambda x, y: fg.sin(x) * 2 + (x + y) * 3 + (y - x), name="no_sum"))
+    for _ in range(2):
+        x, y = leaves((3, 8), (3, 8))
+        found = torch.autograd.grad(known(x, y).sum(), (x, y))
+        assert found[0].data_ptr() != found[1].data_ptr()
+    double = fresh(fg.op(lambda x, y: x * 2 + y * 2, name="two_products"))
+    x, y = leaves((3, 8), (3, 8))
+    found = torch.autograd.grad(double(x, y).sum(), (x, y))
+    assert found[0].data_ptr() != found[1].data_ptr()
+
+
 def test_one_tensor_twice_and_one_of_two_needed(fresh: Any) -> None:
     known = fresh(total)
     for _ in range(2):
@@ -175,7 +219,7 @@ def test_results_that_have_no_cotangent(fresh: Any) -> None:
     known = fresh(split_sum)
     for used in ((0,), (1,), (2,), (0, 1), (0, 2), (0, 1, 2)) * 2:
         x, r = leaves((4,), (4,))
-        ours, theirs = known(x, r), (torch.sin(x) + r, r * 1, x * r)
+        ours, theirs = known(x, r), (torch.sin(x) + r, r * 2, x * r)
         cotangents = [torch.randn_like(x) for _ in used]
         found, expected = (
             torch.autograd.grad([results[i] for i in used], (x, r), cotangents, allow_unused=True)
@@ -184,7 +228,7 @@ def test_results_that_have_no_cotangent(fresh: Any) -> None:
         for a, b in zip(found, expected, strict=True):
             assert (a is None) == (b is None)
             torch.testing.assert_close(a, b) if a is not None else None
-        assert (found[1] is not None and found[1].data_ptr() == cotangents[0].data_ptr()) == (used in ((0,), (1,)))
+        assert (found[1] is not None and found[1].data_ptr() == cotangents[0].data_ptr()) == (used == (0,))
 
 
 @pytest.mark.parametrize("op", [residual, total, normed, split_sum], ids=lambda op: op.name)
@@ -195,10 +239,7 @@ def test_second_derivatives(op: Any) -> None:
 @pytest.mark.parametrize("op", [residual, total, normed], ids=lambda op: op.name)
 def test_in_graphs_and_transforms(op: Any) -> None:
     x, y, cotangent = (torch.randn(3, 8) for _ in range(3))
-    reference = {
-        "residual": lambda x, y: torch.tanh(2 * x) + y, "total": lambda x, y: x + y,
-        "normed": lambda x, y: torch.nn.functional.rms_norm(x + y, (8,), eps=1e-5),
-    }[op.name]  # fmt: skip
+    reference = REFERENCES[op.name]
 
     def gradients(function: Any) -> Any:
         given = [t.clone().requires_grad_() for t in (x, y)]
@@ -228,11 +269,23 @@ def test_in_the_place_of_an_argument() -> None:
 
 def test_what_is_shown() -> None:
     x, r = (torch.randn(3, 8, requires_grad=True) for _ in range(2))
-    assert "handed on as it is: d_r = d_out" in residual.show(x, r)
+    assert "the same tensor: d_r = d_out" in residual.show(x, r)
     text = residual.emit(x, r, which="backward")
-    assert "//   d_r = d_out, handed on" in text and "d_r_ptr" not in text and "d_x_ptr" in text
+    assert "//   d_r = d_out, the same tensor" in text and "d_r_ptr" not in text and "d_x_ptr" in text
     nothing = total.emit(x, r, which="backward")
-    assert "d_x = d_out, handed on" in nothing and "d_y = d_out, handed on" in nothing and "__global__" not in nothing
+    assert (
+        "d_x = d_out, the same tensor" in nothing
+        and "d_y = d_out, the same tensor" in nothing
+        and "__global__" not in nothing
+    )
     assert "fused into 0 kernels" in total.show(x, r)
     once = normed.emit(x, r, which="backward")
-    assert "d_r = d_x, handed on" in once and "d_r_ptr" not in once and "d_x_ptr" in once
+    assert "d_r = d_x, the same tensor" in once and "d_r_ptr" not in once and "d_x_ptr" in once
+
+
+def test_the_command_line_where_nothing_is_computed(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["show"], ["emit", "--which", "backward", "--arch", "sm_90"]):
+        with contextlib.suppress(SystemExit):
+            main([arguments[0], "x + y", *arguments[1:]])
+        told = capsys.readouterr()
+        assert "d_y = d_out" in told.out and "error" not in told.err, told.err

@@ -209,9 +209,10 @@ def _alone(reduces: Sequence[Reduce], axes: Mapping[str, frozenset[str]]) -> _Sp
 
 def _along_rows(op: Op, outputs: Sequence[Output]) -> _Split | None:
     """Elementwise results of one space in rows: axes that every operand has all or none of make up a row."""
-    space = _axes_of(outputs[0])
-    if any(_axes_of(o) != space for o in outputs):
+    spaces = {_axes_of(o) for o in outputs}
+    if len(spaces) != 1:
         return None
+    (space,) = spaces
     order = sorted(space, key=axis_order)
     operands = [frozenset(a for a in o.shape if a) for o in op.operands]
     cut = len(order) - 1

@@ -336,11 +336,10 @@ def _schedule(
     # What all rows have in common, a block that goes on from row to row reads once.
     sweep = bool(kernel.columns)
     whole = all(p.access is Access.ROW and 4 <= vector * buffers[p.name].dtype.size <= 16 for p in streams)
-    results = prod(loop.size for loop in loops[:kept])
     plain = Schedule(
         "rows", kept, len(loops) - kept, vector, shape.threads, index_type(loops, buffers), False, placements,
         exact=exact, repeat=shape.repeat, rows=shape.rows, cluster=shape.cluster, sweep=sweep, shifted=shifted,
-        streamed=streamed, split=shape.splits > 1, finish=finish_of(shape.splits, results),
+        streamed=streamed, split=shape.splits > 1, finish=finish_of(shape.splits, 1, sums=False),
         lanes=min(WARP, shape.threads, 1 << (segment // vector).bit_length() - 1) if kernel.segments else 0,
     )  # fmt: skip
     places = shape.repeat * shape.threads * shape.rows

@@ -13,6 +13,7 @@ from math import prod
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Size, axis_order, walk
+from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.finish import finish_of
 from fusegen.fuse.kernel import Kernel, Position
 
@@ -281,7 +282,7 @@ def _apart(found: Schedule, launch: Launch, n: int, buffers: Sequence[Buffer]) -
 def _whole(found: Schedule, launch: Launch) -> tuple[Schedule, Launch]:
     """The elementwise walk by a fixed number of blocks, each of which adds up its part."""
     blocks = max(1, min(launch.grid[0], WHOLE_BLOCKS))
-    schedule = replace(found, template="whole", split=blocks > 1, finish=finish_of(blocks, 1))
+    schedule = replace(found, template="whole", split=blocks > 1, finish=finish_of(blocks, 1, sums=True))
     return schedule, replace(launch, grid=(blocks, 1, 1), splits=blocks)
 
 
@@ -385,9 +386,10 @@ def _reduction(
         axis_sizes, (blocks, splits, 1), splits, chunk,
         (across, threads // across, 1) if along_kept else (threads, 1, 1),
     )  # fmt: skip
+    finish = finish_of(splits, m, sums=not any(BY_KIND[r.kind].state for r in kernel.states))
     found = Schedule(
         "column" if along_kept else "row", len(kept), len(over), vector, threads, index_type(loops, buffers), False,
-        placements, splits > 1, finish=finish_of(splits, m), across=across,
+        placements, splits > 1, finish=finish, across=across,
         neighbours=NEIGHBOURS if along_kept and (splits > 1 or n >= at_once * LONG_COLUMN) else 1,
     )  # fmt: skip
     return found, launch

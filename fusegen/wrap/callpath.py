@@ -438,12 +438,11 @@ class Backward:
         if len(runs) != 1 or runs[0].plan.program is None:
             return None
         (run,) = runs
-        given = [id(t) for t in (*saved, *(c for c in cotangents if c is not None))]
-        read = [id(run.tensors[name]) for name in run.runner.arguments]
+        given, read = self.trained.read_backward(saved, cotangents), run.runner.arguments
+        if any(run.tensors[name] is not given.get(name) for name in read):
+            return None
         goes_to = {id(place): -2 - i for i, place in enumerate(places) if place is not None}  # fusegen_native_node.h
         goes_to |= {id(gradient): i for i, gradient in enumerate(gradients) if gradient is not None}
         made = [id(result) for result in run.results]
-        if len(set(given)) < len(given) or not set(read) <= set(given):
-            return None
-        lesson = Lesson(run, tuple(map(given.index, read)), self.numbers, self.fixed, len(made), False, None)
+        lesson = Lesson(run, tuple(map(list(given).index, read)), self.numbers, self.fixed, len(made), False, None)
         return native_plan(self.module, lesson, [goes_to.get(m, -1) for m in made])

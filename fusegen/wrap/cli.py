@@ -133,8 +133,9 @@ def emit(
 
 
 def file_name(op: str, which: str, item: Pass) -> str:
-    """``lerp_backward.bfloat16``: the name of an emitted file, after its first float result."""
-    dtype = next((o.dtype for o in item.op.outputs if o.dtype.is_float), item.op.outputs[0].dtype)
+    """``lerp_backward.bfloat16``: the name of an emitted file, after its first float result, or what it reads."""
+    dtypes = [*(o.dtype for o in item.op.outputs), *(info.dtype for info in item.tensors.values())]
+    dtype = next((dtype for dtype in dtypes if dtype.is_float), dtypes[0])
     return f"{op}_{which.replace('-', '_')}.{dtype}"
 
 

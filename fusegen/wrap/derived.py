@@ -62,7 +62,7 @@ class Derived:
         public: how many results the caller sees; the rest is kept for the backward.
         override: for the op and names of arguments, what stands in for their derived gradient (derive/override).
         over: the ``override`` of the op that this one was trained from.
-        lean: what a backward is part of: which gradients it does not compute.
+        lean: of a backward, which gradients it computes and which are something else.
     """
 
     declaration: Declaration

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusegen import pipeline
-from fusegen.core.ir import Call, Expr, Op, Output, refs
+from fusegen.core.ir import Call, Expr, Op, Output, expr_axes, refs, walk
 from fusegen.core.products import contracted_sizes
 from fusegen.derive.gradient import GradientNames, operands_read
 from fusegen.derive.training import Training
@@ -32,10 +32,10 @@ class Lean:
     Attributes:
         given: results (by position) that have a cotangent.
         wanted: arguments whose gradients are needed.
-        handed_on: arguments whose gradient is the cotangent of a result as it is, as a residual's is, and which
-            result's by position: nothing computes or copies these.
-        shared: arguments whose gradient is that of another one, as of the terms of a sum, and which: it is computed
-            once, and autograd gets the tensor for both.
+        handed_on: arguments that are terms of a result, as a residual is, and which result's by position: their
+            gradient is its cotangent, and nothing computes or copies it.
+        shared: arguments that are terms of one sum, with the same gradient, and of which other argument: it is
+            computed once, and autograd gets the tensor for both, as from torch's own additions.
     """
 
     op: Op
@@ -59,10 +59,15 @@ def lean_backward(training: Training, given: Sequence[int], wanted: frozenset[st
     gradients = GradientNames.of(training.forward)
     reached = _reached(training.forward, positions) & wanted
     cotangents = {gradients.results[names[i]]: i for i in given}
+    forward = _lean(training.forward, chosen)
+    sums, results = _sums(forward), {o.name: o.expr for o in forward.expand()[1]}
     handed = {output.base: cotangents.get(_handed_on(op, output) or "") for output in op.outputs}
-    handed_on = {n: at for n in sorted(reached) if (at := handed.get(gradients.arguments[n])) is not None}
+    handed_on = {
+        n: at for n in sorted(reached)
+        if (at := handed.get(gradients.arguments[n])) is not None and sums.get(n) is results.get(names[at])
+    }  # fmt: skip
     own = {gradients.arguments[name]: name for name in sorted(reached - handed_on.keys())}
-    shared = {own[name]: own[other] for name, other in _shared([o for o in op.outputs if o.base in own]).items()}
+    shared = _shared({own[o.base]: o for o in op.outputs if o.base in own and o.part is None}, sums)
     lean = _lean(op, {name for name, argument in own.items() if argument not in shared})
     if given and not lean.operands:  # a gradient of zeros reads nothing; a cotangent still says on which device
         lean = replace(lean, operands=(gradients.cotangent(training.forward.outputs[positions[0]]),))
@@ -78,11 +83,55 @@ def _handed_on(backward: Op, gradient: Output) -> str | None:
     return None
 
 
-def _shared(outputs: Sequence[Output]) -> dict[str, str]:
-    """Outputs, not parts of packed ones, that are what an earlier one is, and which."""
+def _shared(gradients: Mapping[str, Output], sums: Mapping[str, Expr]) -> dict[str, str]:
+    """Arguments whose gradient is that of an earlier one, as terms of one sum, and which."""
     first: dict[Any, str] = {}
-    whole = [(o.name, (o.expr, o.dtype, o.shape)) for o in outputs if o.part is None]
-    return {name: first[what] for name, what in whole if first.setdefault(what, name) != name}
+    found = [(n, (o.expr, o.dtype, o.shape, sums[n])) for n, o in gradients.items() if n in sums]
+    return {name: first[what] for name, what in found if first.setdefault(what, name) != name}
+
+
+def _sums(op: Op) -> dict[str, Expr]:
+    """For each argument that is a term of one sum, has its shape and is read nowhere else, the sum; of one that is a
+    result, itself."""
+    reduces, outputs = op.expand()
+    axes = op.axes_of()
+    roots = [item.expr for item in (*reduces, *outputs)]
+    readers: dict[Expr, list[Expr]] = {}
+    for node in walk(roots):
+        for child in set(node.children):
+            readers.setdefault(child, []).append(node)
+
+    def above(node: Expr) -> Expr | None:
+        """The addition that alone reads it."""
+        only = readers.get(node, [])
+        is_term = len(only) == 1 and node not in roots and isinstance(only[0], Call) and only[0].function == "add"
+        return only[0] if is_term else None
+
+    found = {}
+    for operand in op.operands:
+        total: Expr = operand.ref
+        while (larger := above(total)) is not None:
+            total = larger
+        is_one = total is not operand.ref or total in roots
+        if is_one and expr_axes(total, axes) == axes[operand.name]:
+            found[operand.name] = total
+    return found
+
+
+def separated(gradients: Sequence[Any], cotangents: Sequence[Any], apart: Sequence[bool]) -> list[Any]:
+    """Gradients, of which those that are said to lie apart share their tensor with no other and no cotangent."""
+    found = list(gradients)
+    for i, gradient in enumerate(found):
+        if apart[i] and gradient is not None:
+            others = (*cotangents, *found[:i], *found[i + 1 :])
+            found[i] = gradient.clone() if any(other is gradient for other in others) else gradient
+    return found
+
+
+def views_a_leaf(tensor: Any) -> bool:
+    """Whether a tensor is a view of a leaf. Of two that get one gradient both leaves would take it for their ``.grad``:
+    torch looks who holds a tensor, and not who holds its memory."""
+    return bool(tensor.requires_grad and tensor._is_view() and tensor._base.is_leaf)
 
 
 def result_names(op: Op) -> list[str]:

@@ -60,7 +60,7 @@ class Pass:
     Attributes:
         tensors: arguments and results by name (a packed one by its own name).
         kept: results that the forward writes for its backward only.
-        handed_on: gradients that are a cotangent as it is, or another gradient, and which: no kernel writes them.
+        same: gradients that are the tensor of a cotangent, or of another gradient, and which: no kernel writes them.
         chip: what kernels may count on.
     """
 
@@ -68,7 +68,7 @@ class Pass:
     tensors: Mapping[str, TensorInfo]
     layout: pipeline.Layout
     kept: tuple[str, ...] = ()
-    handed_on: Mapping[str, str] = field(default_factory=dict)
+    same: Mapping[str, str] = field(default_factory=dict)
     chip: Chip = pipeline.HOPPER
 
     @classmethod
@@ -145,8 +145,8 @@ class Pass:
         """The CUDA of all its kernels as one file, and what is done without any."""
         whole = chain(self.op)
         told = [product_text(step) for step in whole.steps if isinstance(step, Product)] if whole else []
-        told += [f"{gradient} = {cotangent}, handed on" for gradient, cotangent in self.handed_on.items()]
-        title = f"// {self.op.name}, {self.op.label}: done by the framework, without a kernel\n"
+        told += [f"{gradient} = {tensor}, the same tensor" for gradient, tensor in self.same.items()]
+        title = f"// {self.op.name}, {self.op.label}: without a kernel\n"
         comment = title + "".join(map(_comment, told)) if told else ""
         return one_file([item.rendered for item in self.kernels], comment)
 
@@ -214,9 +214,9 @@ def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ())
     given |= {names.results[name]: forward.tensors[name] for name in floats}
     like = {names.arguments[name]: forward.tensors[name] for name in asked}
     kept = tuple(o.name for o in training.forward.outputs[len(op.outputs) :])
-    handed_on = {names.arguments[name]: names.results[results[at]] for name, at in lean.handed_on.items()}
-    handed_on |= {names.arguments[name]: names.arguments[other] for name, other in lean.shared.items()}
-    return replace(Pass.of(backward, given, forward.layout.sizes, like), kept=kept, handed_on=handed_on)
+    same = {names.arguments[name]: names.results[results[at]] for name, at in lean.handed_on.items()}
+    same |= {names.arguments[name]: names.arguments[other] for name, other in lean.shared.items()}
+    return replace(Pass.of(backward, given, forward.layout.sizes, like), kept=kept, same=same)
 
 
 def tangent_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ()) -> Pass:
@@ -300,7 +300,7 @@ def stages(item: Pass) -> list[str]:
     label = item.op.label
     first = "traced" if label == "forward" else "derived"
     beside = [f"  kept by the forward: {', '.join(item.kept)}"] if item.kept else []
-    beside += [f"  handed on as it is: {gradient} = {cotangent}" for gradient, cotangent in item.handed_on.items()]
+    beside += [f"  the same tensor: {gradient} = {tensor}" for gradient, tensor in item.same.items()]
     found = [section(f"{label}: {first}", "\n".join([op_text(item.op), *beside]))]
     found += _split(item)
     for part in item.parts:

@@ -22,6 +22,7 @@ from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Op, refs
 from fusegen.declare.op import INPLACE_BACKWARD
 from fusegen.wrap import doors, tensors
+from fusegen.wrap.gradients import separated
 from fusegen.wrap.legacy_vmap import is_legacy_batched
 from fusegen.wrap.run import overlaps_itself
 from fusegen.wrap.torch_op import Differentiable, Node, Trained
@@ -120,7 +121,7 @@ class _Node(torch.autograd.Function):
                 gradients[at] = trained.gradients_of(*asked, ctx.scalars, frozenset({name}))[at]
             else:
                 gradients[at] = _overwrite(ctx, backward, values)
-        return (None, None, None, *gradients)
+        return (None, None, None, *separated(gradients, cotangents, ctx.apart))
 
 
 def _overwrite(ctx: Any, backward: Differentiable, values: dict[str, Any]) -> Any:

@@ -25,7 +25,17 @@ from fusegen.derive.override import Batched
 from fusegen.derive.tangent import tangent_names
 from fusegen.derive.training import Training
 from fusegen.wrap import accumulate, tensors
-from fusegen.wrap.gradients import Lean, axis_sizes, differentiable, lean_backward, reading, result_names, saved_by
+from fusegen.wrap.gradients import (
+    Lean,
+    axis_sizes,
+    differentiable,
+    lean_backward,
+    reading,
+    result_names,
+    saved_by,
+    separated,
+    views_a_leaf,
+)
 from fusegen.wrap.legacy_vmap import is_legacy_batched, legacy_level, legacy_vmap
 from fusegen.wrap.run import Runner
 from fusegen.wrap.runners import runner_of
@@ -151,7 +161,7 @@ class Trained:
         return saved_by(self.training, self.forward.arguments) if self.training.wanted else ([], [])
 
     def backward(self, lean: Lean, layout: Any, sizes: Mapping[str, int]) -> Differentiable:
-        """A backward's Op for arguments of these sizes."""
+        """A backward, ready to run for arguments of these sizes."""
         like = {self.gradients.arguments[name]: (shape, strides) for name, shape, strides in layout}
 
         def make() -> Differentiable:
@@ -160,7 +170,7 @@ class Trained:
         return _remembered(self.calls, ("backward", lean.given, lean.wanted, layout, tuple(sizes.items())), make)
 
     def lean(self, cotangents: Sequence[Any], needed: frozenset[str] | None) -> Lean:
-        """The Op of the backward for such gradients (see ``gradients_of``)."""
+        """What the backward for such gradients computes (see ``gradients_of``)."""
         given = tuple(i for i, cotangent in enumerate(cotangents) if cotangent is not None)
         wanted = frozenset(self.training.wanted) if needed is None else needed
         return _remembered(self.leans, (given, wanted), lambda: lean_backward(self.training, given, wanted))
@@ -201,11 +211,14 @@ class Trained:
         lean = self.lean(cotangents, needed)
         if not lean.op.outputs:
             return None, {}
-        backward = self.backward(lean, layout, self.sizes(shapes))
+        return self.backward(lean, layout, self.sizes(shapes)), self.read_backward(saved, cotangents)
+
+    def read_backward(self, saved: Sequence[Any], cotangents: Sequence[Any]) -> dict[str, Any]:
+        """What a backward may read, by name: what was saved, and then the cotangents that there are."""
         names, (read, positions) = self.names, self.saved
-        values = dict(zip((*read, *(names[i] for i in positions)), saved, strict=True))
-        values.update({self.gradients.results[names[i]]: cotangents[i] for i in lean.given})
-        return backward, values
+        found = dict(zip((*read, *(names[i] for i in positions)), saved, strict=True))
+        cotangent = zip(names, cotangents, strict=False)  # natively there are tensors between steps as well
+        return found | {self.gradients.results[name]: c for name, c in cotangent if c is not None}
 
     def sizes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
         """Sizes of all axes, from the arguments' shapes."""
@@ -282,6 +295,8 @@ class Node(torch.autograd.Function):
             ctx.save_for_forward(*arguments)  # what jvp gets as saved_tensors
         ctx.layout = tuple((n, tuple(values[n].shape), values[n].stride()) for n in trained.training.wanted)
         ctx.shapes = {n: v.shape for n, v in values.items()}
+        transformed = torch._C._are_functorch_transforms_active()
+        ctx.apart = [not transformed and views_a_leaf(argument) for argument in arguments]
         ctx.mark_non_differentiable(*[r for i, r in enumerate(output) if i not in trained.differentiable])
         ctx.set_materialize_grads(False)
 
@@ -292,7 +307,8 @@ class Node(torch.autograd.Function):
         needed = frozenset(n for n, needs in zip(trained.forward.arguments, asked, strict=True) if needs)
         saved, layout, shapes = ctx.saved_tensors, ctx.layout, ctx.shapes
         places = accumulate.places([f for f, _ in ctx.next_functions], asked, (*saved, *cotangents))
-        return (None, None, *trained.gradients_of(saved, cotangents, layout, shapes, ctx.scalars, needed, places))
+        found = trained.gradients_of(saved, cotangents, layout, shapes, ctx.scalars, needed, places)
+        return (None, None, *separated(found, cotangents, ctx.apart))
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:

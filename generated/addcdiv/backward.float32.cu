@@ -2,8 +2,8 @@
 //     --shape tensor2=512,3072
 #include "fusegen.cuh"
 
-// addcdiv, backward: done by the framework, without a kernel
-//   d_input = d_out, handed on
+// addcdiv, backward: without a kernel
+//   d_input = d_out, the same tensor
 
 // addcdiv, backward                                           declared in ops/pointwise.py
 //   d_tensor1 = d_out * (float32(value) / tensor2)

@@ -2,8 +2,8 @@
 //     --shape tensor2=512,3072
 #include "fusegen.cuh"
 
-// addcmul, backward: done by the framework, without a kernel
-//   d_input = d_out, handed on
+// addcmul, backward: without a kernel
+//   d_input = d_out, the same tensor
 
 // addcmul, backward                                           declared in ops/pointwise.py
 //   d_tensor1 = d_out * (float32(value) * tensor2)

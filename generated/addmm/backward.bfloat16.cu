@@ -2,7 +2,7 @@
 //     --shape mat2=768,3072
 #include "fusegen.cuh"
 
-// addmm, backward: done by the framework, without a kernel
+// addmm, backward: without a kernel
 //   d_mat1[D0, D2] = prod_d_out_alpha(d1 -> d5) @ mat2(d1 -> d5, d3 -> d2) over [D5]
 //   d_mat2[D3, D1] = mat1(d0 -> d6, d2 -> d3) @ prod_d_out_alpha(d0 -> d6) over [D6]
 

@@ -2,7 +2,7 @@
 //     --shape mat2=768,3072
 #include "fusegen.cuh"
 
-// addmm, forward: done by the framework, without a kernel
+// addmm, forward: without a kernel
 //   product[D0, D1] = mat1(d2 -> d4) @ mat2(d3 -> d4) over [D4]
 
 // addmm, forward epilogue                                     declared in ops/products.py

@@ -2,7 +2,7 @@
 //     --shape batch2=8,64,48
 #include "fusegen.cuh"
 
-// baddbmm, backward: done by the framework, without a kernel
+// baddbmm, backward: without a kernel
 //   d_batch1[D0, D1, D3] = prod_d_out_alpha(d2 -> d6) @ batch2(d2 -> d6, d4 -> d3) over [D6]
 //   d_batch2[D0, D4, D2] = batch1(d1 -> d7, d3 -> d4) @ prod_d_out_alpha(d1 -> d7) over [D7]
 

@@ -2,7 +2,7 @@
 //     --shape batch2=8,64,48
 #include "fusegen.cuh"
 
-// baddbmm, forward: done by the framework, without a kernel
+// baddbmm, forward: without a kernel
 //   product[D0, D1, D2] = batch1(d3 -> d5) @ batch2(d4 -> d5) over [D5]
 
 // baddbmm, forward epilogue                                   declared in ops/products.py

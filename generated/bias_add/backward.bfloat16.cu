@@ -1,8 +1,8 @@
 // fusegen emit bias_add --which backward --dtype bfloat16 --shape input=512,3072 --shape bias=3072
 #include "fusegen.cuh"
 
-// bias_add, backward: done by the framework, without a kernel
-//   d_input = d_out, handed on
+// bias_add, backward: without a kernel
+//   d_input = d_out, the same tensor
 
 // bias_add, backward                                          declared in ops/bias.py
 //   sum_d_bias = sum[d0](d_out)

@@ -2,7 +2,7 @@
 //     --shape bias=128
 #include "fusegen.cuh"
 
-// conv1x1, backward: done by the framework, without a kernel
+// conv1x1, backward: without a kernel
 //   d_input[D0, D4, D2, D3] = d_last(d1 -> d7) @ weight(d1 -> d7, d5 -> d4) over [D7]
 //   d_weight[D1, D5] = input(d0 -> d8, d2 -> d9, d3 -> d10, d4 -> d5) @ d_last(d0 -> d8, d2 -> d9, d3 -> d10) over
 //       [D8, D9, D10]

@@ -2,7 +2,7 @@
 //     --shape bias=128
 #include "fusegen.cuh"
 
-// conv1x1, forward: done by the framework, without a kernel
+// conv1x1, forward: without a kernel
 //   product[D0, D1, D2, D3] = input(d4 -> d6) @ weight(d5 -> d6) over [D6]
 
 // conv1x1, forward epilogue                                   declared in ops/linear.py

@@ -2,7 +2,7 @@
 //     --shape up=3072,768 --shape down=768,3072
 #include "fusegen.cuh"
 
-// geglu_mlp, backward: done by the framework, without a kernel
+// geglu_mlp, backward: without a kernel
 //   d_down[D1, D6] = hidden(d0 -> d11, d3 -> d6) @ d_out(d0 -> d11) over [D11]
 //   d_product_3[D0, D3] = d_out(d1 -> d10) @ down(d1 -> d10, d6 -> d3) over [D10]
 //   d_input[D0, D2] = prod_d_product_3_prod(d3 -> d12) @ up(d3 -> d12, d5 -> d2) over [D12]

@@ -1,7 +1,7 @@
 // fusegen emit linear --which forward --dtype float32 --shape input=512,768 --shape weight=3072,768 --shape bias=3072
 #include "fusegen.cuh"
 
-// linear, forward: done by the framework, without a kernel
+// linear, forward: without a kernel
 //   product[D0, D1] = input(d2 -> d4) @ weight(d3 -> d4) over [D4]
 
 // linear, forward epilogue                                    declared in ops/linear.py

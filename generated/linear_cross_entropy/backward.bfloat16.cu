@@ -2,7 +2,7 @@
 //     --shape linear_weight=3072,768 --shape target=512
 #include "fusegen.cuh"
 
-// linear_cross_entropy, backward: done by the framework, without a kernel
+// linear_cross_entropy, backward: without a kernel
 //   d_input[D0, D1] = sum(d2 -> d5) @ linear_weight(d2 -> d5, d3 -> d1) over [D5]
 //   d_linear_weight[D2, D3] = input(d0 -> d6, d1 -> d3) @ sum(d0 -> d6) over [D6]
 

@@ -2,7 +2,7 @@
 //     --shape linear_weight=3072,768 --shape target=512
 #include "fusegen.cuh"
 
-// linear_cross_entropy, forward: done by the framework, without a kernel
+// linear_cross_entropy, forward: without a kernel
 //   logits[D0, D2] = input(d1 -> d4) @ linear_weight(d3 -> d4) over [D4]
 
 // linear_cross_entropy, forward prologue                      declared in ops/linear_losses.py

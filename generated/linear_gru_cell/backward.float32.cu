@@ -2,7 +2,7 @@
 //     --shape weight_ih=3072,768 --shape weight_hh=3072,1024
 #include "fusegen.cuh"
 
-// linear_gru_cell, backward: done by the framework, without a kernel
+// linear_gru_cell, backward: without a kernel
 //   d_weight_hh[D5, D3, D6] = hidden(d0 -> d11, d3 -> d6) @ sum(d0 -> d11) over [D11]
 //   d_input[D0, D2] = sum_2(d1 -> d12, d3 -> d13) @ weight_ih(d1 -> d12, d3 -> d13, d4 -> d2) over [D12, D13]
 //   d_weight_ih[D1, D3, D4] = input(d0 -> d14, d2 -> d4) @ sum_2(d0 -> d14) over [D14]

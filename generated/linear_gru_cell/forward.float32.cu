@@ -2,7 +2,7 @@
 //     --shape weight_ih=3072,768 --shape weight_hh=3072,1024
 #include "fusegen.cuh"
 
-// linear_gru_cell, forward: done by the framework, without a kernel
+// linear_gru_cell, forward: without a kernel
 //   own[D0, D1, D3] = input(d2 -> d7) @ weight_ih(d4 -> d7) over [D7]
 //   recurrent[D0, D3, D5] = hidden(d3 -> d8) @ weight_hh(d6 -> d8) over [D8]
 

@@ -2,7 +2,7 @@
 //     --shape cell=512,768 --shape weight_ih=3072,1024 --shape weight_hh=3072,768
 #include "fusegen.cuh"
 
-// linear_lstm_cell, backward: done by the framework, without a kernel
+// linear_lstm_cell, backward: without a kernel
 //   d_hidden[D0, D3] = sum_3(d1 -> d9, d4 -> d10) @ weight_hh(d1 -> d9, d4 -> d10, d6 -> d3) over [D9, D10]
 //   d_weight_hh[D1, D4, D6] = hidden(d0 -> d11, d3 -> d6) @ sum_3(d0 -> d11) over [D11]
 //   d_input[D0, D2] = sum_3(d1 -> d12, d4 -> d13) @ weight_ih(d1 -> d12, d4 -> d13, d5 -> d2) over [D12, D13]

@@ -2,7 +2,7 @@
 //     --shape cell=512,768 --shape weight_ih=3072,1024 --shape weight_hh=3072,768
 #include "fusegen.cuh"
 
-// linear_lstm_cell, forward: done by the framework, without a kernel
+// linear_lstm_cell, forward: without a kernel
 //   product[D0, D1, D4] = input(d2 -> d7) @ weight_ih(d5 -> d7) over [D7]
 //   product_2[D0, D1, D4] = hidden(d3 -> d8) @ weight_hh(d6 -> d8) over [D8]
 

@@ -2,10 +2,10 @@
 //     --shape bias=3072 --shape residual=512,3072
 #include "fusegen.cuh"
 
-// linear_residual, backward: done by the framework, without a kernel
+// linear_residual, backward: without a kernel
 //   d_input[D0, D2] = d_out(d1 -> d5) @ weight(d1 -> d5, d3 -> d2) over [D5]
 //   d_weight[D1, D3] = input(d0 -> d6, d2 -> d3) @ d_out(d0 -> d6) over [D6]
-//   d_residual = d_out, handed on
+//   d_residual = d_out, the same tensor
 
 // linear_residual, backward prologue                          declared in ops/linear.py
 //   sum_d_bias = sum[d0](d_out)

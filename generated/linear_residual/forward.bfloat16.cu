@@ -2,7 +2,7 @@
 //     --shape bias=3072 --shape residual=512,3072
 #include "fusegen.cuh"
 
-// linear_residual, forward: done by the framework, without a kernel
+// linear_residual, forward: without a kernel
 //   made[D0, D1] = input(d2 -> d4) @ weight(d3 -> d4) over [D4] + bias
 
 // linear_residual, forward epilogue                           declared in ops/linear.py

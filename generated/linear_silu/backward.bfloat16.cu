@@ -2,7 +2,7 @@
 //     --shape bias=3072
 #include "fusegen.cuh"
 
-// linear_silu, backward: done by the framework, without a kernel
+// linear_silu, backward: without a kernel
 //   d_input[D0, D2] = prod_d_out(d1 -> d5) @ weight(d1 -> d5, d3 -> d2) over [D5]
 //   d_weight[D1, D3] = input(d0 -> d6, d2 -> d3) @ prod_d_out(d0 -> d6) over [D6]
 

@@ -2,7 +2,7 @@
 //     --shape bias=3072
 #include "fusegen.cuh"
 
-// linear_silu, forward: done by the framework, without a kernel
+// linear_silu, forward: without a kernel
 //   product[D0, D1] = input(d2 -> d4) @ weight(d3 -> d4) over [D4]
 
 // linear_silu, forward epilogue                               declared in ops/linear.py

@@ -2,7 +2,7 @@
 //     --shape bias=3072
 #include "fusegen.cuh"
 
-// linear_tanh, forward: done by the framework, without a kernel
+// linear_tanh, forward: without a kernel
 //   input_2[D0, D1] = input(d2 -> d4) @ weight(d3 -> d4) over [D4] + bias
 
 // linear_tanh, forward epilogue                               declared in ops/linear.py

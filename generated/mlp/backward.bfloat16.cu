@@ -2,7 +2,7 @@
 //     --shape down=768,3072 --shape down_bias=768
 #include "fusegen.cuh"
 
-// mlp, backward: done by the framework, without a kernel
+// mlp, backward: without a kernel
 //   d_down[D1, D5] = hidden(d0 -> d9, d3 -> d5) @ d_out(d0 -> d9) over [D9]
 //   d_product_2[D0, D3] = d_out(d1 -> d8) @ down(d1 -> d8, d5 -> d3) over [D8]
 //   d_input[D0, D2] = prod_d_product_2(d3 -> d10) @ up(d3 -> d10, d4 -> d2) over [D10]

@@ -2,7 +2,7 @@
 //     --shape down=768,3072 --shape down_bias=768
 #include "fusegen.cuh"
 
-// mlp, forward: done by the framework, without a kernel
+// mlp, forward: without a kernel
 //   product[D0, D3] = input(d2 -> d6) @ up(d4 -> d6) over [D6]
 //   product_2[D0, D1] = hidden(d3 -> d7) @ down(d5 -> d7) over [D7]
 

@@ -2,8 +2,8 @@
 //     --shape bias=64 --shape residual=8,64,56,56 --shape weight=64 --arg running_mean=None --arg running_var=None
 #include "fusegen.cuh"
 
-// residual_bias_batch_norm_silu, backward: done by the framework, without a kernel
-//   d_residual = d_input, handed on
+// residual_bias_batch_norm_silu, backward: without a kernel
+//   d_residual = d_input, the same tensor
 
 // residual_bias_batch_norm_silu, backward                     declared in ops/fused_norms.py
 //   value = float32(D0 * D2 * D3)

@@ -2,8 +2,8 @@
 //     --shape residual=8,64,56,56 --shape weight=64
 #include "fusegen.cuh"
 
-// residual_bias_instance_norm, backward: done by the framework, without a kernel
-//   d_residual = d_input, handed on
+// residual_bias_instance_norm, backward: without a kernel
+//   d_residual = d_input, the same tensor
 
 // residual_bias_instance_norm, backward                       declared in ops/fused_norms.py
 //   value = float32(D2 * D3)

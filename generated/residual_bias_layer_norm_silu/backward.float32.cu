@@ -2,8 +2,8 @@
 //     --shape bias=3072 --shape residual=512,3072 --shape weight=3072 --arg normalized_shape=(3072,)
 #include "fusegen.cuh"
 
-// residual_bias_layer_norm_silu, backward: done by the framework, without a kernel
-//   d_residual = d_input, handed on
+// residual_bias_layer_norm_silu, backward: without a kernel
+//   d_residual = d_input, the same tensor
 
 // residual_bias_layer_norm_silu, backward                     declared in ops/fused_norms.py
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)

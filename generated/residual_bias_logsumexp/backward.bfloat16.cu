@@ -2,8 +2,8 @@
 //     --shape residual=512,3072 --arg dim=-1
 #include "fusegen.cuh"
 
-// residual_bias_logsumexp, backward: done by the framework, without a kernel
-//   d_residual = d_input, handed on
+// residual_bias_logsumexp, backward: without a kernel
+//   d_residual = d_input, the same tensor
 
 // residual_bias_logsumexp, backward                           declared in ops/fused_norms.py
 //   same = abs(barrier(top)) == inf

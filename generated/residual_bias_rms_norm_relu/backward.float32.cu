@@ -2,8 +2,8 @@
 //     --shape residual=512,3072 --shape weight=3072 --arg normalized_shape=(3072,)
 #include "fusegen.cuh"
 
-// residual_bias_rms_norm_relu, backward: done by the framework, without a kernel
-//   d_residual = d_input, handed on
+// residual_bias_rms_norm_relu, backward: without a kernel
+//   d_residual = d_input, the same tensor
 
 // residual_bias_rms_norm_relu, backward                       declared in ops/fused_norms.py
 //   sum = total / float32(D1) + 1.1920928955078125e-07

@@ -2,8 +2,8 @@
 //     --shape residual=512,3072
 #include "fusegen.cuh"
 
-// residual_bias_softmax, backward: done by the framework, without a kernel
-//   d_residual = d_input, handed on
+// residual_bias_softmax, backward: without a kernel
+//   d_residual = d_input, the same tensor
 
 // residual_bias_softmax, backward                             declared in ops/fused_norms.py
 //   prod_d_out_out = d_out * out

@@ -2,8 +2,8 @@
 //     --shape residual=512,3072
 #include "fusegen.cuh"
 
-// residual_bias_softplus, backward: done by the framework, without a kernel
-//   d_residual = d_input, handed on
+// residual_bias_softplus, backward: without a kernel
+//   d_residual = d_input, the same tensor
 
 // residual_bias_softplus, backward                            declared in ops/bias.py
 //   total = input + bias

@@ -2,7 +2,7 @@
 //     --shape up=3072,768 --shape down=768,3072
 #include "fusegen.cuh"
 
-// swiglu_mlp, forward: done by the framework, without a kernel
+// swiglu_mlp, forward: without a kernel
 //   gate_2[D0, D3] = input(d2 -> d7) @ gate(d4 -> d7) over [D7]
 //   value[D0, D3] = input(d2 -> d8) @ up(d5 -> d8) over [D8]
 //   out[D0, D1] = hidden(d3 -> d9) @ down(d6 -> d9) over [D9]
