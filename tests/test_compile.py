@@ -11,11 +11,15 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
 
+import fusegen as fg
 from fusegen.core.errors import CompileError
+from fusegen.generate.rendered import headers
 from fusegen.launch import compile as compiler
 from fusegen.launch.cache import Cache
 from fusegen.launch.compile import Resources, cached_cubin, nvrtc_version, resources, supported_architectures, to_cubin
+from fusegen.wrap.inspect import passes
 
 DECLARED = "lerp, declared in ops/blends.py:12"
 ARCHS = ("sm_75", "sm_80", "sm_90", "sm_90a", "sm_100")
@@ -117,6 +121,19 @@ def test_resources_agree_with_ptxas(arch: str, entry: str) -> None:
     assert found.registers > 0 and found.constant_bytes > 0
     if entry == "first":
         assert found.shared_bytes == 256 and found.local_bytes >= 400
+
+
+@fg.op
+def summary(x):  # type: ignore[no-untyped-def]
+    return fg.ops.var(x, 0), fg.ops.argmax(x, 0), fg.ops.amin(x, 0), fg.logsumexp(x, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+def test_second_kernels_have_the_shared_memory_that_they_declare(dtype: torch.dtype) -> None:
+    # The emulator has no limit: this is what ptxas says.
+    (item,) = passes(summary, (torch.empty(4096, 2048, dtype=dtype),), {})
+    assert {kernel.schedule.finish for kernel in item.kernels if kernel.schedule.split} == {"block"}
+    assert to_cubin(item.text, arch="sm_90", headers=headers(), declared="").data
 
 
 def test_resources_of_something_else() -> None:

@@ -11,8 +11,6 @@ import torch
 
 import fusegen as fg
 from fusegen.fuse.schedule import Access
-from fusegen.generate.rendered import headers
-from fusegen.launch.compile import to_cubin
 from fusegen.wrap.inspect import passes
 
 pytestmark = pytest.mark.emulator
@@ -252,20 +250,6 @@ def test_many_sums_that_are_split_over_blocks(columns: int) -> None:
     found = spread(x)
     assert torch.equal(found[0], x.sum(0))
     torch.testing.assert_close(found[1], x.double().var(0, correction=0).float())
-
-
-@fg.op
-def summary(x):  # type: ignore[no-untyped-def]
-    return fg.ops.var(x, 0), fg.ops.argmax(x, 0), fg.ops.amin(x, 0), fg.logsumexp(x, 0)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_second_kernels_have_the_shared_memory_that_they_declare(dtype: torch.dtype) -> None:
-    # The emulator has no limit: this is what ptxas says.
-    for op in (summary, spread):
-        (item,) = passes(op, (torch.empty(4096, 2048, dtype=dtype),), {})
-        assert any(kernel.schedule.split for kernel in item.kernels)
-        assert to_cubin(item.text, arch="sm_90", headers=headers(), declared="").data
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(4)))[::3], ids=str)
