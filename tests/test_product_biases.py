@@ -126,6 +126,13 @@ def test_every_product_of_a_step_adds_its_bias() -> None:
     assert biased(fg.op(both, name="layer"), *tensors(torch.float16)) == ["b", "c"]
 
 
+def test_what_is_shown_is_what_the_framework_does() -> None:
+    arguments = tensors(torch.float16)[:3]
+    told = fg.ops.linear_silu.show(*(t.detach().numpy() for t in arguments))
+    assert "over [D4] + bias" not in told and "let  x = product + bias" in told and "the same routine" not in told
+    assert "over [D4] + bias" in fg.ops.linear_silu.show(*arguments)
+
+
 def test_a_layer_alone_needs_no_kernel() -> None:
     told = fg.ops.linear.emit(*tensors(torch.float16)[:3])
     assert "without a kernel" in told and told.rstrip().endswith("over [D4] + bias") and "__global__" not in told

@@ -15,7 +15,6 @@ from math import prod
 from fusegen import pipeline
 from fusegen.core.errors import CompileError
 from fusegen.core.ir import refs
-from fusegen.fuse.products import chain
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.generate.rendered import Rendered, headers
 from fusegen.generate.wording import explain, starts_early
@@ -107,7 +106,7 @@ def floor_bytes(item: Pass) -> int:
 def pass_cost(item: Pass, gpu: Gpu) -> PassCost:
     """The steps of a pass, its kernels compiled for ``gpu`` where NVRTC is installed."""
     compiler = _Compiler(gpu.arch)
-    whole = chain(item.op)
+    whole = item.whole
     steps = [item] if whole is None else steps_of(item, whole)
     costs: list[KernelCost | ProductCost] = []
     for step in steps:

@@ -62,7 +62,6 @@ class Derived:
         public: how many results the caller sees; the rest is kept for the backward.
         override: for the op and names of arguments, what stands in for their derived gradient (derive/override).
         over: the ``override`` of the op that this one was trained from.
-        lean: of a backward, which gradients it computes and which are something else.
     """
 
     declaration: Declaration
@@ -75,7 +74,6 @@ class Derived:
     training: Any = None
     override: Override | None = None
     over: Override | None = None
-    lean: gradients.Lean | None = None
     runners: dict[tuple[int, ...], Runner] = field(default_factory=dict)
     children: dict[tuple[Any, ...], Derived] = field(default_factory=dict)
 
@@ -100,10 +98,10 @@ class Derived:
         """The forward that keeps what the gradients of ``wanted`` will need."""
         return self._child(("train", wanted), lambda: self._train(wanted))
 
-    def back(self, given: tuple[int, ...]) -> Derived:
-        """The backward from the results (by position) that have a cotangent; without results if there is nothing to
-        compute."""
-        return self._child(("back", given), lambda: self._back(given))
+    def back(self, given: tuple[int, ...]) -> Derived | None:
+        """The backward from the results (by position) that have a cotangent; None if no argument is reached."""
+        found = self._child(("back", given), lambda: self._back(given))
+        return found if found.op.outputs else None
 
     def batch(self, wide: tuple[str, ...]) -> Derived:
         """Many calls in one, of which the arguments ``wide`` have a value each."""
@@ -150,13 +148,10 @@ class Derived:
         return Derived(self.declaration, self.call, steps, found, untold_axes(found), (), count)
 
     def _back(self, given: tuple[int, ...]) -> Derived:
-        lean = gradients.lean_backward(self.training, given, frozenset(self.training.wanted))
-        ranks = {o.base: len(o.shape) for o in lean.op.outputs}
-        steps, axes = (*self.steps, ("back", given)), untold_axes(lean.op)
-        return Derived(
-            self.declaration, self.call, steps, lean.op, axes, tuple(ranks.items()), len(ranks),
-            lean=lean,
-        )  # fmt: skip
+        lean = gradients.lean_backward(self.training, given, frozenset(self.training.wanted), sharing=False).op
+        ranks = {o.base: len(o.shape) for o in lean.outputs}
+        steps = (*self.steps, ("back", given))
+        return Derived(self.declaration, self.call, steps, lean, untold_axes(lean), tuple(ranks.items()), len(ranks))
 
     @cached_property
     def gradients(self) -> GradientNames:

@@ -50,8 +50,12 @@ class Lean:
         found.update({name: found[other] for name, other in self.shared.items()})
 
 
-def lean_backward(training: Training, given: Sequence[int], wanted: frozenset[str]) -> Lean:
-    """The backward for the results (by position) that have a cotangent, and the gradients that are needed."""
+def lean_backward(training: Training, given: Sequence[int], wanted: frozenset[str], *, sharing: bool = True) -> Lean:
+    """The backward for the results (by position) that have a cotangent, and the gradients that are needed.
+
+    ``sharing``: gradients may be a cotangent or each other's tensor. A graph cannot look where its gradients go
+    (``views_a_leaf``), and a registered op must not return what it was given.
+    """
     names = result_names(training.forward)
     chosen = {names[i] for i in given}
     positions = [i for i, o in enumerate(training.forward.outputs) if o.base in chosen]
@@ -60,11 +64,11 @@ def lean_backward(training: Training, given: Sequence[int], wanted: frozenset[st
     reached = _reached(training.forward, positions) & wanted
     cotangents = {gradients.results[names[i]]: i for i in given}
     forward = _lean(training.forward, chosen)
-    sums, results = _sums(forward), {o.name: o.expr for o in forward.expand()[1]}
+    sums, results = _sums(forward) if sharing else {}, {o.name: o.expr for o in forward.expand()[1]}
     handed = {output.base: cotangents.get(_handed_on(op, output) or "") for output in op.outputs}
     handed_on = {
-        n: at for n in sorted(reached)
-        if (at := handed.get(gradients.arguments[n])) is not None and sums.get(n) is results.get(names[at])
+        n: at for n in sorted(reached & sums.keys())
+        if (at := handed.get(gradients.arguments[n])) is not None and sums[n] is results[names[at]]
     }  # fmt: skip
     own = {gradients.arguments[name]: name for name in sorted(reached - handed_on.keys())}
     shared = _shared({own[o.base]: o for o in op.outputs if o.base in own and o.part is None}, sums)

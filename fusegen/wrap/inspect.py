@@ -62,6 +62,7 @@ class Pass:
         kept: results that the forward writes for its backward only.
         same: gradients that are the tensor of a cotangent, or of another gradient, and which: no kernel writes them.
         chip: what kernels may count on.
+        by_torch: torch does the matrix products, which can add a bias before it rounds.
     """
 
     op: Op
@@ -70,6 +71,7 @@ class Pass:
     kept: tuple[str, ...] = ()
     same: Mapping[str, str] = field(default_factory=dict)
     chip: Chip = pipeline.HOPPER
+    by_torch: bool = True
 
     @classmethod
     def of(
@@ -86,13 +88,18 @@ class Pass:
         return cls(op, {**given, **made}, lies.layout)
 
     @property
+    def whole(self) -> Chain | None:
+        """The op cut at its matrix products; None where it has none."""
+        return chain(self.op, adds_biases=self.by_torch)
+
+    @property
     def kernels(self) -> list[pipeline.Planned]:
         return [planned for part in self.parts for planned in pipeline.plan(part.op, part.layout, part.chip)]
 
     @property
     def parts(self) -> list[Pass]:
         """The pass itself; of an op with matrix products, what runs before, between and behind them."""
-        whole = chain(self.op)
+        whole = self.whole
         if whole is None:
             return [self] if self.op.outputs else []
         tensors = {**self.tensors, **self._between(whole)}
@@ -110,11 +117,12 @@ class Pass:
         return found
 
     def _between(self, whole: Chain) -> dict[str, TensorInfo]:
-        """What lies between the steps of an op with matrix products, as on a GPU."""
+        """What lies between the steps of an op with matrix products, as on a GPU where torch does them."""
         found: dict[str, TensorInfo] = {}
         for between in whole.between:
             shape = tuple(self.layout.sizes[axis] for axis in between.shape if axis)
-            strides = strides_between(whole, between, self.layout.sizes, "cuda")
+            device = "cuda" if self.by_torch else "cpu"  # where sizes are rounded up
+            strides = strides_between(whole, between, self.layout.sizes, device)
             found[between.name] = TensorInfo(shape, strides, between.dtype, 0, "cpu")
         return found
 
@@ -143,7 +151,7 @@ class Pass:
     @property
     def text(self) -> str:
         """The CUDA of all its kernels as one file, and what is done without any."""
-        whole = chain(self.op)
+        whole = self.whole
         told = [product_text(step) for step in whole.steps if isinstance(step, Product)] if whole else []
         told += [f"{gradient} = {tensor}, the same tensor" for gradient, tensor in self.same.items()]
         title = f"// {self.op.name}, {self.op.label}: without a kernel\n"
@@ -176,7 +184,9 @@ def passes(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], whic
     values = op.declaration.bind(args, kwargs)
     infos = {name: info for name, value in values.items() if (info := _info(name, value)) is not None}
     asked = tuple(name for name, value in values.items() if getattr(value, "requires_grad", False))
-    found = [Pass.of(op.trace(*args, **kwargs), infos, {}, {})]
+    frameworks = [doors.framework_of(value) for value in values.values()]
+    by_torch = all(framework is None or framework.name == "torch" for framework in frameworks)
+    found = [replace(Pass.of(op.trace(*args, **kwargs), infos, {}, {}), by_torch=by_torch)]
     if which == "tangent":
         return [*found, tangent_of(found[0], op._override if op.declaration.gradient is not None else None, asked)]
     for depth in range(PASSES.index(which)):
@@ -320,12 +330,12 @@ def stages(item: Pass) -> list[str]:
 
 def _split(item: Pass) -> list[str]:
     """The section with the steps of an op that has matrix products."""
-    whole = chain(item.op)
+    whole = item.whole
     if whole is None:
         return []
     count = sum(isinstance(step, Product) for step in whole.steps)
     steps: list[str] = []
-    known = notes(item.op)
+    known = notes(item.op) if item.by_torch else {}
     for step in whole.steps:
         steps.append(product_text(step) if isinstance(step, Product) else op_text(step))
         steps += [known[step.result]] if isinstance(step, Product) and step.result in known else []

@@ -64,25 +64,15 @@ class _Node(torch.autograd.Function):
         trained: Derived = ctx.trained
         nothing = (None,) * (5 + len(trained.arguments))
         given = tuple(i for i, c in enumerate(cotangents) if c is not None)
-        if not given:
+        node = trained.back(given) if given else None
+        if node is None:
             return nothing
-        node, found = trained.back(given), {}
-        if node.op.outputs:
-            found = _Node.computed(ctx, node, given, cotangents)
-        assert node.lean is not None
-        node.lean.fill(found, cotangents)
-        return (*nothing[:5], *[found.get(name) for name in trained.arguments])
-
-    @staticmethod
-    def computed(ctx: Any, node: Derived, given: Sequence[int], cotangents: Sequence[Any]) -> dict[str, Any]:
-        """The gradients that a backward computes, by argument."""
-        trained: Derived = ctx.trained
         values = dict(zip((*ctx.saved_names, *ctx.kept_names), ctx.saved_tensors, strict=True))
         values.update({trained.gradients.results[trained.names[i]]: cotangents[i] for i in given})
         layout = node.layout(ctx.sizes, ctx.strides)
         results = ctx.registered.call_derived(node, [values[n] for n in node.arguments], ctx.scalars, layout)
-        own = {gradient: name for name, gradient in trained.gradients.arguments.items()}
-        return {own[gradient]: result for gradient, result in zip(node.names, results, strict=True)}
+        found = dict(zip(node.names, results, strict=True))
+        return (*nothing[:5], *[found.get(trained.gradients.arguments[name]) for name in trained.arguments])
 
     @staticmethod
     def jvp(ctx: Any, *tangents: Any) -> tuple[Any, ...]:
