@@ -285,6 +285,24 @@ def test_an_overridden_gradient_of_a_packed_argument() -> None:
     torch.testing.assert_close(torch.autograd.grad(halves(x).sum(), x)[0], x.exp())
 
 
+def test_an_overridden_gradient_that_does_not_vary() -> None:
+    def step(x, y, *, scale=1.0):  # type: ignore[no-untyped-def]
+        return fg.floor(x) * scale + y
+
+    constant, along_rows = fg.op(step, name="constant"), fg.op(step, name="along_rows")
+    constant.gradient(lambda d_out, x, y, scale: (2.0, d_out))
+    along_rows.gradient(lambda d_out, x, y, scale: (fg.mean(d_out, 1, keepdims=True), None))
+    x, y = (torch.randn(3, 4, requires_grad=True) for _ in range(2))
+    cotangent = torch.randn(3, 4)
+    rows = cotangent.mean(1, keepdim=True).expand(3, 4)
+    for op, expected in ((constant, (torch.full((3, 4), 2.0), cotangent)), (along_rows, (rows, torch.zeros(3, 4)))):
+        compiled = torch.compile(lambda x, y, op=op: op(x, y), fullgraph=True, backend="aot_eager")
+        for function in (op, op, compiled):
+            torch.testing.assert_close(torch.autograd.grad(function(x, y), (x, y), cotangent), expected)
+    found = torch.func.vmap(lambda x, y, c: torch.func.vjp(constant, x, y)[1](c))(x, y, cotangent)
+    torch.testing.assert_close(found, (torch.full((3, 4), 2.0), cotangent))
+
+
 def test_wrong_overrides_are_explained() -> None:
     op = fg.op(lambda x, y: x * y, name="wrong")
     op.gradient(lambda d_out, x, y: d_out * y)

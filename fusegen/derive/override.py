@@ -9,7 +9,7 @@ from itertools import count
 from typing import Any
 
 from fusegen.core.errors import DerivativeError
-from fusegen.core.ir import Expr, Op, Operand, Part, Shape
+from fusegen.core.ir import Expr, Op, Operand, Output, Part, Shape, expr_axes
 from fusegen.core.products import contracted_sizes, free_axis, renamed_axes
 from fusegen.declare.op import Declaration
 from fusegen.declare.reductions import reduce
@@ -49,9 +49,12 @@ class Overridden:
         codes = {getattr(declaration.gradient, "__code__", None)}
         traced = trace(function, op.name, op.declared, {**cotangents, **arguments}, codes)
         traced = _named_as(traced, op, {names.results[o.name]: o.shape for _, o in outputs})
-        order = [names.arguments[name] for name in self._order()]
-        outputs_named = [replace(o, name=name, part=None) for o, name in zip(traced.outputs, order, strict=True)]
-        return replace(traced, label="backward", result="tuple", outputs=tuple(outputs_named))
+        shapes, known = {o.name: o.shape for o in op.operands if o.part is None}, traced.axes_of()
+        gradients = [
+            replace(o, name=names.arguments[n], part=None, shape=_as_known(o, shapes.get(n, ()), known))
+            for o, n in zip(traced.outputs, self._order(), strict=True)
+        ]
+        return replace(traced, label="backward", result="tuple", outputs=tuple(gradients))
 
     def _called(self, values: dict[str, Any]) -> Any:
         """What the user's function returns. It takes values in order, and by name what it says to take so only."""
@@ -154,6 +157,15 @@ def _named_as(traced: Op, forward: Op, cotangents: Mapping[str, Shape]) -> Op:
                 found[own] = theirs
     fresh = count(free_axis(forward))
     return renamed_axes(traced, lambda axis: found.get(axis) or found.setdefault(axis, f"d{next(fresh)}"))
+
+
+def _as_known(output: Output, argument: Shape, known: Mapping[str, frozenset[str]]) -> Shape:
+    """The shape of a gradient with its argument's axes where it is the same all along: a constant, or what lacks one of
+    the argument's axes. Nothing else might tell their sizes."""
+    own = expr_axes(output.expr, known)
+    free = [theirs if axis not in own else axis for axis, theirs in zip(output.shape, argument, strict=False)]
+    named = [axis for axis in free if axis]
+    return tuple(free) if len(free) == len(output.shape) and len(set(named)) == len(named) else output.shape
 
 
 def _axis_sizes(op: Op, arguments: dict[str, Any]) -> dict[str, int]:
