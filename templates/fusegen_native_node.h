@@ -20,7 +20,7 @@ struct Training {
   std::string name;
   std::vector<Save> saves;
   std::vector<int64_t> differentiable;  // results that have a gradient, in order
-  PyObject* python = nullptr;           // (plan, needed, saved, cotangents, numbers) -> a gradient or None each
+  PyObject* python = nullptr;           // (plan, needed, saved, cotangents, numbers, places) -> a gradient or None each
   std::mutex lock;                      // of `backwards`: engine threads do not hold the GIL
   Table backwards{1024};
 };
