@@ -43,7 +43,7 @@ def _total(
 class LinearCrossEntropy(fg.LinearLossOp, LibraryOp):
     """Cross entropy of a linear layer's rows."""
 
-    rows, total = _rows, _total
+    rows, total, chunk = _rows, _total, "options"
 
     def __call__(self, *args: fg.Tensor, **kwargs: fg.Tensor) -> fg.Tensor:
         matrix = args[1] if len(args) > 1 else kwargs.get("linear_weight")
@@ -91,8 +91,37 @@ def _prepare(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
     if shape and matrix is not None and given is not None:
         check = _check_positions if len(matrix) > 2 else _check_sizes
         check(op, shape, matrix, given, values)
-    changed = {name: None for name in ("label_smoothing", "z_loss") if values[name] == 0}
-    return changed | {"options": None} | ({"ignore_index": -100} if values["ignore_index"] is None else {})
+    changed: dict[str, fg.Tensor] = {name: None for name in ("label_smoothing", "z_loss") if values[name] == 0}
+    changed |= {"options": _rows_at_a_time(op, values["options"], shape, matrix)}
+    return changed | ({"ignore_index": -100} if values["ignore_index"] is None else {})
+
+
+def _rows_at_a_time(op: str, options: fg.Tensor, shape: fg.Tensor, matrix: fg.Tensor) -> int | None:
+    """How many ``options`` ask for, at most as many as there are; None: as many as suit, or sizes are not known."""
+    is_count = type(options) is int and options > 0
+    if not (options is None or is_count or hasattr(options, "batch_chunk_size")):
+        raise fg.DeclarationError(
+            f"{op}, option options", given=repr(options),
+            expected="a number of rows to take at a time, torch.nn.LinearCrossEntropyOptions, or None",
+            fix="leave it out: then a chunk's logits take less than a tenth of the memory of all",
+        )  # fmt: skip
+    if options is None or not shape or matrix is None or len(matrix) != 2:
+        return None
+    rows = 1
+    for size in shape[:-1]:
+        rows *= size
+    count: fg.Tensor = options if is_count else options.batch_chunk_size
+    if count is None and options.chunking_method == "auto":
+        return None
+    if count is None and options.chunking_method is not None:
+        count = _by_aspect(options.chunking_method, rows, matrix[1], matrix[0])
+    return int(max(1, rows if count is None else min(count, rows)))
+
+
+def _by_aspect(method: str, rows: int, columns: int, classes: int) -> int:
+    """Torch's "aspect_ratio:N": logits of as much memory as the input, their rows a power of two; an N-th of that."""
+    wanted = -(-rows // max(-(-classes // max(columns, 1)), 1))
+    return int((1 << max(wanted - 1, 0).bit_length()) // int(method.partition(":")[2] or 1))
 
 
 def _check_sizes(
@@ -137,7 +166,9 @@ def linear_cross_entropy(
     gradients of ``weight`` or of probabilities are asked for, with NumPy and CuPy. torch.compile breaks its graph here.
 
     The weight's gradient is added up over chunks in its own dtype: in half types it is rounded once a chunk.
-    ``options`` is torch's, and changes nothing: chunks are always taken, of a size that follows from the call's.
+    ``options`` says how many rows a chunk has: a number, or torch's LinearCrossEntropyOptions, of which the
+    batch_chunk_size is taken, else the chunking_method ("auto": as without; what it says of accuracy changes nothing).
+    Without it a chunk's logits take less than a tenth of the memory of all; more rows take more of it, and less time.
 
     Source: torch.nn.functional.linear_cross_entropy; by chunks of rows: Hsu et al. (Liger), arXiv 2410.10989.
     """

@@ -14,6 +14,7 @@ from oracles import check_no_worse, draw, gradients, refused
 from torch.utils.checkpoint import checkpoint
 
 import fusegen as fg
+from fusegen.ops.linear_losses import _by_aspect
 from fusegen.wrap import linear_loss
 from fusegen.wrap.stopwatch import WallClock
 from tools.bench.linear_loss import measure
@@ -311,11 +312,52 @@ def test_chunks_take_less_than_a_tenth_of_the_logits(monkeypatch: pytest.MonkeyP
     assert choose(1 << 20, 128256, 2) == 4096
 
 
+def test_options_say_how_many_rows_a_chunk_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[int] = []
+    product = torch.mm
+
+    def watched(left: Any, right: Any, **kwargs: Any) -> Any:
+        taken.append(len(left))
+        return product(left, right, **kwargs)
+
+    monkeypatch.setattr(torch, "mm", watched)
+    torchs = torch.nn.LinearCrossEntropyOptions
+    for options, expected in (
+        (None, [5, 5, 2]), (7, [7, 5]), (100, [TOKENS]), (1, [1] * TOKENS), (torchs(), [5, 5, 2]),
+        (torchs(batch_chunk_size=4), [4, 4, 4]), (torchs(chunking_method=None), [TOKENS]),
+        (torchs(chunking_method="aspect_ratio"), [8, 4]), (torchs(chunking_method="aspect_ratio:4"), [2] * 6),
+    ):  # fmt: skip
+        taken.clear()
+        with torch.no_grad():
+            OURS(x, weight, target, options=options)
+        assert taken == expected, options
+    choose = torchs(chunking_method="aspect_ratio:2")._compute_batch_chunk_size
+    for rows, columns, classes in ((8192, 4096, 128256), (1000, 64, 50257), (7, 100, 3)):
+        assert min(_by_aspect("aspect_ratio:2", rows, columns, classes), rows) == choose(rows, columns, classes)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_gradients_do_not_depend_on_the_chunk(reduction: str) -> None:
+    def call(function: Any, **options: Any) -> Callable[..., Any]:
+        return lambda x, w, b: function(x, w, target, linear_bias=b, reduction=reduction, **options)
+
+    expected = gradients(call(theirs), [x, weight, bias])
+    for rows in (1, 3, TOKENS):
+        torch.testing.assert_close(gradients(call(OURS, options=rows), [x, weight, bias]), expected)
+    assert torch.autograd.gradgradcheck(call(OURS, options=3), [x, weight, bias])
+
+
+@pytest.mark.parametrize("options", [0, -1, True, 2.0, "aspect_ratio"], ids=str)
+def test_options_that_are_none(options: Any) -> None:
+    message = str(refused(lambda: OURS(x, weight, target, options=options)))
+    assert "option options" in message and "number of rows" in message and repr(options) in message
+
+
 @pytest.mark.cpu
 def test_the_benchmark_runs(capsys: pytest.CaptureFixture[str]) -> None:
     measure((12, 8, 11), [5], WallClock(1), "cpu")
     told = capsys.readouterr().out
-    assert all(name in told for name in ("fusegen, chunks of 5", "torch, chunked", "Liger", "loss alone"))
+    assert all(name in told for name in ("fusegen, options=5", "torch, chunked", "Liger", "loss alone"))
 
 
 # -- errors ----------------------------------------------------------------------------------------------------------

@@ -89,6 +89,7 @@ class Rows:
         total: losses and ``told`` to the call's result.
         target: has a part for each row.
         reduction: torch's word for it.
+        chunk: how many rows to take at a time; None: as many as ``rows_per_chunk`` says.
     """
 
     product: torch.dtype
@@ -98,6 +99,7 @@ class Rows:
     told: Mapping[str, Any]
     target: torch.Tensor
     reduction: str
+    chunk: int | None = None
 
     @property
     def uniform(self) -> bool:
@@ -168,8 +170,9 @@ def run(loss: Any, traced: Op, values: Mapping[str, Any], autocast: DType | None
         "ignore_index": values["ignore_index"], "reduction": reduction, "dtype": result,
     }  # fmt: skip
     rows = Rows(
-        framework.back[product], loss.rows, {name: values[name] for name in others}, loss.total, told, target, reduction
-    )
+        framework.back[product], loss.rows, {name: values[name] for name in others}, loss.total, told, target,
+        reduction, None if loss.chunk is None else values[loss.chunk],
+    )  # fmt: skip
     with torch.autocast(device.partition(":")[0], enabled=False):
         if torch.is_grad_enabled():
             found: torch.Tensor = _Chunked.apply(rows, flat, weight, values["linear_bias"])  # type: ignore[no-untyped-call]
@@ -192,9 +195,11 @@ def _ranges(x: torch.Tensor, weight: torch.Tensor) -> list[slice]:
     return [slice(0, classes)]
 
 
-def _chunks(x: torch.Tensor, weight: torch.Tensor, ranges: Sequence[slice]) -> Iterator[tuple[slice, torch.Tensor]]:
+def _chunks(
+    rows: Rows, x: torch.Tensor, weight: torch.Tensor, ranges: Sequence[slice]
+) -> Iterator[tuple[slice, torch.Tensor]]:
     """Which rows, and their logits, which all take the same memory; its rows are aligned."""
-    count = rows_per_chunk(len(x), len(weight), x.element_size())
+    count = rows.chunk or rows_per_chunk(len(x), len(weight), x.element_size())
     memory = x.new_empty(min(count, len(x)), up(len(weight)) if len(ranges) > 1 else len(weight))
     for begin in range(0, len(x), count):
         part = slice(begin, min(begin + count, len(x)))
@@ -207,7 +212,7 @@ def _chunks(x: torch.Tensor, weight: torch.Tensor, ranges: Sequence[slice]) -> I
 def _losses(rows: Rows, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
     """Each row's loss."""
     losses = _one_a_row(x)
-    for part, logits in _chunks(x, weight, _ranges(x, weight)):
+    for part, logits in _chunks(rows, x, weight, _ranges(x, weight)):
         values = rows.arguments(logits, bias, part)
         _launch(rows.op.trace(**values), values, [losses[part]])
     return losses
@@ -236,7 +241,7 @@ def _losses_and_gradients(
         d_weight.zero_()
     ops: dict[int, tuple[Op, str]] = {}
     ranges = _ranges(x, weight)
-    for part, logits in _chunks(x, weight, ranges):
+    for part, logits in _chunks(rows, x, weight, ranges):
         values = rows.arguments(logits, bias, part)
         if len(logits) not in ops:  # all chunks but the last are of one size
             ops[len(logits)] = _with_gradient(rows.op.trace(**values), "logits")

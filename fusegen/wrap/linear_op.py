@@ -20,10 +20,12 @@ class LinearLossOp(FusedOp):
         rows: logits [M, N], and arguments of the declaration by name, to a loss for each row.
         total: loss, target (None if it holds probabilities), weight, ignore_index, the number of classes, reduction
             and the result's dtype to the result.
+        chunk: a constant that says how many rows to take at a time, if there is one; None in it: as many as suit.
     """
 
     rows: ClassVar[Any]
     total: ClassVar[Any]
+    chunk: ClassVar[str | None] = None
     runs = """torch's tensors go a chunk of rows at a time (wrap/linear_loss): its logits, its losses and their gradient
 in one kernel and the same memory, its part of the other gradients by products. All logits never exist at
 once. What follows has them in memory: so it runs where a gradient is differentiated again, in forward mode
@@ -52,6 +54,8 @@ and under transforms, and on NumPy's and CuPy's arrays."""
             return super().call(args, kwargs, autocast)
         specs, _ = self._specs(values, framework)
         asked = framework.autocast(self.declaration, specs, values) if autocast is Ellipsis else autocast
+        if self.chunk is not None:
+            specs[self.chunk] = None  # what is traced does not depend on it
         if specs["input"].dtype.size == 8:  # which autocast leaves alone
             asked = None
         return linear_loss.run(self, self.declaration.trace(specs, asked), values, asked, autocast is Ellipsis)

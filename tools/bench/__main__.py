@@ -75,7 +75,7 @@ def measure(parts: Sequence[str], page: Page, wanted: Sequence[str], options: ar
         page.put("model", linear_model.HEAD + table)
     if "loss" in parts:
         sizes = "8192x4096x128256,8192x768x50257"
-        page.put("loss", report.linear_loss(_printed("linear_loss", "--sizes", sizes, "--rows", "")))
+        page.put("loss", report.linear_loss(_printed("linear_loss", "--sizes", sizes, "--rows", "2048,8192")))
     if "calls" in parts:
         page.put("calls", report.calls(cold.measure()))
     if "host" in parts:

@@ -1,8 +1,9 @@
 """Cross entropy of a language model's head: time, memory beyond arguments and gradients, and errors, beside others.
 
-    python -m tools.bench.linear_loss [--sizes 8192x4096x128256,4096x768x32000] [--rows 512,768,1024] [--repeats 20]
+    python -m tools.bench.linear_loss [--sizes 8192x4096x128256,4096x768x32000] [--rows 2048,8192] [--repeats 20]
 
-A pass is the loss and the gradients of the input and the weight. Where Liger is not installed its schedule is measured
+A pass is the loss and the gradients of the input and the weight. ``--rows``: chunks of so many, beside our own choice.
+Where Liger is not installed its schedule is measured
 in its stead, written in torch with fusegen's kernel for the logits (its own is one kernel in place as well): chunks as
 Liger chooses them, the weight's gradient added up as it does it (a product, its float32 copy, a sum), or by one addmm.
 Errors are relative (root of mean squares), from float32 products of the same numbers.
@@ -13,8 +14,7 @@ from __future__ import annotations
 import argparse
 import functools
 import importlib.util
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from math import ceil
 from typing import Any
 
@@ -112,18 +112,6 @@ def products(x: torch.Tensor, weight: torch.Tensor) -> Callable[[], None]:
     return work
 
 
-@contextmanager
-def chunks_of(count: int | None) -> Iterator[None]:
-    """Calls of ours meanwhile take so many rows at a time; None: as many as they choose."""
-    chosen = linear_loss.rows_per_chunk
-    if count is not None:
-        linear_loss.rows_per_chunk = lambda rows, classes, size: min(count, rows)
-    try:
-        yield
-    finally:
-        linear_loss.rows_per_chunk = chosen
-
-
 def extra_memory(step: Callable[[], tuple[torch.Tensor, ...]], device: str) -> float:
     """Bytes at the peak of a pass beyond what was there before and what it returns; NaN on the CPU."""
     if device != "cuda":
@@ -153,18 +141,20 @@ def measure(size: tuple[int, int, int], counts: list[int], watch: Clock, device:
     )
     target = torch.randint(0, classes, (tokens,), device=device, generator=generator)
     wide = [t.detach().float().requires_grad_() for t in (x, weight)]
-    with chunks_of(None):
-        exact = gradients_of(fg.ops.linear_cross_entropy)(*wide, target)
+    exact = gradients_of(fg.ops.linear_cross_entropy)(*wide, target)
     del wide
     print(f"\n{tokens} x {hidden} -> {classes}, bfloat16; all logits take {tokens * classes * 2 / 1e6:.0f} MB")
     print(f"    {'':32s} {'ms':>8s} {'extra MB':>9s} {'of logits':>9s}   errors of loss, d_input, d_weight")
-    everyone: list[tuple[str, Step, int | None]] = [(name, step, None) for name, step in ways(device).items()]
-    everyone += [(f"{OURS}, chunks of {count}", gradients_of(fg.ops.linear_cross_entropy), count) for count in counts]
+    everyone = ways(device)
+    for count in counts:
+        everyone[f"{OURS}, options={count}"] = gradients_of(
+            functools.partial(fg.ops.linear_cross_entropy, options=count)
+        )
     alone = functools.partial(fg.ops.linear_cross_entropy, x.detach(), weight, target)
     works: dict[str, Callable[[], Any]] = {PRODUCTS: products(x, weight), ALONE: torch.no_grad()(alone)}
     found = {}
-    for name, step, count in everyone:
-        works[name] = work = chunks_of(count)(functools.partial(step, x, weight, target))
+    for name, step in everyone.items():
+        works[name] = work = functools.partial(step, x, weight, target)
         found[name] = extra_memory(work, device), errors(work(), exact)
     taken = {name: time / 1000 for name, time in watch.turns(works).items()}
     print(f"    {PRODUCTS:32s} {taken[PRODUCTS]:8.2f}", flush=True)
