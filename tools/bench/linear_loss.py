@@ -6,6 +6,7 @@ A pass is the loss and the gradients of the input and the weight. ``--rows``: ch
 Where Liger is not installed its schedule is measured
 in its stead, written in torch with fusegen's kernel for the logits (its own is one kernel in place as well): chunks as
 Liger chooses them, the weight's gradient added up as it does it (a product, its float32 copy, a sum), or by one addmm.
+QuACK runs without its search for tiles.
 Errors are relative (root of mean squares), from float32 products of the same numbers.
 """
 
@@ -95,6 +96,9 @@ def ways(device: str) -> dict[str, Step]:
     else:
         found["Liger's schedule"] = liger_schedule(True)
         found["Liger's schedule, addmm"] = liger_schedule(False)
+    if importlib.util.find_spec("quack") is not None:
+        quack = importlib.import_module("quack.linear_cross_entropy").chunked_linear_cross_entropy
+        found["QuACK"] = gradients_of(functools.partial(quack, tuned=False))
     return found
 
 
@@ -154,8 +158,13 @@ def measure(size: tuple[int, int, int], counts: list[int], watch: Clock, device:
     works: dict[str, Callable[[], Any]] = {PRODUCTS: products(x, weight), ALONE: torch.no_grad()(alone)}
     found = {}
     for name, step in everyone.items():
-        works[name] = work = functools.partial(step, x, weight, target)
-        found[name] = extra_memory(work, device), errors(work(), exact)
+        work = functools.partial(step, x, weight, target)
+        try:
+            found[name] = extra_memory(work, device), errors(work(), exact)
+        except Exception as error:  # one way's failure is no reason to measure nothing else
+            print(f"    {name} left out: {type(error).__name__}: {error}", flush=True)
+        else:
+            works[name] = work
     taken = {name: time / 1000 for name, time in watch.turns(works).items()}
     print(f"    {PRODUCTS:32s} {taken[PRODUCTS]:8.2f}", flush=True)
     for name, (extra, wrong) in found.items():

@@ -38,6 +38,7 @@ A fresh process after `import torch` and a first CUDA operation: forward and bac
 _LINEAR_LOSS = """## Cross entropy behind a linear layer
 
 Loss and gradients of input and weight; memory beyond arguments and gradients; errors from float32 products.
+`options=N` takes N rows at a time: with all 8192 the logits exist in full, as torch's do.
 
 ```
 {table}
