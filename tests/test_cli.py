@@ -353,6 +353,7 @@ MEANT = {
     "sum(x, 0) + pi": lambda x: x.sum(0) + torch.pi,
     "x % y + x // y": lambda x, y: x % y + x // y,
     "maximum(x, 0.5) ** -1": lambda x: 1 / x.clamp(min=0.5),
+    "x*2 @ exp(transpose(y, 0, 1))": lambda x, y: x * 2 @ y.exp().mT,
 }
 
 
@@ -393,12 +394,12 @@ REFUSED = {
     "import os": "invalid syntax",
     "1 + 2": "0 tensors",
     "": "invalid syntax",
-    "x @ y": "BinOp",
     "x is y": "Compare",
     "(x, (y, x))": "Tuple",
     "x + 1e999": "the literal",
     "x + 99999999999999999999": "the literal",
     "x + 1 / 0": "a constant that does not exist",
+    "x @ 2": "a number on the right",
     "x + 10.0 ** 400": "a constant that does not exist",
     "x + " * 300 + "x": "at most 400",
     "(" * 60 + "x" + "+1)" * 60: "at most 400, 40 deep",

@@ -7,6 +7,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -357,3 +358,29 @@ def test_views_of_packed_arguments_and_packed_results() -> None:
     torch.testing.assert_close(y, torch.cat([x[3:] * 2, x[:3]]))
     (gradient,) = torch.autograd.grad(y.sum(), x)
     assert gradient.tolist() == [[1.0] * 5] * 3 + [[2.0] * 5] * 3
+
+
+@pytest.mark.parametrize(
+    ("function", "fix"),
+    [
+        (np.dot, "x @ w"),
+        (np.inner, "x @ w"),
+        (lambda x, w: np.transpose(x) * w, "fg.transpose"),
+        (lambda x, w: np.where(x > 0, x, w), "fg.where"),
+        (lambda x, w: np.einsum("ij,jk->ik", x, w), "x @ w"),
+        (lambda x, w: torch.einsum("ij,jk->ik", x, w), "x @ w"),
+        (lambda x, w: x.bmm(w), "x @ w"),
+        (lambda x, w: np.sum(x) * w, "fg.sum"),
+        (lambda x, w: np.kron(x, w), "fusegen list"),
+    ],
+)
+def test_functions_of_others_are_refused(function: Any, fix: str) -> None:
+    """NumPy would take a tensor for a number, and multiply where it was asked for a product."""
+    with pytest.raises(fg.DeclarationError, match="of a symbolic tensor") as caught:
+        fg.op(function)(torch.ones(3, 3), torch.ones(3, 3))
+    assert fix in str(caught.value)
+
+
+def test_a_vector_has_no_transpose() -> None:
+    with pytest.raises(fg.ShapeError, match="of rank 1"):
+        fg.op(lambda x: x.mT)(torch.ones(3))

@@ -379,3 +379,10 @@ def test_what_does_not_fit_is_refused() -> None:
         with pytest.raises(fg.FusegenError, match=f"(?s){words}"):
             call()
     assert isinstance(refused(lambda: OURS(x.long(), weight, target)), fg.DtypeError)
+
+
+@pytest.mark.cpu
+def test_a_whole_graph_is_refused_with_a_reason() -> None:
+    compiled = torch.compile(lambda x, w: OURS(x, w, target), backend="aot_eager", fullgraph=True)
+    with pytest.raises(Exception, match="Leave out fullgraph=True"):
+        compiled(x, weight)

@@ -189,8 +189,14 @@ def contracted_sizes(op: Op, sizes: Mapping[str, int]) -> dict[str, int]:
 
 def mismatch(op: Op, sizes: Mapping[str, int]) -> tuple[Reduce, int, int] | None:
     """A product of which an axis has two sizes, and these: its factors differ in what is contracted, or what meets the
-    result differs from a factor whose axis has a name of its own there."""
-    found = dict(sizes)
+    result differs from a factor whose axis has a name of its own there.
+
+    ``sizes`` may be those of an op that this one is a gradient of, where another axis had a name that only products
+    have here.
+    """
+    carried = {axis for thing in (*op.operands, *op.outputs) for axis in thing.shape if axis}
+    made = {new for reduce in products(op) for factor in factors(reduce) for _, new in factor.renames}
+    found = {axis: size for axis, size in sizes.items() if axis in carried or axis not in made}
     for reduce in products(op):
         for own, new in (pair for factor in factors(reduce) for pair in factor.renames):
             if own in found and found.setdefault(new, found[own]) != found[own]:

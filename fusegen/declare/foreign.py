@@ -47,7 +47,9 @@ _FIXES = {
     ),
     **dict.fromkeys(("backward", "grad"), "differentiate what the op returns, outside it: gradients are derived"),
     "clone": "use x itself: nothing is written in place",
-    "t": "use x.mT", "masked_fill": "use fg.where(mask, value, x)",
+    **dict.fromkeys(("mm", "bmm", "mv", "dot", "inner", "vdot", "einsum", "tensordot", "multi_dot"), "use x @ w"),
+    **dict.fromkeys(("t", "transpose", "swapaxes", "swapdims"), "use x.mT for the last two dimensions"),
+    "masked_fill": "use fg.where(mask, value, x)",
     "add": "use x + y", "sub": "use x - y", "mul": "use x * y", "div": "use x / y",
 }  # fmt: skip
 
@@ -114,7 +116,7 @@ def attach(names: Sequence[str]) -> None:
 
     def torch_function(cls: type, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for value in args:
-            if not isinstance(value, (Value, bool, int, float, tuple, list)):
+            if not isinstance(value, (Value, bool, int, float, str, tuple, list)):
                 lift(value)  # a real tensor: says so
         name = str(getattr(function, "__name__", function))
         raise refuse(f"torch.{name}", name)
@@ -125,6 +127,9 @@ def attach(names: Sequence[str]) -> None:
                 _UFUNCS[ufunc.__name__], *(v[()] if getattr(v, "shape", None) == () else v for v in inputs)
             )
         raise refuse(f"numpy.{ufunc.__name__}", ufunc.__name__)
+
+    def array_function(self: Value, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        raise refuse(f"numpy.{function.__name__}", function.__name__)
 
     def unknown(self: Any, name: str) -> Any:
         if name.startswith("_"):  # other libraries look for their protocols
@@ -140,8 +145,11 @@ def attach(names: Sequence[str]) -> None:
             expected="one that is returned: each part is written to its place", fix="compute on the parts first",
         )  # fmt: skip
 
-    hooks: dict[str, Any] = {"__torch_function__": classmethod(torch_function), "__array_ufunc__": array_ufunc}
-    for name, hook in {**hooks, "__getattr__": unknown}.items():
+    hooks = {
+        "__torch_function__": classmethod(torch_function), "__array_ufunc__": array_ufunc,
+        "__array_function__": array_function, "__getattr__": unknown,
+    }  # fmt: skip
+    for name, hook in hooks.items():
         setattr(Value, name, hook)
     for name in vars(Value):
         if name.startswith("__") and name.strip("_") in _COMPUTING:

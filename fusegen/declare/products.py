@@ -124,7 +124,16 @@ def transpose(x: Like, axis0: int, axis1: int) -> Value:
 
 
 def mT(x: Value) -> Value:
-    """``x`` with its last two dimensions exchanged."""
+    """``x`` with its last two dimensions exchanged.
+
+    Raises:
+        ShapeError: it has fewer.
+    """
+    if x.ndim < 2:
+        raise ShapeError(
+            f"{current().where}, mT", given=f"{shape_of(x)}, of rank {x.ndim}", expected="two dimensions or more",
+            fix="leave it out: a vector is a row on the left of a product and a column on the right",
+        )  # fmt: skip
     return transpose(x, -2, -1)
 
 

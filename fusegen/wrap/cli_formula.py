@@ -29,7 +29,7 @@ _KEYWORDS = {"sum": ("axis", "keepdims"), "mean": ("axis", "keepdims")}
 _BINARY: dict[type[ast.AST], str] = {
     ast.Add: "add", ast.Sub: "sub", ast.Mult: "mul", ast.Div: "div", ast.Pow: "pow", ast.Mod: "remainder",
     ast.FloorDiv: "floor_divide", ast.BitAnd: "bitwise_and", ast.BitOr: "bitwise_or", ast.BitXor: "bitwise_xor",
-    ast.LShift: "left_shift", ast.RShift: "right_shift",
+    ast.LShift: "left_shift", ast.RShift: "right_shift", ast.MatMult: "matmul",
 }  # fmt: skip
 _COMPARE: dict[type[ast.AST], str] = {
     ast.Lt: "lt", ast.LtE: "le", ast.Gt: "gt", ast.GtE: "ge", ast.Eq: "eq", ast.NotEq: "ne",
@@ -60,7 +60,7 @@ def functions() -> dict[str, Callable[..., Any]]:
 
 def is_formula(text: str) -> bool:
     """Whether ``text`` is meant as a formula: no name of an op looks like it."""
-    return any(symbol in text for symbol in "()+*<>=&|^~%, ") or (":" not in text and any(c in text for c in "-/"))
+    return any(symbol in text for symbol in "()+*<>=&|^~%@, ") or (":" not in text and any(c in text for c in "-/"))
 
 
 def formula_op(text: str) -> FusedOp:
@@ -163,7 +163,7 @@ def _check_node(text: str, node: ast.expr, at_root: bool) -> str | None:
     if type(node) not in _CHILDREN or not in_place or any(type(operator) not in known for operator in operators):
         raise _refused(
             text, f"{ast.unparse(node)[:60]!r} ({type(node).__name__})",
-            "names, numbers, + - * / ** % //, comparisons, and/or/not, a if c else b, calls of the function table",
+            "names, numbers, + - * / ** % // @, comparisons, and/or/not, a if c else b, calls of the function table",
         )  # fmt: skip
     return None
 
@@ -268,4 +268,6 @@ def _binary(name: str, a: Any, b: Any) -> Any:
         except (ArithmeticError, ValueError) as error:
             raise _refused(f"{a} {name} {b}", f"a constant that does not exist ({error})", "a finite number") from None
         return result if isinstance(result, float) or abs(result) < 2**63 else float(result)
-    return language.pow(a, b) if name == "pow" else elementwise(name, a, b)
+    if name in ("pow", "matmul"):
+        return getattr(language, name)(a, b)
+    return elementwise(name, a, b)

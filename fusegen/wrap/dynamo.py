@@ -14,7 +14,13 @@ for function in (dispatch.positional, dispatch.select, dispatch.refuse):
     torch.compiler.assume_constant_result(function)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]
+_REASON = (
+    "fusegen: an op that goes a chunk of rows at a time (linear_cross_entropy) runs between two graphs. Leave out "
+    "fullgraph=True, export with strict=False, or use fg.ops.cross_entropy(fg.ops.linear(...), ...), whose logits exist"
+)
+
+
+@torch.compiler.disable(reason=_REASON)  # type: ignore[untyped-decorator]
 def outside(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """The op called between two graphs."""
     return op(*args, **kwargs)
