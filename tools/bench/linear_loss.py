@@ -43,6 +43,19 @@ def torch_chunked(x: Any, weight: Any, target: Any) -> Any:
     return F.linear_cross_entropy(x, weight, target, options=options)
 
 
+def liger(x: Any, weight: Any, target: Any) -> Any:
+    """Liger's own."""
+    return importlib.import_module("liger_kernel.transformers.functional").liger_fused_linear_cross_entropy(
+        x, weight, target
+    )
+
+
+def quack(x: Any, weight: Any, target: Any) -> Any:
+    """QuACK's own."""
+    module = importlib.import_module("quack.linear_cross_entropy")
+    return module.chunked_linear_cross_entropy(x, weight, target, tuned=False)
+
+
 def gradients_of(loss: Callable[..., Any]) -> Step:
     """A loss as a pass: the loss and both gradients."""
 
@@ -91,14 +104,12 @@ def ways(device: str) -> dict[str, Step]:
     if hasattr(F, "linear_cross_entropy"):
         found["torch, chunked"] = gradients_of(torch_chunked)
     if importlib.util.find_spec("liger_kernel") is not None:
-        functional = importlib.import_module("liger_kernel.transformers.functional")
-        found["Liger"] = gradients_of(functional.liger_fused_linear_cross_entropy)
+        found["Liger"] = gradients_of(liger)
     else:
         found["Liger's schedule"] = liger_schedule(True)
         found["Liger's schedule, addmm"] = liger_schedule(False)
     if importlib.util.find_spec("quack") is not None:
-        quack = importlib.import_module("quack.linear_cross_entropy").chunked_linear_cross_entropy
-        found["QuACK"] = gradients_of(functools.partial(quack, tuned=False))
+        found["QuACK"] = gradients_of(quack)
     return found
 
 

@@ -1,17 +1,19 @@
 """``python -m tools.bench.models``: Hugging Face's Llama and GPT-2 trained as they are, patched, and compiled.
 
-Random weights from a config; every way starts from the same weights and sees the same sentences. Prints a Markdown
-table of step times and of how far the loss curves are apart; 1 if a patched curve leaves the tolerance. The models come
-from the transformers package; without it nothing is measured, and this says so.
+Random weights from a config; every way starts from the same weights and sees the same sentences. The ways take turns,
+step by step: whatever else the machine does slows all of them. Prints a Markdown table of step times and of how far the
+loss curves are apart; 1 if a patched curve leaves the tolerance. The models come from the transformers package; without
+it nothing is measured, and this says so.
 """
 
 from __future__ import annotations
 
 import argparse
+import random
 import statistics
 import sys
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ TOLERANCES = {"float32": 1e-3, "bfloat16": 2e-2}
 # A patched curve may be so many times as far from eager's as eager's is from itself in a second run.
 SPREADS = 4
 WAYS = ("eager", "patched", "torch.compile", "patched, torch.compile")
+AGAIN = "eager, again"
 
 
 @dataclass(frozen=True)
@@ -82,22 +85,33 @@ def sentence(size: Size, step: int, device: str) -> torch.Tensor:
     return ((start + stride * torch.arange(size.length)) % size.vocabulary).to(device)
 
 
-def train(model: Any, size: Size, steps: int, device: str) -> tuple[list[float], float]:
-    """The loss of every step, and the median milliseconds of a step after the first ones."""
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
-    losses, times = [], []
-    for step in range(steps):
-        words = sentence(size, step, device)
+@dataclass
+class Trained:
+    """A model in training: the loss of every step, and its milliseconds."""
+
+    model: Any
+    losses: list[float] = field(default_factory=list)
+    times: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-3)
+
+    def step(self, words: torch.Tensor, device: str) -> None:
+        """One more."""
         _wait(device)
         start = time.perf_counter()
-        loss = model(input_ids=words, labels=words).loss
+        loss = self.model(input_ids=words, labels=words).loss
         loss.backward()
-        optimizer.step()
-        optimizer.zero_grad()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
         _wait(device)
-        times.append(1e3 * (time.perf_counter() - start))
-        losses.append(loss.detach())
-    return [float(loss) for loss in losses], statistics.median(times[min(WARM_UP, steps - 1) :])
+        self.times.append(1e3 * (time.perf_counter() - start))
+        self.losses.append(float(loss.detach()))
+
+    @property
+    def median(self) -> float:
+        """Of a step's milliseconds, after the first ones."""
+        return statistics.median(self.times[min(WARM_UP, len(self.times) - 1) :])
 
 
 def _wait(device: str) -> None:
@@ -105,8 +119,8 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def trained(name: str, way: str, size: Size, options: Any) -> tuple[list[float], float]:
-    """A fresh model with the same weights for every way, trained."""
+def fresh(name: str, way: str, size: Size, options: Any) -> Any:
+    """A model as a way has it, with the same weights for every way."""
     torch.manual_seed(0)
     model = MODELS[name](size).to(options.device, getattr(torch, options.dtype)).train()
     if "patched" in way:
@@ -114,9 +128,8 @@ def trained(name: str, way: str, size: Size, options: Any) -> tuple[list[float],
         if options.report and way == "patched":
             print(patched, file=sys.stderr)
     if "compile" in way:
-        torch._dynamo.reset()
         model = torch.compile(model)
-    return train(model, size, options.steps, options.device)
+    return model
 
 
 def main() -> int:
@@ -142,16 +155,21 @@ def main() -> int:
     print("|---|---|--:|--:|--:|--:|--:|", flush=True)
     failed = 0
     for name in options.models:
-        reference, base = trained(name, "eager", size, options)
-        allowed = tolerance
-        for way in ["eager", "eager, again", *(way for way in options.ways if way != "eager")]:
-            again = trained(name, way.removesuffix(", again"), size, options) if way != "eager" else (reference, base)
-            losses, step = again
-            apart = max(abs(a - b) / abs(b) for a, b in zip(losses, reference, strict=True))
-            if way == "eager, again":  # some of torch's own kernels add in no fixed order
+        torch._dynamo.reset()
+        ways = ["eager", AGAIN, *(way for way in options.ways if way != "eager")]
+        models = {way: Trained(fresh(name, way, size, options)) for way in ways}
+        for step in range(options.steps):
+            words = sentence(size, step, options.device)
+            for way in random.Random(step).sample(ways, len(ways)):
+                models[way].step(words, options.device)
+        base, allowed = models["eager"], tolerance
+        for way, found in models.items():
+            apart = max(abs(a - b) / abs(b) for a, b in zip(found.losses, base.losses, strict=True))
+            if way == AGAIN:  # some of torch's own kernels add in no fixed order
                 allowed = max(tolerance, SPREADS * apart)
             failed += way == "patched" and not apart <= allowed
-            cells = f"{step:.2f} | {base / step:.2f} | {losses[0]:.4f} | {losses[-1]:.4f} | {apart:.1e}"
+            times = f"{found.median:.2f} | {base.median / found.median:.2f}"
+            cells = f"{times} | {found.losses[0]:.4f} | {found.losses[-1]:.4f} | {apart:.1e}"
             print(f"| {name} | {way} | {cells} |", flush=True)
     if failed:
         print("\na patched model's losses leave the tolerance", file=sys.stderr)

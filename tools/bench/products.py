@@ -188,8 +188,9 @@ compared for a pass takes turns call by call, in an order that changes: at its l
 `fwd` keeps nothing, `train` is the forward that keeps what the backward needs; `leaves` is a step whose gradients go to
 `.grad`, as those of parameters do, where torch copies what does not lie like its tensor. The target of a backward is
 its plain products and 1.1 times one pass over memory for all the rest; the other targets are those of the project.
-cuBLASLt: its own epilogue through torch, which has no backward. QuACK: without its search for tiles. Every result and
-gradient was compared with torch's in the same dtype first.
+cuBLASLt: its own epilogue through torch, which has no backward. QuACK: without its search for tiles. torch.compile and
+max-autotune, which compile for seconds and for a minute a row, have some of the rows only. Every result and gradient
+was compared with torch's in the same dtype first.
 
 """
 
