@@ -47,5 +47,7 @@ def test_dtypes_go_by_the_names_that_people_use() -> None:
 
 
 def test_shapes_that_nobody_asked_for_say_so() -> None:
-    with pytest.raises(fg.ShapeError, match=r"--shape NAME=\.\.\. of y"):
-        bind(resolve("matmul(x, y)"), Request.parse(["x=4,5"]))
+    with pytest.raises(fg.ShapeError, match=r"--shape NAME=.* is assumed: y=4,5"):
+        bind(resolve("x @ y"), Request.parse(["x=4,5"]))
+    with pytest.raises(fg.ShapeError, match=r"--shape NAME=.* is assumed: up_bias=6, down_bias=4"):
+        bind(resolve("mlp"), Request.parse(["input=8,4", "up=6,4", "down=3,6"]))

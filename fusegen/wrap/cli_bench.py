@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 OURS = "fusegen"
-# Sizes of a sweep: bytes that the forward must move, from the launch to well beyond the caches. The emulator is slow.
+# Sizes of a sweep: bytes that the forward must move, from the launch to well beyond the caches. The emulator is slow:
+# from SLOW bytes on whoever waits for it is told so.
+SLOW = 2**22
 SWEEP = {"cuda": [2**bits for bits in range(16, 31, 2)], "cpu": [2**bits for bits in range(12, 21, 2)]}
 
 
@@ -101,6 +104,10 @@ def bench_op(
 
         load_matplotlib()  # before anything is measured
     specs = bind(op, Request.parse(shape, dtype, arg))
+    tensors = [spec for spec in specs.values() if isinstance(spec, TensorSpec)]
+    size = sum(prod(spec.shape) * spec.dtype.size for spec in tensors)
+    if where == "cpu" and size > SLOW:
+        print(f"the CPU emulator takes minutes for {size_text(size)}; a smaller --shape shows as much", file=sys.stderr)
     bench = Bench.of(op, where, wanted, repeats)
     measured = bench.measure(specs)
     print_table(bench, specs, measured)

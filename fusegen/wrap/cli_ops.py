@@ -236,7 +236,7 @@ def bind(op: FusedOp, request: Request, default: DType = dtypes.float32) -> dict
         if name not in values and parameter.default is parameter.empty:
             values[name] = 1.0
     values = {name: values[name] for name in known if name in values}
-    assumed = [name for name, value in values.items() if isinstance(value, TensorSpec) and name not in shapes]
+    assumed = [name for name, value in values.items() if isinstance(value, TensorSpec) and name not in request.shapes]
     if assumed:
         _check_assumed(op, values, assumed)
     return values
@@ -251,10 +251,10 @@ def _check_assumed(op: FusedOp, values: Mapping[str, Any], assumed: Sequence[str
     try:
         op.trace(**values)
     except ShapeError as error:
-        shape = ",".join(map(str, values[assumed[0]].shape))
+        shapes = ", ".join(f"{name}={','.join(map(str, values[name].shape))}" for name in assumed)
         raise ShapeError(
             error.where, given=error.given, expected=error.expected,
-            fix=f"say --shape NAME=... of {', '.join(assumed)}, of which nothing was said: {shape} is assumed",
+            fix=f"say --shape NAME=... where nothing was said and this is assumed: {shapes}",
         ) from None  # fmt: skip
 
 

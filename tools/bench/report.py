@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from importlib import metadata
 from pathlib import Path
 
 import torch
@@ -55,6 +56,8 @@ _HOST = """## Host cost of a call
 {tables}
 """
 
+# What peers other than torch are installed as.
+_PACKAGES = {"JAX": "jax", "Liger": "liger-kernel", "QuACK": "quack-kernels"}
 # Parts of the page, and how their sections begin, in its order.
 PARTS = {
     "rows": _ROWS.splitlines()[0],
@@ -115,6 +118,8 @@ def rows(run: Run) -> str:
         return ""
     columns = [OURS, *(name for name in NAMES if any(name in m.times for m in run.measured))]
     text = _ROWS.format(bandwidth=run.bandwidth / 1e6)
+    versions = [f"{name} {metadata.version(_PACKAGES[name])}" for name in columns if name in _PACKAGES]
+    text += f"{', '.join(versions)}.\n\n" if versions else ""
     absent = [name for name in NAMES if name not in columns]
     text += f"Not on that machine, and so without a column: {', '.join(absent)}.\n\n" if absent else ""
     text += f"| work | pass | floor | {' | '.join(columns)} | fusegen / floor |\n"
