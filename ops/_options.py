@@ -22,6 +22,9 @@ class LibraryOp(fg.FusedOp):
         super().__init__(declaration)
         names = list(declaration.signature.parameters)
         self.limits, self.prepare = limits, prepare
+        codes = {name: holds.__code__ for name, (_, holds) in limits.items()}
+        # What each limit is about, and what else its test asks for.
+        self.reads = {n: (n, *(v for v in code.co_varnames[: code.co_argcount] if v != n)) for n, code in codes.items()}
         self.at = names.index("inplace") if "inplace" in names else -1
         declaration.overwrites = names[0] if "inplace_backward" in names else None
         if limits or prepare:
@@ -34,10 +37,15 @@ class LibraryOp(fg.FusedOp):
 
     def _prepared(self, values: dict[str, fg.Tensor]) -> dict[str, fg.Tensor]:
         for name, (expected, holds) in self.limits.items():
-            if isinstance(values[name], (bool, int, float)) and not holds(**values):
+            read = self.reads[name]
+            wrong = [option for option in read if not _may_be_option(values[option])]
+            if not wrong and all(is_number(values[option]) for option in read) and not holds(**values):
+                wrong = [name]
+            for option in wrong:
                 raise fg.DeclarationError(
-                    f"{self.name}, option {name}", given=f"{name}={values[name]!r}", expected=expected,
-                    fix="pass a number in that range",
+                    f"{self.name}, option {option}", given=f"{option}={values[option]!r}",
+                    expected=expected if option == name else "a number",
+                    fix="pass a number" + " in that range" * (option == name),
                 )  # fmt: skip
         return values if self.prepare is None else values | self.prepare(self.name, **values)
 
@@ -58,19 +66,31 @@ class limited:
     Args:
         kind: the subclass of LibraryOp to make.
         autocast: see ``fg.op``.
+        like: an op whose options this one has as well, so that its limits hold too.
     """
 
     def __init__(
         self, prepare: fg.Tensor = None, kind: type[LibraryOp] = LibraryOp, autocast: str | None = None,
-        **limits: tuple[str, fg.Tensor],
+        like: fg.Tensor = None, **limits: tuple[str, fg.Tensor],
     ) -> None:  # fmt: skip
-        self.prepare, self.kind, self.autocast, self.limits = prepare, kind, autocast, limits
+        self.prepare, self.kind, self.autocast = prepare, kind, autocast
+        self.limits = limits | getattr(like, "limits", {})
 
     def __call__(self, function: fg.Tensor) -> fg.Tensor:
         return self.kind(fg.op(function, autocast=self.autocast).declaration, self.limits, self.prepare)
 
 
 library_op = limited()
+
+
+def is_number(value: fg.Tensor) -> bool:
+    """Whether this is a number of Python's, not one that a declaration gets at run time."""
+    return isinstance(value, (bool, int, float))
+
+
+def _may_be_option(value: fg.Tensor) -> bool:
+    """None, a number of any kind, a tensor of any library, or what stands for one in a declaration."""
+    return value is None or hasattr(value, "dtype") or hasattr(value, "__float__")
 
 
 def floats(name: str, x: fg.Tensor) -> fg.Tensor:

@@ -16,9 +16,23 @@ def sizes(tensor: fg.Tensor) -> fg.Tensor:
     return None if shape is None else tuple(shape)
 
 
+def size(dim: fg.Tensor) -> int:
+    """The size of a dimension of a declaration's tensor where it is traced."""
+    return dim.size if dim else 1
+
+
 def shapes(**tensors: fg.Tensor) -> str:
     """``input[2, 3] and weight[5, 4]``: sizes that a declaration's tensors have where it is traced."""
-    return " and ".join(f"{name}{[dim.size if dim else 1 for dim in t.dims]}" for name, t in tensors.items())
+    return " and ".join(f"{name}{list(map(size, t.dims))}" for name, t in tensors.items())
+
+
+def needed(op: str, **tensors: fg.Tensor) -> None:
+    """These arguments of a declaration must be tensors."""
+    for name, tensor in tensors.items():
+        if not hasattr(tensor, "dims"):
+            raise fg.DeclarationError(
+                f"{op}, argument {name}", given=repr(tensor), expected="a tensor", fix="pass a tensor"
+            )
 
 
 def wrong_shape(op: str, name: str, given: fg.Tensor, expected: str, fix: str) -> fg.FusegenError:
@@ -31,9 +45,9 @@ def same_sizes(op: str, name: str, tensor: fg.Tensor, expected: tuple[int, ...],
     """An optional ``tensor`` must have exactly the ``expected`` shape, which is ``what``."""
     given = sizes(tensor)
     if given is not None and given != expected:
-        raise wrong_shape(
-            op, name, given, f"shape {list(expected)}: {what}", f"reshape it: {name}.reshape({list(expected)})"
-        )
+        as_many = product(given) == product(expected)
+        fix = f"reshape it: {name}.reshape({list(expected)})" if as_many else "pass one of that shape"
+        raise wrong_shape(op, name, given, f"shape {list(expected)}: {what}", fix)
 
 
 def trailing(op: str, input: fg.Tensor, normalized_shape: fg.Tensor) -> tuple[int, ...]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import fusegen as fg
 
 from . import activations as act
+from ._options import limited
 
 
 def _along(bias: fg.Tensor, rank: int, dim: int) -> fg.Tensor:
@@ -47,7 +48,7 @@ def _fused(activation: fg.Tensor, with_residual: bool) -> fg.Tensor:
     biased.__name__ = biased.__qualname__ = "_".join([*reversed(tensors), activation.name])
     formula = f"{activation.name}(input + {' + '.join(tensors)})"
     biased.__doc__ = f"{formula}, options as {activation.name}'s. A bias of rank 1 lies along ``dim`` of the input."
-    return fg.op(biased)
+    return limited(like=activation)(biased)
 
 
 @fg.op

@@ -127,6 +127,14 @@ def _check_gates(op: str, count: int, hidden: fg.Tensor, **values: fg.Tensor) ->
         raise wrong_shape(
             op, "cell", cell, f"hidden's shape, {list(state)}", "pass the state that the step before gave"
         )
+    batch = sizes(values["input"])[:-1]
+    for name, shape in (("hidden", state), ("cell", cell or ())):
+        pairs = zip(shape[-2::-1], batch[::-1], strict=False)
+        if any(mine != theirs and 1 not in (mine, theirs) for mine, theirs in pairs):
+            raise wrong_shape(
+                op, name, f"{name}{list(shape)} and input{list(sizes(values['input']))}",
+                "the input's sizes in front of the last", "pass a state for each row of the input",
+            )  # fmt: skip
 
 
 @limited(_prepared(4), autocast="half")

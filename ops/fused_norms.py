@@ -69,13 +69,15 @@ def _then(normalize: fg.Tensor, activation: fg.Tensor) -> fg.Tensor:
     if not adds:
         formula = f"{activation.name}({normalize.name}(input, bias, residual)), options as theirs."
     return _made(
-        f"{normalize.name}_{activation.name}", formula, fused, [*own.values(), *residual, *more], normalize, False
-    )
+        f"{normalize.name}_{activation.name}", formula, fused, [*own.values(), *residual, *more], normalize, False,
+        activation,
+    )  # fmt: skip
 
 
 def _made(
-    name: str, doc: str, function: fg.Tensor, parameters: list[fg.Tensor], normalize: fg.Tensor, several: bool
-) -> fg.Tensor:
+    name: str, doc: str, function: fg.Tensor, parameters: list[fg.Tensor], normalize: fg.Tensor, several: bool,
+    activation: fg.Tensor = None,
+) -> fg.Tensor:  # fmt: skip
     declared = normalize.declaration.signature
     returns = "tuple[fg.Tensor, ...]" if several else declared.return_annotation
     signature = declared.replace(parameters=parameters, return_annotation=returns)
@@ -84,8 +86,8 @@ def _made(
     function.__doc__ = doc
     policy = normalize.declaration.autocast
     if not isinstance(normalize, LibraryOp):
-        return limited(autocast=policy)(function)
-    return limited(normalize.prepare, type(normalize), policy, **normalize.limits)(function)
+        return limited(autocast=policy, like=activation)(function)
+    return limited(normalize.prepare, type(normalize), policy, activation, **normalize.limits)(function)
 
 
 residual_bias_layer_norm = _with_residual(norm.layer_norm)

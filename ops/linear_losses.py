@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import fusegen as fg
 
-from ._options import LibraryOp, floats, limited, reduced
-from ._shapes import same_sizes, shapes, sizes, wrong_shape
+from ._options import LibraryOp, limited, reduced
+from ._shapes import needed, same_sizes, shapes, sizes, wrong_shape
 from .classes import class_losses, cross_entropy, weight_of_target
-from .linear import linear
+from .linear import affine, linear
 
 
 @fg.op(name="linear_cross_entropy_rows")
@@ -102,7 +102,7 @@ def _rows_at_a_time(op: str, options: fg.Tensor, shape: fg.Tensor, matrix: fg.Te
     if not (options is None or is_count or hasattr(options, "batch_chunk_size")):
         raise fg.DeclarationError(
             f"{op}, option options", given=repr(options),
-            expected="a number of rows to take at a time, torch.nn.LinearCrossEntropyOptions, or None",
+            expected="a positive number of rows to take at a time, torch.nn.LinearCrossEntropyOptions, or None",
             fix="leave it out: then a chunk's logits take less than a tenth of the memory of all",
         )  # fmt: skip
     if options is None or not shape or matrix is None or len(matrix) != 2:
@@ -172,13 +172,13 @@ def linear_cross_entropy(
 
     Source: torch.nn.functional.linear_cross_entropy; by chunks of rows: Hsu et al. (Liger), arXiv 2410.10989.
     """
-    x = floats("linear_cross_entropy", input)
-    if x.ndim == 0 or linear_weight.ndim != 2:
+    needed("linear_cross_entropy", input=input, linear_weight=linear_weight, target=target)
+    if input.ndim == 0 or linear_weight.ndim != 2:
         raise wrong_shape(
             "linear_cross_entropy", "linear_weight", shapes(input=input, linear_weight=linear_weight),
             "an input [..., in] and a weight [classes, in]", "pass it as nn.Linear's weight, [out, in]",
         )  # fmt: skip
-    logits = fg.linear(x, linear_weight, linear_bias)
+    logits = affine("linear_cross_entropy", input=input, linear_weight=linear_weight, linear_bias=linear_bias)
     options = ignore_index, label_smoothing, z_loss
     loss, divisor = class_losses("linear_cross_entropy", logits, target, weight, *options, logits.ndim - 1)
-    return fg.cast(reduced("linear_cross_entropy", loss, reduction, weight=divisor), x.dtype)
+    return fg.cast(reduced("linear_cross_entropy", loss, reduction, weight=divisor), input.dtype)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import fusegen as fg
 
 from . import gated
+from ._options import limited
 from .linear import affine, by_name
 
 
@@ -21,8 +22,8 @@ def mlp(
     ``activation`` is a name of this library, with its default options, or "gelu_tanh".
     Source: Vaswani et al., arXiv 1706.03762.
     """
-    hidden = by_name("mlp", activation)(affine("mlp", input, up, up_bias))
-    return affine("mlp", hidden, down, down_bias)
+    hidden = by_name("mlp", activation)(affine("mlp", input=input, up=up, up_bias=up_bias))
+    return affine("mlp", hidden=hidden, down=down, down_bias=down_bias)
 
 
 def _gated(gate_op: fg.Tensor) -> fg.Tensor:
@@ -31,8 +32,11 @@ def _gated(gate_op: fg.Tensor) -> fg.Tensor:
         up_bias: fg.Tensor = None, down_bias: fg.Tensor = None, **options: fg.Tensor,
     ) -> fg.Tensor:  # fmt: skip
         name = layer.__name__
-        hidden = gate_op(affine(name, input, gate, gate_bias), affine(name, input, up, up_bias), **options)
-        return affine(name, hidden, down, down_bias)
+        hidden = gate_op(
+            affine(name, input=input, gate=gate, gate_bias=gate_bias),
+            affine(name, input=input, up=up, up_bias=up_bias), **options,
+        )  # fmt: skip
+        return affine(name, hidden=hidden, down=down, down_bias=down_bias)
 
     signature = gate_op.declaration.signature
     first, _, *options = signature.parameters.values()
@@ -46,7 +50,7 @@ def _gated(gate_op: fg.Tensor) -> fg.Tensor:
         f"linear({gate_op.name}(linear(input, gate), linear(input, up)), down), options as {gate_op.name}'s.\n\n"
         "    Biases follow the weights that they belong to. Source: Shazeer, arXiv 2002.05202."
     )
-    return fg.op(layer, autocast="half")
+    return limited(autocast="half", like=gate_op)(layer)
 
 
 swiglu_mlp = _gated(gated.swiglu)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import fusegen as fg
 
-from ._options import floats
+from ._options import floats, is_number, limited
 from ._shapes import shapes
 
 
@@ -22,22 +22,33 @@ def matmul(input: fg.Tensor, other: fg.Tensor) -> fg.Tensor:
     return floats("matmul", input) @ floats("matmul", other)
 
 
-@fg.op(autocast="half")
+def _prepare(op: str, *, beta: fg.Scalar, alpha: fg.Scalar, **_: fg.Tensor) -> dict[str, fg.Tensor]:
+    """Factors of 1 are left out: what is then a product and a bias libraries compute as one, rounded once."""
+    return {name: None for name, factor in (("beta", beta), ("alpha", alpha)) if is_number(factor) and factor == 1}
+
+
+@limited(_prepare, autocast="half")
 def addmm(
     input: fg.Tensor, mat1: fg.Tensor, mat2: fg.Tensor, *, beta: fg.Scalar = 1, alpha: fg.Scalar = 1
 ) -> fg.Tensor:  # fmt: skip
-    """beta input + alpha (mat1 @ mat2) for matrices; ``input`` broadcasts, and is not read into it where beta is 0.
+    """beta input + alpha (mat1 @ mat2) for matrices; ``input`` broadcasts. What has a factor of 0 counts as 0.
+
+    With factors of 1, a bias ``input`` [N] of half type is added before the product is rounded, as torch does. Else the
+    product is rounded to the dtype of its factors first, and the result again (torch.addmm rounds once).
 
     Source: torch.addmm.
     """
     return _added("addmm", 2, input, mat1, mat2, beta, alpha)
 
 
-@fg.op(autocast="half")
+@limited(_prepare, autocast="half")
 def baddbmm(
     input: fg.Tensor, batch1: fg.Tensor, batch2: fg.Tensor, *, beta: fg.Scalar = 1, alpha: fg.Scalar = 1
 ) -> fg.Tensor:  # fmt: skip
-    """beta input + alpha (batch1 @ batch2) for batches of matrices; see ``addmm``. Source: torch.baddbmm."""
+    """beta input + alpha (batch1 @ batch2) for batches of matrices; see ``addmm``.
+
+    Products of half types are rounded to that dtype before anything is added. Source: torch.baddbmm.
+    """
     return _added("baddbmm", 3, input, batch1, batch2, beta, alpha)
 
 
@@ -62,7 +73,17 @@ def _added(
             name, given=f"{shapes(input=input)} for {given}", expected="an input that broadcasts to their product",
             fix="add it outside: input + fg.ops.matmul(...)",
         )  # fmt: skip
-    return fg.where(beta == 0, 0, beta * input) + alpha * product
+    return _times(beta, input) + _times(alpha, product)
+
+
+def _times(factor: fg.Scalar, x: fg.Tensor) -> fg.Tensor:
+    """factor x, and 0 where the factor is 0, whatever x is; None is 1."""
+    if factor is None:
+        return x
+    if is_number(factor) or factor.weak:
+        return fg.where(factor == 0, 0, factor * x)
+    # A tensor has a gradient at 0 too: it is that of the product where x is finite.
+    return factor * fg.where((factor != 0) | fg.isfinite(x), x, 0)
 
 
 def _wider(mine: fg.Tensor, theirs: fg.Tensor) -> bool:

@@ -129,6 +129,56 @@ def test_convolutions_of_other_ranks_and_layouts() -> None:
         torch.testing.assert_close(found, expected)
 
 
+def _image(*shape: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return rand(*shape, dtype=dtype, grad=False).to(memory_format=torch.channels_last).requires_grad_()
+
+
+def test_images_that_are_channels_last_stay_so() -> None:
+    """Their gradients too, whatever the cotangent's layout."""
+    ours, theirs = partial(fg.ops.conv1x1, activation="silu"), lambda x, w, b: F.silu(F.conv2d(x, w, b))
+    for shape, weight in (((2, 3, 4, 5), (6, 3, 1, 1)), ((2, 3, 4, 5), (1, 3, 1, 1)), ((1, 3, 4, 4), (6, 3, 1, 1))):
+        x, w, b = _image(*shape), rand(*weight), rand(weight[0])
+        check_same(ours, theirs, [x, w, b])
+        check_no_worse(ours, theirs, [_image(*shape, dtype=torch.float32), w.detach().float(), b.detach().float()])
+        out, expected = ours(x, w, b), theirs(x, w, b)
+        assert out.is_contiguous(memory_format=torch.channels_last)
+        assert expected.is_contiguous(memory_format=torch.channels_last)
+        cotangent = rand(*out.shape, grad=False)
+        for d in (cotangent, cotangent.to(memory_format=torch.channels_last)):
+            (found,) = torch.autograd.grad(out, x, d, retain_graph=True)
+            assert found.stride() == torch.autograd.grad(expected, x, d, retain_graph=True)[0].stride() == x.stride()
+    assert ours(x.detach().contiguous(), w, b).is_contiguous()
+    check_derivatives(ours, [_image(2, 3, 2, 2), rand(4, 3, 1, 1), rand(4)])
+
+
+@pytest.mark.parametrize("options", [{}, {"activation": "relu"}], ids=str)
+def test_images_that_are_channels_last_anywhere(options: dict[str, str]) -> None:
+    x, w, b = _image(2, 3, 4, 5), rand(6, 3, 1, 1), rand(6)
+    act = F.relu if options else lambda t: t
+    expected = act(F.conv2d(x, w, b))
+
+    def call(x: Any) -> Any:
+        return fg.ops.conv1x1(bias=b, input=x, weight=w, **options)
+
+    compiled = torch.compile(call, fullgraph=True)(x)
+    for found in (call(x), compiled, fg.op(lambda x, w, b: fg.ops.conv1x1(x, w, b, **options), name="inside")(x, w, b)):
+        torch.testing.assert_close(found, expected)
+    assert compiled.stride() == call(x).stride() == expected.stride()
+    cotangent = rand(*expected.shape, grad=False)
+    theirs = torch.autograd.grad(expected, (x, w, b), cotangent)
+    torch.testing.assert_close(torch.autograd.grad(compiled, (x, w, b), cotangent), theirs)
+    plain = x.detach()
+    found, pull = torch.func.vjp(call, plain)
+    torch.testing.assert_close((found, *pull(cotangent)), (expected, theirs[0]))
+    torch.testing.assert_close(torch.func.vmap(call)(torch.stack([plain, 2 * plain]))[0], expected)
+    out = torch.empty(2, 6, 4, 5, dtype=torch.float64)
+    w, b = w.detach(), b.detach()
+    assert fg.ops.conv1x1(plain, w, b, **options, out=out) is out
+    torch.testing.assert_close(out, expected.detach())
+    arrays = fg.ops.conv1x1(plain.numpy(), w.numpy(), b.numpy(), **options)
+    torch.testing.assert_close(torch.from_numpy(arrays), expected.detach())
+
+
 def test_autocast_is_torchs() -> None:
     x, w, b = (rand(*shape, dtype=torch.float32, grad=False) for shape in ((3, 4), (5, 4), (5,)))
     with torch.autocast("cpu", torch.bfloat16):
@@ -140,6 +190,7 @@ def test_autocast_is_torchs() -> None:
 # -- refused ---------------------------------------------------------------------------------------------------------
 
 X, W, B = torch.ones(3, 4), torch.ones(5, 4), torch.ones(5)
+LABELS = torch.zeros(3, dtype=torch.int64)
 REFUSED: dict[str, tuple[Function, tuple[str, ...]]] = {
     "the weight of addmm": (lambda: fg.ops.linear_gelu(X, W.mT, B), ("input[3, 4]", "weight[4, 5]", "in = 4")),
     "the inner sizes": (lambda: fg.ops.matmul(X, W), ("[3, 4]", "[5, 4]", "4 against 5")),
@@ -157,14 +208,54 @@ REFUSED: dict[str, tuple[Function, tuple[str, ...]]] = {
     ),
     "an input of another size": (lambda: fg.ops.addmm(X, X, W.mT), ("[3, 4] and [3, 5]", "input", "mat2")),
     "a head's bias": (
-        lambda: fg.ops.linear_cross_entropy(X, W, torch.zeros(3, dtype=torch.int64), linear_bias=X[0]),
-        ("linear_bias", "[4]", "linear_weight [5, 4]"),
+        lambda: fg.ops.linear_cross_entropy(X, W, LABELS, linear_bias=X[0]),
+        ("linear_bias", "[4]", "linear_weight [5, 4]", "pass one of that shape"),
     ),
-    "dtypes": (lambda: fg.ops.linear(X, W.double()), ("float32", "float64")),
+    "a head's bias that holds as much": (
+        lambda: fg.ops.linear_cross_entropy(X, W, LABELS, linear_bias=B[:, None]), ("linear_bias.reshape([5])",),
+    ),
+    "a head's dtypes": (
+        lambda: fg.ops.linear_cross_entropy(X, W.double(), LABELS),
+        ("input[3, 4] and linear_weight[5, 4] of float32 and float64",),
+    ),
+    "a number of rows": (lambda: fg.ops.linear_cross_entropy(X, W, LABELS, options=0), ("a positive number of rows",)),
+    "dtypes": (lambda: fg.ops.linear(X, W.double()), ("input[3, 4] and weight[5, 4] of float32 and float64",)),
+    "no input": (lambda: fg.ops.linear(None, W), ("linear, argument input\n", "None", "pass a tensor")),
+    "no weight": (lambda: fg.ops.linear_gelu(X, None), ("linear_gelu, argument weight\n", "pass a tensor")),
+    "no input of a head": (lambda: fg.ops.linear_cross_entropy(None, W, LABELS), ("argument input\n",)),
+    "the second layer": (
+        lambda: fg.ops.mlp(X, W, B, torch.ones(5, 3), B),
+        ("mlp, argument down\n", "hidden[3, 5] and down[5, 3]", "in = 5"),
+    ),
+    "a bias of rank 2 of the second layer": (
+        lambda: fg.ops.mlp(X, W, B, W.mT, torch.ones(3, 4)), ("mlp, argument down_bias\n", "down[4, 5]"),
+    ),
+    "a weight of rank 3 of the second layer": (
+        lambda: fg.ops.swiglu_mlp(X, W, W, W.mT[None]), ("swiglu_mlp, argument down\n", "down[1, 4, 5]"),
+    ),
     "integers": (lambda: fg.ops.linear(X.long(), W.long()), ("int64", "float")),
     "an activation": (lambda: fg.ops.mlp(X, W, B, W.mT, None, "gelo"), ("'gelo'", "'gelu'")),
     "a rate": (lambda: fg.ops.linear_residual(X, W, B, torch.ones(3, 5), torch.ones(3, 5), 1.0), ("p=1.0",)),
     "a window": (lambda: fg.ops.conv1x1(torch.ones(2, 3, 4, 4), torch.ones(6, 3, 3, 3)), ("[O, C, 1, ...]",)),
+    "a window's rank": (
+        lambda: fg.ops.conv1x1(torch.ones(3, 3, 4), torch.ones(5, 3, 1, 1)),
+        ("input[3, 3, 4] and weight[5, 3, 1, 1]", "of the input's rank", "image[None]"),
+    ),
+    "channels": (
+        lambda: fg.ops.conv1x1(torch.ones(2, 3, 4, 6), torch.ones(5, 4, 1, 1)),
+        ("input[2, 3, 4, 6] and weight[5, 4, 1, 1]", "C = 3", "movedim"),
+    ),
+    "channels that are last in memory": (
+        lambda: fg.ops.conv1x1(_image(2, 3, 4, 6), rand(5, 4)), ("input[2, 3, 4, 6] and weight[5, 4]", "C = 3"),
+    ),
+    "a convolution's bias": (
+        lambda: fg.ops.conv1x1(torch.ones(2, 3, 4, 6), torch.ones(5, 3, 1, 1), B[:4]),
+        ("weight[5, 3, 1, 1] and bias[4]", "out = 5"),
+    ),
+    "a convolution's dtypes": (
+        lambda: fg.ops.conv1x1(torch.ones(2, 3, 4, 6), rand(5, 3)),
+        ("input[2, 3, 4, 6] and weight[5, 3] of float32 and float64",),
+    ),
     "gates": (
         lambda: fg.ops.linear_lstm_cell(X, X, X, torch.ones(15, 4), torch.ones(16, 4)), ("[15, 4]", "4 gates"),
     ),
@@ -183,6 +274,18 @@ REFUSED: dict[str, tuple[Function, tuple[str, ...]]] = {
     ),
     "a cell": (
         lambda: fg.ops.linear_lstm_cell(X, X, X[:, :3], torch.ones(16, 4), torch.ones(16, 4)), ("[3, 3]", "[3, 4]"),
+    ),
+    "states of another batch": (
+        lambda: fg.ops.linear_lstm_cell(X[:2], X, X[:2], torch.ones(16, 4), torch.ones(16, 4)),
+        ("linear_lstm_cell, argument hidden\n", "hidden[3, 4] and input[2, 4]"),
+    ),
+    "a cell of another batch": (
+        lambda: fg.ops.linear_lstm_cell(X, X, X[:2], torch.ones(16, 4), torch.ones(16, 4)),
+        ("linear_lstm_cell, argument cell\n", "cell[2, 4] and input[3, 4]"),
+    ),
+    "a state of another batch": (
+        lambda: fg.ops.linear_gru_cell(X[:2], X, torch.ones(12, 4), torch.ones(12, 4)),
+        ("linear_gru_cell, argument hidden\n", "hidden[3, 4] and input[2, 4]"),
     ),
 }  # fmt: skip
 

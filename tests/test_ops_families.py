@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
+from tests.oracles import refused
 
 FUSED = {name: getattr(fg.ops, name).__module__.rpartition(".")[2] for name in fg.ops.__all__}
 FUSED = {name: module for name, module in FUSED.items() if module in ("bias", "fused_norms", "linear")}
@@ -33,6 +34,68 @@ def test_bias_then_activation(name: str) -> None:
         fused = getattr(fg.ops, op)
         assert fused.name == op
         torch.testing.assert_close(fused(*given, **options), activation(total, **options))
+
+
+# What activations refuse, and in which words: every one that has limits.
+REFUSED = {
+    "celu": ({"alpha": 0.0}, "other than 0"),
+    "hardtanh": ({"min_val": 1.0, "max_val": -1.0}, "at least min_val"),
+    "softshrink": ({"lambd": -1.0}, "at least 0"),
+}
+
+
+def test_refused_options_are_those_of_all_that_have_limits() -> None:
+    assert set(REFUSED) == {name for name in ACTIVATIONS if getattr(getattr(fg.ops, name), "limits", None)}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_options_that_an_activation_refuses_are_refused_where_it_follows_something(name: str) -> None:
+    x, weight, bias = torch.ones(3, 4), torch.ones(4, 4), torch.ones(4)
+    options, words = REFUSED[name]
+    plain = str(refused(lambda: getattr(fg.ops, name)(x, **options)))
+    assert words in plain
+    for op, given in (
+        (f"linear_{name}", (x, weight, bias)), (f"bias_{name}", (x, bias)), (f"residual_bias_{name}", (x, bias, x)),
+    ):  # fmt: skip
+        fused = getattr(fg.ops, op)
+        for wrong in (options, dict.fromkeys(options, "a"), dict.fromkeys(options, (1.0,))):
+            own = str(refused(lambda wrong=wrong: getattr(fg.ops, name)(x, **wrong)))
+            for _ in range(2):
+                found = str(refused(lambda fused=fused, given=given, wrong=wrong: fused(*given, **wrong)))
+                assert found == own.replace(f"{name}, option", f"{op}, option")
+
+    def inside(x: fg.Tensor, weight: fg.Tensor) -> fg.Tensor:
+        return getattr(fg.ops, f"linear_{name}")(x, weight, **options)
+
+    assert words in str(refused(lambda: fg.op(inside)(x, weight)))
+
+
+def test_limited_options_may_be_tensors_and_numbers_of_another_op() -> None:
+    x, low = draw(3, 5), torch.tensor(-0.5, dtype=torch.float64)
+    clamped = fg.op(lambda x, low: fg.ops.hardtanh(x, low, 0.75), name="clamped")
+    for result in (fg.ops.hardtanh(x, low, 0.75), clamped(x, -0.5), clamped(x, low)):
+        torch.testing.assert_close(result, x.clamp(-0.5, 0.75))
+    torch.testing.assert_close(fg.ops.linear_celu(x, x, alpha=np.float32(0.5)), F.celu(x @ x.mT, 0.5))
+
+
+def test_options_of_a_wrong_type_are_refused_as_numbers_out_of_range() -> None:
+    x, weight, out, labels = torch.ones(3, 4), torch.ones(5, 4), torch.ones(3, 5), torch.zeros(3, dtype=torch.int64)
+    for call, words in (
+        (
+            lambda: fg.ops.linear_residual(x, weight, None, out, out, p="a"),
+            "linear_residual, option p p='a' 0 to below",
+        ),
+        (
+            lambda: fg.ops.linear_cross_entropy(x, weight, labels, label_smoothing="a"),
+            "linear_cross_entropy, option label_smoothing label_smoothing='a' from 0 to 1",
+        ),
+        (lambda: fg.ops.cross_entropy(x, labels, label_smoothing=[0.1]), "label_smoothing=[0.1] from 0 to 1"),
+        (lambda: fg.ops.hardtanh(x, "a", 1.0), "option min_val min_val='a' a number"),
+        (lambda: fg.ops.celu(x, 1j), "option alpha alpha=1j other than 0"),
+    ):
+        error = refused(call)
+        assert isinstance(error, fg.DeclarationError)
+        assert all(word in str(error) for word in words.split()), error
 
 
 def test_bias_along_a_channel() -> None:

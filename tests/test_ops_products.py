@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from tests.oracles import check_no_worse, check_same, gradients, refused
+from tests.oracles import check_derivatives, check_no_worse, check_same, gradients, refused
 from tests.products import FLOATS, Function, layer, rand, steps
 
 NEAR = {torch.float16: 1e-3, torch.bfloat16: 1e-2, torch.float32: 1e-6, torch.float64: 1e-6}
@@ -246,10 +246,71 @@ def test_nan_goes_where_it_goes_in_torch() -> None:
         found, expected = getattr(fg.ops, f"linear_{name}")(x, w, b), layer(act, x, w, b)
         assert found[1].isnan().all() and found[2, 3].isnan() and found[:, 4].isnan().all()
         torch.testing.assert_close(found, expected, equal_nan=True)
-    hurt = torch.full((2, 2), float("nan"))
-    fine = torch.ones(2, 2)
-    assert torch.equal(fg.ops.addmm(hurt, fine, fine, beta=0), torch.addmm(hurt, fine, fine, beta=0))
-    assert fg.ops.addmm(fine, hurt, fine, alpha=0).isnan().all()
+
+
+# -- addmm and baddbmm -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_bias_that_cancels_the_product_is_added_before_it_is_rounded(dtype: torch.dtype) -> None:
+    row, b = rand(1, 64, dtype=dtype, grad=False), rand(64, 8, dtype=dtype, grad=False)
+    a, z = row.expand(5, 64).contiguous(), -(row.double() @ b.double())[0].to(dtype)
+    exact = z.double() + a.double() @ b.double()
+    ours, theirs = ((f(z, a, b).double() - exact).abs().max() for f in (fg.ops.addmm, torch.addmm))
+    assert ours <= 1.5 * theirs
+    assert (z.double() + (a.double() @ b.double()).to(dtype).double() - exact).abs().max() > 4 * ours  # rounded twice
+    check_no_worse(fg.ops.addmm, torch.addmm, [t.clone().requires_grad_() for t in (z, a, b)])
+
+
+@pytest.mark.parametrize(
+    ("op", "rank", "shapes"), [("addmm", 2, [(5,), (3, 4), (4, 5)]), ("baddbmm", 3, [(2, 3, 5), (2, 3, 4), (2, 4, 5)])]
+)
+def test_factors_are_numbers_of_a_call_but_ones_which_are_left_out(
+    op: str, rank: int, shapes: list[tuple[int, ...]]
+) -> None:
+    ours, theirs = getattr(fg.ops, op), getattr(torch, op)
+    arguments = [rand(*shape) for shape in shapes]
+    plain = ours.trace(*arguments)
+    assert not plain.scalars and plain is ours.trace(*arguments, beta=1.0, alpha=True)
+    assert len(ours.trace(*arguments, alpha=2.0).scalars) == 1
+    assert ours.trace(*arguments, beta=0.0, alpha=2.0) is ours.trace(*arguments, beta=5.0, alpha=0.0)
+    for factors in ({}, {"alpha": 2.0}, {"beta": 0.5}, {"beta": 2, "alpha": -3}, {"beta": 0}, {"alpha": 0}):
+        check_same(partial(ours, **factors), partial(theirs, **factors), arguments)
+        inside = fg.op(lambda z, a, b, given=factors: ours(z, a, b, **given), name="inside")
+        torch.testing.assert_close(inside(*arguments), theirs(*arguments, **factors))
+
+
+@pytest.mark.parametrize("value", ["nan", "inf"])
+def test_what_has_a_factor_of_zero_is_not_read(value: str) -> None:
+    hurt, fine = torch.full((2, 2), float(value)), rand(2, 2, dtype=torch.float32, grad=False)
+    for zero in (0, 0.0, torch.tensor(0.0)):
+        for op, lead in ((fg.ops.addmm, ()), (fg.ops.baddbmm, (1,))):
+            bad, good = (t.reshape(*lead, 2, 2) for t in (hurt, fine))
+            torch.testing.assert_close(op(bad, good, good, beta=zero), good @ good)
+            torch.testing.assert_close(op(good, bad, good, alpha=zero), good)
+            torch.testing.assert_close(op(good, good, bad, beta=2, alpha=zero), 2 * good)
+    x, a = (t.clone().requires_grad_() for t in (fine, hurt))
+    torch.testing.assert_close(
+        torch.autograd.grad(fg.ops.addmm(x, a, fine, beta=0.5, alpha=0), (x, a), fine),
+        (0.5 * fine, torch.zeros(2, 2)),
+    )
+
+
+def test_factors_that_are_tensors_have_gradients_where_they_are_zero() -> None:
+    """As a scale has that is learned from 0 on."""
+    tensors = [rand(5), rand(3, 4), rand(4, 5), torch.tensor(0.0, dtype=torch.float64, requires_grad=True)]
+    for name, formula in (
+        ("alpha", lambda z, a, b, scale: z + scale * (a @ b)), ("beta", lambda z, a, b, scale: scale * z + a @ b),
+    ):  # fmt: skip
+
+        def ours(z: Any, a: Any, b: Any, scale: Any, name: str = name) -> Any:
+            return fg.ops.addmm(z, a, b, **{name: scale})
+
+        check_same(ours, formula, tensors)
+        check_derivatives(ours, tensors)
+
+
+# -- several results -------------------------------------------------------------------------------------------------
 
 
 def test_several_results_and_a_dropout_mask() -> None:

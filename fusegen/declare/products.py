@@ -53,7 +53,8 @@ def matmul(a: Like, b: Like) -> Value:
     column: Dims = right.dims if right.ndim > 1 else (*right.dims, None)
     inner, other = row[-1], column[-2]
     if _size(inner) != _size(other):
-        fits = _size(column[-1]) == _size(inner) or _size(row[-2]) == _size(other)
+        fits = right.ndim > 1 and _size(column[-1]) == _size(inner)
+        fits |= left.ndim > 1 and _size(row[-2]) == _size(other)
         raise ShapeError(
             f"{tracer.where}, matmul", given=shapes,
             expected=f"equal inner dimensions: {_size(inner)} against {_size(other)}",
