@@ -114,7 +114,7 @@ def _channels_are_last(input: fg.Tensor) -> bool:
     """Whether this is an image of torch's that lies in memory channels_last, and not row-major as well."""
     if not hasattr(input, "is_contiguous") or input.ndim not in (4, 5):
         return False
-    return bool(input.movedim(1, -1).is_contiguous() and not input.is_contiguous())
+    return not input.is_contiguous() and bool(input.movedim(1, -1).is_contiguous())
 
 
 @fg.op(name="conv1x1_channels_last", autocast="half")
