@@ -34,13 +34,13 @@ NONE = ()
 
 
 def taken_over(input: Any) -> bool:
-    """Whether torch is tracing or compiling the call: then torch's forward runs.
+    """Whether torch is tracing or compiling the call, or the input is a nested tensor: then torch's forward runs.
 
     torch.compile fuses these functions itself, into what surrounds them.
     """
     if torch.compiler.is_compiling() or torch.jit.is_tracing():  # type: ignore[attr-defined, no-untyped-call]
         return True
-    return not isinstance(input, torch.Tensor)  # torch.fx
+    return not isinstance(input, torch.Tensor) or input.is_nested  # the first: torch.fx
 
 
 def autocast_decides(input: Any, agrees: Sequence[torch.dtype] = ANY) -> bool:
@@ -67,6 +67,8 @@ def fused(compute: Compute, own: Compute, agrees: Sequence[torch.dtype] = ANY) -
     def forward(self: Any, *inputs: Any, **named: Any) -> Any:
         if named:
             bound = inspect.signature(own).bind(self, *inputs, **named)
+            if bound.kwargs:  # what has no position
+                return own(self, *inputs, **named)
             bound.apply_defaults()
             inputs = bound.args[1:]
         first = inputs[0] if inputs else None

@@ -9,8 +9,10 @@ random state.
 from __future__ import annotations
 
 import functools
+import inspect
 import re
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -60,6 +62,10 @@ def _norm(op: Callable[..., Any]) -> Compute:
         return op(x, weight, _epsilon(module))
 
     return compute
+
+
+def _activation(op: Any, options: tuple[str, ...]) -> Compute:
+    return lambda module, x: op(x, *options)
 
 
 def _gated(name: str, op: Any, *options: str) -> Compute:
@@ -152,10 +158,7 @@ _NORMS: dict[str, tuple[Compute, Compute]] = {
 
 # What a recognized module computes, by name: a pickled one says the name.
 COMPUTES: dict[str, Compute] = {name: _norm(op) for name, (op, _) in _NORMS.items()}
-COMPUTES |= {
-    name: lambda module, x, _op=op, _options=options: _op(x, *_options)
-    for name, (op, options, _) in _ACTIVATIONS.items()
-}
+COMPUTES |= {name: _activation(op, options) for name, (op, options, _) in _ACTIVATIONS.items()}
 COMPUTES |= {f"{name}(gate) value": _gated(name, two, *options) for name, (two, _, options) in _GATES.items()}
 COMPUTES |= {f"{name}(gate) value, packed": _packed(name, one, *options) for name, (_, one, options) in _GATES.items()}
 
@@ -298,10 +301,25 @@ def _subclass(base: type[nn.Module], name: str) -> type[nn.Module]:
 
     # Under torch.autocast a gated MLP ends in a matrix product, which chooses the dtype; what the functions that
     # another library put together give for half types, nobody knows.
-    forward = fused(COMPUTES[name], base.forward, ANY if "(gate)" in name else FLOAT32)
+    forward = fused(_of_one(COMPUTES[name], base), base.forward, ANY if "(gate)" in name else FLOAT32)
     made = type(base.__name__, (base,), {"forward": forward, "__reduce_ex__": reduce_ex, "fusegen_base": base})
     made.__module__, made.__qualname__, made.__doc__ = base.__module__, base.__qualname__, base.__doc__
     return made
+
+
+def _of_one(compute: Compute, base: type[nn.Module]) -> Compute:
+    """``compute``, which is known of calls with one argument: what is said in others goes to the class's own forward."""
+    _, _, *more = inspect.signature(base.forward).parameters.values()
+    defaults = [parameter.default for parameter in more]
+
+    def of_one(module: Any, x: torch.Tensor, *others: Any) -> Any:
+        if any(other is not default for other, default in zip_longest(others, defaults[: len(others)])):
+            raise fg.DeclarationError(
+                base.__name__, given=f"{1 + len(others)} arguments", expected="one", fix="leave the others out"
+            )
+        return compute(module, x)
+
+    return of_one
 
 
 def _revived(base: type[nn.Module], name: str) -> nn.Module:

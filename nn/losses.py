@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any
@@ -57,10 +58,17 @@ def _causal(
         shifted = F.pad(labels, (0, 1), value=ignore_index)[..., 1:]
     flat = shifted.reshape(-1).to(logits.device)
     reduction = "mean" if count is None else "sum"
-    loss = cross_entropy(logits.view(-1, classes), flat, ignore_index=ignore_index, reduction=reduction)
+    loss = cross_entropy(logits.reshape(-1, classes), flat, ignore_index=ignore_index, reduction=reduction)
     if count is None:
         return loss
     return loss / (count.to(loss.device) if isinstance(count, torch.Tensor) else count)
+
+
+def _asks_for_loss(kind: type) -> bool:
+    """Whether a model's forward calls its ``loss_function``, which all models of transformers have."""
+    forward = inspect.unwrap(kind.forward)  # type: ignore[attr-defined]
+    names = getattr(getattr(forward, "__code__", None), "co_names", ())
+    return "loss_function" in names or bool(re.search("CausalLM|LMHead", kind.__name__))
 
 
 def fused_loss(module: Any) -> CausalLoss | None:
@@ -70,9 +78,7 @@ def fused_loss(module: Any) -> CausalLoss | None:
         Unlike: it has the name of one that is known, and computes something else.
     """
     kind = type(module)
-    if not re.search("CausalLM|LMHead", kind.__name__) or not isinstance(
-        getattr(kind, "loss_function", None), property
-    ):
+    if not isinstance(getattr(kind, "loss_function", None), property) or not _asks_for_loss(kind):
         return None
     own = module.loss_function
     if getattr(own, "__name__", "") != "ForCausalLMLoss" or isinstance(own, CausalLoss):

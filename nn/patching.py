@@ -131,7 +131,7 @@ def patch(model: nn.Module, *, only: Choices = None, skip: Choices = None) -> Pa
 
     Args:
         model: any module; its class may be swapped itself.
-        only: which modules to consider: patterns of paths (``"*.mlp.*"``), classes, functions of (path, module), or
+        only: which modules to consider: patterns of paths (``"*.mlp"``), classes, functions of (path, module), or
             several of these. None: all.
         skip: which to leave, likewise.
 

@@ -11,8 +11,8 @@ import fusegen as fg
 
 
 def sizes(tensor: fg.Tensor) -> fg.Tensor:
-    """The shape as a tuple of ints; None of what is symbolic, or no tensor."""
-    shape = getattr(tensor, "shape", None)
+    """The shape as a tuple of ints; None of what is symbolic, no tensor, or a nested one, which is refused later."""
+    shape = None if getattr(tensor, "is_nested", False) else getattr(tensor, "shape", None)
     return None if shape is None else tuple(shape)
 
 
