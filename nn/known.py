@@ -308,9 +308,9 @@ def _subclass(base: type[nn.Module], name: str) -> type[nn.Module]:
 
 
 def _of_one(compute: Compute, base: type[nn.Module]) -> Compute:
-    """``compute``, which is known of calls with one argument: what is said in others goes to the class's own forward."""
-    _, _, *more = inspect.signature(base.forward).parameters.values()
-    defaults = [parameter.default for parameter in more]
+    """``compute``, which is known of calls with one argument: those that say more go to the class's own forward."""
+    parameters = list(inspect.signature(base.forward).parameters.values())
+    defaults = [parameter.default for parameter in parameters[2:]]
 
     def of_one(module: Any, x: torch.Tensor, *others: Any) -> Any:
         if any(other is not default for other, default in zip_longest(others, defaults[: len(others)])):
