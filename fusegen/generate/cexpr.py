@@ -31,6 +31,10 @@ class Printer:
     def text(self, expr: Expr) -> str:
         return self._print(expr)[0]
 
+    def term(self, expr: Expr) -> str:
+        """The text in front of a minus: in parentheses where that would take a part of it (``c ? x : 0``)."""
+        return _wrap(self._print(expr), lookup("sub").precedence)
+
     def _print(self, expr: Expr) -> tuple[str, int]:
         if isinstance(expr, Const):
             text = literal(expr)

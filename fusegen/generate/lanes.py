@@ -256,7 +256,7 @@ class Lanes(View):
         self._define(view["settle"], ctype, mean, f"fg::divide_by_count({self._kept(total)}, {ctype}(n))")
         away = f"{reduce.name}_away"
         view["again"]["each"] += [
-            *self._assignment(f"const {ctype} {away} = {text} - {self._kept(mean)};"),
+            *self._assignment(f"const {ctype} {away} = {self.printer.term(reduce.expr)} - {self._kept(mean)};"),
             f"{self._kept(reduce.name)} += {away} * {away};",
             *([f"{self._kept(rest)} += {away};"] if exact else []),
         ]

@@ -236,7 +236,7 @@ class Rows(RowReads):
         first, again = self._walk(stage.lets, [deviation]), self._walk(stage.lets, [deviation])
         self._each(first, [f"{total} += {text};"])
         self._each(again, [
-            f"const {ctype} away = {text} - {mean};",
+            f"const {ctype} away = {self.printer.term(deviation.expr)} - {mean};",
             f"{deviation.name} += away * away;", *([f"{rest} += away;"] if exact else []),
         ])  # fmt: skip
         sums = [deviation.name, rest] if exact else [deviation.name]
