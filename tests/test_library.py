@@ -372,3 +372,13 @@ def test_an_op_that_returns_more_results_on_demand() -> None:
         return ops.residual_bias_layer_norm(first, None, total, (4,), w), total
 
     assert_same(block, torch.compile(block, backend="aot_eager", fullgraph=True), leaf(3, 4), leaf(4))
+
+
+def test_ops_declared_in_a_lambda_or_a_comprehension_have_plain_names() -> None:
+    make = lambda factor: fg.op(lambda x: x * factor, name="scale")  # noqa: E731
+    made = [make(2.0), *[fg.op(lambda x: x * 2, name="double") for _ in range(2)]]
+    for op in made:
+        assert op(torch.ones(3, device="meta")).shape == (3,)
+        compiled = torch.compile(lambda x: op(x), backend="aot_eager", fullgraph=True)  # noqa: B023
+        torch.testing.assert_close(compiled(torch.ones(3)), torch.full((3,), 2.0))
+        torch._dynamo.reset()

@@ -10,6 +10,7 @@ the functions it is declared in, so that ops of one name in two modules are two 
 
 from __future__ import annotations
 
+import re
 import sys
 import threading
 from collections.abc import Mapping, Sequence
@@ -330,7 +331,8 @@ def name_of(op: Any) -> str:
     if module == "fusegen.ops" or module.startswith("fusegen.ops."):
         return str(op.name)
     outer = getattr(function, "__qualname__", "").replace(".<locals>", "").split(".")[:-1]
-    return "_".join([*module.strip("_").split("."), *outer]) + f"__{op.name}"
+    name = "_".join([*module.strip("_").split("."), *outer]) + f"__{op.name}"
+    return re.sub(r"\W", "_", name, flags=re.ASCII)  # a schema's names are plain: no <lambda>, no letter beyond ASCII
 
 
 def register(*ops: Any) -> list[str]:
