@@ -105,6 +105,18 @@ def _select_outside(node: Call) -> Expr | None:
     return None
 
 
+def _sum_of_selects(node: Call) -> Expr | None:
+    """where(c, a, 0) + where(c, b, 0) is where(c, a + b, 0), so that what it is multiplied with goes inside as well."""
+    if node.function not in ("add", "sub") or not all(_is_call(arg, "where") for arg in node.args):
+        return None
+    (condition, *first), (other, *second) = (arg.children for arg in node.args)
+    pairs = list(zip(first, second, strict=True))
+    if condition is not other or not any(_value(a) == _value(b) == 0 for a, b in pairs):
+        return None
+    values = [a if _value(a) == _value(b) == 0 else apply(node.function, a, b) for a, b in pairs]
+    return apply("where", condition, *values)
+
+
 def _fold_select(node: Call) -> Expr | None:
     """where(c, a, a), and a select between equal constants."""
     if node.function == "where" and node.args[1] is node.args[2]:
@@ -136,7 +148,7 @@ def _sign_outside_select(node: Call) -> Expr | None:
 
 
 TIDY: tuple[Rule, ...] = (
-    _fold_product, _fold_sum, _fold_sign, _fold_quotient, _fold_select, _select_once, _select_outside,
+    _fold_product, _fold_sum, _fold_sign, _fold_quotient, _fold_select, _select_once, _sum_of_selects, _select_outside,
     _sign_outside_select,
 )  # fmt: skip
 

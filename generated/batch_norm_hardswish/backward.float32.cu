@@ -23,26 +23,24 @@
 //   sum_result = result_ + 3
 //   prod_2 = diff_input * sum_result
 //   minus = -(prod_d_out * (ratio_value_2 + prod_2 * prod))
-//   chosen_2 = where(below_result, -0, where(below_result_2, minus, -0))
-//   chosen_3 = where(below_result_2, 0, -(d_out * prod_prod_weight_2))
+//   chosen_2 = where(below_result_2, 0, -(d_out * prod_prod_weight_2))
 //   sum = result_ * prod_prod_weight_2 + sum_result * prod_prod_weight_2
 //   minus_2 = -(prod_d_out * sum)
-//   chosen_4 = where(below_result, -0, where(below_result_2, minus_2, -0))
-//   chosen_5 = where(below_result, 0, where(below_result_2, 0, d_out * y))
 //   prod_4 = prod_2 * rsqrt_value
 //   prod_5 = prod_d_out * (result_ * diff_input * rsqrt_value + prod_4)
-//   sum_2 = 3 + 2 * bias + diff_input * (2 * weight * rsqrt_value)
-//   chosen_6 = where(below_result, 0, where(below_result_2, prod_d_out * sum_2, 0))
-//   sum_deviation = sum[d0, d2, d3](where(below_result, 0, chosen) + chosen_2)
-//   sum_total = sum[d0, d2, d3](where(below_result, 0, chosen_3) + chosen_4)
-//   sum_d_weight = sum[d0, d2, d3](chosen_5 + where(below_result, 0, where(below_result_2, prod_5, 0)))
-//   sum_d_bias = sum[d0, d2, d3](where(below_result, 0, where(below_result_2, 0, d_out)) + chosen_6)
-//   chosen_8 = where(below_result, 0, where(below_result_2, 0, d_out * prod_weight_2))
+//   sum_2 = where(below_result_2, 0, d_out * y) + where(below_result_2, prod_5, 0)
+//   sum_2_2 = 3 + 2 * bias + diff_input * (2 * weight * rsqrt_value)
+//   chosen_3 = where(below_result_2, prod_d_out * sum_2_2, 0)
+//   sum_deviation = sum[d0, d2, d3](where(below_result, 0, chosen + where(below_result_2, minus, -0)))
+//   sum_total = sum[d0, d2, d3](where(below_result, 0, chosen_2 + where(below_result_2, minus_2, -0)))
+//   sum_d_weight = sum[d0, d2, d3](where(below_result, 0, sum_2))
+//   sum_d_bias = sum[d0, d2, d3](where(below_result, 0, where(below_result_2, 0, d_out) + chosen_3))
 //   prod_2_2 = result_ * prod_weight_2
 //   prod_3 = sum_result * prod_weight_2
-//   chosen_7 = where(below_result_2, prod_d_out * (prod_2_2 + prod_3), 0)
-//   sum_2_2 = chosen_8 + where(below_result, 0, chosen_7)
-//   d_input = sum_2_2 + diff_input * (2 * sum_deviation) + sum_total
+//   chosen_4 = where(below_result_2, prod_d_out * (prod_2_2 + prod_3), 0)
+//   sum_3 = where(below_result_2, 0, d_out * prod_weight_2) + chosen_4
+//   sum_4 = where(below_result, 0, sum_3) + diff_input * (2 * sum_deviation)
+//   d_input = sum_4 + sum_total
 //   d_weight = sum_d_weight
 //   d_bias = sum_d_bias
 // rows: 8 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
@@ -122,20 +120,18 @@ void batch_norm_hardswish_backward_f32(const float* __restrict__ input_ptr,     
       const float sum_result = result_ + 3.0f;
       const float prod_2 = diff_input * sum_result;
       const float minus = -(prod_d_out * (ratio_value_2 + prod_2 * prod));
-      const float chosen_2 = below_result ? -0.0f : (below_result_2 ? minus : -0.0f);
-      const float chosen_3 = below_result_2 ? 0.0f : -(d_out * prod_prod_weight_2);
+      const float chosen_2 = below_result_2 ? 0.0f : -(d_out * prod_prod_weight_2);
       const float sum = result_ * prod_prod_weight_2 + sum_result * prod_prod_weight_2;
       const float minus_2 = -(prod_d_out * sum);
-      const float chosen_4 = below_result ? -0.0f : (below_result_2 ? minus_2 : -0.0f);
-      const float chosen_5 = below_result ? 0.0f : (below_result_2 ? 0.0f : d_out * y);
       const float prod_4 = prod_2 * rsqrt_value;
       const float prod_5 = prod_d_out * (result_ * diff_input * rsqrt_value + prod_4);
-      const float sum_2 = 3.0f + 2.0f * bias + diff_input * (2.0f * weight * rsqrt_value);
-      const float chosen_6 = below_result ? 0.0f : (below_result_2 ? prod_d_out * sum_2 : 0.0f);
-      sum_deviation += (below_result ? 0.0f : chosen) + chosen_2;
-      sum_total += (below_result ? 0.0f : chosen_3) + chosen_4;
-      sum_d_weight += chosen_5 + (below_result ? 0.0f : (below_result_2 ? prod_5 : 0.0f));
-      sum_d_bias += (below_result ? 0.0f : (below_result_2 ? 0.0f : d_out)) + chosen_6;
+      const float sum_2 = (below_result_2 ? 0.0f : d_out * y) + (below_result_2 ? prod_5 : 0.0f);
+      const float sum_2_2 = 3.0f + 2.0f * bias + diff_input * (2.0f * weight * rsqrt_value);
+      const float chosen_3 = below_result_2 ? prod_d_out * sum_2_2 : 0.0f;
+      sum_deviation += below_result ? 0.0f : chosen + (below_result_2 ? minus : -0.0f);
+      sum_total += below_result ? 0.0f : chosen_2 + (below_result_2 ? minus_2 : -0.0f);
+      sum_d_weight += below_result ? 0.0f : sum_2;
+      sum_d_bias += below_result ? 0.0f : (below_result_2 ? 0.0f : d_out) + chosen_3;
     }
   }
   fg::cluster_sum<224, 0>(link, sum_deviation, sum_total, sum_d_weight, sum_d_bias);
@@ -162,12 +158,12 @@ void batch_norm_hardswish_backward_f32(const float* __restrict__ input_ptr,     
       const float prod_d_out = d_out * 0.16666666666666666f;
       const float result_ = diff_input * (rsqrt_value * weight) + bias;
       const float sum_result = result_ + 3.0f;
-      const float chosen_8 = below_result ? 0.0f : (below_result_2 ? 0.0f : d_out * prod_weight_2);
       const float prod_2_2 = result_ * prod_weight_2;
       const float prod_3 = sum_result * prod_weight_2;
-      const float chosen_7 = below_result_2 ? prod_d_out * (prod_2_2 + prod_3) : 0.0f;
-      const float sum_2_2 = chosen_8 + (below_result ? 0.0f : chosen_7);
-      d_input_v[k] = sum_2_2 + diff_input * (2.0f * sum_deviation) + sum_total;
+      const float chosen_4 = below_result_2 ? prod_d_out * (prod_2_2 + prod_3) : 0.0f;
+      const float sum_3 = (below_result_2 ? 0.0f : d_out * prod_weight_2) + chosen_4;
+      const float sum_4 = (below_result ? 0.0f : sum_3) + diff_input * (2.0f * sum_deviation);
+      d_input_v[k] = sum_4 + sum_total;
     }
     fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1 * d_input_stride1 + j2), d_input_v);
   }

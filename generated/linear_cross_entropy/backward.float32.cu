@@ -3,16 +3,15 @@
 #include "fusegen.cuh"
 
 // linear_cross_entropy, backward: without a kernel
-//   d_input[D0, D1] = sum(d2 -> d5) @ linear_weight(d2 -> d5, d3 -> d1) over [D5]
-//   d_linear_weight[D2, D3] = input(d0 -> d6, d1 -> d3) @ sum(d0 -> d6) over [D6]
+//   d_input[D0, D1] = chosen_divisor(d2 -> d5) @ linear_weight(d2 -> d5, d3 -> d1) over [D5]
+//   d_linear_weight[D2, D3] = input(d0 -> d6, d1 -> d3) @ chosen_divisor(d0 -> d6) over [D6]
 
 // linear_cross_entropy, backward prologue                     declared in ops/linear_losses.py
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D2)
 //   prod_d_out = d_out * (1 / float32(total_2))
 //   top_2 = barrier(top)
 //   prod = exp(logits - top_2) * (prod_d_out / sum_exp)
-//   chosen_divisor = where(divisor, where(index(d2) == target, -prod_d_out, -0), 0)
-//   sum = chosen_divisor + where(divisor, prod, 0)
+//   chosen_divisor = where(divisor, where(index(d2) == target, -prod_d_out, -0) + prod, 0)
 // rows: elementwise, D2 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(256, 4)
 void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ target_ptr,   // [D0]
@@ -21,9 +20,9 @@ void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ targ
                                                 const float* __restrict__ top_ptr,        // [D0]
                                                 const float* __restrict__ sum_exp_ptr,    // [D0]
                                                 const int64_t* __restrict__ total_2_ptr,  // []
-                                                float* __restrict__ sum_ptr,              // [D0, D2]
+                                                float* __restrict__ chosen_divisor_ptr,   // [D0, D2]
                                                 int64_t ignore_index, int64_t D2, int m, int n, int logits_stride0,
-                                                int sum_stride0) {
+                                                int chosen_divisor_stride0) {
   // 256 threads take 3072 elements of a row.
   const int begin = int(blockIdx.y) * 3072;
   const float d_out = fg::load(d_out_ptr);
@@ -49,15 +48,14 @@ void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ targ
     const int at = begin + 4 * (256 * part + threadIdx.x);
     const int j1 = at;
     const auto logits_v = fg::widen(logits_row[part]);
-    fg::Vec<float, 4> sum_v;
+    fg::Vec<float, 4> chosen_divisor_v;
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float logits = logits_v[k];
       const int64_t index_d2 = j1 + k;
       const float prod = expf(logits - top_2) * (prod_d_out / sum_exp);
-      const float chosen_divisor = divisor ? (index_d2 == target ? -prod_d_out : -0.0f) : 0.0f;
-      sum_v[k] = chosen_divisor + (divisor ? prod : 0.0f);
+      chosen_divisor_v[k] = divisor ? (index_d2 == target ? -prod_d_out : -0.0f) + prod : 0.0f;
     }
-    fg::store_vector<4>(sum_ptr + (j0 * sum_stride0 + j1), sum_v);
+    fg::store_vector<4>(chosen_divisor_ptr + (j0 * chosen_divisor_stride0 + j1), chosen_divisor_v);
   }
 }

@@ -19,9 +19,9 @@
 //   sum = prod_anchor + prod_eps
 //   prod_negative = 2 * negative
 //   prod_positive = 2 * positive
-//   chosen = where(below_diff_far, 0, (sum - prod_positive) * prod_2)
+//   sum_2 = (sum - prod_negative) * prod + (sum - prod_positive) * prod_2
 //   prod_3 = (prod_positive - prod_anchor - prod_eps) * prod_2
-//   d_anchor = where(below_diff_far, 0, (sum - prod_negative) * prod) + chosen
+//   d_anchor = where(below_diff_far, 0, sum_2)
 //   d_positive = where(below_diff_far, 0, prod_3)
 //   d_negative = where(below_diff_far, 0, (prod_negative - prod_anchor - prod_eps) * prod)
 // rows: elementwise, D1 in pieces: what a row's elements have in common is computed once for each piece
@@ -88,9 +88,9 @@ void triplet_margin_loss_backward_f32(const float* __restrict__ anchor_ptr,    /
       const float sum = prod_anchor + prod_eps;
       const float prod_negative = 2.0f * negative;
       const float prod_positive = 2.0f * positive;
-      const float chosen = below_diff_far ? 0.0f : (sum - prod_positive) * prod_2;
+      const float sum_2 = (sum - prod_negative) * prod + (sum - prod_positive) * prod_2;
       const float prod_3 = (prod_positive - prod_anchor - prod_eps) * prod_2;
-      d_anchor_v[k] = (below_diff_far ? 0.0f : (sum - prod_negative) * prod) + chosen;
+      d_anchor_v[k] = below_diff_far ? 0.0f : sum_2;
       d_positive_v[k] = below_diff_far ? 0.0f : prod_3;
       d_negative_v[k] = below_diff_far ? 0.0f : (prod_negative - prod_anchor - prod_eps) * prod;
     }
