@@ -124,12 +124,14 @@ def emit(
     last = passes(found, (), arguments, which)[-1]
     if arch is not None:
         last = last.on(arch.split(","))
+    cubins = {} if arch is None else _compiled(last, arch)  # first: what does not compile is not printed
     if output is None:
         print_code(last.text)
-    else:
-        _write(output, file_name(found.name, which, last), last.text)
-    if arch is not None:
-        _compile(last, arch, output, file_name(found.name, which, last))
+        return
+    name = file_name(found.name, which, last)
+    _write(output, name, last.text)
+    for target, cubin in cubins.items():
+        (output / f"{name}.{target}.cubin").write_bytes(cubin)
 
 
 def file_name(op: str, which: str, item: Pass) -> str:
@@ -156,19 +158,20 @@ def _no_folder(folder: Path, error: OSError) -> FusegenError:
     return FusegenError(f"-o {folder}", given=given, expected="a folder that can be written to", fix="choose another")
 
 
-def _compile(item: Pass, arch: str, output: Path | None, name: str) -> None:
+def _compiled(item: Pass, arch: str) -> dict[str, bytes]:
+    """The cubin for each architecture; what each takes is printed."""
     from fusegen.generate.rendered import headers
     from fusegen.launch.compile import resources, to_cubin
 
+    cubins: dict[str, bytes] = {}
     for target in arch.split(","):
         declared = f"{item.op.name}, declared in {item.op.declared}" if item.op.declared else item.op.name
-        cubin = to_cubin(item.text, arch=target, headers=headers(), declared=declared).data
+        cubins[target] = cubin = to_cubin(item.text, arch=target, headers=headers(), declared=declared).data
         for entry in [e for k in item.kernels for e in (k.rendered.entry, k.rendered.finish) if e]:
             used = resources(cubin, entry)
             text = f"{target} {entry}: {used.registers} registers, {used.local_bytes} bytes of spills and stack"
             console(stderr=True).print(text, markup=False)
-        if output is not None:
-            (output / f"{name}.{target}.cubin").write_bytes(cubin)
+    return cubins
 
 
 @app.command()
