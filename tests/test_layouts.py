@@ -224,6 +224,57 @@ def check_sums(x: torch.Tensor, axes: Any) -> None:
         assert torch.equal(totals(x, axis=axis), expected), (x.shape, x.stride(), axis)
 
 
+BESIDE: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = {
+    "left and right": lambda b: (b[:, :5], b[:, 5:]),
+    "right and left": lambda b: (b[:, 5:], b[:, :5]),
+    "every other column": lambda b: (b[:, ::2], b[:, 1::2]),
+    "every other row": lambda b: (b[1:7:2], b[:6:2]),
+    "other strides": lambda b: (b[:5, 0], b[7, ::2]),
+    "turned": lambda b: (b[:5, :5].t(), b[:5, 5:]),
+    "another dtype": lambda b: (b[:, :5].view(torch.int64), b[:, 5:]),
+    "one row": lambda b: (b.flatten()[:7].as_strided((1, 7), (99, 1)), b.flatten()[:7].view(1, 7)),
+}
+ACROSS: dict[str, Callable[[torch.Tensor], tuple[torch.Tensor, torch.Tensor]]] = {
+    "a column": lambda b: (b[:, :5], b[:, 4:9]),
+    "a row": lambda b: (b[:7], b[1:]),
+    "one element": lambda b: (b[0, :8], b[:, 7]),
+    "turned": lambda b: (b[:5, :5].t(), b[:5, :5]),
+    "broadcast": lambda b: (b[:1, :5], b[:, :5]),
+    "half an element": lambda b: (b.view(torch.float32)[:, 1:6], b[:, :5]),
+}
+
+
+@fg.op
+def next_of(x, like):  # type: ignore[no-untyped-def]
+    return x + 1 + like * 0
+
+
+@pytest.mark.parametrize("views", BESIDE)
+def test_out_may_lie_between_the_elements_of_an_argument(views: str) -> None:
+    memory = numbers(8, 10)
+    x, out = BESIDE[views](memory)
+    expected, zeros = x.double() + 1, torch.zeros((), dtype=torch.float64)
+    others = {*range(80)} - {*BESIDE[views](torch.arange(80.0, dtype=torch.float64).view(8, 10))[1].flatten().tolist()}
+    kept = memory.flatten()[[int(i) for i in others]].clone()
+    next_of(x, zeros, out=out)
+    assert torch.equal(out, expected)
+    assert torch.equal(memory.flatten()[[int(i) for i in others]], kept), "only out is written"
+
+
+@pytest.mark.parametrize("views", ACROSS)
+def test_out_may_not_share_some_elements_with_an_argument(views: str) -> None:
+    x, out = ACROSS[views](numbers(8, 10))
+    with pytest.raises(fg.ShapeError, match="memory that partly overlaps argument x"):
+        next_of(x, torch.zeros((), dtype=torch.float64), out=out)
+
+
+def test_out_that_would_take_long_to_tell_from_an_argument() -> None:
+    memory = torch.zeros(20_000)
+    x, out = memory.as_strided((900, 900), (7, 5)), memory[3:].as_strided((900, 900), (9, 11))
+    with pytest.raises(fg.ShapeError, match="memory that may partly overlap argument x"):
+        next_of(x, torch.zeros(()), out=out)
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_sums_along_rows_columns_and_everything(size: int) -> None:
     for x in (numbers(3, size), numbers(size, 3), numbers(size, 5).t(), numbers(3, 2 * size)[:, ::2], numbers(1, size)):

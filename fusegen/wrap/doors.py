@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,9 @@ from fusegen.core.errors import DeclarationError, DerivativeError, DeviceError, 
 from fusegen.wrap import tensors
 
 _KNOWN = ("torch", "numpy", "cupy")
+# Remainders to go through for whether tensors overlap. Views of one tensor leave one or two; odd strides could leave as
+# many as there are elements.
+TRIED = 4096
 
 
 def framework_of(value: Any) -> tensors.Framework | None:
@@ -172,25 +176,62 @@ def mark_written(outs: Sequence[Any], framework: tensors.Framework) -> None:
 def check_overlap(op: str, values: Mapping[str, Any], outs: Sequence[Any], framework: tensors.Framework) -> None:
     """An output may be an argument, element for element. It may not overlap one otherwise: threads run in any order."""
     for i, out in enumerate(outs):
-        mine = span(framework, out)
-        if any(mine[0] < span[1] and span[0] < mine[1] for span in (span(framework, other) for other in outs[:i])):
+        met = [found for other in outs[:i] if (found := overlap(framework, out, other)) is not False]
+        if met:
             raise ShapeError(
-                f"{op}, out=", given="two outputs in the same memory", expected="memory of its own for each",
-                fix="pass fresh tensors",
+                f"{op}, out=", given=f"two outputs {'' if any(met) else 'that may be '}in the same memory",
+                expected="memory of its own for each", fix="pass fresh tensors",
             )  # fmt: skip
         for name, value in values.items():
-            if not framework.owns(value):
+            if not framework.owns(value) or _identical(framework, out, value):
                 continue
-            theirs = span(framework, value)
-            same = framework.info(name, value)
-            own = framework.info("out", out)
-            identical = mine[0] == theirs[0] and same.strides == own.strides and same.shape == own.shape
-            if not identical and mine[0] < theirs[1] and theirs[0] < mine[1]:
+            found = overlap(framework, out, value)
+            if found is not False:
+                how = "partly overlaps" if found else "may partly overlap"
                 raise ShapeError(
-                    f"{op}, out=", given=f"memory that partly overlaps argument {name}",
+                    f"{op}, out=", given=f"memory that {how} argument {name}",
                     expected="the argument itself (same shape and strides), or memory of its own",
                     fix="pass a fresh tensor",
                 )  # fmt: skip
+
+
+def _identical(framework: tensors.Framework, one: Any, other: Any) -> bool:
+    """Whether each element lies where the other's does. The stride of a dimension of size 1 leads nowhere."""
+    a, b = framework.info("out", one), framework.info("out", other)
+    steps = zip(a.shape, a.strides, b.strides, strict=False)
+    same = a.shape == b.shape and a.dtype.size == b.dtype.size and all(x == y for size, x, y in steps if size > 1)
+    return same and framework.pointer(one) == framework.pointer(other)
+
+
+def overlap(framework: tensors.Framework, one: Any, other: Any) -> bool | None:
+    """Whether a byte belongs to both tensors; None where that takes too long to find out."""
+    (first, last), (start, end) = span(framework, one), span(framework, other)
+    if first == last or start == end or first >= end or start >= last:
+        return False
+    # A byte of one is some steps above its first, a byte of the other some steps below its last. They are the same byte
+    # where the steps together lead from that first to that last.
+    most: Counter[int] = Counter()
+    for value in (one, other):
+        info = framework.info("out", value)
+        most[1] += info.dtype.size - 1
+        for size, stride in zip(info.shape, info.strides, strict=True):
+            most[abs(stride) * info.dtype.size] += size - 1
+    return _goes_far(end - 1 - first, sorted(most.items(), reverse=True))
+
+
+def _goes_far(way: int, steps: Sequence[tuple[int, int]]) -> bool | None:
+    """Whether steps, long to short and of each at most so many, make up the way; None where there are many to try."""
+    left = {way}
+    reach = sum(step * most for step, most in steps)
+    for step, most in steps:
+        if step == 0:
+            continue
+        reach -= step * most  # of all shorter ones: what they cannot go, this one has to
+        counts = {rest: range(max(0, -((reach - rest) // step)), min(most, rest // step) + 1) for rest in left}
+        if sum(map(len, counts.values())) > TRIED:
+            return None
+        left = {rest - count * step for rest, some in counts.items() for count in some}
+    return 0 in left
 
 
 def span(framework: tensors.Framework, value: Any) -> tuple[int, int]:
