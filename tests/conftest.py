@@ -41,10 +41,12 @@ def _the_same_random_numbers_every_run(request: pytest.FixtureRequest) -> None:
             getattr(sys.modules[name], function)(seed)
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _the_native_call_path() -> None:
+def pytest_collection_finish() -> None:
     """Tests take the native call path if this machine can build it; FUSEGEN_NATIVE=0: the one in Python. Processes that
-    tests start stay with Python: their caches are empty, and they would build it again."""
+    tests start stay with Python: their caches are empty, and they would build it again.
+
+    Before the first test, so that no test's timeout ends a build.
+    """
     if "torch" in sys.modules and "FUSEGEN_NATIVE" not in os.environ:
         from fusegen.wrap import native
 

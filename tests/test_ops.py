@@ -142,7 +142,7 @@ OURS: dict[str, Callable[..., torch.Tensor]] = {
 # one NaN whose gradient torch says is 0.
 LIMITS: dict[str, tuple[dict[float, float], dict[float, float]]] = {
     "gelu": ({INF: INF}, {}),
-    "gelu tanh": ({}, {-1e20: 0.0, 1e20: 1.0}),
+    "gelu tanh": ({}, {-INF: 0.0, -1e20: 0.0, 1e20: 1.0, INF: 1.0}),
     "softsign": ({}, {-INF: 0.0, INF: 0.0}),
     "smooth_l1_loss 0": ({}, {NAN: NAN}),
 }

@@ -176,7 +176,8 @@ def _gelu_tanh(x: torch.Tensor) -> torch.Tensor:
 def _gelu_tanh_slope(x: torch.Tensor) -> torch.Tensor:
     scale = 2 * math.sqrt(2 / math.pi)
     u = scale * (x + 0.044715 * x**3)
-    return torch.sigmoid(u) + x * _exp_over_square(u) * scale * (1 + 3 * 0.044715 * x * x)
+    slope = torch.sigmoid(u) + x * _exp_over_square(u) * scale * (1 + 3 * 0.044715 * x * x)
+    return torch.where(x.isinf(), (x > 0).to(x.dtype), slope)  # its limits
 
 
 def _tanhshrink(x: torch.Tensor) -> torch.Tensor:
