@@ -9,7 +9,7 @@ from __future__ import annotations
 import fusegen as fg
 
 from ._options import LibraryOp, limited, reduced
-from ._shapes import needed, same_sizes, shapes, sizes, wrong_shape
+from ._shapes import needed, product, same_sizes, shapes, sizes, wrong_shape
 from .classes import class_losses, cross_entropy, weight_of_target
 from .linear import affine, linear
 
@@ -107,9 +107,7 @@ def _rows_at_a_time(op: str, options: fg.Tensor, shape: fg.Tensor, matrix: fg.Te
         )  # fmt: skip
     if options is None or not shape or matrix is None or len(matrix) != 2:
         return None
-    rows = 1
-    for size in shape[:-1]:
-        rows *= size
+    rows = product(shape[:-1])
     count: fg.Tensor = options if is_count else options.batch_chunk_size
     if count is None and options.chunking_method == "auto":
         return None

@@ -101,8 +101,9 @@ PRODUCTS = (
      "up its pieces in order."),
     (r"\+ gelu ", "fwd train",
      "cuBLASLt has only gelu's tanh form. cuDNN's kernel with the exact one, its erf made of multiplications and a "
-     "tanh, takes 1.39 of the plain product at fp16 8192x768x3072 (with its own erf 1.8), and more than product and "
-     "kernel where it keeps the argument: it computes 19 operations after the product rather than beside it."),
+     "tanh, takes a third more than the plain product at fp16 8192x768x3072 (with its own erf 1.8 of it), and more "
+     "than product and kernel where it keeps the argument: it computes 19 operations after the product rather than "
+     "beside it."),
     (r"\+ .*8192x4096x14336", "fwd train",
      "cuDNN's products of this size take 1.10 of cuBLAS's, so its kernel with the activation gains nothing over "
      "product and pass; and the plain product drifts by a tenth with the clocks of a GPU at its limit of power."),
