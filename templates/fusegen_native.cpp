@@ -252,6 +252,7 @@ std::unique_ptr<Planned> read_planned(Reader& words) {
     *handle = words.address<void*>();
   planned->workspace = words.next();
   for (int64_t& attribute : planned->pointers) attribute = words.next();
+  planned->adds = words.next();
   return planned;
 }
 

@@ -31,7 +31,7 @@ struct Factor {
   std::vector<int64_t> sizes, strides;
 };
 
-// A product with an epilogue that torch has no function for, as fusegen/wrap/cublaslt.py has planned it.
+// A product by an algorithm of cuBLASLt's, with an epilogue or without, as fusegen/wrap/cublaslt.py has planned it.
 struct Planned {
   using Matmul = int (*)(
       void* handle, void* operation, const float* alpha, const void* a, void* a_layout, const void* b, void* b_layout,
@@ -43,6 +43,7 @@ struct Planned {
   void *handle, *operation, *right, *left, *result, *algorithm;
   int64_t workspace;
   int64_t pointers[2];  // attributes that say where the bias and the activation's argument are; 0: there is none
+  int64_t adds;         // whether the product is added to what the result holds
   std::mutex mutex;     // the operation holds addresses
 };
 
@@ -77,7 +78,7 @@ class WithoutGil {
 
 // cuBLASLt counts columns first: the right factor is its first.
 inline void multiply(Planned& planned, c10::ArrayRef<at::Tensor> tensors, void* stream) {
-  const float one = 1, zero = 0;
+  const float one = 1, beta = planned.adds ? 1.0f : 0.0f;
   void* out = tensors[2].data_ptr();
   const at::Tensor workspace = at::empty({planned.workspace}, tensors[2].options().dtype(at::kByte));
   const std::lock_guard<std::mutex> alone(planned.mutex);
@@ -91,7 +92,7 @@ inline void multiply(Planned& planned, c10::ArrayRef<at::Tensor> tensors, void* 
   if (code == 0) {
     code = planned.matmul(
         planned.handle, planned.operation, &one, tensors[1].data_ptr(), planned.right, tensors[0].data_ptr(),
-        planned.left, &zero, out, planned.result, out, planned.result, planned.algorithm, workspace.data_ptr(),
+        planned.left, &beta, out, planned.result, out, planned.result, planned.algorithm, workspace.data_ptr(),
         static_cast<size_t>(planned.workspace), stream);
   }
   if (code != 0) throw std::runtime_error("fusegen: cuBLASLt's error " + std::to_string(code));

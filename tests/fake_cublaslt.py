@@ -1,120 +1,147 @@
-"""nvmath-python's bindings as far as fusegen calls them, on CPU memory: descriptors are dictionaries."""
+"""cuBLASLt as far as fusegen calls it, on CPU memory: descriptors are dictionaries.
+
+Its functions are C's (ctypes callbacks), so that Python and the native call path call the same ones. What cuBLASLt
+would answer with undefined behaviour is written down in ``mistakes``, since a callback cannot raise.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
-import enum
 import itertools
-from types import SimpleNamespace
+import struct
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
-import numpy
+import pytest
 import torch
 import torch.nn.functional as F
 
+from fusegen.wrap import algorithms, backends, cublaslt, cublaslt_api, stopwatch
+from fusegen.wrap.cublaslt_api import COMPUTED_IN_FLOAT32, REDUCED_AS_COMPUTED, Epilogue, Found, Told, Wish
 
-class CudaDataType(enum.IntEnum):
-    CUDA_R_32F, CUDA_R_16F, CUDA_R_16BF = 0, 2, 14
-
-
-class ComputeType(enum.IntEnum):
-    COMPUTE_32F = 68
-
-
-class Operation(enum.IntEnum):
-    N, T = 0, 1
+NOT_SUPPORTED, FAILED = 15, 14
+DTYPES = {2: torch.float16, 14: torch.bfloat16}
+TOLD = {
+    Told.TRANSPOSED_A: 4, Told.TRANSPOSED_B: 4, Told.EPILOGUE: 4, Told.BIAS: 8, Told.KEPT: 8, Told.KEPT_PITCH: 8
+}  # fmt: skip
+WISHES = {wish: 8 if wish is Wish.MOST_WORKSPACE else 4 for wish in Wish}
 
 
-class Epilogue(enum.IntEnum):
-    RELU, GELU, GELU_AUX, GELU_AUX_BIAS = 2, 32, 160, 164
-
-
-class ReductionScheme(enum.IntEnum):
-    COMPUTE_TYPE = 2
-
-
-class MatmulDescAttribute(enum.IntEnum):
-    TRANSA, TRANSB, EPILOGUE, BIAS_POINTER, EPILOGUE_AUX_POINTER, EPILOGUE_AUX_LD = 3, 4, 7, 8, 11, 12
-
-
-class MatmulPreferenceAttribute(enum.IntEnum):
-    MAX_WORKSPACE_BYTES, REDUCTION_SCHEME_MASK = 1, 3
-    MIN_ALIGNMENT_A_BYTES, MIN_ALIGNMENT_B_BYTES, MIN_ALIGNMENT_C_BYTES, MIN_ALIGNMENT_D_BYTES = 5, 6, 7, 8
-
-
-class Error(Exception):
-    pass
-
-
-class Result(SimpleNamespace):
-    """What the heuristic found."""
-
-    def __init__(self, count: int) -> None:
-        super().__init__(ptr=1000, workspace_size=64)
-
-
-DTYPES = {CudaDataType.CUDA_R_16F: torch.float16, CudaDataType.CUDA_R_16BF: torch.bfloat16}
-
-
-class CublasLt(SimpleNamespace):
-    """The module ``nvmath.bindings.cublasLt``.
+class CublasLt:
+    """What ``cublaslt_api.library`` returns.
 
     Attributes:
         things: what has been made and not destroyed, by handle.
         ran: the epilogues that were computed.
+        used: by which algorithms, the places in what was offered, from 1.
+        added: whether to what the result held.
+        scales: times which numbers.
+        mistakes: how fusegen called it wrong.
         drops_nan: relu makes 0 of NaN, as cuBLASLt's own does.
+        offered: how many algorithms there are.
+        broken: those that are offered and do not run; ``wrong``: that compute something else.
+        refused: those that are not for the sizes asked about, when one is looked up.
     """
 
-    Epilogue, ReductionScheme = Epilogue, ReductionScheme
-    MatmulDescAttribute, MatmulPreferenceAttribute = MatmulDescAttribute, MatmulPreferenceAttribute
-    MatmulHeuristicResult, cuBLASLtError = Result, Error
-
     def __init__(self) -> None:
-        super().__init__(things={}, ran=[], handles=itertools.count(1), drops_nan=False, algorithms=1)
+        self.things: dict[int, Any] = {}
+        self.ran: list[str] = []
+        self.used: list[int] = []
+        self.added: list[bool] = []
+        self.scales: list[float] = []
+        self.mistakes: list[str] = []
+        self.drops_nan, self.offered = False, 1
+        self.broken: set[int] = set()
+        self.wrong: set[int] = set()
+        self.refused: set[int] = set()
+        self.numbers = itertools.count(1000)
+        number, address, size = ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t
+        self.cublasLtCreate = self._function(self._create, address)
+        self.cublasLtMatmulDescCreate = self._function(self._make_operation, address, number, number)
+        self.cublasLtMatrixLayoutCreate = self._function(
+            self._make_layout, address, number, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int64
+        )
+        self.cublasLtMatmulPreferenceCreate = self._function(self._make_preference, address)
+        self.cublasLtMatmulDescDestroy = self._function(self._destroy, address)
+        self.cublasLtMatrixLayoutDestroy = self.cublasLtMatmulPreferenceDestroy = self.cublasLtMatmulDescDestroy
+        self.cublasLtMatmulDescSetAttribute = self._function(self._tell, address, number, address, size)
+        self.cublasLtMatmulPreferenceSetAttribute = self._function(self._wish, address, number, address, size)
+        self.cublasLtMatmulAlgoGetHeuristic = self._function(self._offer, *[address] * 7, number, address, address)
+        self.cublasLtMatmulAlgoCheck = self._function(self._check, *[address] * 8)
+        self.cublasLtMatmul = self._function(self._matmul, *[address] * 14, size, address)
 
-    def _make(self, thing: Any) -> int:
-        handle = next(self.handles)
-        self.things[handle] = thing
-        return handle
+    def cublasLtGetVersion(self) -> int:
+        return 130100
 
-    def create(self) -> int:
-        return next(self.handles)
+    def _function(self, does: Callable[..., int | None], *types: Any) -> Any:
+        def called(*arguments: int | None) -> int:
+            try:
+                return does(*(argument or 0 for argument in arguments)) or 0
+            except Exception as mistake:
+                self.mistakes.append(f"{does.__name__}: {mistake!r}")
+                return FAILED
 
-    def get_version(self) -> int:
-        return 130000
+        return ctypes.CFUNCTYPE(ctypes.c_int, *types)(called)
 
-    def matmul_desc_create(self, compute: int, scale: int) -> int:
-        assert (compute, scale) == (ComputeType.COMPUTE_32F, CudaDataType.CUDA_R_32F)
-        return self._make({})
+    # -- making --------------------------------------------------------------------------------------------------------
 
-    def matrix_layout_create(self, kind: int, rows: int, columns: int, pitch: int) -> int:
+    def _create(self, where: int) -> None:
+        ctypes.c_void_p.from_address(where).value = next(self.numbers)
+
+    def _make(self, where: int, thing: Any) -> None:
+        made = ctypes.c_void_p.from_address(where).value = next(self.numbers)
+        self.things[made] = thing
+
+    def _make_operation(self, where: int, computed: int, scale: int) -> None:
+        assert (computed, scale) == (COMPUTED_IN_FLOAT32, 0)
+        self._make(where, {})
+
+    def _make_layout(self, where: int, kind: int, rows: int, columns: int, pitch: int) -> None:
         assert pitch >= rows and pitch % 8 == 0
-        return self._make((DTYPES[CudaDataType(kind)], rows, columns, pitch))
+        self._make(where, (DTYPES[kind], rows, columns, pitch))
 
-    def matmul_preference_create(self) -> int:
-        return self._make({})
+    def _make_preference(self, where: int) -> None:
+        self._make(where, {})
 
-    def matmul_desc_destroy(self, handle: int) -> None:
-        del self.things[handle]
+    def _destroy(self, thing: int) -> None:
+        del self.things[thing]
 
-    matrix_layout_destroy = matmul_preference_destroy = matmul_desc_destroy
-
-    def get_matmul_desc_attribute_dtype(self, attribute: MatmulDescAttribute) -> Any:
-        return numpy.int32 if attribute < MatmulDescAttribute.BIAS_POINTER else numpy.int64
-
-    def get_matmul_preference_attribute_dtype(self, attribute: MatmulPreferenceAttribute) -> Any:
-        return numpy.uint64 if attribute == MatmulPreferenceAttribute.MAX_WORKSPACE_BYTES else numpy.uint32
-
-    def matmul_desc_set_attribute(self, handle: int, attribute: int, address: int, size: int) -> None:
+    def _told(self, sizes: Mapping[Any, int], thing: int, attribute: Any, where: int, size: int) -> None:
+        assert sizes[attribute] == size, (attribute, size)
         kind = {4: ctypes.c_int32, 8: ctypes.c_int64}[size]
-        self.things[handle][attribute] = kind.from_address(address).value
+        self.things[thing][attribute] = kind.from_address(where).value
 
-    matmul_preference_set_attribute = matmul_desc_set_attribute
+    def _tell(self, operation: int, attribute: int, where: int, size: int) -> None:
+        self._told(TOLD, operation, Told(attribute), where, size)
 
-    def matmul_algo_get_heuristic(self, *arguments: int) -> None:
-        preference, count = arguments[6], arguments[-1]
-        assert self.things[preference][MatmulPreferenceAttribute.MIN_ALIGNMENT_D_BYTES] == 16
-        ctypes.c_int32.from_address(count).value = self.algorithms
+    def _wish(self, preference: int, attribute: int, where: int, size: int) -> None:
+        self._told(WISHES, preference, Wish(attribute), where, size)
+
+    # -- algorithms ----------------------------------------------------------------------------------------------------
+
+    def _offer(
+        self, handle: int, operation: int, a: int, b: int, c: int, d: int, preference: int, most: int, found: int,
+        count: int,
+    ) -> int | None:  # fmt: skip
+        wishes = self.things[preference]
+        assert all(wishes[wish] == 16 for wish in Wish if wish.name.startswith("ALIGNMENT"))
+        assert wishes[Wish.REDUCTIONS] == REDUCED_AS_COMPUTED and c == d
+        there = min(most, self.offered)
+        for place, one in enumerate((Found * there).from_address(found) if there else [], 1):
+            one.algorithm[0], one.workspace, one.status = place, 64, 0
+        ctypes.c_int.from_address(count).value = there
+        return None if there else NOT_SUPPORTED
+
+    def _check(
+        self, handle: int, operation: int, a: int, b: int, c: int, d: int, algorithm: int, found: int
+    ) -> int | None:
+        (place,) = struct.unpack("q", ctypes.string_at(algorithm, 8))
+        Found.from_address(found).workspace = 64
+        return NOT_SUPPORTED if place in self.refused else None
+
+    # -- running -------------------------------------------------------------------------------------------------------
 
     def _matrix(self, address: int, dtype: torch.dtype, rows: int, columns: int, pitch: int) -> torch.Tensor:
         """Memory as a matrix, columns first."""
@@ -122,59 +149,82 @@ class CublasLt(SimpleNamespace):
         memory = (ctypes.c_uint16 * (pitch * (columns - 1) + rows)).from_address(address)
         return torch.frombuffer(memory, dtype=dtype).as_strided((rows, columns), (1, pitch))
 
-    def matmul(
-        self, handle: int, operation: int, one: int, a: int, a_layout: int, b: int, b_layout: int, zero: int,
-        c: int, c_layout: int, d: int, d_layout: int, algorithm: int, workspace: int, size: int, stream: int,
-    ) -> None:  # fmt: skip
-        assert ctypes.c_float.from_address(one).value == 1 and ctypes.c_float.from_address(zero).value == 0
-        assert algorithm == 1000 and workspace and size >= 64 and (c, c_layout) == (d, d_layout)
-        told, attribute = self.things[operation], MatmulDescAttribute
+    def _matmul(
+        self, handle: int, operation: int, alpha: int, a: int, a_layout: int, b: int, b_layout: int, beta: int, c: int,
+        c_layout: int, d: int, d_layout: int, algorithm: int, workspace: int, size: int, stream: int,
+    ) -> int | None:  # fmt: skip
+        scale, kept = (ctypes.c_float.from_address(where).value for where in (alpha, beta))
+        assert kept in (0.0, 1.0) and workspace and size >= 64 and (c, c_layout) == (d, d_layout)
+        (place,) = struct.unpack("q", ctypes.string_at(algorithm, 8))
+        assert 1 <= place <= self.offered
+        if place in self.broken:
+            return NOT_SUPPORTED
+        told = self.things[operation]
         left, right, out = (
             self._matrix(address, *self.things[layout])
             for address, layout in ((a, a_layout), (b, b_layout), (d, d_layout))
         )
-        left, right = (
-            factor.mT if told[which] == Operation.T else factor
-            for factor, which in ((left, attribute.TRANSA), (right, attribute.TRANSB))
-        )
-        total = left.float() @ right.float()
-        epilogue = Epilogue(told[attribute.EPILOGUE])
-        if "BIAS" in epilogue.name:
-            total = total + self._matrix(told[attribute.BIAS_POINTER], out.dtype, len(out), 1, len(out)).float()
-        if "AUX" in epilogue.name:
-            pitch = told[attribute.EPILOGUE_AUX_LD]
+        left = left.mT if told[Told.TRANSPOSED_A] else left
+        right = right.mT if told[Told.TRANSPOSED_B] else right
+        total = scale * (left.float() @ right.float()) + (out.float() if kept else 0.0)
+        epilogue = Epilogue(told[Told.EPILOGUE])
+        parts = epilogue.name.split("_")
+        if "BIAS" in parts:
+            total = total + self._matrix(told[Told.BIAS], out.dtype, len(out), 1, len(out)).float()
+        if "AUX" in parts:
+            pitch = told[Told.KEPT_PITCH]
             assert pitch % 8 == 0
-            self._matrix(told[attribute.EPILOGUE_AUX_POINTER], out.dtype, *out.shape, pitch).copy_(total)
-        relu = total.nan_to_num(0.0, torch.inf).relu() if self.drops_nan else total.relu()
-        out.copy_(relu if epilogue is Epilogue.RELU else F.gelu(total, approximate="tanh"))
+            self._matrix(told[Told.KEPT], out.dtype, *out.shape, pitch).copy_(total)
+        if "RELU" in parts:
+            total = total.nan_to_num(0.0, torch.inf).relu() if self.drops_nan else total.relu()
+        out.copy_(F.gelu(total, approximate="tanh") if "GELU" in parts else total)
+        if place in self.wrong:
+            out.add_(1.0)
         self.ran.append(epilogue.name)
-
-    def addresses(self) -> tuple[int, int]:
-        """Of functions that C calls: those that multiply, and that tell a descriptor something."""
-
-        def matmul(*arguments: Any) -> int:
-            self.matmul(*(argument or 0 for argument in arguments))
-            self.ran.append("natively")
-            return 0
-
-        def tell(*arguments: int) -> int:
-            self.matmul_desc_set_attribute(*arguments)
-            return 0
-
-        pointer = ctypes.c_void_p
-        self.functions = (
-            ctypes.CFUNCTYPE(ctypes.c_int, *[pointer] * 14, ctypes.c_size_t, pointer)(matmul),
-            ctypes.CFUNCTYPE(ctypes.c_int, pointer, ctypes.c_int, pointer, ctypes.c_size_t)(tell),
-        )
-        first, second = (ctypes.cast(function, pointer).value or 0 for function in self.functions)
-        return first, second
+        self.used.append(place)
+        self.added.append(bool(kept))
+        self.scales.append(scale)
+        return None
 
 
-def modules() -> tuple[CublasLt, dict[str, Any]]:
-    """The fake, and what goes into ``sys.modules``."""
-    lt, blas = CublasLt(), SimpleNamespace(ComputeType=ComputeType, Operation=Operation)
-    bindings = SimpleNamespace(cublasLt=lt, cublas=blas)
-    package = SimpleNamespace(CudaDataType=CudaDataType, bindings=bindings)
-    return lt, {
-        "nvmath": package, "nvmath.bindings": bindings, "nvmath.bindings.cublasLt": lt, "nvmath.bindings.cublas": blas,
-    }  # fmt: skip
+class Clock:
+    """Says how long the ways take, by name or in their order, and runs them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, times: Mapping[str, float] | Sequence[float]) -> None:
+        self.times, self.measured = times, list[list[str]]()
+        monkeypatch.setattr(stopwatch, "Stopwatch", lambda *_, **__: self)
+
+    def turns(self, works: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
+        self.measured.append(list(works))
+        for work in works.values():
+            work()
+        if isinstance(self.times, Mapping):
+            return {way: self.times[way] for way in works}
+        return dict(zip(works, self.times, strict=False))
+
+
+def forget() -> None:
+    """What other tests have planned and tried."""
+    algorithms.forget()
+    for cache in (cublaslt.version, cublaslt_api.handle, backends._is_right):
+        cache.cache_clear()
+
+
+@contextlib.contextmanager
+def installed(monkeypatch: pytest.MonkeyPatch, gpu: str) -> Iterator[CublasLt]:
+    """A fake that is the only library, considered on the CPU.
+
+    Args:
+        gpu: whose name no other test has measured anything under.
+    """
+    fake = CublasLt()
+    forget()
+    monkeypatch.setattr(cublaslt_api, "library", lambda: fake)
+    monkeypatch.setattr(algorithms, "is_considered", lambda _: True)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: gpu)
+    (entry,) = (library for library in backends.LIBRARIES if library.name == backends.CUBLASLT)
+    monkeypatch.setattr(backends, "LIBRARIES", (replace(entry, is_considered=lambda _: True),))
+    yield fake
+    forget()
+    assert not fake.mistakes, fake.mistakes

@@ -170,7 +170,8 @@ def test_the_ways_of_a_product_are_told(monkeypatch: pytest.MonkeyPatch) -> None
     (forward, *_) = costs(fg.ops.linear_relu, *shapes)
     text = cost_text(forward, H200)
     assert "x = input @ weight + bias" in text and "m = 8, n = 24, k = 16: 6.14 k operations in float16" in text
-    assert "on a GPU cuBLASLt's epilogue (relu) in the place of the next step" in text
+    ways = "cuBLASLt's epilogue or its fastest algorithm with the epilogue"
+    assert f"on a GPU {ways} (relu) in the place of the next step" in text
     assert "not measured on this machine" in text or torch_sees_a_gpu()
     (silu, *_) = costs(fg.ops.linear_silu, *shapes)
     assert "on a GPU cuDNN's kernel, for 4,194,304 results or more, (sum * sigmoid(sum)) in the" in cost_text(

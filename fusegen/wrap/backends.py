@@ -1,10 +1,10 @@
 """The ways to do a matrix product and what follows at once, and which is the best.
 
 Our own is a product and a kernel. A library that has an epilogue for what follows saves a pass over memory: cuBLASLt
-has some (wrap/closing), most of them through torch, the rest through nvmath-python (wrap/cublaslt), and cuDNN makes
-kernels for others (wrap/cudnn). A bias alone is always added by the routine that multiplies. Else the ways are measured
-once for a GPU, a dtype and sizes up to the next powers of two, and what was measured is remembered on disk. One more
-way, a generated kernel say, is one more Library.
+has some (wrap/closing), through torch or by an algorithm that was measured (wrap/algorithms), and cuDNN makes kernels
+for others (wrap/cudnn). A bias alone is always added by the routine that multiplies. Else the ways are measured once
+for a GPU, a dtype and sizes up to the next powers of two, and what was measured is remembered on disk. One more way, a
+generated kernel say, is one more Library.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from fusegen.fuse.products import Product, chain, names_of
 from fusegen.launch.cache import default_cache
 from fusegen.launch.memo import compiler_digest
 from fusegen.launch.sealed import digest
-from fusegen.wrap import cublaslt, cudnn, cudnn_words
+from fusegen.wrap import algorithms, cublaslt, cudnn, cudnn_words
 from fusegen.wrap.closing import ARGUMENT, Closing, closing, is_row
 from fusegen.wrap.factors import Factors, NotNow
 from fusegen.wrap.products import Arranged
 from fusegen.wrap.torch_step import TorchStep, View
 
-OWN, LIBRARY, NVMATH = "product and kernel", "cuBLASLt's epilogue", "cuBLASLt's epilogue through nvmath"
+OWN, LIBRARY, CUBLASLT = "product and kernel", "cuBLASLt's epilogue", "its fastest algorithm with the epilogue"
 CUDNN = "cuDNN's kernel"
 REPEATS = 7
 
@@ -94,7 +94,10 @@ LIBRARIES = (
     Library(
         LIBRARY, False, 0, lambda device: device != "cpu", torch_has, lambda closing, given: True, by_torch, torch_step
     ),
-    Library(NVMATH, True, 0, cublaslt.is_considered, cublaslt.has, cublaslt.is_ready, cublaslt.run, cublaslt.step),
+    Library(
+        CUBLASLT, True, 0, algorithms.is_considered, algorithms.has, algorithms.is_ready, algorithms.run,
+        algorithms.epilogue_step,
+    ),
     Library(
         CUDNN, True, cudnn.LEAST, cudnn.is_considered, cudnn_words.has, cudnn.is_ready, cudnn.run, cudnn.step,
         cudnn.is_refused,
@@ -147,8 +150,8 @@ def bucket(
 
     rounded = [str(_rounded(size)) for size in sizes]
     versions = [str(torch.version.cuda), torch.__version__]
-    if NVMATH in names:
-        versions.append(f"nvmath {cublaslt.version()}")
+    if CUBLASLT in names:
+        versions.append(f"cublaslt {cublaslt.version()}")
     if CUDNN in names:
         versions.append(f"cudnn {cudnn.version()}")
     return (torch.cuda.get_device_name(device), *versions, *names, dtype, closing.title, *rounded)
@@ -403,7 +406,7 @@ def measurements(op: Op, sizes: Mapping[str, int]) -> dict[str, str]:
         dtype = _dtype(product, part)
         if adds_bias(known) or not any(library.has(known, dtype) for library in LIBRARIES):
             continue
-        if not _has_gpu():
+        if not has_gpu():
             found[product.result] = "not measured on this machine: torch sees no GPU"
             continue
         counts = _counts(op, product, sizes)
@@ -425,7 +428,8 @@ def _named(library: Library) -> str:
     return library.name + (f", for {library.least:,} results or more," if library.least else "")
 
 
-def _has_gpu() -> bool:
+def has_gpu() -> bool:
+    """Whether torch is there and sees one."""
     try:
         import torch
     except ImportError:

@@ -9,7 +9,6 @@ from functools import cached_property
 from itertools import count
 from typing import Any
 
-from fusegen.core.dtypes import DType
 from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Op
 from fusegen.core.products import contracted_sizes
@@ -17,6 +16,7 @@ from fusegen.fuse.products import Chain, Product, chain, names_of
 from fusegen.launch.program import Program
 from fusegen.wrap.closing import closing
 from fusegen.wrap.either import Either
+from fusegen.wrap.multiplied import Multiplied
 from fusegen.wrap.padding import padded, room, strides_between
 from fusegen.wrap.products import Arranged, Lying, arrange, check_factors, named
 from fusegen.wrap.run import (
@@ -32,44 +32,11 @@ from fusegen.wrap.run import (
     row_major,
 )
 from fusegen.wrap.steps import Fill, Flat, Part, Several, Step, copied
-from fusegen.wrap.tensors import Framework, TensorInfo, Torch, target_of
-from fusegen.wrap.torch_step import ADDED, View
+from fusegen.wrap.tensors import Framework, TensorInfo, target_of
+from fusegen.wrap.torch_step import View
 
 # Addresses from a framework's allocator, modulo 16.
 ALIGNED = 0
-
-
-@dataclass(frozen=True)
-class _Multiplied:
-    """A product by the framework's routine, which adds it to its result where it is one of a sum.
-
-    ``bias``: added to each row before the result is rounded; a tensor, and how it lies there.
-    """
-
-    arranged: Arranged
-    dtype: DType
-    onto: bool
-    bias: tuple[str, View] | None = None
-
-    @property
-    def uses(self) -> set[str]:
-        return {*self.arranged.names, *([self.bias[0]] if self.bias else [])}
-
-    def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
-        sides = self.arranged.sides(tensors, framework)
-        if self.bias:
-            assert isinstance(framework, Torch)  # which alone has it
-            name, view = self.bias
-            framework.multiply_adding(framework.view(tensors[name], view.shape, view.strides, view.offset), *sides)
-        else:
-            (framework.accumulate if self.onto else framework.multiply)(*sides)
-
-    def flat(self, place: int) -> Flat | None:
-        if self.bias and len(self.arranged.views[2].shape) != 2:
-            return None
-        closing = "bias" if self.bias else ADDED if self.onto else ""
-        found = self.arranged.multiply(self.dtype, closing, self.bias)
-        return None if found is None else Flat([found])
 
 
 @dataclass
@@ -222,9 +189,10 @@ class ChainRunner(Runner):
         if step.bias:
             lies, axis = lying[step.bias], step.axes[-1]
             bias = lies.tensor, View((sizes[axis],), (lies.strides[axis],), lies.offset)
-        return _Multiplied(arranged, known[lying[step.result].tensor].dtype, step.onto, bias)
+        found = Multiplied(arranged, known[lying[step.result].tensor].dtype, step.onto, bias)
+        return found.tuned(known) if self.by_torch else found
 
-    def _padded(self, multiplied: _Multiplied, known: dict[str, TensorInfo]) -> Several | None:
+    def _padded(self, multiplied: Multiplied, known: dict[str, TensorInfo]) -> Several | None:
         """The product on sizes that suit it, where its own do not and that pays."""
         product, dtype = multiplied.arranged, multiplied.dtype
         infos = [known[name] for name in product.names]
@@ -247,7 +215,7 @@ class ChainRunner(Runner):
             known[made.name] = TensorInfo(made.shape, made.strides, dtype, ALIGNED, device)
         before = [copied(fill, known, None) for fill in fills]
         after = [copied(fill, known, frozenset({found.product.names[2]})) for fill in found.after]
-        suited = replace(multiplied, arranged=found.product, bias=bias)
+        suited = replace(multiplied, arranged=found.product, bias=bias).tuned(known)
         return Several((*before, suited, *after), tuple(own), device)
 
     def _as_torch_does(
@@ -257,12 +225,12 @@ class ChainRunner(Runner):
         follows at once."""
         found: list[Step] = []
         for told, step in zip(self.chain.steps, steps, strict=True):
-            if isinstance(step, _Multiplied):
+            if isinstance(step, Multiplied):
                 found.append(self._padded(step, known) or step)
                 continue
             before = found[-1] if found else None
             either = None
-            if isinstance(step, Part) and isinstance(before, _Multiplied):
+            if isinstance(step, Part) and isinstance(before, Multiplied):
                 either = self._either(before, told, step, sizes, known)
             if either is None:
                 found.append(step)
@@ -280,7 +248,7 @@ class ChainRunner(Runner):
         return is_along and arranged.views[1].shape[1] == known[product.result].shape[-1]
 
     def _either(
-        self, multiplied: _Multiplied, op: Op | Product, part: Part, sizes: Mapping[str, int],
+        self, multiplied: Multiplied, op: Op | Product, part: Part, sizes: Mapping[str, int],
         known: dict[str, TensorInfo],
     ) -> Either | None:  # fmt: skip
         at = self.chain.steps.index(op)

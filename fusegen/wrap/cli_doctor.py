@@ -12,8 +12,6 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fusegen.core.errors import DeviceError
-
 
 @dataclass(frozen=True)
 class Finding:
@@ -125,18 +123,17 @@ def _torch() -> str:
     return f"{torch.__version__} {cuda}"
 
 
-@_look("nvmath", "pip install --upgrade nvmath-python")
-def _nvmath() -> str:
+@_look("cuBLASLt", "products go torch's way; PyTorch for CUDA brings cuBLASLt")
+def _cublaslt() -> str:
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed: no products to choose algorithms for"
     from fusegen.wrap import cublaslt
 
-    if not cublaslt.version():
-        return 'not installed; some of cuBLASLt\'s epilogues come with it: pip install "fusegen[nvmath]"'
-    if problem := cublaslt.problem():
-        raise DeviceError(
-            cublaslt.PACKAGE, given=problem, expected="bindings that find cuBLASLt",
-            fix="none is needed: products go other ways. It wants a driver, and the cuBLAS that comes with torch",
-        )  # fmt: skip
-    return f"{cublaslt.PACKAGE} {cublaslt.version()}: cuBLASLt's epilogues that torch has no function for"
+    found = cublaslt.version()
+    if not found:
+        return "none (it comes with PyTorch for CUDA): products go torch's way"
+    name = f"{found // 10000}.{found // 100 % 100}.{found % 100}"
+    return f"{name}: its epilogues, and the fastest of its algorithms for large products of halves"
 
 
 @_look("cuDNN", "products with activations go other ways; PyTorch for CUDA brings cuDNN 9")
@@ -180,4 +177,4 @@ def _call_path() -> str:
     return native.report()
 
 
-LOOKS = (_fusegen, _gpu, _cupy, _nvrtc, _torch, _nvmath, _cudnn, _compiler, _cache, _call_path)
+LOOKS = (_fusegen, _gpu, _cupy, _nvrtc, _torch, _cublaslt, _cudnn, _compiler, _cache, _call_path)

@@ -29,6 +29,9 @@ from fusegen.declare.op import Const
 from fusegen.declare.value import cast
 from fusegen.derive.gradient import GradientNames
 from fusegen.wrap import tensors
+from fusegen.wrap.algorithms import multiply
+from fusegen.wrap.cublaslt import WORKSPACE
+from fusegen.wrap.factors import Factors
 from fusegen.wrap.legacy_vmap import is_legacy_batched
 from fusegen.wrap.op import op
 from fusegen.wrap.padding import MULTIPLE, pays, up
@@ -37,8 +40,9 @@ from fusegen.wrap.run import Runner, common_device
 language: Any = _language  # its functions are made from a table
 
 # A chunk's logits take at most this share of what all rows' would: 3/32 leaves the rest of a tenth to what lies
-# beside them. 8192 x 128256 in bfloat16 (2.1 GB) go in chunks of 768 rows (197 MB), 11 of them.
-SHARE = 3 / 32
+# beside them, products' workspace among it. 8192 x 128256 in bfloat16 (2.1 GB) go in chunks of 768 rows (197 MB), 11
+# of them, with 4 MB for products.
+SHARE, WORKSPACE_SHARE = 3 / 32, 1 / 256
 # Below these a chunk saves memory that nobody misses and costs time: a product of few rows waits for the weight, which
 # it reads whole. 4096 x 32000 in bfloat16 (262 MB) go in 4 chunks of 1024 rows (66 MB).
 LEAST_BYTES, LEAST_ROWS = 64 << 20, 256
@@ -200,13 +204,20 @@ def _chunks(
 ) -> Iterator[tuple[slice, torch.Tensor]]:
     """Which rows, and their logits, which all take the same memory; its rows are aligned."""
     count = rows.chunk or rows_per_chunk(len(x), len(weight), x.element_size())
+    workspace = _workspace(x, weight)
     memory = x.new_empty(min(count, len(x)), up(len(weight)) if len(ranges) > 1 else len(weight))
     for begin in range(0, len(x), count):
         part = slice(begin, min(begin + count, len(x)))
         logits = memory[: part.stop - begin, : len(weight)]
         for some in ranges:
-            torch.mm(x[part], weight[some].mT, out=logits[:, some])
+            multiply(Factors(x[part], weight[some].mT, None, None, logits[:, some]), workspace=workspace)
         yield part, logits
+
+
+def _workspace(x: torch.Tensor, weight: torch.Tensor) -> int:
+    """The most bytes that a product may take besides: a power of two, so that calls of like sizes agree."""
+    share = len(x) * len(weight) * x.element_size() * WORKSPACE_SHARE
+    return min(1 << int(share).bit_length() >> 1, WORKSPACE)
 
 
 def _losses(rows: Rows, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
@@ -240,7 +251,7 @@ def _losses_and_gradients(
     if d_weight is not None and not len(x):
         d_weight.zero_()
     ops: dict[int, tuple[Op, str]] = {}
-    ranges = _ranges(x, weight)
+    ranges, workspace = _ranges(x, weight), _workspace(x, weight)
     for part, logits in _chunks(rows, x, weight, ranges):
         values = rows.arguments(logits, bias, part)
         if len(logits) not in ops:  # all chunks but the last are of one size
@@ -249,12 +260,11 @@ def _losses_and_gradients(
         _launch(joint, {**values, cotangent: cotangents[part]}, [losses[part], logits])
         for some in ranges:
             mine = logits[:, some]
-            if d_x is not None and not some.start:
-                torch.mm(mine, weight[some], out=d_x[part])
-            elif d_x is not None:
-                d_x[part].addmm_(mine, weight[some])
+            if d_x is not None:
+                multiply(Factors(mine, weight[some], None, None, d_x[part]), adds=some.start > 0, workspace=workspace)
             if d_weight is not None:
-                d_weight[some].addmm_(mine.mT, x[part], beta=float(part.start > 0), alpha=scale.weight)
+                product = Factors(mine.mT, x[part], None, None, d_weight[some])
+                multiply(product, adds=part.start > 0, scale=scale.weight, workspace=workspace)
         if d_bias is not None:
             _into(add_rows, {"total": d_bias, "rows": logits}, d_bias)
     return losses, [d_x, d_weight, d_bias]

@@ -9,11 +9,13 @@ from math import prod
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Op
 from fusegen.fuse.products import Chain, Product
-from fusegen.wrap.backends import OWN, adds_bias, measurements, notes, steps_behind
+from fusegen.wrap import algorithms
+from fusegen.wrap.backends import OWN, adds_bias, has_gpu, measurements, notes, steps_behind
 from fusegen.wrap.gpus import Gpu
 from fusegen.wrap.inspect import Pass
 from fusegen.wrap.padding import ALIGNMENT, Padded, padded
 from fusegen.wrap.products import Arranged, Lying, arrange, named
+from fusegen.wrap.torch_step import View
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ def _ways(step: Product, made: _Made, is_read: bool, told: str, measured: str) -
         lines.append(f"{OWN}: no library does at once what follows, so nothing is measured")
     elif not step.onto:
         lines.append("the product alone, by the framework's routine")
-    return tuple(lines)
+    return (*lines, *made.algorithms(step.onto))
 
 
 def _sizes(arranged: Arranged) -> tuple[int, int, int, int]:
@@ -107,12 +109,16 @@ class _Made:
     Attributes:
         bytes_of: of every tensor that a product may read or write, by name.
         rounded: what happens where it is done on sizes rounded up.
+        alignments: addresses of left, right and result, modulo 16, and of a bias.
+        bias: how it lies, where the product adds one.
     """
 
     arranged: Arranged
     dtype: DType
     bytes_of: Mapping[str, int]
     rounded: Padded | None
+    alignments: tuple[int, ...]
+    bias: View | None
 
     @property
     def is_plain(self) -> bool:
@@ -131,7 +137,26 @@ class _Made:
         alignments = [buffers[name].alignment % ALIGNMENT for name in arranged.names]
         roomy = {operand.name for operand in whole.between}
         rounded = padded(arranged, dtype, alignments, "cuda", roomy, things, adds=step.onto)
-        return cls(arranged, dtype, {name: item.bytes_of(thing) for name, thing in things.items()}, rounded)
+        sizes = {name: item.bytes_of(thing) for name, thing in things.items()}
+        bias = None
+        if step.bias:
+            bias = View((item.layout.sizes[step.axes[-1]],), tuple(buffers[step.bias].strides.values()), 0)
+            alignments.append(buffers[step.bias].alignment % ALIGNMENT)
+        return cls(arranged, dtype, sizes, rounded, tuple(alignments), bias)
+
+    def algorithms(self, adds: bool) -> tuple[str, ...]:
+        """Which of cuBLASLt's algorithms does it, where that may be another than torch's."""
+        arranged, alignments = self.arranged.row_major, list(self.alignments)
+        if arranged is not self.arranged:
+            alignments[:2] = reversed(alignments[:2])
+        told = (arranged, self.dtype, "cuda", alignments, self.bias, adds)
+        task = algorithms.task_of(*told) if self.rounded is None else None
+        if task is None:
+            return ()
+        if not has_gpu() or not algorithms.is_considered("cuda"):
+            return ("on a GPU by torch or another of cuBLASLt's algorithms, whichever is measured to be faster",)
+        found = algorithms.remembered(task)
+        return (f"the product itself: {found or 'not measured yet for these sizes'}",)
 
     def cost(self, step: Product, part: Op | None, ways: tuple[str, ...]) -> ProductCost:
         """Its numbers; ``part``: what the same routine does at once."""

@@ -39,6 +39,14 @@ class Arranged:
             return TorchStep(names, views, dtype, closing)
         return TorchStep((*names, bias[0]), (*views, bias[1]), dtype, closing)
 
+    @property
+    def row_major(self) -> Arranged:
+        """The same product, turned where its result lies along columns: out^T = right^T @ left^T."""
+        (left, right, result), (a, b, c) = self.names, self.views
+        if len(c.shape) != 2 or c.strides[1] == 1 or c.strides[0] != 1 or a.copied or b.copied:
+            return self
+        return Arranged((right, left, result), (b.turned, a.turned, c.turned))
+
     def sides(self, tensors: Mapping[str, Any], framework: Framework) -> tuple[Any, Any, Any]:
         """The two factors and the result, as the routine takes them."""
         left, right, result = (

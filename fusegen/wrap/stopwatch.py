@@ -62,13 +62,14 @@ class Stopwatch:
     """Device time on torch's current GPU and stream.
 
     Args:
-        repeats: how many calls are timed, after a few that do not count.
+        repeats: how many calls are timed.
+        warm_up: how many come before them and do not count.
     """
 
-    def __init__(self, repeats: int = 30) -> None:
+    def __init__(self, repeats: int = 30, warm_up: int = WARM_UP) -> None:
         import torch
 
-        self.torch, self.repeats = torch, max(repeats, 1)
+        self.torch, self.repeats, self.warm_up = torch, max(repeats, 1), warm_up
         self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
 
     def __call__(self, work: Callable[[], Any]) -> float:
@@ -79,7 +80,7 @@ class Stopwatch:
         """Median time of each on the device."""
         cycles = {}
         for name, work in works.items():
-            for _ in range(WARM_UP):
+            for _ in range(self.warm_up):
                 work()
             cycles[name] = self._sleep_for(work)
         return in_turns(works, self.repeats, lambda name, work: self._once(work, cycles[name]))

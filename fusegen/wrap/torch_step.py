@@ -23,6 +23,11 @@ class View:
     offset: int
     copied: tuple[int, ...] | None = None
 
+    @property
+    def turned(self) -> View:
+        """Of a matrix that is no copy, its transpose."""
+        return View(self.shape[::-1], self.strides[::-1], self.offset)
+
 
 @dataclass(frozen=True)
 class TorchStep:

@@ -108,7 +108,8 @@ def head() -> str:
     """How the page begins on this machine."""
     major, rest = divmod(cudnn.version(), 10000)
     libraries = f", cuDNN {major}.{rest // 100}.{rest % 100}" if major else ""
-    libraries += f", and nvmath-python {cublaslt.version()} for some products" if cublaslt.version() else ""
+    whole, small = divmod(cublaslt.version(), 10000)
+    libraries += f", cuBLASLt {whole}.{small // 100}.{small % 100}" if whole else ""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "no GPU"
     return _HEAD.format(gpu=gpu, torch=torch.__version__, cuda=torch.version.cuda, libraries=libraries)
 

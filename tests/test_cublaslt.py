@@ -1,14 +1,13 @@
-"""cuBLASLt's epilogues through nvmath-python: which ops could go that way, which do, and what is kept for the backward.
+"""cuBLASLt's epilogues: which ops could go that way, which do, and what is kept for the backward.
 
-On the CPU the bindings are a fake that reads and writes the memory it is given (tests/fake_cublaslt.py).
+On the CPU the library is a fake that reads and writes the memory it is given (tests/fake_cublaslt.py).
 """
 
 import gc
 import json
 import os
-import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,16 +19,16 @@ from torch.utils.checkpoint import checkpoint
 import fusegen as fg
 from fusegen.core.products import biases, products
 from fusegen.derive.training import train
-from fusegen.wrap import backends, cli_doctor, cublaslt, inspect, native, stopwatch
-from fusegen.wrap.backends import LIBRARY, NVMATH, OWN
+from fusegen.wrap import algorithms, backends, cli_doctor, cublaslt, cublaslt_api, inspect, native, stopwatch
+from fusegen.wrap.backends import CUBLASLT, OWN
 from fusegen.wrap.closing import Closing
+from fusegen.wrap.cublaslt import Planned
 from fusegen.wrap.factors import Factors
 from tests import fake_cublaslt
-from tests.fake_cublaslt import CublasLt
+from tests.fake_cublaslt import Clock, CublasLt
 
 linear_gelu = fg.ops.linear_gelu
 KEPT, PLAIN = Closing("gelu", "b", "kept"), Closing("gelu")
-CACHES = (cublaslt._bindings, cublaslt._handle, backends._is_right)
 
 
 def halves(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
@@ -45,39 +44,8 @@ def lt(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[CublasLt]:
     """The fake, considered on the CPU, with nothing measured or planned."""
     if os.environ.get("FUSEGEN_TEST_DEVICE"):
         pytest.skip("the fake reads the CPU's memory")
-    fake, modules = fake_cublaslt.modules()
-    for name, module in modules.items():
-        monkeypatch.setitem(sys.modules, name, module)
-    monkeypatch.setattr(cublaslt, "version", lambda: "1.0.0")
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
-    monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: str(tmp_path))  # measured nowhere else
-    torchs, ours = backends.LIBRARIES[:2]
-    monkeypatch.setattr(backends, "LIBRARIES", (torchs, replace(ours, is_considered=lambda _: True)))
-    monkeypatch.setattr(cublaslt, "_addresses", lambda: None)
-    cublaslt._planned.clear()  # of a GPU's, which would be given the CPU's addresses
-    for cache in CACHES:
-        cache.cache_clear()
-    yield fake
-    cublaslt._planned.clear()
-    for cache in CACHES:
-        cache.cache_clear()
-
-
-class Clock:
-    """Says how long the ways take, our own first, and runs them."""
-
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, own: float, library: float) -> None:
-        self.times, self.measured = (own, library), 0
-        monkeypatch.setattr(stopwatch, "Stopwatch", lambda repeats: self.start())
-
-    def start(self) -> Any:
-        self.measured += 1
-        return self
-
-    def turns(self, works: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-        for work in works.values():
-            work()
-        return dict(zip(works, self.times, strict=False))
+    with fake_cublaslt.installed(monkeypatch, str(tmp_path)) as fake:
+        yield fake
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -89,8 +57,8 @@ def test_factors_bias_and_kept_sum_are_handed_over_as_they_lie(
     w = halves(40, 24, dtype=dtype).mT if right else halves(24, 48, dtype=dtype)[:, :40]
     b, out, kept = halves(40, dtype=dtype), halves(16, 40, dtype=dtype), halves(16, 48, dtype=dtype)[:, :40]
     given = Factors(x, w, b, kept, out)
-    assert cublaslt.is_ready(KEPT, given)
-    cublaslt.run(KEPT, given)
+    assert algorithms.is_ready(KEPT, given)
+    algorithms.run(KEPT, given)
     total = x.float() @ w.float() + b.float()
     torch.testing.assert_close(kept, total.to(dtype))
     torch.testing.assert_close(out, F.gelu(total, approximate="tanh").to(dtype))
@@ -99,34 +67,34 @@ def test_factors_bias_and_kept_sum_are_handed_over_as_they_lie(
 
 def test_memory_that_is_not_aligned_goes_another_way(lt: CublasLt) -> None:
     x, w, out = halves(16, 24), halves(24, 40), halves(16, 40)
-    assert cublaslt.is_ready(PLAIN, Factors(x, w, None, None, out))
+    assert algorithms.is_ready(PLAIN, Factors(x, w, None, None, out))
     for wrong in (
         Factors(halves(16, 25)[:, 1:], w, None, None, out),
         Factors(x, halves(24, 41)[:, :40], None, None, out),
         Factors(x, w, None, None, halves(16, 44)[:, :40]),
         Factors(x, halves(24, 80)[:, ::2], None, None, out),
     ):
-        assert not cublaslt.is_ready(PLAIN, wrong)
+        assert not algorithms.is_ready(PLAIN, wrong)
     bias = halves(41)[1:]
-    assert not cublaslt.is_ready(KEPT, Factors(x, w, bias, halves(16, 40), out))
+    assert not algorithms.is_ready(KEPT, Factors(x, w, bias, halves(16, 40), out))
 
 
 def test_plans_hold_no_tensor_and_are_destroyed(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cublaslt, "MOST_PLANNED", 2)
+    monkeypatch.setattr(algorithms, "MOST_PLANNED", 2)
     for columns in (8, 16, 24):
         given = Factors(halves(8, 8), halves(8, columns), None, None, halves(8, columns))
-        assert cublaslt.is_ready(PLAIN, given)
+        assert algorithms.is_ready(PLAIN, given)
     gc.collect()
-    assert len(cublaslt._planned) == 1 and len(lt.things) == 5  # operation, three layouts, preference
+    assert len(algorithms._planned) == 1 and len(lt.things) == 4  # operation, three layouts
 
 
 def test_threads_share_a_plan(lt: CublasLt) -> None:
     given = [Factors(halves(8, 8), halves(8, 8), halves(8), halves(8, 8), halves(8, 8)) for _ in range(4)]
-    assert cublaslt.is_ready(KEPT, given[0])
+    assert algorithms.is_ready(KEPT, given[0])
 
     def work(mine: Factors) -> None:
         for _ in range(50):
-            cublaslt.run(KEPT, mine)
+            algorithms.run(KEPT, mine)
 
     threads = [threading.Thread(target=work, args=(mine,)) for mine in given]
     for thread in threads:
@@ -139,21 +107,28 @@ def test_threads_share_a_plan(lt: CublasLt) -> None:
 
 
 def test_what_the_library_cannot_do_is_no_way(lt: CublasLt) -> None:
-    lt.algorithms = 0
+    lt.offered = 0
     given = Factors(halves(8, 8), halves(8, 8), None, None, halves(8, 8))
-    assert not cublaslt.is_ready(PLAIN, given)
+    assert not algorithms.is_ready(PLAIN, given)
     gc.collect()
     assert not lt.things
 
 
-def test_a_package_that_does_not_import_says_why(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "nvmath.bindings", None)
-    assert not cublaslt.is_ready(PLAIN, Factors(halves(8, 8), halves(8, 8), None, None, halves(8, 8)))
-    assert "nvmath.bindings" in cublaslt.problem()
-    assert "nvmath.bindings" in cli_doctor._nvmath().found and cli_doctor._nvmath().fix
-    monkeypatch.setattr(cublaslt, "version", lambda: "")
-    assert cublaslt.problem() == "nvmath-python is not installed"
-    assert "not installed" in cli_doctor._nvmath().found and not cli_doctor._nvmath().fix
+def test_without_the_library_products_go_torchs_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing() -> Any:
+        raise OSError("libcublasLt.so.13: cannot open shared object file")
+
+    monkeypatch.setattr(cublaslt_api, "library", missing)
+    cublaslt.version.cache_clear()
+    try:
+        assert cublaslt.version() == 0 and not algorithms.is_considered("cuda:0")
+        assert "torch's way" in cli_doctor._cublaslt().found and not cli_doctor._cublaslt().fix
+    finally:
+        cublaslt.version.cache_clear()
+
+
+def test_the_doctor_names_the_version(lt: CublasLt) -> None:
+    assert cli_doctor._cublaslt().found.startswith("13.1.0: ")
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------------
@@ -203,34 +178,36 @@ def step(op: Any, reference: Any, *arguments: Any, **options: Any) -> None:
 
 
 def test_training_goes_the_fastest_way(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch, own=300.0, library=250.0)
+    clock = Clock(monkeypatch, (300.0, 250.0))
     op, arguments = fg.FusedOp(linear_gelu.declaration), (halves(2, 3, 16), halves(24, 16), halves(24))
     step(op, gelu, *arguments, approximate="tanh")
     first = len(lt.ran)
     step(op, gelu, *arguments, approximate="tanh")
-    assert clock.measured == 1 and len(lt.ran) == first + 1 and set(lt.ran) == {"GELU_AUX_BIAS"}
+    assert len(clock.measured) == 1 and len(lt.ran) == first + 1 and set(lt.ran) == {"GELU_AUX_BIAS"}
     backends._known.clear()  # as in another process
     step(op, gelu, *arguments, approximate="tanh")
-    assert clock.measured == 1 and len(lt.ran) == first + 2
+    assert len(clock.measured) == 1 and len(lt.ran) == first + 2
     step(op, gelu, *(a.float() for a in arguments), approximate="tanh")
     step(op, lambda x, w, b: F.gelu(F.linear(x, w, b)), *arguments)  # the other gelu
-    assert clock.measured == 1 and len(lt.ran) == first + 2
+    assert len(clock.measured) == 1 and len(lt.ran) == first + 2
 
 
 def test_calls_like_an_earlier_one_run_no_python(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
     if native.module() is None:
         pytest.skip("no native call path")
-    Clock(monkeypatch, own=300.0, library=250.0)
-    addresses = lt.addresses()
-    monkeypatch.setattr(cublaslt, "_addresses", lambda: addresses)
+    Clock(monkeypatch, (300.0, 250.0))
+    by_python: list[Any] = []
+    run = Planned.run
+    monkeypatch.setattr(Planned, "run", lambda self, given: (by_python.append(given), run(self, given))[1])
     for shapes in ([(2, 3, 16), (24, 16), (24,)], [(6, 16), (24, 16)]):
         op, arguments = fg.FusedOp(linear_gelu.declaration), [halves(*shape) for shape in shapes]
         step(op, gelu, *arguments, approximate="tanh")
         lt.ran.clear()
+        by_python.clear()
         for _ in range(2):
             arguments = [halves(*shape) for shape in shapes]
             step(op, gelu, *arguments, approximate="tanh")
-        assert lt.ran == ["GELU_AUX_BIAS" if len(shapes) == 3 else "GELU_AUX", "natively"] * 2
+        assert lt.ran == ["GELU_AUX_BIAS" if len(shapes) == 3 else "GELU_AUX"] * 2 and not by_python
     del op
     made = len(lt.things)
     gc.collect()
@@ -238,19 +215,19 @@ def test_calls_like_an_earlier_one_run_no_python(lt: CublasLt, monkeypatch: pyte
 
 
 def test_training_stays_with_product_and_kernel(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch, own=240.0, library=250.0)
+    clock = Clock(monkeypatch, (240.0, 250.0))
     op, arguments = fg.FusedOp(linear_gelu.declaration), (halves(6, 16), halves(24, 16), halves(24))
     step(op, gelu, *arguments, approximate="tanh")
     first = len(lt.ran)
     step(op, gelu, *arguments, approximate="tanh")
-    assert clock.measured == 1 and len(lt.ran) == first
+    assert len(clock.measured) == 1 and len(lt.ran) == first
 
 
 @pytest.mark.parametrize("library", [200.0, 250.0])
 def test_what_a_checkpoint_recomputes_is_kept_alike(
     lt: CublasLt, monkeypatch: pytest.MonkeyPatch, library: float
 ) -> None:
-    Clock(monkeypatch, own=240.0, library=library)
+    Clock(monkeypatch, (240.0, library))
     monkeypatch.setattr(native, "module", lambda: None)  # which would do again what it did first
     op = fg.FusedOp(linear_gelu.declaration)
 
@@ -276,7 +253,7 @@ def test_without_memory_to_measure_nothing_changes(lt: CublasLt, monkeypatch: py
 
 
 def test_what_is_kept_can_be_differentiated_again(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
-    Clock(monkeypatch, own=300.0, library=250.0)
+    Clock(monkeypatch, (300.0, 250.0))
     arguments = [halves(4, 8) / 2, halves(8, 8) / 2, halves(8) / 2]
     seconds = []
     for function, dtype in ((lambda *a: linear_gelu(*a, approximate="tanh"), torch.float16), (gelu, torch.float32)):
@@ -288,16 +265,16 @@ def test_what_is_kept_can_be_differentiated_again(lt: CublasLt, monkeypatch: pyt
 
 
 def test_without_a_bias_the_product_itself_is_kept(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch, own=300.0, library=250.0)
+    clock = Clock(monkeypatch, (300.0, 250.0))
     op, arguments = fg.FusedOp(linear_gelu.declaration), (halves(6, 16), halves(24, 16))
     step(op, gelu, *arguments, approximate="tanh")
     assert set(lt.ran) == {"GELU_AUX"}
     torch.testing.assert_close(op(*arguments, approximate="tanh"), gelu(*arguments), rtol=0.01, atol=0.01)
-    assert lt.ran[-1] == "GELU" and clock.measured == 2
+    assert lt.ran[-1] == "GELU" and len(clock.measured) == 2
 
 
 def test_an_epilogue_that_loses_nan_is_not_taken(lt: CublasLt, monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
-    Clock(monkeypatch, own=300.0, library=250.0)
+    Clock(monkeypatch, (300.0, 250.0))
     for drops in (False, True):
         lt.drops_nan = drops
         lt.ran.clear()
@@ -313,13 +290,13 @@ def test_an_epilogue_that_loses_nan_is_not_taken(lt: CublasLt, monkeypatch: pyte
 
 
 def test_while_a_graph_is_captured_nothing_is_planned(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = Clock(monkeypatch, own=300.0, library=250.0)
+    clock = Clock(monkeypatch, (300.0, 250.0))
     op, arguments = fg.FusedOp(linear_gelu.declaration), (halves(6, 16), halves(24, 16), halves(24))
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     step(op, gelu, *arguments, approximate="tanh")
-    assert clock.measured == 0 and not lt.ran
+    assert len(clock.measured) == 0 and not lt.ran
     key = backends.bucket("cpu", "float16", (6, 24, 16), replace(KEPT, bias="bias"))
-    monkeypatch.setitem(backends._known, key, backends.Measured({OWN: 300.0, NVMATH: 250.0}))
+    monkeypatch.setitem(backends._known, key, backends.Measured({OWN: 300.0, CUBLASLT: 250.0}))
     fresh = fg.FusedOp(linear_gelu.declaration)
     step(fresh, gelu, *arguments, approximate="tanh")  # the sum is kept, by a kernel
     assert not lt.ran
@@ -331,7 +308,7 @@ def test_while_a_graph_is_captured_nothing_is_planned(lt: CublasLt, monkeypatch:
 
 
 def test_both_layers_of_an_mlp_keep_sums(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
-    Clock(monkeypatch, own=300.0, library=250.0)
+    Clock(monkeypatch, (300.0, 250.0))
 
     @fg.op
     def two(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
@@ -347,7 +324,7 @@ def test_both_layers_of_an_mlp_keep_sums(lt: CublasLt, monkeypatch: pytest.Monke
 
 def test_layers_with_a_bias_alone_are_measured_beside(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
     """What measures runs torch's own routines on leaves that require gradients."""
-    Clock(monkeypatch, own=300.0, library=250.0)
+    Clock(monkeypatch, (300.0, 250.0))
 
     @fg.op
     def two(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
@@ -362,44 +339,45 @@ def test_show_says_what_may_happen_and_what_was_measured(lt: CublasLt, monkeypat
     arguments = tuple(a.requires_grad_() for a in (halves(6, 16), halves(24, 16), halves(24)))
     forward, _ = inspect.passes(linear_gelu, arguments, {"approximate": "tanh"}, "backward")
     text = "\n".join(inspect._split(forward))
-    assert f"on a GPU {LIBRARY} (gelu) in the place of the next step" in text
+    assert f"on a GPU {CUBLASLT} (gelu) in the place of the next step" in text
     op = train(forward.op, ("input", "weight", "bias")).forward
-    assert f"{NVMATH} (gelu, its argument kept)" in "".join(backends.notes(op).values())
+    assert f"{CUBLASLT} (gelu, its argument kept)" in "".join(backends.notes(op).values())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     sizes = forward.layout.sizes
     assert "not measured yet" in "".join(backends.measurements(op, sizes).values())
     key = backends.bucket("cuda", "float16", (6, 24, 16), KEPT)
-    monkeypatch.setitem(backends._known, key, backends.Measured({OWN: 300.0, NVMATH: 250.0}))
-    assert f"300.0 us, {NVMATH} 250.0 us; best: {NVMATH}" in "".join(backends.measurements(op, sizes).values())
-    assert json.loads(json.dumps(dict(backends._known[key].times))) == {OWN: 300.0, NVMATH: 250.0}
+    monkeypatch.setitem(backends._known, key, backends.Measured({OWN: 300.0, CUBLASLT: 250.0}))
+    assert f"300.0 us, {CUBLASLT} 250.0 us; best: {CUBLASLT}" in "".join(backends.measurements(op, sizes).values())
+    assert json.loads(json.dumps(dict(backends._known[key].times))) == {OWN: 300.0, CUBLASLT: 250.0}
 
 
 # -- on a GPU ----------------------------------------------------------------------------------------------------------
 
-needs_nvmath = pytest.mark.skipif(
-    not torch.cuda.is_available() or bool(cublaslt.problem()), reason="needs a GPU and nvmath-python"
+needs_cublaslt = pytest.mark.skipif(
+    not torch.cuda.is_available() or not cublaslt.version(), reason="needs a GPU and cuBLASLt"
 )
 
 
 @pytest.mark.gpu
-@needs_nvmath
+@needs_cublaslt
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
     "title", ["gelu, its argument kept", "gelu without bias, its argument kept", "gelu without bias"]
 )
 def test_cublaslt_computes_what_is_taken_for_granted(title: str, dtype: torch.dtype) -> None:
+    (ours,) = (library for library in backends.LIBRARIES if library.name == CUBLASLT)
     closing = next(c for c in (KEPT, replace(KEPT, bias=""), PLAIN) if c.title == title)
-    assert backends._is_right(backends.LIBRARIES[1], closing, dtype, "cuda")
+    assert backends._is_right(ours, closing, dtype, "cuda")
     for transposed in (False, True):
         x, b = torch.randn(264, 512, device="cuda").to(dtype), torch.randn(1032, device="cuda").to(dtype)
         w = torch.randn(1032, 512, device="cuda").to(dtype)
         right = w.mT if transposed else w.mT.contiguous()
         out, kept = (torch.full((264, 1032), torch.nan, device="cuda", dtype=dtype) for _ in range(2))
         given = Factors(x, right, b if closing.bias else None, kept if closing.kept else None, out)
-        assert cublaslt.is_ready(closing, given)
+        assert algorithms.is_ready(closing, given)
         with torch.cuda.stream(torch.cuda.Stream()):
             torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
-            cublaslt.run(closing, given)
+            algorithms.run(closing, given)
             torch.cuda.current_stream().synchronize()
         total = x.float() @ w.float().mT + (b.float() if closing.bias else 0.0)
         torch.testing.assert_close(out.float(), F.gelu(total, approximate="tanh"), rtol=0.01, atol=0.02)
@@ -408,14 +386,14 @@ def test_cublaslt_computes_what_is_taken_for_granted(title: str, dtype: torch.dt
 
 
 @pytest.mark.gpu
-@needs_nvmath
+@needs_cublaslt
 def test_a_graph_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w, b = (torch.randn(s, device="cuda").bfloat16() for s in ((256, 512), (1024, 512), (1024,)))
-    known = backends.Measured({OWN: 300.0, NVMATH: 250.0})
+    known = backends.Measured({OWN: 300.0, CUBLASLT: 250.0})
     monkeypatch.setitem(backends._known, backends.bucket("cuda:0", "bfloat16", (256, 1024, 512), KEPT), known)
     ran: list[int] = []
-    run = cublaslt._Planned.run
-    monkeypatch.setattr(cublaslt._Planned, "run", lambda self, given: (ran.append(1), run(self, given))[1])
+    run = Planned.run
+    monkeypatch.setattr(Planned, "run", lambda self, given: (ran.append(1), run(self, given))[1])
     op = fg.FusedOp(linear_gelu.declaration)
     own = [a.clone().requires_grad_() for a in (x, w, b)]
     stream = torch.cuda.Stream()
@@ -426,7 +404,7 @@ def test_a_graph_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
     before, graph = len(ran), torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found = torch.autograd.grad(op(*own, approximate="tanh").float().sum(), own)
-    assert before and len(ran) <= before + 1, "by nvmath, and natively it runs no Python"
+    assert before and len(ran) <= before + 1, "by Python, and natively it runs no Python"
     with torch.no_grad():
         own[0].copy_(torch.randn_like(x))
     graph.replay()
