@@ -154,6 +154,21 @@ def test_the_gradient_of_a_product_with_zeros(zeros: int) -> None:
     check_same(*pair("prod"), [x])
 
 
+@pytest.mark.parametrize("zeros", [0, 1, 2])
+def test_the_second_gradient_of_a_product_with_zeros(zeros: int) -> None:
+    x = draw(3, 4, dtype=torch.float64).detach()
+    x[:, :zeros] = 0
+    x.requires_grad_()
+    ours, theirs = pair("prod", 1)
+    assert torch.autograd.gradgradcheck(ours, x)
+    cotangent, along = torch.randn(3, dtype=torch.float64), torch.randn_like(x)
+    found, expected = (
+        torch.autograd.grad(torch.autograd.grad(f(x), x, cotangent, create_graph=True)[0], x, along)[0]
+        for f in (ours, theirs)
+    )
+    torch.testing.assert_close(found, expected)
+
+
 def test_a_deviation_of_zero_has_no_gradient() -> None:
     x = torch.ones(2, 4, requires_grad=True)
     (value,), (gradient,) = gradients(lambda x: fg.ops.std(x, 1), [x])

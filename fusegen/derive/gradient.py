@@ -150,12 +150,17 @@ def _through(definition: _Definition, adjoint: Expr, state: _Reverse) -> Expr:
 
 
 def _product_of_others(x: Expr, product: Ref, over: tuple[str, ...], state: _Reverse) -> Expr:
-    """product / x; where one element alone is zero, its own is the product of the rest, and the others' is zero."""
+    """product / x, and for an element that is zero the product of the rest, times the other one where two are zero.
+
+    That is zero, but not its derivative by the other one. (With three zeros the third derivatives would be wrong.)
+    """
     one, zero = const(1, x.dtype), const(0, x.dtype)
     is_zero = apply("eq", x, zero)
     zeros = state.reduced("sum", apply("where", is_zero, one, zero), over, f"zeros_{product.name}")
     rest = state.reduced("prod", apply("where", is_zero, one, x), over, f"rest_{product.name}")
-    at_zero = apply("where", apply("eq", zeros, one), rest, zero)
+    sum_of_zeros = state.reduced("sum", apply("where", is_zero, x, zero), over, f"sum_of_zeros_{product.name}")
+    two = apply("where", apply("eq", zeros, const(2, x.dtype)), (sum_of_zeros - x) * rest, zero)
+    at_zero = apply("where", apply("eq", zeros, one), rest, two)
     return apply("where", is_zero, at_zero, product / apply("where", is_zero, one, x))
 
 
