@@ -347,6 +347,7 @@ def test_what_is_stored_is_read_as_it_was() -> None:
     for choice in (Choice({"torch": 3.0, "4": 2.5}, Algorithm(bytes(range(64)), 80)), Choice({"torch": 3.0}, None)):
         assert Choice.read(choice.stored()) == choice
     assert str(Choice({"torch": 3.0}, None)) == "torch 3.0 us; best: torch"
+    assert "by torch" in str(Choice({}, None))
 
 
 # -- on a GPU ----------------------------------------------------------------------------------------------------------

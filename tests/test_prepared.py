@@ -254,12 +254,20 @@ def test_lists_that_another_thread_empties_and_ops_that_are_gone() -> None:
     forward = getattr(torch.ops.fusegen, f"{registered.name}_forward").default
     tensors = [torch.randn(5_000_000, dtype=torch.float64) for _ in range(3)]
     expected = forward(tensors, [], [], text)[0]
-    for _ in range(3):
+    in_time = 0
+    for _ in range(20):
         emptied = [tensor.clone() for tensor in tensors]
         thread = threading.Thread(target=lambda emptied=emptied: (time.sleep(0.002), emptied.clear()))
         thread.start()
-        assert torch.equal(forward(emptied, [], [], text)[0], expected)
+        try:
+            assert torch.equal(forward(emptied, [], [], text)[0], expected)
+            in_time += 1
+        except ValueError:  # on a busy machine it was empty before it was read
+            assert not emptied
         thread.join()
+        if in_time == 3:
+            break
+    assert in_time
     overload = known.overload(x, x, 0.5)
     for _ in range(2):
         overload(x, x, 0.5)

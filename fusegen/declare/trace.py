@@ -16,6 +16,7 @@ from fusegen.core.ir import Expr, Index, Op, Operand, Output, Part, Reduce, Ref,
 from fusegen.core.lets import introduce_lets, rename_refs, safe_name
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.products import Factor, is_factor
+from fusegen.declare.numbers import in_double
 from fusegen.declare.parts import Packed
 from fusegen.declare.value import (
     AxisVar,
@@ -263,7 +264,7 @@ def _close(tracer: Tracer, name: str, declared: str, scalars: list[Scalar], retu
     taken |= {output.name for output in outputs}
     statements, bound = introduce_lets(_live(reduces, outputs), outputs, local_names, taken | set(final.values()))
     used = tuple(_used_operands(operands, statements, bound))
-    return Op(name, "forward", used, tuple(scalars), tuple(statements), tuple(bound), kind, declared, doc)
+    return in_double(Op(name, "forward", used, tuple(scalars), tuple(statements), tuple(bound), kind, declared, doc))
 
 
 def _name_outputs(

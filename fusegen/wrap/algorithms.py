@@ -89,6 +89,8 @@ class Choice:
         return cls(times, Algorithm(bytes.fromhex(data), size) if data else None)
 
     def __str__(self) -> str:
+        if not self.times:
+            return "by torch: cuBLASLt has no algorithm for it"
         named = {way: way if way == BY_TORCH else f"cuBLASLt's algorithm {way}" for way in self.times}
         best = (
             BY_TORCH if self.algorithm is None else min((w for w in named if w != BY_TORCH), key=self.times.__getitem__)

@@ -2,15 +2,16 @@
 #include "fusegen.cuh"
 
 // lerp, forward                                               declared in ops/blends.py
-//   below = abs(weight) < 0.5
+//   below = abs(float32(weight)) < 0.5
 //   d = end - input
-//   out = where(below, input + weight * d, end - (1 - weight) * d)
+//   diff_end = end - float32(1 - weight) * d
+//   out = where(below, input + float32(weight) * d, diff_end)
 // elementwise: 8 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
 void lerp_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
                        const bf16* __restrict__ end_ptr,    // [D0, D1]
                        bf16* __restrict__ out_ptr,          // [D0, D1]
-                       float weight, int n) {
+                       double weight, int n) {
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
@@ -23,9 +24,10 @@ void lerp_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
   for (int k = 0; k < 8; ++k) {
     const float input = input_v[k];
     const float end_ = end_v[k];
-    const bool below = fg::abs(weight) < 0.5f;
+    const bool below = fg::abs(float(weight)) < 0.5f;
     const float d = end_ - input;
-    out_v[k] = below ? input + weight * d : end_ - (1.0f - weight) * d;
+    const float diff_end = end_ - float(1.0 - weight) * d;
+    out_v[k] = below ? input + float(weight) * d : diff_end;
   }
   fg::store_vector<8>(out_ptr + at, out_v);
 }

@@ -9,8 +9,9 @@
 //   prod = diff_targets * (1 - sigmoid_inputs) * sigmoid_inputs
 //   sigmoid_value = sigmoid(-inputs)
 //   prod_diff = diff * (prod - targets * (1 - sigmoid_value) * sigmoid_value)
-//   above_alpha = alpha >= 0
-//   weight = where(above_alpha, alpha * targets + (1 - alpha) * diff_targets, 1)
+//   above = float32(alpha) >= 0
+//   value = float32(1 - alpha)
+//   weight = where(above, float32(alpha) * targets + value * diff_targets, 1)
 //   prod_2 = sigmoid_inputs * diff_targets
 //   missed = prod_2 + sigmoid_value * targets
 //   prod_gamma = gamma * pow(missed, gamma - 1)
@@ -18,7 +19,7 @@
 //   prod_weight = (diff_targets - sigmoid_value) * pow_missed_gamma * weight
 //   sum = where(same_gamma, 0, prod_diff * weight * prod_gamma) + prod_weight
 //   prod_3 = diff * (sigmoid_value - sigmoid_inputs) * weight * prod_gamma
-//   chosen = where(above_alpha, diff * pow_missed_gamma * (2 * alpha - 1), 0)
+//   chosen = where(above, diff * pow_missed_gamma * (float32(alpha) - value), 0)
 //   prod_weight_2 = inputs * pow_missed_gamma * weight
 //   d_inputs = d_loss * sum
 //   d_targets = d_loss * (where(same_gamma, 0, prod_3) + chosen - prod_weight_2)
@@ -29,7 +30,7 @@ void sigmoid_focal_loss_backward_bf16(const bf16* __restrict__ inputs_ptr,   // 
                                       const bf16* __restrict__ d_loss_ptr,   // [D0, D1]
                                       bf16* __restrict__ d_inputs_ptr,       // [D0, D1]
                                       bf16* __restrict__ d_targets_ptr,      // [D0, D1]
-                                      float alpha, float gamma_, int n) {
+                                      double alpha, float gamma_, int n) {
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
@@ -52,8 +53,9 @@ void sigmoid_focal_loss_backward_bf16(const bf16* __restrict__ inputs_ptr,   // 
     const float prod = diff_targets * (1.0f - sigmoid_inputs) * sigmoid_inputs;
     const float sigmoid_value = fg::fast_sigmoid(-inputs);
     const float prod_diff = diff * (prod - targets * (1.0f - sigmoid_value) * sigmoid_value);
-    const bool above_alpha = alpha >= 0.0f;
-    const float weight = above_alpha ? alpha * targets + (1.0f - alpha) * diff_targets : 1.0f;
+    const bool above = float(alpha) >= 0.0f;
+    const float value = float(1.0 - alpha);
+    const float weight = above ? float(alpha) * targets + value * diff_targets : 1.0f;
     const float prod_2 = sigmoid_inputs * diff_targets;
     const float missed = prod_2 + sigmoid_value * targets;
     const float prod_gamma = gamma_ * powf(missed, gamma_ - 1.0f);
@@ -61,7 +63,7 @@ void sigmoid_focal_loss_backward_bf16(const bf16* __restrict__ inputs_ptr,   // 
     const float prod_weight = (diff_targets - sigmoid_value) * pow_missed_gamma * weight;
     const float sum = (same_gamma ? 0.0f : prod_diff * weight * prod_gamma) + prod_weight;
     const float prod_3 = diff * (sigmoid_value - sigmoid_inputs) * weight * prod_gamma;
-    const float chosen = above_alpha ? diff * pow_missed_gamma * (2.0f * alpha - 1.0f) : 0.0f;
+    const float chosen = above ? diff * pow_missed_gamma * (float(alpha) - value) : 0.0f;
     const float prod_weight_2 = inputs * pow_missed_gamma * weight;
     d_inputs_v[k] = d_loss * sum;
     d_targets_v[k] = d_loss * ((same_gamma ? 0.0f : prod_3) + chosen - prod_weight_2);

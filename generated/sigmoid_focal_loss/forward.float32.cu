@@ -3,7 +3,9 @@
 
 // sigmoid_focal_loss, forward                                 declared in ops/likelihoods.py
 //   diff_targets = 1 - targets
-//   weight = where(alpha >= 0, alpha * targets + (1 - alpha) * diff_targets, 1)
+//   prod_diff_targets = float32(1 - alpha) * diff_targets
+//   sum = float32(alpha) * targets + prod_diff_targets
+//   weight = where(float32(alpha) >= 0, sum, 1)
 //   prod = sigmoid(inputs) * diff_targets
 //   missed = prod + sigmoid(-inputs) * targets
 //   diff = diff_targets * inputs - logsigmoid(inputs)
@@ -13,7 +15,7 @@ extern "C" __global__ __launch_bounds__(256)
 void sigmoid_focal_loss_forward_f32(const float* __restrict__ inputs_ptr,   // [D0, D1]
                                     const float* __restrict__ targets_ptr,  // [D0, D1]
                                     float* __restrict__ loss_ptr,           // [D0, D1]
-                                    float alpha, float gamma_, int n) {
+                                    double alpha, float gamma_, int n) {
   // Locate: each thread owns 4 consecutive elements.
   const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
   if (at >= n) return;
@@ -27,7 +29,9 @@ void sigmoid_focal_loss_forward_f32(const float* __restrict__ inputs_ptr,   // [
     const float inputs = inputs_v[k];
     const float targets = targets_v[k];
     const float diff_targets = 1.0f - targets;
-    const float weight = alpha >= 0.0f ? alpha * targets + (1.0f - alpha) * diff_targets : 1.0f;
+    const float prod_diff_targets = float(1.0 - alpha) * diff_targets;
+    const float sum = float(alpha) * targets + prod_diff_targets;
+    const float weight = float(alpha) >= 0.0f ? sum : 1.0f;
     const float prod = fg::sigmoid(inputs) * diff_targets;
     const float missed = prod + fg::sigmoid(-inputs) * targets;
     const float diff = diff_targets * inputs - fg::logsigmoid(inputs);

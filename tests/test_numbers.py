@@ -1,0 +1,102 @@
+"""Sums and differences of a call's numbers (``1 - beta2``) are computed in double, as Python computes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import fusegen as fg
+from fusegen.core import dtypes
+from fusegen.wrap.reference import reference
+from tests.oracles import draw
+
+EPSILON = torch.finfo(torch.float32).eps
+
+
+@fg.op
+def adam(p: Any, g: Any, m: Any, v: Any, lr: float, beta1: float, beta2: float, eps: float = 1e-8) -> Any:
+    """One step of Adam, without the corrections for its first steps."""
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g * g
+    return p - lr * m / (fg.sqrt(v) + eps), m, v
+
+
+def exactly(p: Any, g: Any, m: Any, v: Any, lr: float, beta1: float, beta2: float, eps: float = 1e-8) -> Any:
+    p, g, m, v = (t.double() for t in (p, g, m, v))
+    m = beta1 * m + (1 - beta1) * g
+    v = beta2 * v + (1 - beta2) * g * g
+    return p - lr * m / (v.sqrt() + eps), m, v
+
+
+def worst(found: torch.Tensor, exact: torch.Tensor) -> float:
+    """The largest relative error, in units of float32's rounding."""
+    return float(((found.double() - exact) / exact).abs().max()) / EPSILON
+
+
+@pytest.mark.parametrize("beta2", [0.999, 0.9999, 0.999999])
+def test_a_step_of_adam_is_as_exact_as_its_tensors(beta2: float) -> None:
+    p, g = (draw(300, dtype=torch.float32, seed=seed).detach() for seed in (1, 2))
+    zeros = torch.zeros_like(p)
+    for _ in range(3):  # by Python, and natively
+        _, m, v = adam(p, g, zeros, zeros, 1e-3, 0.9, beta2)
+        _, exact_m, exact_v = exactly(p, g, zeros, zeros, 1e-3, 0.9, beta2)
+        assert worst(m, exact_m) < 2 and worst(v, exact_v) < 3
+
+
+def test_gradients_have_the_same_numbers() -> None:
+    g = draw(50, dtype=torch.float32)
+    second = fg.op(lambda g, beta: fg.sum((1 - beta) * g * g, -1), name="second_moment")
+    second(g, 0.9999).backward()
+    assert g.grad is not None
+    assert worst(g.grad, 2 * (1 - 0.9999) * g.detach().double()) < 3
+
+
+@pytest.mark.parametrize(
+    ("function", "exact"),
+    [
+        (lambda x, a, b: x * (a - b), lambda x, a, b: x * (a - b)),
+        (lambda x, a, b: x * ((a - b) / (a + b)), lambda x, a, b: x * ((a - b) / (a + b))),
+        (lambda x, a, b: fg.exp(-(a - b) * 3.0) * x, lambda x, a, b: torch.exp(torch.tensor(-(a - b) * 3.0)) * x),
+        (lambda x, a, b: fg.where(x > a - b, a * x, b * x), lambda x, a, b: torch.where(x > a - b, a * x, b * x)),
+        (lambda x, a, b: fg.sum((a - b) * x, -1) + a, lambda x, a, b: ((a - b) * x).sum(-1) + a),
+        (lambda x, a, b: fg.softmax((a - b) * x, -1), lambda x, a, b: torch.softmax((a - b) * x, -1)),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_any_expression(function: Any, exact: Any, dtype: torch.dtype) -> None:
+    op = fg.op(function, name="any")
+    x = draw(3, 40, low=0.1, dtype=dtype).detach()
+    a, b = 1.0001, 0.9999
+    found, expected = op(x, a, b), exact(x.double(), a, b)
+    assert found.dtype is dtype and worst(found, expected) < 8
+    traced = op.trace(x, a, b)
+    (meant,) = reference(traced, {"x": x}, {"a": a, "b": b})
+    torch.testing.assert_close(meant.double(), expected, rtol=1e-6, atol=1e-7)
+
+
+def test_ints_count_as_numbers() -> None:
+    op = fg.op(lambda x, steps, beta: x * (1 - 1 / steps) * (steps - beta), name="corrected")
+    x = torch.ones(5)
+    assert worst(op(x, 3, 2.9999), (1 - 1 / 3) * (3 - 2.9999) * x.double()) < 4
+
+
+def test_only_numbers_that_are_added_are_double() -> None:
+    x = torch.ones(4)
+
+    def kinds(function: Any) -> dict[str, dtypes.DType]:
+        traced = fg.op(function, name="numbers").trace(x, 0.5, 0.25)
+        return {scalar.name: scalar.dtype for scalar in traced.scalars}
+
+    single, double = dtypes.float32, dtypes.float64
+    assert kinds(lambda x, a, b: a * x + b) == {"a": single, "b": single}
+    assert kinds(lambda x, a, b: x * (a * b)) == {"a": single, "b": single}  # products lose nothing
+    assert kinds(lambda x, a, b: (x + a) * b) == {"a": single, "b": single}
+    assert kinds(lambda x, a, b: a * x + (1 - b) * x) == {"a": single, "b": double}
+    assert kinds(lambda x, a, b: x * (a + b) + a) == {"a": double, "b": double}
+
+
+def test_the_cuda_says_so() -> None:
+    text = fg.op(lambda x, beta: (1 - beta) * x, name="scaled").emit(torch.ones(8), 0.9)
+    assert "double beta" in text and "float(1.0 - beta)" in text
