@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 import fusegen as fg
 from fusegen.core.products import biases, products
 from fusegen.derive.training import train
-from fusegen.wrap import algorithms, backends, cli_doctor, cublaslt, cublaslt_api, inspect, native, stopwatch
+from fusegen.wrap import algorithms, backends, cli_doctor, cublaslt, cublaslt_api, epilogues, inspect, native, stopwatch
 from fusegen.wrap.backends import CUBLASLT, OWN
 from fusegen.wrap.closing import Closing
 from fusegen.wrap.cublaslt import Planned
@@ -57,44 +57,44 @@ def test_factors_bias_and_kept_sum_are_handed_over_as_they_lie(
     w = halves(40, 24, dtype=dtype).mT if right else halves(24, 48, dtype=dtype)[:, :40]
     b, out, kept = halves(40, dtype=dtype), halves(16, 40, dtype=dtype), halves(16, 48, dtype=dtype)[:, :40]
     given = Factors(x, w, b, kept, out)
-    assert algorithms.is_ready(KEPT, given)
-    algorithms.run(KEPT, given)
+    assert epilogues.is_ready(KEPT, given)
+    epilogues.run(KEPT, given)
     total = x.float() @ w.float() + b.float()
     torch.testing.assert_close(kept, total.to(dtype))
     torch.testing.assert_close(out, F.gelu(total, approximate="tanh").to(dtype))
-    assert lt.ran == ["GELU_AUX_BIAS"]
+    assert set(lt.ran) == {"GELU_AUX_BIAS"}
 
 
 def test_memory_that_is_not_aligned_goes_another_way(lt: CublasLt) -> None:
     x, w, out = halves(16, 24), halves(24, 40), halves(16, 40)
-    assert algorithms.is_ready(PLAIN, Factors(x, w, None, None, out))
+    assert epilogues.is_ready(PLAIN, Factors(x, w, None, None, out))
     for wrong in (
         Factors(halves(16, 25)[:, 1:], w, None, None, out),
         Factors(x, halves(24, 41)[:, :40], None, None, out),
         Factors(x, w, None, None, halves(16, 44)[:, :40]),
         Factors(x, halves(24, 80)[:, ::2], None, None, out),
     ):
-        assert not algorithms.is_ready(PLAIN, wrong)
+        assert not epilogues.is_ready(PLAIN, wrong)
     bias = halves(41)[1:]
-    assert not algorithms.is_ready(KEPT, Factors(x, w, bias, halves(16, 40), out))
+    assert not epilogues.is_ready(KEPT, Factors(x, w, bias, halves(16, 40), out))
 
 
 def test_plans_hold_no_tensor_and_are_destroyed(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(algorithms, "MOST_PLANNED", 2)
     for columns in (8, 16, 24):
         given = Factors(halves(8, 8), halves(8, columns), None, None, halves(8, columns))
-        assert algorithms.is_ready(PLAIN, given)
+        assert epilogues.is_ready(PLAIN, given)
     gc.collect()
     assert len(algorithms._planned) == 1 and len(lt.things) == 4  # operation, three layouts
 
 
 def test_threads_share_a_plan(lt: CublasLt) -> None:
     given = [Factors(halves(8, 8), halves(8, 8), halves(8), halves(8, 8), halves(8, 8)) for _ in range(4)]
-    assert algorithms.is_ready(KEPT, given[0])
+    assert epilogues.is_ready(KEPT, given[0])
 
     def work(mine: Factors) -> None:
         for _ in range(50):
-            algorithms.run(KEPT, mine)
+            epilogues.run(KEPT, mine)
 
     threads = [threading.Thread(target=work, args=(mine,)) for mine in given]
     for thread in threads:
@@ -109,7 +109,7 @@ def test_threads_share_a_plan(lt: CublasLt) -> None:
 def test_what_the_library_cannot_do_is_no_way(lt: CublasLt) -> None:
     lt.offered = 0
     given = Factors(halves(8, 8), halves(8, 8), None, None, halves(8, 8))
-    assert not algorithms.is_ready(PLAIN, given)
+    assert not epilogues.is_ready(PLAIN, given)
     gc.collect()
     assert not lt.things
 
@@ -286,7 +286,9 @@ def test_an_epilogue_that_loses_nan_is_not_taken(lt: CublasLt, monkeypatch: pyte
         x[1, 2] = torch.nan
         op = fg.FusedOp(fg.ops.linear_relu.declaration)
         torch.testing.assert_close(op(x, w), F.linear(x, w).relu(), equal_nan=True, rtol=0.01, atol=0.01)
-        assert len(lt.ran) == (1 if drops else 5)  # tried on NaN, on a range, on these; measured and run
+        lt.ran.clear()
+        op(x, w)
+        assert len(lt.ran) == (0 if drops else 1)
 
 
 def test_while_a_graph_is_captured_nothing_is_planned(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -303,8 +305,10 @@ def test_while_a_graph_is_captured_nothing_is_planned(lt: CublasLt, monkeypatch:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     step(fresh, gelu, *arguments, approximate="tanh")
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
+    assert set(lt.ran) == {"GELU_AUX_BIAS"}
+    lt.ran.clear()
     step(fresh, gelu, *arguments, approximate="tanh")
-    assert lt.ran == ["GELU_AUX_BIAS"] * 2
+    assert lt.ran == ["GELU_AUX_BIAS"]
 
 
 def test_both_layers_of_an_mlp_keep_sums(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,10 +378,10 @@ def test_cublaslt_computes_what_is_taken_for_granted(title: str, dtype: torch.dt
         right = w.mT if transposed else w.mT.contiguous()
         out, kept = (torch.full((264, 1032), torch.nan, device="cuda", dtype=dtype) for _ in range(2))
         given = Factors(x, right, b if closing.bias else None, kept if closing.kept else None, out)
-        assert algorithms.is_ready(closing, given)
+        assert epilogues.is_ready(closing, given)
         with torch.cuda.stream(torch.cuda.Stream()):
             torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
-            algorithms.run(closing, given)
+            epilogues.run(closing, given)
             torch.cuda.current_stream().synchronize()
         total = x.float() @ w.float().mT + (b.float() if closing.bias else 0.0)
         torch.testing.assert_close(out.float(), F.gelu(total, approximate="tanh"), rtol=0.01, atol=0.02)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 import fusegen as fg
 from fusegen.wrap import backends, cudnn, cudnn_graph, cudnn_words
 from fusegen.wrap.backends import CUDNN, LIBRARY, OWN
+from fusegen.wrap.closing import activate
 from tests.fake_cudnn import Clock, Cudnn
 from tests.test_cudnn import closing_of, dnn, given, halves, layer, linear_silu, same, step
 
@@ -97,7 +98,7 @@ def test_where_the_best_way_is_not_ready_the_next_one_is_taken(dnn: Cudnn, monke
     def by_torch(closing: Any, factors: Any) -> None:
         ran.append(len(factors.left))
         total = factors.left.float() @ factors.right.float() + (0 if factors.bias is None else factors.bias.float())
-        factors.out.copy_(backends.activated(closing, total))
+        factors.out.copy_(activate(closing, total))
 
     entry = replace(
         backends.LIBRARIES[0], name=LIBRARY, has=lambda closing, _: not closing.kept, is_ready=lambda *_: True,

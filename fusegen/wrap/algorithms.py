@@ -6,7 +6,7 @@ takes 198 and 177 by the fifth. Which one that is depends on the exact sizes (ho
 large products are measured for theirs, beside torch's own routine, and remembered on disk. Of sizes that differ in
 every call only the first few are: the others go torch's way.
 
-The same is done for products with those epilogues that cuBLASLt has (``Library`` in wrap/backends).
+The same is done for products with those epilogues that cuBLASLt has (wrap/epilogues).
 """
 
 from __future__ import annotations
@@ -24,31 +24,24 @@ from fusegen.launch.cache import default_cache
 from fusegen.launch.memo import compiler_digest
 from fusegen.launch.sealed import digest
 from fusegen.wrap import cublaslt, cublaslt_api
-from fusegen.wrap.closing import Closing
 from fusegen.wrap.cublaslt import WORKSPACE, Algorithm, Ending, Planned
 from fusegen.wrap.cublaslt_api import Epilogue
-from fusegen.wrap.factors import Factors, Task
+from fusegen.wrap.factors import Factors, NotNow, Task
 from fusegen.wrap.padding import ALIGNMENT, suits
 from fusegen.wrap.products import Arranged
 from fusegen.wrap.torch_step import TorchStep, View
 
 HALVES = ("float16", "bfloat16")
-# Which epilogue does what wrap/closing calls so.
-EPILOGUES = {
-    "relu": Epilogue.RELU_BIAS,
-    "relu without bias": Epilogue.RELU,
-    "gelu": Epilogue.GELU_BIAS,
-    "gelu without bias": Epilogue.GELU,
-    "gelu without bias, its argument kept": Epilogue.GELU_AUX,
-    "gelu, its argument kept": Epilogue.GELU_AUX_BIAS,
-}
 BY_TORCH = "torch"
 # Algorithms that are asked for, those that are measured again, and how often.
 MOST_OFFERED, FINALISTS, ONCE, REPEATS = 8, 2, 2, 9
 # What another algorithm has to gain to be taken: less is noise.
 GAIN = 0.99
-# Products alike but for their exact sizes that are measured in one process, and products that are planned at all.
+# Products alike but for their exact sizes that are measured in one process, and products that are planned at a time.
 MOST_ALIKE, MOST_PLANNED = 8, 256
+# How often a product is tried to be measured where there is no memory for that, and bytes of a result that is measured
+# in memory of its own, because the call adds to what is there.
+MOST_TRIES, MOST_ELSEWHERE = 3, 2**28
 # Operations, or bytes, of a product from which it takes an H200 10 us: below, algorithms differ by less than it takes
 # to launch one.
 LEAST_OPERATIONS, LEAST_BYTES = 2**33, 2**25
@@ -57,6 +50,16 @@ LEAST_OPERATIONS, LEAST_BYTES = 2**33, 2**25
 def is_considered(device: str) -> bool:
     """Whether tensors on ``device`` could go this way."""
     return device.startswith("cuda") and cublaslt.version() > 0
+
+
+def is_wanted(dtype: str) -> bool:
+    """Whether torch is not told to multiply in some way that cuBLASLt is not told of: with sums of halves, or leaving
+    some multiprocessors to others."""
+    import torch
+
+    sums_of_halves = getattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", False)
+    kept_free = getattr(torch._C, "_get_sm_carveout_experimental", lambda: None)()
+    return not (dtype == "float16" and sums_of_halves) and kept_free is None
 
 
 def is_worth(sizes: Sequence[int]) -> bool:
@@ -98,27 +101,38 @@ class Choice:
         return ", ".join(f"{name} {self.times[way]:.1f} us" for way, name in named.items()) + f"; best: {named[best]}"
 
 
+Check = Callable[[Planned], bool]
+Routine = Callable[[Factors], None]
+
 _planned: dict[Task, Planned | None] = {}
-_alike: Counter[Any] = Counter()
+_alike: Counter[Task] = Counter()
+_tried: Counter[Task] = Counter()
 _settling = threading.RLock()
 
 
-def planned(task: Task, given: Factors, by_torch: Callable[[Factors], None] | None = None) -> Planned | None:
+def planned(
+    task: Task, given: Factors, by_torch: Routine | None = None, check: Check | None = None
+) -> Planned | None:  # fmt: skip
     """The multiplication by the fastest algorithm, measured now if nobody has.
 
     None: torch's own routine is as fast; cuBLASLt does not do it; or it is not known yet and a CUDA graph is captured.
 
     Args:
         by_torch: what is to be beaten; None: there is no such routine.
+        check: whether what was chosen computes what it is to, with tensors of these sizes.
+
+    Raises:
+        NotNow: there is no memory to find out.
     """
     if task not in _planned:
         import torch
 
-        if torch.cuda.is_current_stream_capturing():
-            return None
-        with torch.cuda.device_of(given.out), _settling:
-            if task not in _planned:
-                _settle(task, given, by_torch)
+        with torch.cuda.device_of(given.out):
+            if torch.cuda.is_current_stream_capturing():
+                return None
+            with _settling:
+                if task not in _planned:
+                    _settle(task, given, by_torch, check)
     return _planned.get(task)
 
 
@@ -127,24 +141,33 @@ def is_settled(task: Task) -> bool:
     return task in _planned
 
 
-def _settle(task: Task, given: Factors, by_torch: Callable[[Factors], None] | None) -> None:
+def is_refused(task: Task) -> bool:
+    """Whether it is settled that nothing is planned for it."""
+    return task in _planned and _planned[task] is None
+
+
+def _settle(task: Task, given: Factors, by_torch: Routine | None, check: Check | None) -> None:
     import torch
 
     if len(_planned) >= MOST_PLANNED:
-        forget()
+        _planned.clear()
     try:
-        choice = _choice(_alone(task), given, by_torch)
-        _planned[task] = None if choice.algorithm is None else Planned(task, choice.algorithm)
-    except torch.cuda.OutOfMemoryError:  # no reason to fail; the next calls try again
-        return
+        choice = _choice(task, given, by_torch)
+        found = None if choice.algorithm is None else Planned(task, choice.algorithm)
+        _planned[task] = found if found is None or check is None or check(found) else None
+    except torch.cuda.OutOfMemoryError as error:
+        _tried[task] += 1
+        if _tried[task] < MOST_TRIES:
+            raise NotNow(str(error)) from error
+        _planned[task] = None  # trying takes the allocator's reserves each time
     except RuntimeError:  # torch's own routine does it, or another way
         _planned[task] = None
 
 
 def forget() -> None:
-    """All that has been planned; what was measured is remembered on disk."""
-    _planned.clear()
-    _alike.clear()
+    """All that this process has planned and counted; what was measured is remembered on disk."""
+    for known in (_planned, _alike, _tried):
+        known.clear()
 
 
 def _alone(task: Task) -> Task:
@@ -153,52 +176,71 @@ def _alone(task: Task) -> Task:
     return replace(task, epilogue=replace(task.epilogue, adds=False))
 
 
-def _choice(task: Task, given: Factors, by_torch: Callable[[Factors], None] | None) -> Choice:
-    found = remembered(task)
+def _choice(task: Task, given: Factors, by_torch: Routine | None) -> Choice:
+    alone = _alone(task)
+    found = remembered(alone)
     if found is not None:
         return found
     m, n, k = task.sizes
     rounded = (m - 1).bit_length(), (n - 1).bit_length(), (k - 1).bit_length()
-    bucket = replace(task, sizes=rounded, pitches=(0, 0), left=(0, task.left[1]), right=(0, task.right[1]))
-    _alike[bucket] += 1
-    if _alike[bucket] > MOST_ALIKE or not is_worth(task.sizes):
+    bucket = replace(alone, sizes=rounded, pitches=(0, 0), left=(0, task.left[1]), right=(0, task.right[1]))
+    mine = given if task == alone else _elsewhere(given)
+    if not is_worth(task.sizes) or _alike[bucket] >= MOST_ALIKE or mine is None:
         return Choice({}, None if by_torch else Planned(task).algorithm)
     try:
-        found = _measured(task, given, by_torch)
+        found = _measured(alone, mine, by_torch)
     except cublaslt_api.Unsupported:
         found = Choice({}, None)
-    default_cache().put(_place(task), found.stored())
+    _alike[bucket] += 1
+    default_cache().put(_place(alone), found.stored())
     return found
+
+
+def _elsewhere(given: Factors) -> Factors | None:
+    """The same with a result of its own, for a call that adds to what is there; None where that takes too much."""
+    out = given.out
+    if out.numel() * out.element_size() > MOST_ELSEWHERE:
+        return None
+    return replace(given, out=room_like(out))
+
+
+def room_like(tensor: Any) -> Any:
+    """Memory that lies as a tensor does, which clones of sliced tensors do not."""
+    import torch
+
+    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device)
 
 
 def remembered(task: Task) -> Choice | None:
     """What was measured of a product, here or in another process."""
-    stored = default_cache().get(_place(_alone(task)))
+    stored = default_cache().get(_place(task))
     return None if stored is None else Choice.read(stored)
 
 
 def _place(task: Task) -> str:
     import torch
 
+    matmul, name = torch.backends.cuda.matmul, torch.cuda.get_device_name(task.device)
+    told = matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction
+    ways = str(torch.backends.cuda.preferred_blas_library()), *map(str, told)  # of torch's
     versions = str(torch.version.cuda), torch.__version__, str(cublaslt.version()), compiler_digest()
-    return digest("algorithm", torch.cuda.get_device_name(task.device), *versions, repr(replace(task, device=0)))
+    return digest("algorithm", name, *ways, *versions, repr(replace(task, device=0)))
 
 
-def _measured(task: Task, given: Factors, by_torch: Callable[[Factors], None] | None) -> Choice:
-    """Results go where the call's own do.
+def _measured(task: Task, given: Factors, by_torch: Routine | None) -> Choice:
+    """Results are written where ``given`` says.
 
     Raises:
         Unsupported: there is no algorithm.
         OutOfMemoryError: there is no room for what a measurement takes.
+        RuntimeError: none runs, for reasons that may pass.
     """
     import torch
 
     from fusegen.wrap.stopwatch import Stopwatch
 
-    if task != _alone(task):  # what is added to stays as it is
-        out = given.out
-        given = replace(given, out=torch.empty_strided(out.shape, out.stride(), dtype=out.dtype, device=out.device))
-    plan = Planned(_alone(task))
+    clock = Stopwatch(ONCE, warm_up=1)  # first: it takes most of the memory
+    plan, failed = Planned(task), list[RuntimeError]()
     ways: dict[str, Callable[[], Any]] = {} if by_torch is None else {BY_TORCH: partial(by_torch, given)}
     offered: dict[str, Algorithm] = {}
     for place, algorithm in enumerate(plan.offers(MOST_OFFERED), 1):
@@ -207,13 +249,16 @@ def _measured(task: Task, given: Factors, by_torch: Callable[[Factors], None] | 
             way()
         except torch.cuda.OutOfMemoryError:
             raise
-        except RuntimeError:  # not launched
+        except RuntimeError as error:  # not launched
+            failed.append(error)
             continue
         offered[str(place)] = algorithm
         ways[str(place)] = way
     if not offered:
-        raise cublaslt_api.Unsupported("none of cuBLASLt's algorithms runs")
-    first = Stopwatch(ONCE, warm_up=1).turns(ways)
+        answers = cublaslt_api.Unsupported("none of cuBLASLt's algorithms runs")
+        raise next((error for error in failed if not isinstance(error, cublaslt_api.Unsupported)), answers)
+    first = clock.turns(ways)
+    del clock
     best = sorted(offered, key=lambda way: first[way])[:FINALISTS]
     times = Stopwatch(REPEATS).turns({way: ways[way] for way in (BY_TORCH, *best) if way in ways})
     fastest = min(best, key=lambda way: times[way])
@@ -234,12 +279,24 @@ _SAMPLED, _APART = 256, 0.02
 
 
 def _is_alike(one: Callable[[], Any], other: Callable[[], Any], out: Any) -> bool:
-    """Whether two ways give the same, but for rounding. NaN, which the caller's numbers may have, is no difference."""
-    some = out[:: -(-len(out) // _SAMPLED)]
+    """Whether two ways give the same, but for rounding."""
+    some = sample(out)
     one()
     expected = some.float()
     other()
-    return not bool((some.float() - expected).norm() > _APART * expected.norm())
+    return not differs(some, expected, _APART)
+
+
+def sample(matrix: Any) -> Any:
+    """Some of its rows, as a view."""
+    return matrix[:: -(-len(matrix) // _SAMPLED)]
+
+
+def differs(found: Any, expected: Any, most: float) -> bool:
+    """Whether all in all one differs from the other by more than this share of it, or has NaN elsewhere."""
+    apart = (found.float() - expected).nan_to_num(0.0, 0.0, 0.0).norm()
+    is_far = bool(apart > most * expected.nan_to_num(0.0, 0.0, 0.0).norm())
+    return is_far or not bool((found.isnan() == expected.isnan()).all())
 
 
 # -- a product alone, or with a bias -----------------------------------------------------------------------------------
@@ -263,7 +320,7 @@ def task_of(
     if bias is not None and (adds or bias.strides != (1,) or (alignments[3] + bias.offset * dtype.size) % ALIGNMENT):
         return None
     (m, k), n = views[0].shape, views[1].shape[1]
-    if not is_worth((m, n, k)):
+    if not is_worth((m, n, k)) or not is_wanted(dtype.name):
         return None
     ending = Ending(Epilogue.DEFAULT if bias is None else Epilogue.BIAS, adds)
     return Task.of(ending, dtype.name, int(device.partition(":")[2] or 0), views[:2], views[2:])
@@ -277,16 +334,23 @@ def multiply(
     Args:
         task: what is planned for it; by default it is looked for, with at most ``workspace`` bytes besides.
     """
-    if task is None and str(given.out.dtype).removeprefix("torch.") in HALVES and is_considered(given.out.device.type):
-        (m, n), k = given.out.shape, given.left.shape[1]
-        ending = Ending(Epilogue.DEFAULT if given.bias is None else Epilogue.BIAS, adds, workspace)
-        task = Task.on(ending, given) if is_worth((m, n, k)) else None
-    if task is not None:
-        plan = planned(task, given, _by_torch)
-        if plan is not None:
-            plan.run(given, scale)
-            return
-    _by_torch(given, adds, scale)
+    task = task or _task_on(given, adds, workspace)
+    try:
+        plan = None if task is None else planned(task, given, _by_torch)
+    except NotNow:
+        plan = None
+    if plan is None:
+        _by_torch(given, adds, scale)
+    else:
+        plan.run(given, scale)
+
+
+def _task_on(given: Factors, adds: bool, workspace: int) -> Task | None:
+    (m, n), k, dtype = given.out.shape, given.left.shape[1], str(given.out.dtype).removeprefix("torch.")
+    if dtype not in HALVES or not is_considered(given.out.device.type) or not is_worth((m, n, k)):
+        return None
+    ending = Ending(Epilogue.DEFAULT if given.bias is None else Epilogue.BIAS, adds, workspace)
+    return Task.on(ending, given) if is_wanted(dtype) else None
 
 
 def _by_torch(given: Factors, adds: bool = False, scale: float = 1.0) -> None:
@@ -310,40 +374,3 @@ def step(task: Task, names: Sequence[str], views: Sequence[View], dtype: DType) 
         return None
     with torch.cuda.device(task.device if torch.cuda.is_available() else -1):
         return Planned(task, known.algorithm).step(names, views, dtype)
-
-
-# -- a product with an epilogue: what a Library has (wrap/backends) ----------------------------------------------------
-
-
-def has(closing: Closing, dtype: str) -> bool:
-    """Whether cuBLASLt has such an epilogue, for halves."""
-    return dtype in HALVES and closing.title in EPILOGUES
-
-
-def is_ready(closing: Closing, given: Factors) -> bool:
-    """Whether it can run now. What is new is planned, but not while a CUDA graph is captured."""
-    task = Task.on(Ending(EPILOGUES[closing.title]), given)
-    return task is not None and planned(task, given) is not None
-
-
-def run(closing: Closing, given: Factors) -> None:
-    """Compute ``given.out`` and ``given.kept`` on torch's current stream, after ``is_ready``.
-
-    Raises:
-        RuntimeError: cuBLASLt does not launch it.
-    """
-    task = Task.on(Ending(EPILOGUES[closing.title]), given)
-    assert task is not None
-    (_planned.get(task) or Planned(task)).run(given)
-
-
-def epilogue_step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> TorchStep | None:
-    """The same for the native call path, after ``is_ready``; None where it has to go through Python."""
-    result = arranged.views[2]
-    index, ending = int(device.partition(":")[2] or 0), Ending(EPILOGUES[closing.title])
-    task = Task.of(ending, dtype.name, index, arranged.views[:2], [result] * (1 + bool(closing.kept)))
-    if task is None:
-        return None
-    more = [(closing.bias, View(result.shape[-1:], (1,), 0)), (closing.kept, result)]
-    names = (*arranged.names, *(name for name, _ in more if name))
-    return step(task, names, (*arranged.views, *(view for name, view in more if name)), dtype)

@@ -9,7 +9,6 @@ generated kernel say, is one more Library.
 
 from __future__ import annotations
 
-import ctypes
 import functools
 import json
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -20,15 +19,14 @@ from math import prod
 from typing import Any
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Call, Const, Expr, Op, walk
+from fusegen.core.ir import Const, Op, walk
 from fusegen.core.products import contracted_sizes
-from fusegen.declare.table import lookup
 from fusegen.fuse.products import Product, chain, names_of
 from fusegen.launch.cache import default_cache
 from fusegen.launch.memo import compiler_digest
 from fusegen.launch.sealed import digest
-from fusegen.wrap import algorithms, cublaslt, cudnn, cudnn_words
-from fusegen.wrap.closing import ARGUMENT, Closing, closing, is_row
+from fusegen.wrap import algorithms, cublaslt, cudnn, cudnn_words, epilogues
+from fusegen.wrap.closing import Closing, activate, closing, is_row
 from fusegen.wrap.factors import Factors, NotNow
 from fusegen.wrap.products import Arranged
 from fusegen.wrap.torch_step import TorchStep, View
@@ -95,8 +93,8 @@ LIBRARIES = (
         LIBRARY, False, 0, lambda device: device != "cpu", torch_has, lambda closing, given: True, by_torch, torch_step
     ),
     Library(
-        CUBLASLT, True, 0, algorithms.is_considered, algorithms.has, algorithms.is_ready, algorithms.run,
-        algorithms.epilogue_step,
+        CUBLASLT, True, 0, algorithms.is_considered, epilogues.has, epilogues.is_ready, epilogues.run, epilogues.step,
+        epilogues.is_refused,
     ),
     Library(
         CUDNN, True, cudnn.LEAST, cudnn.is_considered, cudnn_words.has, cudnn.is_ready, cudnn.run, cudnn.step,
@@ -261,7 +259,7 @@ def _passes_nan(library: Library, closing: Closing, given: Factors) -> bool:
     bias[:1] = float("nan")
     library.run(closing, replace(given, bias=bias))
     beside = [tensor[..., :1].float() for tensor in given.beside]
-    expected = activated(closing, bias[:1].float().expand(len(given.out), 1), beside)
+    expected = activate(closing, bias[:1].float().expand(len(given.out), 1), beside)
     return bool((given.out[:, :1].isnan() == expected.isnan()).all())
 
 
@@ -320,30 +318,10 @@ def _is_close(
     except (AttributeError, RuntimeError):  # a torch without it, or a dtype it does not take
         return False
     pairs = [
-        (out, activated(closing, total, [tensor.float() for tensor in beside])),
+        (out, activate(closing, total, [tensor.float() for tensor in beside])),
         *([] if kept is None else [(kept, total)]),
     ]
     return all(torch.allclose(a.float(), b.to(a.dtype).float(), rtol, atol, equal_nan=True) for a, b in pairs)
-
-
-def activated(closing: Closing, total: Any, beside: Sequence[Any] = ()) -> Any:
-    """A closing's activation of a torch tensor, and of those beside it."""
-    import torch
-    from torch.nn import functional
-
-    if closing.activation == "relu":
-        return functional.relu(total)
-    if closing.activation == "gelu":
-        return functional.gelu(total, approximate="tanh")
-    assert closing.function is not None
-    known: dict[Expr, Any] = {ARGUMENT: total, **dict(zip((ref for _, ref in closing.beside), beside, strict=True))}
-    for node in walk([closing.function]):
-        if isinstance(node, Const):
-            value = ctypes.c_float(float(node.value)).value  # as kernels have it: beyond float32 it is infinite
-            known[node] = torch.tensor(value, dtype=torch.float32, device=total.device)
-        elif isinstance(node, Call):
-            known[node] = lookup(node.function).reference(torch, *[known[argument] for argument in node.args])
-    return known[closing.function]
 
 
 def steps_behind(op: Op) -> list[tuple[Product, Op, Closing]]:
@@ -435,3 +413,12 @@ def has_gpu() -> bool:
     except ImportError:
         return False
     return torch.cuda.is_available()
+
+
+def current_gpu() -> int:
+    """torch's; 0 where it sees none."""
+    if not has_gpu():
+        return 0
+    import torch
+
+    return torch.cuda.current_device()

@@ -7,9 +7,11 @@ Any other function of the sum, and of tensors beside it, is told as an expressio
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from fusegen.core import dtypes
 from fusegen.core.ir import (
@@ -29,7 +31,7 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.text import expr_text
-from fusegen.declare.table import apply
+from fusegen.declare.table import apply, lookup
 from fusegen.fuse.products import Product
 from fusegen.launch.sealed import digest
 
@@ -169,6 +171,26 @@ def _sums(part: Op, result: Output, reduces: Sequence[Reduce], outputs: Sequence
         part, label=f"{part.label} sums", operands=(given,), statements=tuple(mine), outputs=tuple(written),
         result="tuple",
     )  # fmt: skip
+
+
+def activate(closing: Closing, total: Any, beside: Sequence[Any] = ()) -> Any:
+    """A closing's activation of a torch tensor, and of those beside it."""
+    import torch
+    from torch.nn import functional
+
+    if closing.activation == "relu":
+        return functional.relu(total)
+    if closing.activation == "gelu":
+        return functional.gelu(total, approximate="tanh")
+    assert closing.function is not None
+    known: dict[Expr, Any] = {ARGUMENT: total, **dict(zip((ref for _, ref in closing.beside), beside, strict=True))}
+    for node in walk([closing.function]):
+        if isinstance(node, Const):
+            value = ctypes.c_float(float(node.value)).value  # as kernels have it: beyond float32 it is infinite
+            known[node] = torch.tensor(value, dtype=torch.float32, device=total.device)
+        elif isinstance(node, Call):
+            known[node] = lookup(node.function).reference(torch, *[known[argument] for argument in node.args])
+    return known[closing.function]
 
 
 def _text(function: Expr) -> str:

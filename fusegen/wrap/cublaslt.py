@@ -22,6 +22,8 @@ from fusegen.wrap.torch_step import TorchStep, View
 
 # torch's own bound for cuBLASLt on GPUs of this kind. It is taken from torch's allocator for each run.
 WORKSPACE = 32 * 2**20
+# With an epilogue cuBLASLt writes so many bytes beyond what it asks for; NVIDIA's own nvmath-python adds as much.
+_BEYOND = 16
 
 
 @functools.cache
@@ -61,9 +63,9 @@ class Algorithm:
 
     @classmethod
     def of(cls, found: Found) -> Algorithm:
-        """With an epilogue cuBLASLt writes beyond what it asks for; NVIDIA's own nvmath-python adds as much."""
+        """What the library has found."""
         size = int(found.workspace)
-        return cls(bytes(found.algorithm), size + 16 if size else 0)
+        return cls(bytes(found.algorithm), size + _BEYOND if size else 0)
 
 
 class Planned:
@@ -117,7 +119,7 @@ class Planned:
         preference = Descriptor(Kind.MatmulPreference)
         for wish in (Wish.ALIGNMENT_A, Wish.ALIGNMENT_B, Wish.ALIGNMENT_C, Wish.ALIGNMENT_D):
             preference.tell(wish, ALIGNMENT)
-        preference.tell(Wish.MOST_WORKSPACE, self.ending.workspace)
+        preference.tell(Wish.MOST_WORKSPACE, max(self.ending.workspace - _BEYOND, 0))
         preference.tell(Wish.REDUCTIONS, api.REDUCED_AS_COMPUTED)
         found, count = (Found * most)(), ctypes.c_int()
         status = api.library().cublasLtMatmulAlgoGetHeuristic(

@@ -10,7 +10,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.ir import Op
 from fusegen.fuse.products import Chain, Product
 from fusegen.wrap import algorithms
-from fusegen.wrap.backends import OWN, adds_bias, has_gpu, measurements, notes, steps_behind
+from fusegen.wrap.backends import OWN, adds_bias, current_gpu, has_gpu, measurements, notes, steps_behind
 from fusegen.wrap.gpus import Gpu
 from fusegen.wrap.inspect import Pass
 from fusegen.wrap.padding import ALIGNMENT, Padded, padded
@@ -146,14 +146,20 @@ class _Made:
 
     def algorithms(self, adds: bool) -> tuple[str, ...]:
         """Which of cuBLASLt's algorithms does it, where that may be another than torch's."""
-        arranged, alignments = self.arranged.row_major, list(self.alignments)
-        if arranged is not self.arranged:
+        whole, alignments = self.arranged, list(self.alignments)
+        if self.rounded is not None:
+            whole, alignments = self.rounded.product, [0] * len(alignments)
+        arranged = whole.row_major
+        if arranged is not whole:
             alignments[:2] = reversed(alignments[:2])
-        told = (arranged, self.dtype, "cuda", alignments, self.bias, adds)
-        task = algorithms.task_of(*told) if self.rounded is None else None
+        has_bias = self.bias is not None
+        device = f"cuda:{current_gpu()}"
+        bias = View(arranged.views[2].shape[-1:], (1,), 0) if has_bias and self.rounded else self.bias
+        told = (arranged, self.dtype, device, alignments, bias, adds)
+        task = None if has_bias and arranged is not whole else algorithms.task_of(*told)
         if task is None:
             return ()
-        if not has_gpu() or not algorithms.is_considered("cuda"):
+        if not has_gpu() or not algorithms.is_considered(device):
             return ("on a GPU by torch or another of cuBLASLt's algorithms, whichever is measured to be faster",)
         found = algorithms.remembered(task)
         return (f"the product itself: {found or 'not measured yet for these sizes'}",)
