@@ -71,6 +71,36 @@ def test_any_name_will_do_for_a_local_variable_and_a_number(name: str) -> None:
     torch.testing.assert_close(fg.op(space["number"])(x, 0.7), x * 0.7 + torch.tanh(0.7 * x))
 
 
+@fg.op
+def blend(x: fg.Tensor, y: fg.Tensor, α: float = 0.5, *, σ: float = 1.0, ß: fg.Tensor | None = None) -> fg.Tensor:
+    """(α x + (1 - α) y) / σ, and ß more."""
+    μ = α * x + (1 - α) * y
+    return μ / σ if ß is None else μ / σ + ß
+
+
+def blended(x: torch.Tensor, y: torch.Tensor, alpha: float = 0.5, sigma: float = 1.0, more: Any = 0.0) -> torch.Tensor:
+    return (alpha * x + (1 - alpha) * y) / sigma + more
+
+
+def test_letters_beyond_ascii_are_names_for_torch_too() -> None:
+    x, y, more = (torch.randn(3, 4, dtype=torch.float64, requires_grad=True) for _ in range(3))
+    expected = blended(x, y, 0.3, 2.0, more)
+    for call in (blend, torch.compile(blend, backend="aot_eager", fullgraph=True)):
+        found = call(x, y, α=0.3, σ=2.0, ß=more)
+        torch.testing.assert_close(found, expected)
+        gradients = torch.autograd.grad(found, (x, y, more), torch.ones_like(found), retain_graph=True)
+        wanted = torch.autograd.grad(expected, (x, y, more), torch.ones_like(found), retain_graph=True)
+        torch.testing.assert_close(gradients, wanted)
+    overload = blend.overload(x, y, 0.3, σ=2.0)
+    for _ in range(3):
+        torch.testing.assert_close(
+            overload(x, y, 0.3, **{overload._schema.arguments[3].name: 2.0}), blended(x, y, 0.3, 2.0)
+        )
+    torch.library.opcheck(overload, (x, y, 0.3))
+    mapped = torch.func.vmap(lambda x: overload(x, y[0], 0.3))(x)
+    torch.testing.assert_close(mapped, blended(x, y[0], 0.3))
+
+
 def test_parts_of_an_argument_do_not_take_another_arguments_name() -> None:
     @fg.op
     def parts(x, x_0, x_1):  # type: ignore[no-untyped-def]

@@ -83,8 +83,8 @@ def resolve(
             fixed.append((name, value))
     overload, passed, more = select(op.token, tuple(kinds), tuple(fixed), compiled)
     given = {}
-    for name in passed:
-        given[name] = values[name]
+    for name, spelled in passed:
+        given[spelled] = values[name]
     for name, value in more:
         given[name] = value
     return overload, given
@@ -143,13 +143,16 @@ def positional(token: str, count: int) -> tuple[str, ...]:
 
 def select(
     token: str, kinds: tuple[tuple[str, str], ...], fixed: tuple[tuple[str, Any], ...], compiled: bool
-) -> tuple[str, tuple[str, ...], tuple[tuple[str, str], ...]]:
-    """The registered overload for a call, ``lerp.default``; which arguments it takes; what it is told beside them.
+) -> tuple[str, tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
+    """The registered overload for a call, ``lerp.default``; the arguments it takes, with its names for them; what it is
+    told beside them.
 
     What is compiled says what the op is, for torch's caches. An exported program does not: it may outlive a fusegen.
     """
     entry = registered(find(token))
     overload = entry.overload(dict(kinds), dict(fixed))
     keyed = compiled and not torch.compiler.is_exporting()
-    passed = tuple(name for name, kind in kinds if kind != "other" and name not in schema.HIDDEN)
+    spelled = schema.spelled(entry.declaration.signature.parameters)
+    names = [name for name, kind in kinds if kind != "other" and name not in schema.HIDDEN]
+    passed = tuple((name, spelled.get(name, name)) for name in names)
     return overload, passed, (((schema.IDENTITY, entry.identity),) if keyed else ())

@@ -133,10 +133,10 @@ class Registered:
         name = f"{packet}.{found.overload}".rstrip(".")
         _torch.define(name + found.text, tags=(torch.Tag.pt2_compliant_tag,))
         self.defined[name] = found, autocast
-        fixed = dict(found.fixed)
+        is_named = bool(found.fixed or found.spelled)
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            if fixed or schema.IDENTITY in kwargs:
+            if is_named or schema.IDENTITY in kwargs:
                 args, kwargs = (), found.named(args, kwargs)
             if autocast is None and prepared.module is None:  # then the op's own call path knows best
                 return self.packed((self.op._path or self.op._careful)(args, kwargs))
@@ -173,7 +173,7 @@ class Registered:
 
         self._implement(name, run, imagine, differentiated, vmapped)
         arguments = dispatched(packet, found.overload)._schema.arguments
-        defaults = {a.name: a.default_value for a in arguments if a.has_default_value()}
+        defaults = found.own({a.name: a.default_value for a in arguments if a.has_default_value()})
         prepared = self.prepared[name] = Prepared(name, [*flags_of(self.declaration, found.names, defaults), 0])
 
     def _autocast(self, found: schema.Schema, device: str) -> Any:

@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Any
 
 from fusegen.core.errors import DeclarationError
+from fusegen.core.lets import ascii_name, safe_name
 from fusegen.declare.op import INPLACE_BACKWARD, Declaration
 
 # What a schema calls each kind of argument. Ints are SymInt: a constant one is made concrete when it is looked at.
@@ -43,19 +44,34 @@ MANY = -1
 
 @dataclass(frozen=True)
 class Schema:
-    """One overload: its names, what torch is given behind them, its arguments, and constants that are part of it."""
+    """One overload: its names, what torch is given behind them, its arguments, and constants that are part of it.
+
+    Attributes:
+        spelled: arguments whose names a schema cannot have, and what they are called there: ("α", "u3b1").
+    """
 
     packet: str
     overload: str
     text: str
     names: tuple[str, ...]
     fixed: tuple[tuple[str, Any], ...]
+    spelled: tuple[tuple[str, str], ...] = ()
 
     def named(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
         """Arguments of a call of the overload by name, its own constants among them, and no identity."""
-        given = {**dict(zip(self.names, args, strict=False)), **kwargs, **dict(self.fixed)}
+        given = {**dict(zip(self.names, args, strict=False)), **self.own(kwargs), **dict(self.fixed)}
         given.pop(IDENTITY, None)
         return given
+
+    def own(self, kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The same by the declaration's own names."""
+        back = {spelled: name for name, spelled in self.spelled}
+        return {back.get(name, name): value for name, value in kwargs.items()}
+
+    def theirs(self, given: Mapping[str, Any]) -> dict[str, Any]:
+        """Arguments by the declaration's names as a call of the overload takes them."""
+        there, fixed = dict(self.spelled), dict(self.fixed)
+        return {there.get(name, name): value for name, value in given.items() if name not in fixed}
 
 
 def schema_of(declaration: Declaration, name: str, kinds: Mapping[str, str], fixed: Mapping[str, Any]) -> Schema:
@@ -79,10 +95,11 @@ def schema_of(declaration: Declaration, name: str, kinds: Mapping[str, str], fix
     names: list[str] = []
     differing: list[str] = []
     constants: list[str] = [name]
+    names_there = spelled(parameters)
     baked: dict[str, Any] = {}
     optional = False  # after one with a default, every positional parameter needs one
     for parameter in parameters.values():
-        kind = kinds.get(parameter.name)
+        kind, called = kinds.get(parameter.name), names_there.get(parameter.name, parameter.name)
         if parameter.name in HIDDEN:
             baked[parameter.name] = parameter.default
             continue
@@ -91,10 +108,10 @@ def schema_of(declaration: Declaration, name: str, kinds: Mapping[str, str], fix
         if kind == "other" or (kind is None and default is None and parameter.default is not parameter.empty):
             baked[parameter.name] = fixed.get(parameter.name, parameter.default)
             if kind == "other":
-                constants.append(f"{parameter.name}_is_{_label(baked[parameter.name])}")
+                constants.append(f"{called}_is_{_label(baked[parameter.name])}")
             continue
         if kind is not None and not (may_lack if kind == "none" else kind in ACCEPTED[plain]):
-            differing.append(f"{parameter.name}_{'None' if kind == 'none' else kind}")
+            differing.append(f"{called}_{'None' if kind == 'none' else kind}")
             plain, may_lack, default = TYPES.get(kind, "Tensor"), kind == "none" or optional, None
         if default is None and optional and parameter.kind is not parameter.KEYWORD_ONLY:
             may_lack, default = True, "None"
@@ -102,14 +119,23 @@ def schema_of(declaration: Declaration, name: str, kinds: Mapping[str, str], fix
             parts.append("*")
         optional = optional or default is not None
         names.append(parameter.name)
-        parts.append(f"{plain}{'?' if may_lack else ''} {parameter.name}{f'={default}' if default is not None else ''}")
+        parts.append(f"{plain}{'?' if may_lack else ''} {called}{f'={default}' if default is not None else ''}")
     parts += [*([] if "*" in parts else ["*"]), f'str {IDENTITY}=""']
     overload = "_".join(differing)
     returns = {MANY: "Tensor[]", 0: "Tensor"}.get(
         count := result_count(declaration), f"({', '.join(['Tensor'] * count)})"
     )
     text = f"({', '.join(parts)}) -> {returns}"
-    return Schema("_".join(constants), overload, text, tuple(names), tuple(baked.items()))
+    return Schema("_".join(constants), overload, text, tuple(names), tuple(baked.items()), tuple(names_there.items()))
+
+
+def spelled(parameters: Mapping[str, Any]) -> dict[str, str]:
+    """Names for parameters with letters that torch's parser of schemas does not take, which no other parameter has."""
+    found: dict[str, str] = {}
+    for name in parameters:
+        if not name.isascii():
+            found[name] = safe_name(ascii_name(name), {*parameters, *found.values()})
+    return found
 
 
 def usual_kinds(declaration: Declaration) -> list[dict[str, str]]:

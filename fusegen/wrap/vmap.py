@@ -23,10 +23,9 @@ def of_call(
     registered: Any, overload: Any, schema: Schema, autocast: DType | None, args: Any, kwargs: Mapping[str, Any]
 ) -> Any:
     """The kernel of an overload under vmap."""
-    fixed = dict(schema.fixed)
 
     def call(given: Mapping[str, Any]) -> Any:
-        return overload(**{name: value for name, value in given.items() if name not in fixed})
+        return overload(**schema.theirs(given))
 
     def rule(info: Any, in_dims: Any, given: Mapping[str, Any]) -> Answer:
         dims = {name: dim for name, dim in in_dims[0].items() if isinstance(dim, int)}
