@@ -50,7 +50,10 @@ def _one(op: str, *, dim: fg.Const, **_: fg.Tensor) -> dict[str, fg.Tensor]:
 
 @limited(_one, autocast="float32")
 def prod(input: fg.Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: fg.Const = None) -> fg.Tensor:
-    """Product along one dimension, or of all elements; ``dtype``: the input is cast first. Source: torch.prod."""
+    """Product along one dimension, or of all elements; ``dtype``: the input is cast first. Source: torch.prod.
+
+    First and second gradients are right for any zeros; of three and more in one product the third gradient is zero.
+    """
     total = fg.prod(_cast(input, dtype), dim, keepdim)
     return _cast(total, dtype)
 

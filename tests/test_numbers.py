@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -74,6 +75,32 @@ def test_any_expression(function: Any, exact: Any, dtype: torch.dtype) -> None:
     traced = op.trace(x, a, b)
     (meant,) = reference(traced, {"x": x}, {"a": a, "b": b})
     torch.testing.assert_close(meant.double(), expected, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize(
+    ("function", "numbers"),
+    [
+        (lambda b, t: 1 - b**t, (0.999, 1)),
+        (lambda b, t: 1 - b**t, (0.9999, 7.0)),
+        (lambda b, t: 1 - b**2, (0.9999, 0)),
+        (lambda b, t: (1 + t) / (10 + t) - b, (0.9999, 1_000_000)),
+        (lambda b, t: b / t - 1, (10001, 10000)),
+        (lambda b, t: t - 0.9999, (0.0, 1)),
+        (lambda b, t: 1 - fg.exp(-b), (1e-5, 0)),
+        (lambda b, t: 1 - (b**0.5), (0.99999, 0)),
+    ],
+)
+def test_functions_of_numbers_are_double_too(function: Any, numbers: tuple[Any, Any]) -> None:
+    op = fg.op(lambda x, b, t: x * function(b, t), name="functions")
+    b, t = numbers
+    wanted = 1 - math.exp(-b) if b == 1e-5 else function(b, t)
+    assert abs(float(op(torch.ones(1), b, t)) / wanted - 1) < EPSILON
+
+
+def test_ops_called_with_numbers_that_were_computed() -> None:
+    inner = fg.op(lambda x, b: (1 - b) * x, name="inner")
+    outer = fg.op(lambda x, a: inner(x, a * a), name="outer")
+    assert worst(outer(torch.ones(3), 0.9999), torch.full((3,), 1 - 0.9999 * 0.9999, dtype=torch.float64)) < 2
 
 
 def test_ints_count_as_numbers() -> None:

@@ -259,12 +259,13 @@ def _close(tracer: Tracer, name: str, declared: str, scalars: list[Scalar], retu
     ]
     outputs = _name_outputs(tracer, results, close, shape, kind, taken)
     local_names = {close(e): n for e, n in tracer.names.items() if not isinstance(e, Ref)}
+    scalars, reduces, outputs, local_names = in_double(scalars, reduces, outputs, local_names)
     for output in outputs:
         local_names.pop(output.expr, None)
     taken |= {output.name for output in outputs}
     statements, bound = introduce_lets(_live(reduces, outputs), outputs, local_names, taken | set(final.values()))
     used = tuple(_used_operands(operands, statements, bound))
-    return in_double(Op(name, "forward", used, tuple(scalars), tuple(statements), tuple(bound), kind, declared, doc))
+    return Op(name, "forward", used, tuple(scalars), tuple(statements), tuple(bound), kind, declared, doc)
 
 
 def _name_outputs(

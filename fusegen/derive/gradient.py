@@ -230,7 +230,7 @@ class GradientNames:
     @classmethod
     def of(cls, op: Op, prefix: str = "d_") -> GradientNames:
         results, arguments = _own_names(op.outputs), _own_names(op.operands)
-        taken = {*results, *arguments, *(scalar.name for scalar in op.scalars)}
+        taken = {*results, *arguments, *(thing.name for thing in (*op.scalars, *op.expand()[0]))}
 
         def named(names: Iterable[str]) -> dict[str, str]:
             found = {}

@@ -91,7 +91,8 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
             kept.append((reduce.ref, Operand(reduce.name, dtype, shape)))
             if reduce.name not in {o.name for o in op.outputs}:  # a forward that keeps is differentiated under vmap
                 extra.append(Output(reduce.name, reduce.ref, dtype, shape))
-    multiplied = _factors_kept(op, backward, {*taken, *(o.name for o in extra)})
+    theirs = {thing.name for thing in (*backward.operands, *backward.outputs, *backward.expand()[0])}
+    multiplied = _factors_kept(op, backward, {*taken, *theirs, *(o.name for o in extra)})
     for operand, expr in multiplied:
         kept.append((expr, operand))
         if expr not in {o.expr for o in op.expand()[1]}:

@@ -11,17 +11,19 @@
 //   prod_diff = diff * (prod - targets * (1 - sigmoid_value) * sigmoid_value)
 //   above = float32(alpha) >= 0
 //   value = float32(1 - alpha)
-//   weight = where(above, float32(alpha) * targets + value * diff_targets, 1)
-//   prod_2 = sigmoid_inputs * diff_targets
-//   missed = prod_2 + sigmoid_value * targets
+//   prod_2 = value * diff_targets
+//   sum = float32(alpha) * targets + prod_2
+//   weight = where(above, sum, 1)
+//   prod_2_2 = sigmoid_inputs * diff_targets
+//   missed = prod_2_2 + sigmoid_value * targets
 //   prod_gamma = gamma * pow(missed, gamma - 1)
 //   pow_missed_gamma = pow(missed, gamma)
 //   prod_weight = (diff_targets - sigmoid_value) * pow_missed_gamma * weight
-//   sum = where(same_gamma, 0, prod_diff * weight * prod_gamma) + prod_weight
+//   sum_2 = where(same_gamma, 0, prod_diff * weight * prod_gamma) + prod_weight
 //   prod_3 = diff * (sigmoid_value - sigmoid_inputs) * weight * prod_gamma
 //   chosen = where(above, diff * pow_missed_gamma * (float32(alpha) - value), 0)
 //   prod_weight_2 = inputs * pow_missed_gamma * weight
-//   d_inputs = d_loss * sum
+//   d_inputs = d_loss * sum_2
 //   d_targets = d_loss * (where(same_gamma, 0, prod_3) + chosen - prod_weight_2)
 // elementwise: 4 elements a thread, everything lies side by side
 extern "C" __global__ __launch_bounds__(256)
@@ -55,17 +57,19 @@ void sigmoid_focal_loss_backward_f32(const float* __restrict__ inputs_ptr,   // 
     const float prod_diff = diff * (prod - targets * (1.0f - sigmoid_value) * sigmoid_value);
     const bool above = float(alpha) >= 0.0f;
     const float value = float(1.0 - alpha);
-    const float weight = above ? float(alpha) * targets + value * diff_targets : 1.0f;
-    const float prod_2 = sigmoid_inputs * diff_targets;
-    const float missed = prod_2 + sigmoid_value * targets;
+    const float prod_2 = value * diff_targets;
+    const float sum = float(alpha) * targets + prod_2;
+    const float weight = above ? sum : 1.0f;
+    const float prod_2_2 = sigmoid_inputs * diff_targets;
+    const float missed = prod_2_2 + sigmoid_value * targets;
     const float prod_gamma = gamma_ * powf(missed, gamma_ - 1.0f);
     const float pow_missed_gamma = powf(missed, gamma_);
     const float prod_weight = (diff_targets - sigmoid_value) * pow_missed_gamma * weight;
-    const float sum = (same_gamma ? 0.0f : prod_diff * weight * prod_gamma) + prod_weight;
+    const float sum_2 = (same_gamma ? 0.0f : prod_diff * weight * prod_gamma) + prod_weight;
     const float prod_3 = diff * (sigmoid_value - sigmoid_inputs) * weight * prod_gamma;
     const float chosen = above ? diff * pow_missed_gamma * (float(alpha) - value) : 0.0f;
     const float prod_weight_2 = inputs * pow_missed_gamma * weight;
-    d_inputs_v[k] = d_loss * sum;
+    d_inputs_v[k] = d_loss * sum_2;
     d_targets_v[k] = d_loss * ((same_gamma ? 0.0f : prod_3) + chosen - prod_weight_2);
   }
   fg::store_vector<4>(d_inputs_ptr + at, d_inputs_v);

@@ -3,11 +3,11 @@
 
 // sigmoid_focal_loss, forward                                 declared in ops/likelihoods.py
 //   diff_targets = 1 - targets
-//   prod_diff_targets = float32(1 - alpha) * diff_targets
-//   sum = float32(alpha) * targets + prod_diff_targets
+//   prod = float32(1 - alpha) * diff_targets
+//   sum = float32(alpha) * targets + prod
 //   weight = where(float32(alpha) >= 0, sum, 1)
-//   prod = sigmoid(inputs) * diff_targets
-//   missed = prod + sigmoid(-inputs) * targets
+//   prod_2 = sigmoid(inputs) * diff_targets
+//   missed = prod_2 + sigmoid(-inputs) * targets
 //   diff = diff_targets * inputs - logsigmoid(inputs)
 //   loss = weight * pow(missed, gamma) * diff
 // elementwise: 4 elements a thread, everything lies side by side
@@ -29,11 +29,11 @@ void sigmoid_focal_loss_forward_f32(const float* __restrict__ inputs_ptr,   // [
     const float inputs = inputs_v[k];
     const float targets = targets_v[k];
     const float diff_targets = 1.0f - targets;
-    const float prod_diff_targets = float(1.0 - alpha) * diff_targets;
-    const float sum = float(alpha) * targets + prod_diff_targets;
+    const float prod = float(1.0 - alpha) * diff_targets;
+    const float sum = float(alpha) * targets + prod;
     const float weight = float(alpha) >= 0.0f ? sum : 1.0f;
-    const float prod = fg::sigmoid(inputs) * diff_targets;
-    const float missed = prod + fg::sigmoid(-inputs) * targets;
+    const float prod_2 = fg::sigmoid(inputs) * diff_targets;
+    const float missed = prod_2 + fg::sigmoid(-inputs) * targets;
     const float diff = diff_targets * inputs - fg::logsigmoid(inputs);
     loss_v[k] = weight * powf(missed, gamma_) * diff;
   }

@@ -1,0 +1,100 @@
+"""Derivatives of the third order, and second ones that are recorded, of ops with matrix products."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.autograd.functional import hvp
+
+import fusegen as fg
+
+Case = tuple[Any, Callable[..., torch.Tensor], Sequence[Sequence[int]]]
+
+
+def composed(function: Callable[[Any], Any], name: str) -> Any:
+    """An op of ``function`` of x w."""
+    return fg.op(lambda x, w: function(x @ w), name=name)
+
+
+def rms(p: torch.Tensor) -> torch.Tensor:
+    return p / (p.square().mean(-1, keepdim=True) + torch.finfo(p.dtype).eps).sqrt()
+
+
+PAIR = ((4, 3), (3, 5))
+CASES: dict[str, Case] = {
+    "square and sum": (
+        composed(lambda p: p * p + fg.sum(p, 0), "square_sum"), lambda x, w: (x @ w) ** 2 + (x @ w).sum(0), PAIR
+    ),
+    "silu": (composed(fg.ops.silu, "silu_of"), lambda x, w: F.silu(x @ w), PAIR),
+    "silu of square sizes": (composed(fg.ops.silu, "silu_of"), lambda x, w: F.silu(x @ w), ((4, 5), (5, 3))),
+    "silu of narrow sizes": (composed(fg.ops.silu, "silu_of"), lambda x, w: F.silu(x @ w), ((4, 1), (1, 3))),
+    "exp": (composed(fg.exp, "exp_of"), lambda x, w: (x @ w).exp(), PAIR),
+    "tanh and mean": (
+        composed(lambda p: fg.tanh(p) - fg.mean(p, 0), "tanh_mean"), lambda x, w: (x @ w).tanh() - (x @ w).mean(0), PAIR
+    ),
+    "rms_norm": (composed(lambda p: fg.ops.rms_norm(p, (5,)), "norm_of"), lambda x, w: rms(x @ w), PAIR),
+    "logsumexp": (composed(lambda p: fg.logsumexp(p, -1), "lse_of"), lambda x, w: (x @ w).logsumexp(-1), PAIR),
+    "softmax, product": (
+        fg.op(lambda x, w, v: fg.softmax(x @ w, -1) @ v, name="attend"), lambda x, w, v: (x @ w).softmax(-1) @ v,
+        (*PAIR, (5, 2)),
+    ),
+    "linear_silu": (fg.ops.linear_silu, lambda x, w, b: F.silu(F.linear(x, w, b)), ((4, 3), (5, 3), (5,))),
+    "linear_gelu": (fg.ops.linear_gelu, lambda x, w, b: F.gelu(F.linear(x, w, b)), ((4, 3), (5, 3), (5,))),
+    "swiglu_mlp": (
+        fg.ops.swiglu_mlp, lambda x, a, b, c: F.linear(F.silu(F.linear(x, a)) * F.linear(x, b), c),
+        ((4, 3), (5, 3), (5, 3), (2, 5)),
+    ),
+}  # fmt: skip
+
+
+def given(shapes: Sequence[Sequence[int]]) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    return [torch.randn(*shape, generator=generator, dtype=torch.float64) for shape in shapes]
+
+
+def penalty(function: Any, tensors: Sequence[torch.Tensor], again: bool) -> Sequence[torch.Tensor]:
+    """Gradients of the sum of squares of gradients; ``again``: of those as well."""
+    leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+    first = torch.autograd.grad(function(*leaves).sin().sum(), leaves, create_graph=True)
+    second = torch.autograd.grad(sum(g.square().sum() for g in first), leaves, create_graph=True)  # type: ignore[arg-type]
+    if not again:
+        return [g.detach() for g in second]
+    return torch.autograd.grad(sum(g.square().sum() for g in second), leaves)  # type: ignore[arg-type]
+
+
+def close(found: Sequence[torch.Tensor], expected: Sequence[torch.Tensor]) -> None:
+    for mine, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, other, rtol=1e-8, atol=1e-9 * float(other.abs().max()))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_third_gradients(name: str) -> None:
+    op, reference, shapes = CASES[name]
+    tensors = given(shapes)
+    for again in (False, True):
+        close(penalty(op, tensors, again), penalty(reference, tensors, again))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_hessians_times_vectors(name: str) -> None:
+    op, reference, shapes = CASES[name]
+    tensors, along = tuple(given(shapes)), tuple(torch.randn(*shape, dtype=torch.float64) for shape in shapes)
+    (_, found), (_, expected) = (
+        hvp(lambda *q, f=function: f(*q).sin().sum(), tensors, along) for function in (op, reference)
+    )
+    close(found, expected)
+
+
+@pytest.mark.parametrize(("of", "by"), [(0, 0), (0, 1), (1, 0), (1, 1)])
+def test_one_gradient_of_one_gradient_that_is_recorded(of: int, by: int) -> None:
+    op, reference, shapes = CASES["square and sum"]
+    tensors, found = given(shapes), []
+    for function in (op, reference):
+        leaves = [tensor.clone().requires_grad_() for tensor in tensors]
+        (first,) = torch.autograd.grad(function(*leaves).sin().sum(), leaves[of], create_graph=True)
+        found.append(torch.autograd.grad(first.square().sum(), leaves[by], create_graph=True)[0].detach())
+    close(found[:1], found[1:])
