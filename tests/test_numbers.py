@@ -127,3 +127,25 @@ def test_only_numbers_that_are_added_are_double() -> None:
 def test_the_cuda_says_so() -> None:
     text = fg.op(lambda x, beta: (1 - beta) * x, name="scaled").emit(torch.ones(8), 0.9)
     assert "double beta" in text and "float(1.0 - beta)" in text
+
+
+def test_what_takes_long_is_computed_once() -> None:
+    op = fg.op(lambda x, y, b, t: x / (1 - b**t) + y * fg.exp(-b), name="corrected")
+    x, y = torch.ones(8), torch.ones(8)
+    text = op.emit(x, y, 0.9, 3)
+    loop = text[text.index("#pragma unroll") :]
+    assert "const float number = float(1.0 - pow(b, double(t)));" in text and "pow(" not in loop and "exp" not in loop
+    rows = fg.op(lambda x, b: fg.softmax(x / (1 - b**2.5), -1), name="rows")
+    for shape in ((4, 40), (3, 5000), (2, 3, 7)):
+        x = draw(*shape, dtype=torch.float32)
+        expected = torch.softmax(x.detach().double() / (1 - 0.9**2.5), -1)
+        found = rows(x, 0.9)
+        torch.testing.assert_close(found.double(), expected, rtol=1e-5, atol=1e-7)
+        (gradient,) = torch.autograd.grad(found.square().sum(), x)
+        leaf = x.detach().double().requires_grad_()
+        torch.softmax(leaf / (1 - 0.9**2.5), -1).square().sum().backward()
+        assert leaf.grad is not None
+        torch.testing.assert_close(gradient.double(), leaf.grad, rtol=1e-4, atol=1e-6)
+    total = fg.op(lambda x, b: fg.sum(x * b**0.5) * (1 - b**3), name="total")
+    big = torch.ones(300_000)
+    torch.testing.assert_close(float(total(big, 0.25)), 300_000 * 0.5 * (1 - 0.25**3), rtol=1e-6, atol=0.0)

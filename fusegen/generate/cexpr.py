@@ -23,10 +23,12 @@ class Printer:
     Args:
         half: results are rounded to a half type, so the faster texts of the function table do.
         names: variables of arguments that cannot keep their name (generate/names).
+        known: variables that hold what is computed already.
     """
 
     half: bool
     names: Mapping[str, str] = field(default_factory=dict)
+    known: Mapping[Expr, str] = field(default_factory=dict)
 
     def text(self, expr: Expr) -> str:
         return self._print(expr)[0]
@@ -36,6 +38,8 @@ class Printer:
         return _wrap(self._print(expr), lookup("sub").precedence)
 
     def _print(self, expr: Expr) -> tuple[str, int]:
+        if expr in self.known:
+            return self.known[expr], _ATOM
         if isinstance(expr, Const):
             text = literal(expr)
             return text, _UNARY if text.startswith("-") else _ATOM

@@ -12,6 +12,7 @@ from fusegen.fuse.kernel import Kernel, Position
 from fusegen.fuse.schedule import THREADS, Schedule
 from fusegen.generate.cexpr import Printer
 from fusegen.generate.names import local_names, pointer_name, stem
+from fusegen.generate.numbers import computed_once
 from fusegen.generate.params import parameters
 from fusegen.generate.wording import WIDTH, comment, explain, signature
 
@@ -31,7 +32,10 @@ class View:
     def __post_init__(self) -> None:
         floats = [o.dtype for o in self.kernel.op.outputs if o.dtype.is_float]
         self.names = local_names(self.kernel)
-        self.printer = Printer(bool(floats) and all(dtype.is_half for dtype in floats), self.names)
+        half = bool(floats) and all(dtype.is_half for dtype in floats)
+        # A split kernel's two stages do not have all numbers each.
+        self.numbers = {} if self.schedule.split else computed_once(self.kernel)
+        self.plain, self.printer = Printer(half, self.names), Printer(half, self.names, self.numbers)
         self.read_in_body = self.needed((*self.kernel.body, *self.kernel.reduces, *self.kernel.pointwise))
 
     @staticmethod
@@ -51,10 +55,14 @@ class View:
             "start": self.start(self.schedule.follows),
         }
 
-    @staticmethod
-    def start(follows: bool) -> list[str]:
-        """How a kernel begins that has others of its op before it."""
-        return ["fg::wait_for_previous_kernel();"] if follows else []
+    def start(self, follows: bool) -> list[str]:
+        """How a kernel begins: what it computes once, and how it waits for one of its op before it."""
+        lines = []
+        for expr, name in self.numbers.items():
+            declared, value = f"const {expr.dtype.ctype} {name} =", self.plain.text(expr)
+            fits = len(declared) + len(value) + 2 + self.indent <= WIDTH
+            lines += [f"{declared} {value};"] if fits else [declared, f"    {value};"]
+        return [*lines, *(["fg::wait_for_previous_kernel();"] if follows else [])]
 
     def _header(self) -> str:
         kernel, op = self.kernel, self.kernel.op
