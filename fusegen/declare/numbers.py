@@ -8,14 +8,16 @@ kernel gets such numbers as double.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fusegen.core.dtypes import float32, float64
 from fusegen.core.errors import DeclarationError
-from fusegen.core.ir import Call, Const, Expr, Output, Reduce, Ref, Scalar, const, substitute, transform, walk
-from fusegen.core.numbers import largest_of_numbers
+from fusegen.core.ir import Call, Const, Expr, Output, Reduce, Ref, Scalar, const, rebuild, walk
 from fusegen.declare.table import lookup
+
+# What rounding is lost in.
+_CANCELLING = ("add", "sub")
 
 
 def in_double(
@@ -27,29 +29,39 @@ def in_double(
         names: of subexpressions.
     """
     exprs = [item.expr for item in (*reduces, *outputs)]
-    sums = [
-        node for node in largest_of_numbers(exprs, {s.ref for s in scalars}, _is_function, _is_sum)
-        if node.dtype is float32
-    ]  # fmt: skip
+    sums = _sums(exprs, {s.ref for s in scalars}) if scalars else []
     if not sums:
         return list(scalars), list(reduces), list(outputs), dict(names)
     numbers: dict[Expr, Expr] = {s.ref: Ref(s.name, float64) for s in scalars if s.dtype is float32}
     numbers = {ref: numbers[ref] for ref in walk(sums) if ref in numbers}
-    doubled = transform(sums, lambda node: _in_double(node, numbers))
-    known: dict[Expr, Expr] = {node: Call("cast", (doubled[node],), float32) for node in (*sums, *numbers)}
-    done = {node: substitute(node, known) for node in (*exprs, *names)}
+    doubled = _doubled(sums, numbers)
+    known = {node: Call("cast", (doubled[node],), float32) for node in (*sums, *numbers)}
+    done = {**_rewritten([*exprs, *names], known), **{n: d for n, d in doubled.items() if n not in known}}
     double = {ref.name for ref in numbers if isinstance(ref, Ref)}
     return (
         [replace(s, dtype=float64) if s.name in double else s for s in scalars],
         [replace(reduce, expr=done[reduce.expr]) for reduce in reduces],
         [replace(output, expr=done[output.expr]) for output in outputs],
-        {done[node] if node in known else doubled.get(node, done[node]): name for node, name in names.items()},
+        {done[node]: name for node, name in names.items()},
     )
 
 
-def _is_sum(node: Call) -> bool:
-    """Where rounding is lost."""
-    return node.function in ("add", "sub") and node.dtype is float32
+def _sums(exprs: Iterable[Expr], numbers: set[Ref]) -> list[Expr]:
+    """The largest float subexpressions of numbers alone that add or subtract one."""
+    adds: dict[Expr, bool] = {}  # of numbers alone
+    reads: dict[Expr, bool] = {}  # some that a call brings
+    inner: set[Expr] = set()
+    for node in walk(exprs):
+        if isinstance(node, Const) or node in numbers:
+            adds[node], reads[node] = False, node in numbers
+        elif isinstance(node, Call) and _is_function(node) and all(child in adds for child in node.args):
+            reads[node] = any(reads[child] for child in node.args)
+            is_sum = node.function in _CANCELLING and node.dtype is float32
+            adds[node] = (is_sum and reads[node]) or any(adds[child] for child in node.args)
+            inner |= set(node.args)
+    outside = {child for node in walk(exprs) if node not in adds for child in node.children} | set(exprs)
+    found = [node for node, is_sum in adds.items() if is_sum and (node not in inner or node in outside)]
+    return [node for node in found if node.dtype is float32]
 
 
 def _is_function(node: Call) -> bool:
@@ -63,13 +75,26 @@ def _is_function(node: Call) -> bool:
     return True
 
 
-def _in_double(node: Expr, numbers: Mapping[Expr, Expr]) -> Expr:
-    """A node whose children are double already."""
-    if node.dtype is not float32:
-        return node
-    if isinstance(node, Const):
-        return const(node.value, float64)
-    return Call(node.function, node.args, float64, node.detail) if isinstance(node, Call) else numbers[node]
+def _doubled(roots: Iterable[Expr], numbers: Mapping[Expr, Expr]) -> dict[Expr, Expr]:
+    done: dict[Expr, Expr] = {}
+    for node in walk(roots):
+        if isinstance(node, Ref):
+            done[node] = numbers.get(node, node)
+        elif isinstance(node, Const):
+            done[node] = const(node.value, float64) if node.dtype is float32 else node
+        elif isinstance(node, Call):
+            children = tuple(done[child] for child in node.args)
+            done[node] = Call(node.function, children, float64 if node.dtype is float32 else node.dtype, node.detail)
+    return done
+
+
+def _rewritten(roots: Iterable[Expr], known: Mapping[Expr, Expr]) -> dict[Expr, Expr]:
+    """Each node with the outermost of what is ``known`` replaced."""
+    done: dict[Expr, Expr] = dict(known)
+    for node in walk(roots):
+        if node not in done:
+            done[node] = rebuild(node, tuple(done[child] for child in node.children))
+    return done
 
 
 __all__ = ["in_double"]

@@ -305,24 +305,19 @@ def differs(found: Any, expected: Any, most: float) -> bool:
 def task_of(
     arranged: Arranged, dtype: DType, device: str, alignments: Sequence[int], bias: View | None, adds: bool
 ) -> Task | None:
-    """What is planned for a product, row-major (``Arranged.row_major``); None where torch's own routine does it in any
-    case.
+    """What is planned for a product; None where torch's own routine does it in any case.
 
     Args:
         alignments: addresses of left, right, result and bias, modulo 16.
         bias: how it lies, if there is one.
         adds: whether it is added to the result.
     """
-    lies = zip(arranged.views, alignments, strict=False)
-    if dtype.name not in HALVES or any(len(view.shape) != 2 or view.copied for view in arranged.views):
+    views = arranged.views
+    if dtype.name not in HALVES or any(len(view.shape) != 2 or view.copied for view in views):
         return None
-    if not all(suits(view, dtype.size, address) for view, address in lies):
+    if not all(suits(view, dtype.size, a) for view, a in zip(views, alignments, strict=False)):
         return None
-    views = arranged.row_major.views
-    if bias is not None and (
-        adds or views != arranged.views or bias.strides != (1,)
-        or (alignments[3] + bias.offset * dtype.size) % ALIGNMENT
-    ):  # fmt: skip
+    if bias is not None and (adds or bias.strides != (1,) or (alignments[3] + bias.offset * dtype.size) % ALIGNMENT):
         return None
     (m, k), n = views[0].shape, views[1].shape[1]
     if not is_worth((m, n, k)) or not is_wanted(dtype.name):

@@ -33,12 +33,14 @@ class Multiplied:
 
     def tuned(self, known: Mapping[str, TensorInfo]) -> Multiplied:
         """The same of torch's tensors, with its task."""
-        infos = [known[name] for name in (*self.arranged.names, *([self.bias[0]] if self.bias else []))]
-        device, bias = infos[0].device, self.bias[1] if self.bias else None
-        if not algorithms.is_considered(device):
-            return replace(self, task=None)
+        arranged = self.arranged.row_major
+        infos = [known[name] for name in (*arranged.names, *([self.bias[0]] if self.bias else []))]
         alignments = [info.alignment for info in infos]
-        return replace(self, task=algorithms.task_of(self.arranged, self.dtype, device, alignments, bias, self.onto))
+        if not algorithms.is_considered(infos[0].device) or (self.bias and arranged is not self.arranged):
+            return replace(self, task=None)
+        bias = self.bias[1] if self.bias else None
+        told = arranged, self.dtype, infos[0].device, alignments, bias, self.onto
+        return replace(self, task=algorithms.task_of(*told))
 
     @property
     def uses(self) -> set[str]:

@@ -146,11 +146,17 @@ class _Made:
 
     def algorithms(self, adds: bool) -> tuple[str, ...]:
         """Which of cuBLASLt's algorithms does it, where that may be another than torch's."""
-        arranged, alignments, bias, device = self.arranged, self.alignments, self.bias, f"cuda:{current_gpu()}"
+        whole, alignments = self.arranged, list(self.alignments)
         if self.rounded is not None:
-            arranged, alignments = self.rounded.product, (0,) * len(alignments)
-            bias = None if bias is None else View(arranged.views[2].shape[-1:], (1,), 0)
-        task = algorithms.task_of(arranged, self.dtype, device, alignments, bias, adds)
+            whole, alignments = self.rounded.product, [0] * len(alignments)
+        arranged = whole.row_major
+        if arranged is not whole:
+            alignments[:2] = reversed(alignments[:2])
+        has_bias = self.bias is not None
+        device = f"cuda:{current_gpu()}"
+        bias = View(arranged.views[2].shape[-1:], (1,), 0) if has_bias and self.rounded else self.bias
+        told = (arranged, self.dtype, device, alignments, bias, adds)
+        task = None if has_bias and arranged is not whole else algorithms.task_of(*told)
         if task is None:
             return ()
         if not has_gpu() or not algorithms.is_considered(device):
