@@ -103,6 +103,14 @@ def test_ops_called_with_numbers_that_were_computed() -> None:
     assert worst(outer(torch.ones(3), 0.9999), torch.full((3,), 1 - 0.9999 * 0.9999, dtype=torch.float64)) < 2
 
 
+def test_constants_of_a_sum_are_results_too() -> None:
+    op = fg.op(lambda x, a: (x * (a - 0.5), 0.5), name="with_constant")
+    x = torch.ones(3)
+    found, constant = op(x, 0.75)
+    torch.testing.assert_close(found, 0.25 * x)
+    assert constant.dtype is torch.float32 and constant.item() == 0.5
+
+
 def test_ints_count_as_numbers() -> None:
     op = fg.op(lambda x, steps, beta: x * (1 - 1 / steps) * (steps - beta), name="corrected")
     x = torch.ones(5)

@@ -36,13 +36,13 @@ def in_double(
     numbers = {ref: numbers[ref] for ref in walk(sums) if ref in numbers}
     doubled = _doubled(sums, numbers)
     known = {node: Call("cast", (doubled[node],), float32) for node in (*sums, *numbers)}
-    done = {**_rewritten([*exprs, *names], known), **{n: d for n, d in doubled.items() if n not in known}}
+    done = _rewritten([*exprs, *names], known)
     double = {ref.name for ref in numbers if isinstance(ref, Ref)}
     return (
         [replace(s, dtype=float64) if s.name in double else s for s in scalars],
         [replace(reduce, expr=done[reduce.expr]) for reduce in reduces],
         [replace(output, expr=done[output.expr]) for output in outputs],
-        {done[node]: name for node, name in names.items()},
+        {done[node] if node in known else doubled.get(node, done[node]): name for node, name in names.items()},
     )
 
 
