@@ -17,6 +17,7 @@ import fusegen as fg
 from fusegen import pipeline
 from fusegen.core import dtypes
 from fusegen.core.errors import DeclarationError, FusegenError
+from fusegen.declare.reference import reference
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.wrap.cli import main
 from fusegen.wrap.cli_bench import Bench, print_table, sweep_specs
@@ -27,7 +28,6 @@ from fusegen.wrap.cost import _Recorder, floor_bytes
 from fusegen.wrap.inspect import shown_passes
 from fusegen.wrap.peer_eager import eager
 from fusegen.wrap.peers import LIGER, NAMES, Call, choose, namesake, peers
-from fusegen.wrap.reference import reference
 from fusegen.wrap.stopwatch import WallClock
 from tools.bench import kernels, report, rows_elementwise, rows_reductions
 from tools.bench.row import F32, Input, Row

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 
 import fusegen as fg
 from fusegen.core.errors import DeclarationError, FusegenError
+from fusegen.declare.reference import reference
 from fusegen.wrap.cli import main
 from fusegen.wrap.cli_formula import formula_op
 from fusegen.wrap.cli_ops import Request, bind, library, resolve
-from fusegen.wrap.reference import reference
 
 DECLARATIONS = '''
 import fusegen as fg

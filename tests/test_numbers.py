@@ -10,7 +10,7 @@ import torch
 
 import fusegen as fg
 from fusegen.core import dtypes
-from fusegen.wrap.reference import reference
+from fusegen.declare.reference import reference
 from tests.oracles import draw
 
 EPSILON = torch.finfo(torch.float32).eps

@@ -10,8 +10,8 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
+from fusegen.declare.reference import reference
 from fusegen.fuse.products import chain
-from fusegen.wrap.reference import reference
 from tests.oracles import check_derivatives, check_no_worse, check_same, refused
 from tests.products import FLOATS, Function, layer, rand, steps
 

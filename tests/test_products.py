@@ -9,12 +9,12 @@ import torch.nn.functional as F
 import fusegen as fg
 from fusegen.core.ir import Op
 from fusegen.core.products import products
+from fusegen.declare.reference import reference
 from fusegen.derive.training import train
 from fusegen.fuse.products import Product, chain
 from fusegen.wrap import backends, either, native
 from fusegen.wrap.chain import ChainRunner
 from fusegen.wrap.closing import Closing, closing
-from fusegen.wrap.reference import reference
 from fusegen.wrap.tensors import torch as torch_framework
 
 

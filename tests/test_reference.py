@@ -10,8 +10,8 @@ import torch
 import fusegen as fg
 from fusegen.core.errors import LegalityError
 from fusegen.core.ir import Op, Operand, Output, Reduce
+from fusegen.declare.reference import reference
 from fusegen.wrap.op import FusedOp
-from fusegen.wrap.reference import reference
 
 F = torch.nn.functional
 

@@ -12,6 +12,7 @@ import fusegen as fg
 from fusegen import ops
 from fusegen.core.check import check_op
 from fusegen.core.ir import Op
+from fusegen.declare.reference import Evaluation
 from fusegen.derive.gradient import gradient
 from fusegen.derive.placing import Decision, Tensor, decide
 from fusegen.derive.sharding import (
@@ -31,7 +32,6 @@ from fusegen.derive.sharding import (
 )
 from fusegen.derive.stages import staged
 from fusegen.wrap import derived, fake
-from fusegen.wrap.reference import _Evaluation
 from tests import test_products
 from tools.opcheck import case_of
 
@@ -219,7 +219,7 @@ def test_a_stage_is_found_by_its_text() -> None:
 
 def evaluate(op: Op, tensors: Tensors, scalars: Mapping[str, Any], sizes: Mapping[str, int]) -> Tensors:
     """What an op computes, exactly; ``sizes`` of axes that no tensor tells."""
-    evaluation = _Evaluation(torch, op, tensors, scalars, torch.float64)
+    evaluation = Evaluation(torch, op, tensors, scalars, torch.float64)
     evaluation.sizes = {**sizes, **evaluation.sizes}
     names = dict.fromkeys(o.base for o in op.outputs)
     return dict(zip(names, evaluation.run(), strict=True))

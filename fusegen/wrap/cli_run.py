@@ -9,12 +9,12 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fusegen.core.ir import Op
+from fusegen.declare.reference import reference
 from fusegen.wrap.cli_case import POSITIVE, Case, choose_device, load_torch
 from fusegen.wrap.cli_examples import example_of
 from fusegen.wrap.cli_ops import Request, bind, resolve
 from fusegen.wrap.inspect import differentiable
 from fusegen.wrap.op import FusedOp
-from fusegen.wrap.reference import reference
 
 if TYPE_CHECKING:
     import torch

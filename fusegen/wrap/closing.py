@@ -247,7 +247,7 @@ def _is_gelu(part: Op, product: Product, output: Output, sums: Sequence[Expr]) -
     except ImportError:  # whose tensors the library's epilogues are for
         return False
 
-    from fusegen.wrap.reference import reference
+    from fusegen.declare.reference import reference
 
     far = torch.logspace(-6, 2, 60, dtype=torch.float64, device="cpu")
     far = torch.cat([far, torch.linspace(0.5, 100, 200, dtype=torch.float64, device="cpu")])

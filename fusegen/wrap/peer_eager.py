@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Op, Output
-from fusegen.wrap.reference import _Evaluation
+from fusegen.declare.reference import Evaluation
 
 if TYPE_CHECKING:
     import torch
 
 
-class _Eager(_Evaluation):
+class _Eager(Evaluation):
     """One call, with the constants of earlier ones."""
 
     def __init__(self, op: Op, tensors: Mapping[str, Any], scalars: Mapping[str, Any], constants: dict[Any, Any]):
@@ -26,20 +26,20 @@ class _Eager(_Evaluation):
         self.constants = constants
         super().__init__(torch, op, tensors, scalars, None)
 
-    def _dtype(self, dtype: DType) -> Any:
+    def dtype(self, dtype: DType) -> Any:
         return getattr(self.torch, dtype.compute.name)
 
     def _number(self, value: Any, dtype: DType) -> Any:
         key = repr(value), dtype
         made = self.constants.get(key)
         if made is None:
-            made = self.torch.full((), value, dtype=self._dtype(dtype), device=self.device)
+            made = self.torch.full((), value, dtype=self.dtype(dtype), device=self.device)
             if not self.torch.compiler.is_compiling():  # where it is a literal of the compiled kernel
                 self.constants[key] = made
         return made
 
-    def _placed(self, output: Output) -> Any:
-        return super()._placed(output).to(getattr(self.torch, output.dtype.name))
+    def placed(self, output: Output) -> Any:
+        return super().placed(output).to(getattr(self.torch, output.dtype.name))
 
 
 def eager(op: Op, names: Sequence[str], scalars: Mapping[str, Any]) -> Callable[..., Any]:

@@ -2,19 +2,38 @@
 
 In float64 it is the oracle that kernels are compared with. It is written with nothing but torch's own differentiable
 functions, so torch's autograd over it is the oracle of gradients. It fuses nothing and is not meant to be fast.
+
+``Evaluation`` is what every stage before CUDA text is run by: ``reference`` runs an Op with it, whether traced, derived
+or rewritten, and fuse/interpret runs fused kernels.
 """
 
 from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import LegalityError
-from fusegen.core.ir import Call, Const, Expr, Index, Op, Operand, Output, Part, Reduce, Ref, Size, expr_axes, walk
+from fusegen.core.ir import (
+    Call,
+    Const,
+    Expr,
+    Index,
+    Let,
+    Op,
+    Operand,
+    Output,
+    Reduce,
+    Ref,
+    Size,
+    Statement,
+    expr_axes,
+    walk,
+)
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import contracted_sizes, factors
 from fusegen.declare.table import lookup
@@ -47,8 +66,9 @@ _REDUCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def reference(
-    op: Op, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, Any] | None = None, dtype: Any = None
-) -> list[torch.Tensor]:
+    op: Op, tensors: Mapping[str, torch.Tensor], scalars: Mapping[str, Any] | None = None, dtype: Any = None,
+    sizes: Mapping[str, int] | None = None,
+) -> list[torch.Tensor]:  # fmt: skip
     """What ``op`` computes, with every float in one dtype.
 
     Args:
@@ -56,67 +76,88 @@ def reference(
         scalars: Python numbers of runtime scalars, by name.
         dtype: torch dtype of all floats, float64 by default. It is also the dtype of float results: nothing is rounded
             but where the declaration casts. Integers and bools keep the op's own dtypes.
+        sizes: of axes that no tensor has.
 
     Returns:
         The results, a packed output once.
     """
     import torch
 
-    return _Evaluation(torch, op, tensors, scalars or {}, dtype or torch.float64).run()
+    return Evaluation(torch, op, tensors, scalars or {}, dtype or torch.float64, sizes=sizes or {}).run()
 
 
-class _Evaluation:
-    """One call. Every value has one dimension per axis of the op, in order, of size one where it lacks the axis."""
+def packed(op: Op, values: Mapping[str, Any]) -> list[Any]:
+    """The results of ``op``, a packed one once, of those of its outputs by name."""
+    import torch
 
-    def __init__(self, torch: Any, op: Op, tensors: Mapping[str, Any], scalars: Mapping[str, Any], floats: Any) -> None:
+    found: dict[str, Any] = {}
+    for output in op.outputs:
+        if output.part is None:
+            found[output.name] = values[output.name]
+        elif output.part.base not in found:
+            blocks = [o for o in op.outputs if o.base == output.part.base and o.part]
+            blocks.sort(key=lambda block: block.part.index if block.part else 0)
+            found[output.part.base] = torch.cat([values[block.name] for block in blocks], dim=output.part.dim)
+    return list(found.values())
+
+
+class Evaluation:
+    """Named values and expressions over them. A value has one dimension per axis, in order, of size one where it lacks
+    the axis.
+
+    Args:
+        axes: those that values may have; by default the op's.
+        sizes: of axes that no tensor has.
+    """
+
+    def __init__(
+        self, torch: Any, op: Op, tensors: Mapping[str, Any], scalars: Mapping[str, Any], floats: Any,
+        axes: Sequence[str] = (), sizes: Mapping[str, int] = MappingProxyType({}),
+    ) -> None:  # fmt: skip
         self.torch, self.op, self.floats = torch, op, floats
-        self.axes = op.axes
-        self.sizes: dict[str, int] = {}
+        self.axes = tuple(axes) or op.axes
+        self.sizes: dict[str, int] = dict(sizes)
         self.device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
         self.named: dict[str, Any] = {}
         for operand in op.operands:
-            self.named[operand.name] = self._aligned(operand, tensors[operand.base])
+            self.named[operand.name] = self.aligned(operand, tensors[operand.base])
         self.sizes = contracted_sizes(op, self.sizes)
         for scalar in op.scalars:
             self.named[scalar.name] = self._number(scalars[scalar.name], scalar.dtype)
 
     def run(self) -> list[Any]:
+        """The op's results, a packed one once."""
         for statement in self.op.statements:
-            if isinstance(statement, Reduce) and statement.kind == DOT:
-                value = self._multiply(statement)
-            else:
-                value = self._evaluate(statement.expr)
-                if isinstance(statement, Reduce):
-                    value = self._reduce(statement, value)
-            self.named[statement.name] = value
-        results: dict[str, Any] = {}
-        packed: dict[str, list[tuple[Part, Any]]] = {}
-        for output in self.op.outputs:
-            value = self._placed(output)
-            if output.part is None:
-                results[output.name] = value
-            else:
-                packed.setdefault(output.part.base, []).append((output.part, value))
-                results[output.part.base] = None
-        for base, blocks in packed.items():
-            ordered = sorted(blocks, key=lambda block: block[0].index)
-            results[base] = self.torch.cat([value for _, value in ordered], dim=ordered[0][0].dim)
-        return list(results.values())
+            self.state(statement)
+        return packed(self.op, {output.name: self.placed(output) for output in self.op.outputs})
+
+    def state(self, statement: Statement) -> None:
+        """Give a statement's name its value."""
+        self.named[statement.name] = self._value_of(statement)
+
+    def _value_of(self, statement: Statement) -> Any:
+        if isinstance(statement, Let):
+            return self.evaluate(statement.expr)
+        if statement.kind == DOT:
+            return self._multiply(statement)
+        return self.reduced(statement, statement.expr)
 
     # -- in and out -----------------------------------------------------------------------------------------------
 
-    def _dtype(self, dtype: DType) -> Any:
+    def dtype(self, dtype: DType) -> Any:
+        """The torch dtype in which values of ``dtype`` are computed."""
         return self.floats if dtype.is_float else getattr(self.torch, dtype.name)
 
     def _number(self, value: Any, dtype: DType) -> Any:
-        return self.torch.tensor(value, dtype=self._dtype(dtype), device=self.device)
+        return self.torch.tensor(value, dtype=self.dtype(dtype), device=self.device)
 
-    def _aligned(self, operand: Operand, tensor: Any) -> Any:
+    def aligned(self, operand: Operand, tensor: Any) -> Any:
+        """A tensor as a value; its sizes are those of its axes from here on."""
         part = operand.part
         if part is not None:
             size = tensor.shape[part.dim] // part.count
             tensor = tensor.narrow(part.dim, part.index * size, size)
-        tensor = tensor.to(self._dtype(operand.dtype))
+        tensor = tensor.to(self.dtype(operand.dtype))
         for dim, axis in enumerate(operand.shape):
             if axis is not None:
                 self.sizes[axis] = tensor.shape[dim]
@@ -125,20 +166,21 @@ class _Evaluation:
         tensor = tensor.permute([own.index(axis) for axis in self.axes if axis in own])
         return tensor.reshape([self.sizes[axis] if axis in own else 1 for axis in self.axes])
 
-    def _placed(self, output: Output) -> Any:
+    def placed(self, output: Output) -> Any:
         """The output with its own dimensions, broadcast to its shape."""
-        value = self._evaluate(output.expr)
+        value = self.evaluate(output.expr)
         own = [axis for axis in output.shape if axis is not None]
         value = value.expand([self.sizes[axis] if axis in own else 1 for axis in self.axes])
         value = value.reshape([self.sizes[axis] for axis in self.axes if axis in own])
         kept = [axis for axis in self.axes if axis in own]
         value = value.permute([kept.index(axis) for axis in own])
         value = value.reshape([self.sizes[axis] if axis else 1 for axis in output.shape])
-        return value.to(self._dtype(output.dtype))
+        return value.to(self.dtype(output.dtype))
 
     # -- expressions ----------------------------------------------------------------------------------------------
 
-    def _evaluate(self, root: Expr) -> Any:
+    def evaluate(self, root: Expr) -> Any:
+        """The value of an expression."""
         values: dict[Expr, Any] = {}
         for node in walk([root]):
             values[node] = self._node(node, values)
@@ -166,7 +208,7 @@ class _Evaluation:
             value = value.to(getattr(self.torch, node.detail))
         if node.args[0].dtype.is_float and node.dtype.category is dtypes.Category.INTEGER:
             value = value.detach()
-        return value.to(self._dtype(node.dtype))
+        return value.to(self.dtype(node.dtype))
 
     def _multiply(self, reduce: Reduce) -> Any:
         """A matrix product. Its factors are as exact as everything else: only what the op casts is rounded."""
@@ -176,20 +218,24 @@ class _Evaluation:
         terms: list[Any] = []
         for side in factors(reduce):
             own = [axis for axis in self.axes if axis in expr_axes(side.expr, known)]
-            value = self._evaluate(side.expr)
+            value = self.evaluate(side.expr)
             value = value.expand([self.sizes[axis] if axis in own else 1 for axis in self.axes])
             value = value.reshape([self.sizes[axis] for axis in own])
             terms += [value, [numbers.setdefault(side.name_of(axis), len(numbers)) for axis in own]]
         value = self.torch.einsum(*terms, [numbers[axis] for axis in result])
         return value.reshape([self.sizes[axis] if axis in result else 1 for axis in self.axes])
 
-    def _reduce(self, reduce: Reduce, value: Any) -> Any:
+    def reduced(self, reduce: Reduce, expr: Expr) -> Any:
+        """``expr`` folded as ``reduce`` says, over its axes."""
         rule = _REDUCTIONS.get(reduce.kind)
         if rule is None:
             raise LegalityError(
                 f"{self.op.name}, reference", given=f"a reduction of kind {reduce.kind!r}",
-                expected=", ".join(_REDUCTIONS), fix="add its rule to wrap/reference.py",
+                expected=", ".join(_REDUCTIONS), fix="add its rule to declare/reference.py",
             )  # fmt: skip
         dims = tuple(position for position, axis in enumerate(self.axes) if axis in reduce.over)
-        full = [self.sizes[axis] if position in dims else -1 for position, axis in enumerate(self.axes)]
-        return rule(self.torch, value.expand(full), dims)
+        return rule(self.torch, self.over(expr, reduce.over), dims)
+
+    def over(self, expr: Expr, axes: Collection[str]) -> Any:
+        """The value of an expression, with all of its elements along these axes."""
+        return self.evaluate(expr).expand([self.sizes[axis] if axis in axes else -1 for axis in self.axes])
