@@ -17,6 +17,7 @@ from typing import Any
 from fusegen.core.check import check_op
 from fusegen.core.ir import Op
 from fusegen.core.serialize import op_from_json, op_to_json
+from fusegen.derive.exact import as_written
 from fusegen.derive.gradient import gradient
 from fusegen.derive.joint import value_and_gradient
 from fusegen.derive.lower import lower
@@ -66,6 +67,11 @@ class Compiled:
     def by_lanes(self) -> tuple[Kernel, ...] | None:
         return group_by_lanes(self.lowered) if self.by_rows else None
 
+    @property
+    def ways(self) -> tuple[tuple[Kernel, ...], ...]:
+        """All ways to fuse the op, in the order in which they are tried: the last one fits every layout."""
+        return (*self.by_rows, *filter(None, [self.by_lanes]), self.kernels)
+
     def rendered(self, kernel: Kernel, plan: Schedule) -> Rendered:
         key = (f"{type(kernel).__name__} {kernel.name}", plan)
         if key not in self.texts:
@@ -109,7 +115,7 @@ def compile_op(op: Op) -> Compiled:
     found = _compiled.get(op)
     if found is None:
         check_op(op)
-        lowered = lower(op)
+        lowered = as_written(lower(op))
         check_op(lowered)
         found = Compiled(op, lowered, group(lowered), group_by_rows(lowered))
         with _lock:
@@ -179,8 +185,7 @@ def plan(op: Op, layout: Layout, chip: Chip = HOPPER) -> list[Planned]:
 def plan_whole(op: Op, layout: Layout, chip: Chip = HOPPER) -> Plan:
     """The same with what lies between the kernels."""
     compiled = compile_op(op)
-    ways = [*compiled.by_rows, *filter(None, [compiled.by_lanes]), compiled.kernels]
-    return next(found for kernels in ways if (found := _planned(compiled, kernels, layout, chip)))
+    return next(found for kernels in compiled.ways if (found := _planned(compiled, kernels, layout, chip)))
 
 
 def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip: Chip) -> Plan | None:

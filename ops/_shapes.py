@@ -1,8 +1,8 @@
 """What torch asks of shapes, checked on every call before anything runs.
 
 A trace knows only which sizes are 1, so that a new shape compiles nothing; what sizes must be is checked here, on the
-tensors. Inside another op's declaration there are no tensors yet, and these checks are left out: each function then
-answers as if all were well.
+tensors. Inside another op's declaration it is checked on the sizes that the call's tensors have there: a declaration
+that calls ops with such checks is traced for each shape, and compiles nothing new.
 """
 
 from __future__ import annotations
@@ -10,8 +10,15 @@ from __future__ import annotations
 import fusegen as fg
 
 
+def is_symbolic(tensor: fg.Tensor) -> bool:
+    """Whether it is a value of a declaration that is being traced."""
+    return hasattr(tensor, "dims")
+
+
 def sizes(tensor: fg.Tensor) -> fg.Tensor:
-    """The shape as a tuple of ints; None of what is symbolic, no tensor, or a nested one, which is refused later."""
+    """The shape as a tuple of ints; None of what is no tensor, or a nested one, which is refused later."""
+    if is_symbolic(tensor):
+        return None if tensor.weak else tensor.sizes
     shape = None if getattr(tensor, "is_nested", False) else getattr(tensor, "shape", None)
     return None if shape is None else tuple(shape)
 

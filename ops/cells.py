@@ -9,7 +9,7 @@ from __future__ import annotations
 import fusegen as fg
 
 from ._options import limited
-from ._shapes import shapes, sizes, view, wrong_shape
+from ._shapes import is_symbolic, shapes, sizes, view, wrong_shape
 
 
 @fg.op
@@ -90,7 +90,7 @@ def _prepared(count: int) -> fg.Tensor:
     """
 
     def prepare(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
-        if sizes(values["input"]) is None:  # called by another op's declaration
+        if is_symbolic(values["input"]):  # called by another op's declaration
             return {}
         seen = {}
         for name, rank in {"weight_ih": 2, "weight_hh": 2, "bias_ih": 1, "bias_hh": 1}.items():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import fusegen as fg
 
 from ._options import LibraryOp, floats, limited
-from ._shapes import product, same_sizes, sizes, view, wrong_shape
+from ._shapes import is_symbolic, product, same_sizes, sizes, view, wrong_shape
 from .norms import scaled, standardized
 
 NOT_NEGATIVE = ("a number that is at least 0", lambda eps, **_: eps >= 0)
@@ -69,7 +69,7 @@ class RunningOp(LibraryOp):
 def _check_running(op: str, values: dict[str, fg.Tensor], from_input: bool) -> None:
     """Both running statistics or none; and where they change, memory to write into."""
     given = [values[name] for name in ("running_mean", "running_var") if values[name] is not None]
-    symbolic = sizes(values["input"]) is None
+    symbolic = is_symbolic(values["input"])
     if len(given) == 1 or not (given or from_input):
         expected, fix = "running_mean and running_var, or None and None to use the input's", "pass both, or neither"
     elif given and from_input and symbolic:
@@ -179,7 +179,7 @@ def _grouped(shape: tuple[int, ...], groups: int, dim: int = 1) -> tuple[int, ..
 
 def _prepare_group_norm(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
     groups = values["num_groups"]
-    if sizes(values["input"]) is None:
+    if is_symbolic(values["input"]):
         raise fg.DeclarationError(
             f"{op}, argument input", given="an intermediate result of another op's declaration",
             expected="a tensor: its channels are divided by a view of its memory", fix="call it outside the op",

@@ -11,7 +11,7 @@ import math
 from typing import Any
 
 from fusegen.core.ir import Expr, const
-from fusegen.declare.table import Function, Kind, apply, register
+from fusegen.declare.table import Function, Kind, apply, lookup, register
 
 _LN2, _LN10 = math.log(2), math.log(10)
 
@@ -222,6 +222,25 @@ _float(
     doc="log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|)).",
 )  # fmt: skip
 
+# -- arithmetic that nothing contracts or regroups (derive/exact) ----------------------------------------------------
+for _name, _partials in (
+    ("add", lambda a, b, y: (const(1, a.dtype), const(1, a.dtype))),
+    ("sub", lambda a, b, y: (const(1, a.dtype), const(-1, a.dtype))),
+    ("mul", lambda a, b, y: (b, a)),
+    ("div", lambda a, b, y: (1 / b, -y / b)),
+):
+    register(
+        Function(
+            f"{_name}_rn",
+            2,
+            Kind.FLOAT,
+            f"fg::{_name}_rn({{0}}, {{1}})",
+            cost=lookup(_name).cost,
+            partials=_partials,
+            reference=lookup(_name).reference,
+            doc=f"{_name}, rounded by itself: the same bits in every kernel.",
+        )
+    )
 # -- steps, kinks and ties (as torch) --------------------------------------------------------------------------------
 for _name in ("floor", "ceil", "trunc"):
     _float(_name, smooth=False, cost=1)

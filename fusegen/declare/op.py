@@ -66,6 +66,7 @@ class Declaration:
     overwrites: str | None = None
     traces: dict[Any, Op] = field(default_factory=dict)
     arguments: dict[Op, dict[str, Any]] = field(default_factory=dict)
+    sized: set[Any] = field(default_factory=set)
 
     @classmethod
     def of(cls, function: Callable[..., Any], name: str | None = None, autocast: str | None = None) -> Declaration:
@@ -163,17 +164,21 @@ class Declaration:
         return ScalarSpec(dtypes.bool_ if isinstance(value, bool) else dtypes.int64)
 
     def trace(self, arguments: Mapping[str, Spec | Any], autocast: DType | None = None) -> Op:
-        """The Op for these arguments; traced once per pattern (ranks, dtypes, which sizes are 1, constants).
+        """The Op for these arguments; traced once per pattern (ranks, dtypes, which sizes are 1, constants), and where
+        the declaration looks at sizes for each shape.
 
         Args:
             autocast: the dtype that float tensors are computed with (see ``cast_to``).
         """
-        key = (autocast, *((name, _pattern(value)) for name, value in arguments.items()))
+        pattern = (autocast, *((name, _pattern(value)) for name, value in arguments.items()))
+        shapes = tuple(value.shape for value in arguments.values() if isinstance(value, TensorSpec))
+        key = (pattern, shapes) if pattern in self.sized else pattern
         op = self.traces.get(key)
-        if op is None or (
-            any(isinstance(value, TensorSpec) for value in arguments.values()) and _sizes_clash(op, arguments)
-        ):
-            op = trace(self.function, self.name, self.declared, arguments, _codes, autocast)
+        if op is None or (shapes and _sizes_clash(op, arguments)):
+            op, reads_sizes = trace(self.function, self.name, self.declared, arguments, _codes, autocast)
+            if reads_sizes:
+                self.sized.add(pattern)
+                key = pattern, shapes
             self.traces[key] = op
             self.arguments[op] = dict(arguments)
         return op
@@ -258,6 +263,8 @@ def _sizes_clash(op: Op, arguments: Mapping[str, Any]) -> bool:
                 if size % part.count:
                     return True
                 size //= part.count
+                if (size == 1) is not (axis is None):  # the pattern of the whole does not tell
+                    return True
             if axis is not None and sizes.setdefault(axis, size) != size:
                 return True
     return mismatch(op, sizes) is not None

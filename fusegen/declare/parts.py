@@ -67,7 +67,7 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
         )  # fmt: skip
     if key not in tracer.parts:
         origin = f"a part of {base.name}'s dimension {dim}"
-        part_axis = AxisVar(length // count, origin)
+        part_axis = AxisVar(length // count, origin) if length > count else None  # of size one it broadcasts
         dims = (*x.dims[:dim], part_axis, *x.dims[dim + 1 :])
         made = []
         for index in range(count):

@@ -7,6 +7,7 @@ what it does to a factor in front of it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
@@ -19,6 +20,7 @@ from fusegen.declare.value import (
     Tracer,
     Value,
     broadcast,
+    check_sizes,
     current,
     elementwise,
     lift,
@@ -60,10 +62,12 @@ def matmul(a: Like, b: Like) -> Value:
             expected=f"equal inner dimensions: {_size(inner)} against {_size(other)}",
             fix="transpose one side with .mT" if fits else "pass matrices [m, k] and [k, n]",
         )  # fmt: skip
+    if tracer.apart:
+        return _apart(left, right, row, column, shapes)
     batch = broadcast([_only(left, row[:-2]), _only(right, column[:-2])], "matmul", shapes)
     m, n = row[-2], column[-1]
     over: tuple[AxisVar, ...] = ()
-    renames: list[list[tuple[str, str]]] = [[], []]
+    renames: list[Renames] = [[], []]
     if inner is not None and other is not None:
         over = (AxisVar(inner.size, inner.origin),)
         name = _name(tracer, over[0])
@@ -71,13 +75,51 @@ def matmul(a: Like, b: Like) -> Value:
     if m is not None and n is not None and m.find() is n.find():  # x @ x.mT: the columns get an axis of their own
         n = AxisVar(m.size, m.find().origin)
         renames[1].append((_name(tracer, m.find()), _name(tracer, n)))
+    return _multiplied(left, right, renames, over, (*batch, m, n), (row, column), shapes)
+
+
+Renames = list[tuple[str, str]]
+
+
+def _multiplied(
+    left: Value, right: Value, renames: Sequence[Renames], over: tuple[AxisVar, ...], full: Dims,
+    sides: tuple[Dims, Dims], shapes: str,
+) -> Value:  # fmt: skip
+    """The product with the dimensions ``full``, of which a vector's is not there."""
+    tracer = current()
     factors = [Factor(v.expr, v.dtype, tuple(moved)) for v, moved in zip((left, right), renames, strict=True)]
     reduce = product(f"@r{len(tracer.reduces)}", factors[0], factors[1], ())
+    *batch, m, n = full
     result: Dims = (*batch, *((m,) if left.ndim > 1 else ()), *((n,) if right.ndim > 1 else ()))
-    tracer.varying[reduce.name] = frozenset(dim.find() for dim in (*batch, m, n) if dim)
+    tracer.varying[reduce.name] = frozenset(dim.find() for dim in full if dim)
     tracer.reduces.append((reduce, over))
-    tracer.distinct += [(shapes, dims) for dims in (row, column, (*batch, m, n))]
+    tracer.distinct += [(shapes, dims) for dims in (*sides, full)]
     return Value(rounded(reduce.ref, left.dtype), left.dtype, result)
+
+
+def _apart(left: Value, right: Value, row: Dims, column: Dims, shapes: str) -> Value:
+    """The product with axes of its own along every dimension: what its result meets is nothing to its factors."""
+    tracer = current()
+    renames: list[Renames] = [[], []]
+
+    def fresh(*dims: tuple[int, AxisVar | None]) -> AxisVar | None:
+        own = [(side, dim.find()) for side, dim in dims if dim is not None]
+        if not own:
+            return None
+        axis = AxisVar(own[0][1].size, own[0][1].origin)
+        for side, dim in own:
+            renames[side].append((_name(tracer, dim), _name(tracer, axis)))
+        return axis
+
+    rank = max(len(row), len(column)) - 2
+    padded = [(None,) * (rank + 2 - len(dims)) + dims for dims in (row, column)]
+    for a, b in zip(*(dims[:rank] for dims in padded), strict=True):
+        if a is not None and b is not None:
+            check_sizes(a, b, "matmul", shapes)
+    batch = [fresh((0, padded[0][d]), (1, padded[1][d])) for d in range(rank)]
+    inner = fresh((0, row[-1]), (1, column[-2]))
+    full = (*batch, fresh((0, row[-2])), fresh((1, column[-1])))
+    return _multiplied(left, right, renames, (inner,) if inner else (), full, (row, column), shapes)
 
 
 def linear(x: Like, weight: Like, bias: Like | None = None) -> Value:

@@ -12,7 +12,7 @@ from typing import Any
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
-from fusegen.core.ir import Expr, Index, Op, Operand, Output, Part, Reduce, Ref, Scalar, Size, refs, transform
+from fusegen.core.ir import DOT, Expr, Index, Op, Operand, Output, Part, Reduce, Ref, Scalar, Size, refs, transform
 from fusegen.core.lets import introduce_lets, rename_refs, safe_name
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.products import Factor, is_factor
@@ -58,8 +58,9 @@ Spec = TensorSpec | ScalarSpec
 def trace(
     function: Callable[..., Any], name: str, declared: str, arguments: Mapping[str, Any], codes: set[Any],
     autocast: DType | None = None,
-) -> Op:  # fmt: skip
-    """The Op that ``function`` declares for these arguments.
+) -> tuple[Op, bool]:  # fmt: skip
+    """The Op that ``function`` declares for these arguments, and whether it looked at more of their sizes than which of
+    them are 1: then it may say something else of other sizes.
 
     Args:
         arguments: per parameter a TensorSpec, a ScalarSpec, or a compile-time constant that is passed through.
@@ -69,27 +70,61 @@ def trace(
     Raises:
         DeclarationError, ShapeError, DtypeError: what the declaration says is not possible, and where.
     """
-    with_double = any(isinstance(a, TensorSpec) and a.dtype is dtypes.float64 for a in arguments.values())
-    constants = {key: a for key, a in arguments.items() if not isinstance(a, (TensorSpec, ScalarSpec))}
-    tracer = Tracer(
-        _where(name, declared), with_double, codes=codes, arguments=frozenset(arguments), constants=constants
-    )
-    scalars: list[Scalar] = []
-    with tracing(tracer), _LocalNames(tracer):
-        values = {key: _symbolic(tracer, scalars, key, given, with_double) for key, given in arguments.items()}
-        values = {key: _autocast(value, autocast) for key, value in values.items()}
-        try:
-            returned = called(function, values)
-        except RecursionError:
-            raise DeclarationError(
-                tracer.where, given="a declaration that calls itself, or others, without end",
-                expected="Python that comes to an end without looking at values",
-                fix="end the recursion by a constant argument (`depth: fg.Const`), or write a loop",
-            ) from None  # fmt: skip
-        except AttributeError as error:
-            _explain(tracer, arguments, error)
+    first = _Trace(name, declared, arguments, codes, autocast)
+    try:
+        return first.run(function), first.tracer.reads_sizes
+    except DeclarationError:
+        # What meets the result of a product meets its factors too, if their axes are called the same: a square weight
+        # by a bias of its rows that is that of its columns as well. Most ops read better so, and need no other names.
+        if not (first.tracer.met_itself and any(reduce.kind == DOT for reduce, _ in first.tracer.reduces)):
             raise
-    return _close(tracer, name, declared, scalars, returned, function.__doc__ or "")
+        second = _Trace(name, declared, arguments, codes, autocast, apart=True)
+        try:
+            return second.run(function), second.tracer.reads_sizes
+        except DeclarationError:
+            if not second.tracer.met_itself:
+                raise
+        raise
+
+
+@dataclass
+class _Trace:
+    """One run of a declaration on symbolic tensors (see ``trace``)."""
+
+    name: str
+    declared: str
+    arguments: Mapping[str, Any]
+    codes: set[Any]
+    autocast: DType | None
+    apart: bool = False
+
+    def __post_init__(self) -> None:
+        given = self.arguments
+        self.double = any(isinstance(a, TensorSpec) and a.dtype is dtypes.float64 for a in given.values())
+        constants = {key: a for key, a in given.items() if not isinstance(a, (TensorSpec, ScalarSpec))}
+        self.tracer = Tracer(
+            _where(self.name, self.declared), self.double, codes=self.codes, arguments=frozenset(given),
+            constants=constants, apart=self.apart,
+        )  # fmt: skip
+
+    def run(self, function: Callable[..., Any]) -> Op:
+        """The Op that it declares."""
+        tracer, scalars = self.tracer, list[Scalar]()
+        with tracing(tracer), _LocalNames(tracer):
+            values = {key: _symbolic(tracer, scalars, key, given, self.double) for key, given in self.arguments.items()}
+            values = {key: _autocast(value, self.autocast) for key, value in values.items()}
+            try:
+                returned = called(function, values)
+            except RecursionError:
+                raise DeclarationError(
+                    tracer.where, given="a declaration that calls itself, or others, without end",
+                    expected="Python that comes to an end without looking at values",
+                    fix="end the recursion by a constant argument (`depth: fg.Const`), or write a loop",
+                ) from None  # fmt: skip
+            except AttributeError as error:
+                _explain(tracer, self.arguments, error)
+                raise
+        return _close(tracer, self.name, self.declared, scalars, returned, function.__doc__ or "")
 
 
 def called(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
@@ -217,7 +252,7 @@ def _axis_names(tracer: Tracer, outputs: Sequence[tuple[Value, Part | None]]) ->
 def _close(tracer: Tracer, name: str, declared: str, scalars: list[Scalar], returned: Any, doc: str) -> Op:
     with tracing(tracer):
         results, kind = _outputs(tracer, returned)
-    check_distinct(tracer.where, [*tracer.tensors(), *(("a result", value.dims) for value, _ in results)])
+        check_distinct(tracer.where, [*tracer.tensors(), *(("a result", value.dims) for value, _ in results)])
     axis_names = _axis_names(tracer, results)
 
     def shape(dims: Dims) -> tuple[str | None, ...]:
@@ -246,7 +281,7 @@ def _close(tracer: Tracer, name: str, declared: str, scalars: list[Scalar], retu
         if is_factor(node):
             factor = Factor.of(node)
             pairs = [(axis(own), axis(new)) for own, new in factor.renames]
-            return replace(factor, renames=tuple(pairs)).node
+            return replace(factor, renames=tuple(pair for pair in pairs if pair[0] != pair[1])).node
         return node
 
     def close(expr: Expr) -> Expr:

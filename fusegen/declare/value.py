@@ -49,6 +49,9 @@ class Tracer:
     arguments: frozenset[str] = frozenset()
     constants: dict[str, Any] = field(default_factory=dict)  # arguments that are neither tensors nor numbers
     distinct: list[tuple[str, Dims]] = field(default_factory=list)  # what must not come to have one axis twice
+    met_itself: bool = False  # something has
+    reads_sizes: bool = False  # beyond which of them are 1
+    apart: bool = False  # results of products have axes of their own
 
     def tensors(self) -> list[tuple[str, Dims]]:
         """Of what every dimension is an axis of its own: arguments, and what reductions and products read."""
@@ -133,6 +136,12 @@ class Value:
     @property
     def ndim(self) -> int:
         return len(self.dims)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sizes of the tensors of this call, for checks. A declaration that reads them is traced for each shape."""
+        current().reads_sizes = True
+        return tuple(dim.find().size if dim else 1 for dim in self.dims)
 
     def to(self, dtype: Any) -> Value:
         return cast(self, dtype)
@@ -294,7 +303,12 @@ def broadcast(values: Sequence[Value], what: str, shapes: str = "") -> Dims:
     return tuple(dim.find() if dim else None for dim in dims)
 
 
-def _unify(a: AxisVar, b: AxisVar, what: str, shapes: str) -> AxisVar:
+def check_sizes(a: AxisVar, b: AxisVar, what: str, shapes: str) -> None:
+    """Two dimensions that meet are as long as each other.
+
+    Raises:
+        ShapeError: they are not.
+    """
     if a.size != b.size:
         raise ShapeError(
             f"{current().where}, {what}",
@@ -302,6 +316,10 @@ def _unify(a: AxisVar, b: AxisVar, what: str, shapes: str) -> AxisVar:
             expected="equal sizes, or size 1 on one side",
             fix="reshape one of them so that trailing dimensions line up (shapes are aligned from the right)",
         )
+
+
+def _unify(a: AxisVar, b: AxisVar, what: str, shapes: str) -> AxisVar:
+    check_sizes(a, b, what, shapes)
     b.parent = a
     return a
 
@@ -321,6 +339,7 @@ def check_distinct(where: str, tensors: Iterable[tuple[str, Dims]], meeting: str
     for what, dims in tensors:
         axes = [dim.find() for dim in dims if dim is not None]
         if len(set(axes)) < len(axes):
+            current().met_itself = True
             one = f"{meeting}, by which two dimensions of {what}" if meeting else f"{what}, of which two dimensions"
             raise DeclarationError(
                 where, given=f"{one} are one axis: a tensor meets itself along another dimension",

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from fusegen.core import dtypes
 from fusegen.core.errors import DerivativeError
@@ -37,7 +38,7 @@ from fusegen.core.products import Factor, factors, free_axis
 from fusegen.core.products import product as product_of
 from fusegen.declare.table import apply, lookup
 from fusegen.derive.products import adjoint
-from fusegen.derive.simplify import TIDY, simplify, special_calls
+from fusegen.derive.simplify import TIDY, is_zero, selects_apart, simplify, special_calls
 
 # Expressions up to this many operations (counted as a tree) go to sympy whole.
 LARGEST_EXPRESSION = 40
@@ -76,15 +77,46 @@ class _Reverse:
 
     def total(self, ref: Ref, name: str) -> Expr | None:
         """The accumulated adjoint of ``ref``, its sums turned into Reduce statements."""
+        result: Expr | None = None
+        for over, expr in self._grouped(ref):
+            term = _cast(self._sum(expr, over, name) if over else expr, ref.dtype)
+            result = term if result is None else result + term
+        return result
+
+    def terms_of(self, ref: Ref, name: str) -> list[tuple[frozenset[str], Expr]]:
+        """The accumulated adjoint of a definition as terms that are multiplied with its partial derivatives one by one,
+        and further axes along which each varies: they are summed over where it arrives.
+
+        A select that is zero in one branch stays one, so that what it is multiplied with is selected too: where the
+        definition belongs to a branch that is not taken, its derivatives may be infinite. So where all terms are such
+        selects they are not added up, and not summed over axes along which their condition varies if a cut lacks them.
+        """
+        parts = [(over, key, part) for over, e in self._grouped(ref) for key, part in selects_apart(e).items()]
+        if any(key is None for _, key, _ in parts):
+            total = self.total(ref, name)
+            return [] if total is None else [(frozenset(), total)]
+        found: dict[Any, Expr] = {}
+        for over, key, part in parts:
+            assert key is not None
+            varying = over & expr_axes(key[0], self.axes)
+            late = over if varying and ref.name.startswith("@") else frozenset[str]()
+            if over and not varying:
+                condition, *values = part.children
+                part = apply("where", condition, *(v if is_zero(v) else self._sum(v, over, name) for v in values))
+            elif over and not late:
+                part = self._sum(part, over, name)
+            term = _cast(part, ref.dtype)
+            known = found.get((key, late))
+            found[key, late] = term if known is None else simplify([total := known + term], TIDY)[total]
+        return [(late, term) for (_, late), term in found.items()]
+
+    def _grouped(self, ref: Ref) -> list[tuple[frozenset[str], Expr]]:
+        """What has been contributed, added up for each set of axes over which it is to be summed."""
         grouped: dict[frozenset[str], Expr] = {}
         for over, product in self.terms.get(ref, []):
             product = simplify([product], TIDY)[product]
             grouped[over] = grouped[over] + product if over in grouped else product
-        result: Expr | None = None
-        for over, expr in sorted(grouped.items(), key=lambda item: sorted(item[0])):
-            term = _cast(self._sum(expr, over, name) if over else expr, ref.dtype)
-            result = term if result is None else result + term
-        return result
+        return sorted(grouped.items(), key=lambda item: sorted(item[0]))
 
     def _sum(self, expr: Expr, over: frozenset[str], name: str) -> Expr:
         varying = expr_axes(expr, self.axes)
@@ -289,14 +321,15 @@ def gradient(
         start = _cast(cotangent.ref, roots[position].dtype)
         state.contribute(roots[position], start, space, differentiable)
     for definition in reversed(definitions):
-        total = state.total(definition.ref, definition.ref.name.strip("@"))
-        if total is None:
-            continue
+        name = definition.ref.name.strip("@")
         if definition.kind == DOT:
-            state.through_product(definition, total, differentiable)
+            total = state.total(definition.ref, name)
+            if total is not None:
+                state.through_product(definition, total, differentiable)
             continue
         space = expr_axes(definition.expr, state.axes)
-        state.contribute(definition.expr, _through(definition, total, state), space, differentiable)
+        for further, term in state.terms_of(definition.ref, name):
+            state.contribute(definition.expr, _through(definition, term, state), space | further, differentiable)
     results = [_gradient_output(state, target, names) for target in targets]
     results += _unread_parts(targets, names, {*state.axes, *taken, *(result.name for result in results)})
     return _close(op, definitions, reduces, state, results, cotangents)
@@ -312,7 +345,9 @@ def _check_wanted(op: Op, wanted: Sequence[str]) -> None:
                 f"{op.name}, gradient",
                 given=f"the gradient of {name!r}" + (", used both whole and in parts" if name in floats else ""),
                 expected=f"a float tensor argument: {', '.join(sorted(floats)) or 'this op has none'}",
-                fix="use the parts everywhere" if name in floats else "ask for the gradients of float arguments only",
+                fix="use the parts everywhere, or take the tensor twice, as two arguments"
+                if name in floats
+                else "ask for the gradients of float arguments only",
             )
 
 

@@ -47,7 +47,7 @@ class Overridden:
 
         function.__doc__ = declaration.function.__doc__
         codes = {getattr(declaration.gradient, "__code__", None)}
-        traced = trace(function, op.name, op.declared, {**cotangents, **arguments}, codes)
+        traced, _ = trace(function, op.name, op.declared, {**cotangents, **arguments}, codes)
         traced = _named_as(traced, op, {names.results[o.name]: o.shape for _, o in outputs})
         shapes, known = {o.name: o.shape for o in op.operands if o.part is None}, traced.axes_of()
         gradients = [

@@ -93,16 +93,46 @@ def _fold_quotient(node: Call) -> Expr | None:
     return None
 
 
+def is_select(expr: Expr) -> bool:
+    """Whether it is zero in one branch of a select."""
+    return _is_call(expr, "where") and any(_value(v) == 0 for v in expr.children[1:])
+
+
 def _select_outside(node: Call) -> Expr | None:
-    """d * where(c, a, 0) becomes where(c, d * a, 0): zero stays zero even where d is infinite or NaN."""
-    if node.function != "mul":
+    """d * where(c, a, 0) becomes where(c, d * a, 0), and where(c, a, 0) / d likewise: zero stays zero even where d is
+    infinite, NaN, or zero. So does a sum of such, term by term."""
+    if node.function not in ("mul", "div") or not node.dtype.is_float:
         return None
-    for this, other, first in ((node.args[0], node.args[1], True), (node.args[1], node.args[0], False)):
-        if isinstance(this, Call) and this.function == "where" and any(_value(v) == 0 for v in this.args[1:]):
-            condition, a, b = this.args
-            times = [v if _value(v) == 0 else (v * other if first else other * v) for v in (a, b)]
-            return apply("where", condition, *times)
+    sides = ((0, 1), (1, 0)) if node.function == "mul" else ((0, 1),)
+    for at, beside in sides:
+        this, other = node.args[at], node.args[beside]
+
+        def times(value: Expr, at: int = at, other: Expr = other) -> Expr:
+            return (
+                value if _value(value) == 0 else apply(node.function, *((value, other) if at == 0 else (other, value)))
+            )
+
+        if is_select(this):
+            condition, *values = this.children
+            return apply("where", condition, *map(times, values))
+        if _is_sum_of_selects(this):
+            return transform_terms(this, times)
     return None
+
+
+def _is_sum_of_selects(expr: Expr) -> bool:
+    """Whether it is a sum of nothing but selects that are zero in one branch."""
+    if not (_is_call(expr, "add") or _is_call(expr, "sub")):
+        return False
+    return all(is_select(term) or _is_sum_of_selects(term) for term in expr.children)
+
+
+def transform_terms(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
+    """A sum of selects with each of them changed."""
+    if is_select(expr):
+        return change(expr)
+    assert isinstance(expr, Call)
+    return apply(expr.function, *(transform_terms(term, change) for term in expr.args))
 
 
 def _sum_of_selects(node: Call) -> Expr | None:
@@ -142,8 +172,8 @@ def _decided(condition: Expr, expr: Expr, way: int) -> dict[Expr, Expr]:
 def _sign_outside_select(node: Call) -> Expr | None:
     """-where(c, a, 0) becomes where(c, -a, 0)."""
     if node.function == "neg" and isinstance(node.args[0], Call) and node.args[0].function == "where":
-        condition, a, b = node.args[0].args
-        return apply("where", condition, -a, -b)
+        condition, *values = node.args[0].args
+        return apply("where", condition, *(v if is_zero(v) else -v for v in values))
     return None
 
 
@@ -174,6 +204,35 @@ def simplify(roots: Iterable[Expr], rules: tuple[Rule, ...]) -> dict[Expr, Expr]
             break
         current = changed
     return current
+
+
+def is_zero(expr: Expr) -> bool:
+    """Whether it is the number zero, of a float."""
+    return _value(expr) == 0
+
+
+def selects_apart(expr: Expr) -> dict[tuple[Expr, bool] | None, Expr]:
+    """A sum as the sums of its selects by their condition and which branch is zero, and of all other terms (None)."""
+    found: dict[tuple[Expr, bool] | None, Expr] = {}
+    stack = [(expr, False)]
+    while stack:
+        node, negative = stack.pop()
+        if isinstance(node, Call) and node.function in ("add", "sub"):
+            left, right = node.args
+            stack += [(right, negative is not (node.function == "sub")), (left, negative)]
+            continue
+        key = (node.children[0], is_zero(node.children[1])) if is_select(node) else None
+        if key in found:
+            found[key] = found[key] - node if negative else found[key] + node
+        else:
+            found[key] = -node if negative else node
+    if found.keys() == {None}:
+        return {None: expr}
+    parts = {key: part if key is None else simplify([part], TIDY)[part] for key, part in found.items()}
+    for key in [key for key, part in parts.items() if key is not None and not is_select(part)]:
+        part = parts.pop(key)  # they cancel
+        parts[None] = parts[None] + part if None in parts else part
+    return parts
 
 
 def special_calls(roots: Iterable[Expr]) -> int:

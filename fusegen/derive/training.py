@@ -30,6 +30,7 @@ from fusegen.core.ir import (
 from fusegen.core.lets import introduce_lets, safe_name
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import Factor, biases, factors, rounded, stored_as, unrounded
+from fusegen.derive.exact import compared_extrema
 from fusegen.derive.gradient import gradient, live_reduces
 from fusegen.derive.quotients import cancel, is_softmax, sums_of_exponentials, told_by
 
@@ -78,8 +79,9 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
     op_reduces = {r.name: r for r in op.expand()[0]}
     taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs, *op_reduces.values())}
     axes = op.axes_of()
+    again = _taken_again(backward)
     for reduce in backward.expand()[0]:
-        if reduce.name in op_reduces:
+        if reduce.name in op_reduces and reduce.name not in again:
             shape = tuple(sorted(axes[reduce.name], key=axis_order))
             dtype = stored_as(reduce) if reduce.kind == DOT else reduce.expr.dtype
             if reduce.name in with_bias:
@@ -113,6 +115,13 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
     kept = [(expr, operand) for expr, operand in kept if operand.name in read]
     extra = [output for output in extra if output.name in read]
     return Training(_with_outputs(op, extra), len(op.outputs), wanted, tuple(kept))
+
+
+def _taken_again(backward: Op) -> set[str]:
+    """Maxima and minima that the backward compares with their elements (derive/exact), which it computes anew: they are
+    taken again of these, whatever the forward's kernels have found."""
+    reduces, outputs = backward.expand()
+    return {reduce.name for reduce in compared_extrema(reduces, outputs, backward.axes_of())}
 
 
 def _factors_kept(op: Op, backward: Op, taken: set[str]) -> list[tuple[Operand, Expr]]:
@@ -182,6 +191,8 @@ def _with_outputs(op: Op, extra: Sequence[Output]) -> Op:
 
 def _reading_kept(backward: Op, kept: Sequence[tuple[Expr, Operand]], exponentials: frozenset[Ref]) -> Op:
     """``backward`` reading kept tensors where it would recompute them."""
+    again = _taken_again(backward)
+    kept = [(expr, operand) for expr, operand in kept if not (isinstance(expr, Ref) and expr.name in again)]
     values: dict[Expr, Expr] = {}
     for expr, operand in kept:
         values |= {} if isinstance(expr, Ref) else told_by(expr, operand.ref, exponentials)

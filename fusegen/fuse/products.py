@@ -17,6 +17,7 @@ from fusegen.core.ir import Call, Expr, Op, Operand, Output, Reduce, Size, const
 from fusegen.core.lets import introduce_lets, safe_name
 from fusegen.core.products import KIND, Factor, biases, factors, products, rounded, stored_as, unrounded
 from fusegen.core.text import shape_text
+from fusegen.derive.exact import as_written
 from fusegen.derive.gradient import live_reduces
 from fusegen.fuse.rows import in_order
 
@@ -112,7 +113,10 @@ def chain(op: Op, *, adds_biases: bool = True) -> Chain | None:
     Args:
         adds_biases: whether the routine that multiplies halves can add a bias before it rounds.
     """
-    return _Splitter(op, biases(op) if adds_biases else {}).split() if products(op) else None
+    if not products(op):
+        return None
+    op = as_written(op)  # before elements and their extremum come apart
+    return _Splitter(op, biases(op) if adds_biases else {}).split()
 
 
 class _Splitter:

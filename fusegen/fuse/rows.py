@@ -29,6 +29,7 @@ from fusegen.core.ir import (
     substitute,
 )
 from fusegen.core.lets import introduce_lets
+from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.kernel import Names, kernel_name, read_by
 from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, RowKernel, Stage, coupled, needed
@@ -292,15 +293,23 @@ def _factors_outside(
 ) -> tuple[list[Reduce], dict[Expr, Expr]]:
     """Sums without the factors that are the same for the whole row, and what now stands for each.
 
-    ``shown``: sums that leave the kernel, which stay what they are.
+    A factor may be made of earlier sums, so that each sum is taken in terms of what stands for those before it. A sum
+    whose elements another reduction shares (a variance's mean) stays what it is: they are one state.
+
+    Args:
+        rows: in an order in which each follows those that it needs.
+        shown: sums that leave the kernel, which stay what they are.
     """
     found: list[Reduce] = []
     values: dict[Expr, Expr] = {}
+    shared = {(BY_KIND[r.kind].partner, r.expr) for r in rows}
     for reduce in rows:
+        stays = reduce.kind != "sum" or reduce.name in shown or (reduce.kind, reduce.expr) in shared
+        reduce = replace(reduce, expr=substitute(reduce.expr, values))
         expr, sign = reduce.expr, 1
         if isinstance(expr, Call) and expr.function == "neg":
             expr, sign = expr.args[0], -1
-        if reduce.kind == "sum" and reduce.name not in shown and isinstance(expr, Call) and expr.function == "mul":
+        if not stays and isinstance(expr, Call) and expr.function == "mul":
             along, factor = expr.args
             if not expr_axes(factor, axes) & over and expr_axes(along, axes) >= over:
                 found.append(replace(reduce, expr=along))
@@ -321,7 +330,7 @@ def _kernel(
     within, segments = in_order(split.parts.within), tuple[Reduce, ...]()
     if not split.pieces:
         rows, values = _factors_outside(rows, split.over, axes, shown)
-        rows = [replace(r, expr=hoist.one(substitute(r.expr, values))) for r in rows]
+        rows = [replace(r, expr=hoist.one(r.expr)) for r in rows]
         pointwise = [replace(o, expr=substitute(o.expr, values)) for o in pointwise]
         split = replace(split, columns=tuple(replace(r, expr=substitute(r.expr, values)) for r in split.columns))
         begun = take(split.parts, rows, values, in_order(split.over), within, hoist)

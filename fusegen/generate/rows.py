@@ -179,7 +179,8 @@ class Rows(RowReads):
         kernel, split = self.kernel, self.schedule.split
         partners = {r.name: kernel.partners[r.name] for r in stage.reduces if r.name in kernel.partners}
         moments = [r for r in stage.reduces if r.kind == "squared_deviation"]
-        if moments and self.schedule.cluster == 1 and not self.schedule.streamed and len(stage.reduces) <= 2:
+        alone = len(moments) == 1 and all(r in moments or r.name in partners for r in stage.reduces)
+        if alone and self.schedule.cluster == 1 and not self.schedule.streamed:
             return self._in_two_steps(stage, moments[0], next(iter(partners), f"{moments[0].name}_total"))
         direct = not (kernel.pieces or split)
         picks = {r.name: pick for r in stage.reduces if direct and (pick := self._pick(r))}

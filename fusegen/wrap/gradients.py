@@ -14,11 +14,15 @@ from fusegen.derive.training import Training
 
 
 def saved_by(training: Training, arguments: Sequence[str]) -> tuple[list[str], list[int]]:
-    """Arguments, and results of the forward by position, that the backward reads."""
+    """Arguments, and results of the forward by position, that a backward reads.
+
+    One for cotangents of what is kept as well may read less of what is kept, and more of the arguments.
+    """
     op = training.forward
     names = result_names(op)
     floats = [i for i, o in enumerate(op.outputs) if o.dtype.is_float]
-    reads = [o.base for o in operands_read(pipeline.backward_op(training, floats))]
+    given = [floats, [i for i in floats if i < training.public]]
+    reads = [o.base for each in given for o in operands_read(pipeline.backward_op(training, each))]
     kept = {operand.name for _, operand in training.kept}
     own = set(arguments) - kept
     saved = [n for n in dict.fromkeys(reads) if n in own]

@@ -31,8 +31,8 @@
 //   sum_2 = where(below_result_2, 0, d_out * y) + where(below_result_2, prod_5, 0)
 //   sum_2_2 = 3 + 2 * bias + diff_input * (2 * weight * rsqrt_value)
 //   chosen_3 = where(below_result_2, prod_d_out * sum_2_2, 0)
-//   sum_deviation = sum[d0, d2, d3](where(below_result, 0, chosen + where(below_result_2, minus, -0)))
-//   sum_total = sum[d0, d2, d3](where(below_result, 0, chosen_2 + where(below_result_2, minus_2, -0)))
+//   sum_deviation = sum[d0, d2, d3](where(below_result, 0, chosen + where(below_result_2, minus, 0)))
+//   sum_total = sum[d0, d2, d3](where(below_result, 0, chosen_2 + where(below_result_2, minus_2, 0)))
 //   sum_d_weight = sum[d0, d2, d3](where(below_result, 0, sum_2))
 //   sum_d_bias = sum[d0, d2, d3](where(below_result, 0, where(below_result_2, 0, d_out) + chosen_3))
 //   prod_2_2 = result_ * prod_weight_2
@@ -128,8 +128,8 @@ void batch_norm_hardswish_backward_bf16(const bf16* __restrict__ input_ptr,     
       const float sum_2 = (below_result_2 ? 0.0f : d_out * y) + (below_result_2 ? prod_5 : 0.0f);
       const float sum_2_2 = 3.0f + 2.0f * bias + diff_input * (2.0f * weight * rsqrt_value);
       const float chosen_3 = below_result_2 ? prod_d_out * sum_2_2 : 0.0f;
-      sum_deviation += below_result ? 0.0f : chosen + (below_result_2 ? minus : -0.0f);
-      sum_total += below_result ? 0.0f : chosen_2 + (below_result_2 ? minus_2 : -0.0f);
+      sum_deviation += below_result ? 0.0f : chosen + (below_result_2 ? minus : 0.0f);
+      sum_total += below_result ? 0.0f : chosen_2 + (below_result_2 ? minus_2 : 0.0f);
       sum_d_weight += below_result ? 0.0f : sum_2;
       sum_d_bias += below_result ? 0.0f : (below_result_2 ? 0.0f : d_out) + chosen_3;
     }

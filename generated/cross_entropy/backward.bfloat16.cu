@@ -7,7 +7,7 @@
 //   prod_d_out = d_out * (1 / float32(total_2))
 //   top_2 = barrier(top)
 //   prod = exp(input - top_2) * (prod_d_out / sum_exp)
-//   d_input = where(divisor, where(index(d1) == target, -prod_d_out, -0) + prod, 0)
+//   d_input = where(divisor, where(index(d1) == target, -prod_d_out, 0) + prod, 0)
 // rows: elementwise, D1 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(192, 6)
 void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,       // [D0, D1]
@@ -50,7 +50,7 @@ void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,       // [D
       const float input = input_v[k];
       const int64_t index_d1 = j1 + k;
       const float prod = fg::fast_exp(input - top_2) * (prod_d_out / sum_exp);
-      d_input_v[k] = divisor ? (index_d1 == target ? -prod_d_out : -0.0f) + prod : 0.0f;
+      d_input_v[k] = divisor ? (index_d1 == target ? -prod_d_out : 0.0f) + prod : 0.0f;
     }
     fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
   }

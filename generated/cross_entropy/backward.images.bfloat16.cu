@@ -6,7 +6,7 @@
 //   prod_d_out = d_out * (1 / float32(total_2))
 //   top_2 = barrier(top)
 //   prod = exp(input - top_2) * (prod_d_out / sum_exp)
-//   d_input = where(divisor, where(index(d1) == target, -prod_d_out, -0) + prod, 0)
+//   d_input = where(divisor, where(index(d1) == target, -prod_d_out, 0) + prod, 0)
 // lanes: a thread for 2 neighbouring results over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(128, 6)
 void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,       // [D0, D1, D2, D3]
@@ -57,7 +57,7 @@ void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,       // [D
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
       const float prod = fg::fast_exp(input - top_2_v[k]) * (prod_d_out_v[k] / sum_exp_v[k]);
-      d_input_v[k] = divisor_v[k] ? (index_d1 == target_v[k] ? -prod_d_out_v[k] : -0.0f) + prod : 0.0f;
+      d_input_v[k] = divisor_v[k] ? (index_d1 == target_v[k] ? -prod_d_out_v[k] : 0.0f) + prod : 0.0f;
     }
     fg::store_vector<2>(d_input_ptr + (j0 * d_input_stride0 + j1 + j2 * d_input_stride2), d_input_v);
   }

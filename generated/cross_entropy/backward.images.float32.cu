@@ -6,7 +6,7 @@
 //   prod_d_out = d_out * (1 / float32(total_2))
 //   top_2 = barrier(top)
 //   prod = exp(input - top_2) * (prod_d_out / sum_exp)
-//   d_input = where(divisor, where(index(d1) == target, -prod_d_out, -0) + prod, 0)
+//   d_input = where(divisor, where(index(d1) == target, -prod_d_out, 0) + prod, 0)
 // lanes: a thread for a result over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(128, 6)
 void cross_entropy_backward_f32(const float* __restrict__ input_ptr,      // [D0, D1, D2, D3]
@@ -47,7 +47,7 @@ void cross_entropy_backward_f32(const float* __restrict__ input_ptr,      // [D0
     const int64_t index_d1 = j2;
     const float input = fg::load(&input_row[at]);
     const float prod = expf(input - top_2) * (prod_d_out / sum_exp);
-    const float d_input = divisor ? (index_d1 == target ? -prod_d_out : -0.0f) + prod : 0.0f;
+    const float d_input = divisor ? (index_d1 == target ? -prod_d_out : 0.0f) + prod : 0.0f;
     fg::store(d_input_ptr + j0 * d_input_stride0 + j1 + j2 * d_input_stride2, d_input);
   }
 }

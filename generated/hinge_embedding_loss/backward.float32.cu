@@ -4,8 +4,8 @@
 // hinge_embedding_loss, backward                              declared in ops/margins.py
 //   prod_d_out = d_out * (1 / float32(D0 * D1))
 //   diff_margin_input = margin - input
-//   chosen = where(target == 1, 0, where(diff_margin_input < 0, 0, -1))
-//   d_input = prod_d_out * (where(target == -1, 0, 1) + chosen)
+//   chosen = where(target == 1, 0, where(diff_margin_input < 0, 0, -prod_d_out))
+//   d_input = where(target == -1, 0, prod_d_out) + chosen
 //   d_target = 0
 // elementwise: 4 elements a thread; d_out the same for all
 extern "C" __global__ __launch_bounds__(256)
@@ -31,8 +31,8 @@ void hinge_embedding_loss_backward_f32(const float* __restrict__ input_ptr,   //
     const float target = target_v[k];
     const float prod_d_out = d_out * fg::divide_by_count(1.0f, float(D0 * D1));
     const float diff_margin_input = margin - input;
-    const float chosen = target == 1.0f ? 0.0f : (diff_margin_input < 0.0f ? 0.0f : -1.0f);
-    d_input_v[k] = prod_d_out * ((target == -1.0f ? 0.0f : 1.0f) + chosen);
+    const float chosen = target == 1.0f ? 0.0f : (diff_margin_input < 0.0f ? 0.0f : -prod_d_out);
+    d_input_v[k] = (target == -1.0f ? 0.0f : prod_d_out) + chosen;
     d_target_v[k] = 0.0f;
   }
   fg::store_vector<4>(d_input_ptr + at, d_input_v);

@@ -11,7 +11,7 @@
 //   prod_d_out = d_out * (1 / float32(total_2))
 //   top_2 = barrier(top)
 //   prod = exp(product - top_2) * (prod_d_out / sum_exp)
-//   chosen_divisor = where(divisor, where(index(d2) == target, -prod_d_out, -0) + prod, 0)
+//   chosen_divisor = where(divisor, where(index(d2) == target, -prod_d_out, 0) + prod, 0)
 // rows: elementwise, D2 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(192, 6)
 void linear_cross_entropy_backward_prologue_bf16(const int64_t* __restrict__ target_ptr,   // [D0]
@@ -54,7 +54,7 @@ void linear_cross_entropy_backward_prologue_bf16(const int64_t* __restrict__ tar
       const float product = product_v[k];
       const int64_t index_d2 = j1 + k;
       const float prod = fg::fast_exp(product - top_2) * (prod_d_out / sum_exp);
-      chosen_divisor_v[k] = divisor ? (index_d2 == target ? -prod_d_out : -0.0f) + prod : 0.0f;
+      chosen_divisor_v[k] = divisor ? (index_d2 == target ? -prod_d_out : 0.0f) + prod : 0.0f;
     }
     fg::store_vector<8>(chosen_divisor_ptr + (j0 * chosen_divisor_stride0 + j1), chosen_divisor_v);
   }

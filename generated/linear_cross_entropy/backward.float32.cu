@@ -11,7 +11,7 @@
 //   prod_d_out = d_out * (1 / float32(total_2))
 //   top_2 = barrier(top)
 //   prod = exp(logits - top_2) * (prod_d_out / sum_exp)
-//   chosen_divisor = where(divisor, where(index(d2) == target, -prod_d_out, -0) + prod, 0)
+//   chosen_divisor = where(divisor, where(index(d2) == target, -prod_d_out, 0) + prod, 0)
 // rows: elementwise, D2 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(256, 4)
 void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ target_ptr,   // [D0]
@@ -54,7 +54,7 @@ void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ targ
       const float logits = logits_v[k];
       const int64_t index_d2 = j1 + k;
       const float prod = expf(logits - top_2) * (prod_d_out / sum_exp);
-      chosen_divisor_v[k] = divisor ? (index_d2 == target ? -prod_d_out : -0.0f) + prod : 0.0f;
+      chosen_divisor_v[k] = divisor ? (index_d2 == target ? -prod_d_out : 0.0f) + prod : 0.0f;
     }
     fg::store_vector<4>(chosen_divisor_ptr + (j0 * chosen_divisor_stride0 + j1), chosen_divisor_v);
   }

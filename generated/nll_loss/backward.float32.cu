@@ -4,7 +4,7 @@
 
 // nll_loss, backward                                          declared in ops/classes.py
 //   counted = (target != ignore_index) & (target >= 0) & (target < D1)
-//   chosen = where(index(d1) == target, -(d_out * (1 / float32(total_3))), -0)
+//   chosen = where(index(d1) == target, -(d_out * (1 / float32(total_3))), 0)
 //   d_input = where(counted, chosen, 0)
 // elementwise: 4 elements a thread; target broadcast; d_out, total_3 the same for all
 extern "C" __global__ __launch_bounds__(256)
@@ -29,7 +29,7 @@ void nll_loss_backward_f32(const int64_t* __restrict__ target_ptr,   // [D0]
   for (int k = 0; k < 4; ++k) {
     const int64_t index_d1 = j1 + k;
     const bool counted = ((target != ignore_index) & (target >= 0)) & (target < D1);
-    const float chosen = index_d1 == target ? -(d_out * (1.0f / float(total_3))) : -0.0f;
+    const float chosen = index_d1 == target ? -(d_out * (1.0f / float(total_3))) : 0.0f;
     d_input_v[k] = counted ? chosen : 0.0f;
   }
   fg::store_vector<4>(d_input_ptr + at, d_input_v);

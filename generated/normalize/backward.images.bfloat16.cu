@@ -6,10 +6,11 @@
 //   sqrt_total = sqrt(total)
 //   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
-//   prod_input = input * where(same_total, 1, 0.5 / sqrt_total)
-//   sum_total = sum[d1](d_out * where(chosen_total >= eps and chosen_total <= inf, prod_input, 0))
-//   prod_input_2 = input * (2 * sum_total / length / length)
-//   d_input = d_out * (1 / length) - prod_input_2
+//   both = chosen_total >= eps and chosen_total <= inf
+//   sum_total = sum[d1](d_out * input)
+//   ratio_length = 2 * sum_total * where(same_total, 1, 0.5 / sqrt_total) / length
+//   chosen_both = where(both, -(input * (ratio_length / length)), 0)
+//   d_input = d_out * (1 / length) + chosen_both
 // lanes: 32 threads for 2 neighbouring results over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(512, 2)
 void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D2, D3]
@@ -40,12 +41,14 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
   fg::Vec<float, 2> sqrt_total_v;
   fg::Vec<float, 2> chosen_total_v;
   fg::Vec<float, 2> length_v;
+  fg::Vec<bool, 2> both_v;
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     same_total_v[k] = total_v[k] == 0.0f;
     sqrt_total_v[k] = sqrtf(total_v[k]);
     chosen_total_v[k] = same_total_v[k] ? total_v[k] : sqrt_total_v[k];
     length_v[k] = fg::clamp(chosen_total_v[k], eps, fg::infinity<float>());
+    both_v[k] = chosen_total_v[k] >= eps && chosen_total_v[k] <= fg::infinity<float>();
   }
 
   fg::Vec<float, 2> sum_total_v = {};
@@ -57,12 +60,15 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float prod_input = input * (same_total_v[k] ? 1.0f : 0.5f / sqrt_total_v[k]);
-      sum_total_v[k] +=
-          d_out * (chosen_total_v[k] >= eps && chosen_total_v[k] <= fg::infinity<float>() ? prod_input : 0.0f);
+      sum_total_v[k] += d_out * input;
     }
   }
   fg::columns_sum<32, 16, 0>(sum_total_v[0], sum_total_v[1]);
+  fg::Vec<float, 2> ratio_length_v;
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    ratio_length_v[k] = 2.0f * sum_total_v[k] * (same_total_v[k] ? 1.0f : 0.5f / sqrt_total_v[k]) / length_v[k];
+  }
 
 #pragma unroll
   for (int part = 0; part < 8; ++part) {
@@ -75,8 +81,8 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float prod_input_2 = input * (2.0f * sum_total_v[k] / length_v[k] / length_v[k]);
-      d_input_v[k] = d_out * (1.0f / length_v[k]) - prod_input_2;
+      const float chosen_both = both_v[k] ? -(input * (ratio_length_v[k] / length_v[k])) : 0.0f;
+      d_input_v[k] = d_out * (1.0f / length_v[k]) + chosen_both;
     }
     fg::store_vector<2>(d_input_ptr + (j0 * d_input_stride0 + j1 + j2 * d_input_stride2), d_input_v);
   }

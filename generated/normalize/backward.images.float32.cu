@@ -6,10 +6,11 @@
 //   sqrt_total = sqrt(total)
 //   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
-//   prod_input = input * where(same_total, 1, 0.5 / sqrt_total)
-//   ratio_length = where(chosen_total >= eps and chosen_total <= inf, prod_input, 0) / length
-//   sum_total = sum[d1](-(d_out * (ratio_length / length)))
-//   d_input = d_out * (1 / length) + input * (2 * sum_total)
+//   both = chosen_total >= eps and chosen_total <= inf
+//   sum_total = sum[d1](d_out * input)
+//   ratio_length = 2 * sum_total * where(same_total, 1, 0.5 / sqrt_total) / length
+//   chosen_both = where(both, -(input * (ratio_length / length)), 0)
+//   d_input = d_out * (1 / length) + chosen_both
 // lanes: 32 threads for a result over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(512, 2)
 void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2, D3]
@@ -40,18 +41,17 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2
   const float sqrt_total = sqrtf(total);
   const float chosen_total = same_total ? total : sqrt_total;
   const float length = fg::clamp(chosen_total, eps, fg::infinity<float>());
+  const bool both = chosen_total >= eps && chosen_total <= fg::infinity<float>();
 
   float sum_total = 0;
 #pragma unroll
   for (int part = 0; part < 8; ++part) {
     const float input = fg::load(&input_row[part]);
     const float d_out = fg::load(&d_out_row[part]);
-    const float prod_input = input * (same_total ? 1.0f : 0.5f / sqrt_total);
-    const float ratio_length =
-        (chosen_total >= eps && chosen_total <= fg::infinity<float>() ? prod_input : 0.0f) / length;
-    sum_total += -(d_out * (ratio_length / length));
+    sum_total += d_out * input;
   }
   fg::columns_sum<32, 16, 0>(sum_total);
+  const float ratio_length = 2.0f * sum_total * (same_total ? 1.0f : 0.5f / sqrt_total) / length;
 
 #pragma unroll
   for (int part = 0; part < 8; ++part) {
@@ -59,7 +59,8 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2
     const int j2 = at;
     const float input = fg::load(&input_row[part]);
     const float d_out = fg::load(&d_out_row[part]);
-    const float d_input = d_out * (1.0f / length) + input * (2.0f * sum_total);
+    const float chosen_both = both ? -(input * (ratio_length / length)) : 0.0f;
+    const float d_input = d_out * (1.0f / length) + chosen_both;
     fg::store(d_input_ptr + j0 * d_input_stride0 + j1 + j2 * d_input_stride2, d_input);
   }
 }

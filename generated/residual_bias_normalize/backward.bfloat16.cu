@@ -11,11 +11,11 @@
 //   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
 //   total_2 = input + bias + residual
-//   prod_total_2 = total_2 * where(same_total, 1, 0.5 / sqrt_total)
-//   chosen = where(chosen_total >= eps and chosen_total <= inf, prod_total_2, 0)
-//   sum_total = sum[d1](d_out * chosen)
-//   sum = 2 * bias + 2 * input + 2 * residual
-//   d_input = d_out * (1 / length) - sum * (sum_total / length / length)
+//   sum_total = sum[d1](d_out * total_2)
+//   ratio_length = sum_total * where(same_total, 1, 0.5 / sqrt_total) / length / length
+//   minus = -((2 * bias + 2 * input + 2 * residual) * ratio_length)
+//   chosen = where(chosen_total >= eps and chosen_total <= inf, minus, 0)
+//   d_input = d_out * (1 / length) + chosen
 //   sum_d_bias = sum[d0](d_input)
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_bias added up over the rows of a
 //     group, then over groups by a second kernel
@@ -100,12 +100,11 @@ void residual_bias_normalize_backward_bf16_d_input(const bf16* __restrict__ inpu
         const float residual = residual_v[k];
         const float d_out = d_out_v[k];
         const float total_2 = input + bias + residual;
-        const float prod_total_2 = total_2 * (same_total ? 1.0f : 0.5f / sqrt_total);
-        const float chosen = chosen_total >= eps && chosen_total <= fg::infinity<float>() ? prod_total_2 : 0.0f;
-        sum_total += d_out * chosen;
+        sum_total += d_out * total_2;
       }
     }
     fg::row_sum<192, 1, 0>(sum_total);
+    const float ratio_length = sum_total * (same_total ? 1.0f : 0.5f / sqrt_total) / length / length;
 
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
@@ -122,8 +121,9 @@ void residual_bias_normalize_backward_bf16_d_input(const bf16* __restrict__ inpu
         const float bias = bias_v[k];
         const float residual = residual_v[k];
         const float d_out = d_out_v[k];
-        const float sum = 2.0f * bias + 2.0f * input + 2.0f * residual;
-        const float d_input = d_out * (1.0f / length) - sum * (sum_total / length / length);
+        const float minus = -((2.0f * bias + 2.0f * input + 2.0f * residual) * ratio_length);
+        const float chosen = chosen_total >= eps && chosen_total <= fg::infinity<float>() ? minus : 0.0f;
+        const float d_input = d_out * (1.0f / length) + chosen;
         d_input_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;
       }

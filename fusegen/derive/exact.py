@@ -1,0 +1,76 @@
+"""Elements that are compared with their own maximum or minimum have the same bits wherever they are computed.
+
+An element is computed anew in each kernel, and often in each walk over a row. Compilers contract a product and a sum
+into one operation where they please, and rows regroup products (fuse/hoist). What differs in its last bit equals its
+own maximum in one place only: no element would get the gradient, or be the one that argmax finds. So the arithmetic of
+such elements is told to be done as it is written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from fusegen.core.ir import Call, Expr, Op, Output, Reduce, expr_axes, rebuild, refs, walk
+from fusegen.core.lets import introduce_lets
+from fusegen.declare.table import Kind, lookup
+
+# What gives the same bits wherever it is computed: it rounds nothing.
+_EXACT = frozenset({
+    "neg", "abs", "where", "minimum", "maximum", "cast", "barrier", "floor", "ceil", "trunc", "round", "sign",
+})  # fmt: skip
+# The functions of the table that are done as they are written.
+_AS_WRITTEN = {name: f"{name}_rn" for name in ("add", "sub", "mul", "div")}
+
+
+def compared_extrema(
+    reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]]
+) -> list[Reduce]:
+    """Maxima and minima of what is computed that are compared with their elements.
+
+    Args:
+        reduces, outputs: with lets expanded.
+        axes: those that each named thing varies along.
+    """
+    extrema = {r.name: r for r in reduces if r.kind in ("max", "min") and _rounds(r.expr)}
+    if not extrema:
+        return []
+    found: dict[str, Reduce] = {}
+    for node in walk([item.expr for item in (*reduces, *outputs)]):
+        if isinstance(node, Call) and _is_step(node):
+            read = [extrema[ref.name] for ref in refs(node) if ref.name in extrema]
+            along = expr_axes(node, axes) if read else frozenset()
+            found.update({r.name: r for r in read if along & set(r.over)})
+    return list(found.values())
+
+
+def _rounds(expr: Expr) -> bool:
+    return any(isinstance(n, Call) and n.dtype.is_float and n.function not in _EXACT for n in walk([expr]))
+
+
+def _is_step(node: Call) -> bool:
+    """Whether a value jumps where what it is of changes by a bit."""
+    row = lookup(node.function)
+    return row.kind is Kind.COMPARE or (not row.smooth and node.function != "barrier")
+
+
+def as_written(op: Op) -> Op:
+    """``op`` with the arithmetic of such elements told apart, everywhere in it."""
+    reduces, outputs = op.expand()
+    compared = compared_extrema(reduces, outputs, op.axes_of())
+    if not compared:
+        return op
+    exact = {node for node in walk([r.expr for r in compared]) if isinstance(node, Call) and node.dtype.is_float}
+    names = op.names()
+    done: dict[Expr, Expr] = {}
+    for node in walk([*(item.expr for item in (*reduces, *outputs)), *names]):
+        new = rebuild(node, tuple(done[child] for child in node.children))
+        if node in exact and isinstance(new, Call) and new.function in _AS_WRITTEN:
+            new = Call(_AS_WRITTEN[new.function], new.args, new.dtype, new.detail)
+        done[node] = new
+    taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs)}
+    statements, bound = introduce_lets(
+        [replace(r, expr=done[r.expr]) for r in reduces], [replace(o, expr=done[o.expr]) for o in outputs],
+        {done[expr]: name for expr, name in names.items()}, taken,
+    )  # fmt: skip
+    return op.with_statements(statements, bound)
