@@ -16,6 +16,7 @@ from fusegen.wrap import backends, either, native
 from fusegen.wrap.chain import ChainRunner
 from fusegen.wrap.closing import Closing, closing
 from fusegen.wrap.tensors import torch as torch_framework
+from tests.oracles import check_same
 
 
 @fg.op
@@ -231,26 +232,42 @@ def test_a_tensor_meets_its_own_transpose_in_products_alone() -> None:
     def outer(x: Any) -> Any:
         return fg.sum(fg.expand_dims(fg.mean(x, 1), 0) * fg.expand_dims(fg.mean(x, 1), 1))
 
-    for wrong, where in ((mirrored, "py, add"), (symmetric, "py, add"), (outer, "py")):
+    for wrong, where in ((mirrored, "py, add"), (outer, "py")):
         with pytest.raises(fg.DeclarationError, match=f"(?s){where}\n.*meets itself"):
             wrong(random(3, 3))
+    x = random(3, 4)
+    torch.testing.assert_close(symmetric(x), 2 * x @ x.mT)
 
 
-def test_what_makes_a_product_meet_itself_is_named() -> None:
+def contrastive(q: Any, k: Any) -> Any:
+    return fg.logsumexp(q @ k.mT, 1) - fg.sum(q * k, 1)
+
+
+def tied(x: Any, w: Any, b: Any) -> Any:
+    return fg.linear(fg.linear(x, w, b) + b, w, b) @ w * b
+
+
+def torchs_tied(x: Any, w: Any, b: Any) -> Any:
+    return F.linear(F.linear(x, w, b) + b, w, b) @ w * b
+
+
+@pytest.mark.parametrize("batch", [(), (2,)])
+def test_factors_whose_axes_meet_behind_their_product(batch: tuple[int, ...]) -> None:
+    # q and k meet element by element, so that their rows are one axis, and each other's rows in the product.
+    arguments = [random(*batch, 3, 4).requires_grad_() for _ in range(2)]
+    if not batch:
+        check_same(fg.op(contrastive), lambda q, k: torch.logsumexp(q @ k.mT, 1) - (q * k).sum(1), arguments)
+    shapes = ((*batch, 3, 4), (4, 4), (4,))
+    check_same(fg.op(tied), torchs_tied, [random(*shape).requires_grad_() for shape in shapes])
+
+
+def test_what_is_elsewhere_one_axis_is_named() -> None:
     @fg.op
-    def contrastive(q: Any, k: Any) -> Any:
-        return fg.logsumexp(q @ k.mT, 1) - fg.sum(q * k, 1)
+    def mixed(q: Any, k: Any) -> Any:
+        return fg.logsumexp(q @ k.mT, 1) - q * fg.expand_dims(fg.sum(q, 0), 1)
 
-    with pytest.raises(fg.DeclarationError, match=r"contrastive.*, mul\n.*q\[3, 4\] and k\[3, 4\], by which two dim"):
-        contrastive(random(3, 4), random(3, 4))
-
-    @fg.op
-    def before(q: Any, k: Any) -> Any:
-        own = fg.sum(q * k, 1)
-        return fg.logsumexp(q @ k.mT, 1) - own
-
-    q, k = random(3, 4), random(3, 4)
-    torch.testing.assert_close(before(q, k), torch.logsumexp(q @ k.mT, 1) - (q * k).sum(1))
+    with pytest.raises(fg.DeclarationError, match=r"mixed.*, mul\n.*q\[4, 4\] and \[4, 1\], by which two dim"):
+        mixed(random(4, 4), random(4, 4))
 
 
 def test_what_meets_rows_times_rows_must_fit() -> None:

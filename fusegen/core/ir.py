@@ -19,7 +19,7 @@ common subexpression is simply an object that is used twice.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
@@ -191,13 +191,14 @@ def call(function: str, *args: Expr, dtype: DType, detail: str = "") -> Call:
     return Call(function, args, dtype, detail)
 
 
-def walk(roots: Iterable[Expr]) -> Iterator[Expr]:
-    """Every distinct subexpression once, children before parents, left to right."""
+def walk(roots: Iterable[Expr], known: Container[Expr] = ()) -> Iterator[Expr]:
+    """Every distinct subexpression once, children before parents, left to right; not what is ``known``, nor what only
+    that is made of."""
     seen: set[Expr] = set()
     stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(list(roots))]
     while stack:
         node, expanded = stack.pop()
-        if node in seen:
+        if node in seen or (not expanded and node in known):
             continue
         if expanded:
             seen.add(node)
@@ -222,13 +223,14 @@ def transform(roots: Iterable[Expr], rule: Callable[[Expr], Expr]) -> dict[Expr,
     return done
 
 
-def substitute(root: Expr, values: dict[Expr, Expr]) -> Expr:
+def substitute(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
     """``root`` with every subexpression that is a key of ``values`` replaced, outermost first."""
-    done: dict[Expr, Expr] = dict(values)
+    done: dict[Expr, Expr] = {}
     stack = [root]
     while stack:
         node = stack[-1]
-        if node in done:
+        if node in done or node in values:
+            done.setdefault(node, values.get(node, node))
             stack.pop()
             continue
         missing = [child for child in node.children if child not in done]
@@ -238,6 +240,15 @@ def substitute(root: Expr, values: dict[Expr, Expr]) -> Expr:
         done[node] = rebuild(node, tuple(done[child] for child in node.children))
         stack.pop()
     return done[root]
+
+
+def substitute_all(roots: Iterable[Expr], values: Mapping[Expr, Expr]) -> dict[Expr, Expr]:
+    """`substitute` for many expressions that have parts in common, and all of their parts; maps old to new."""
+    done: dict[Expr, Expr] = {}
+    for node in walk(roots):
+        found = values.get(node)
+        done[node] = rebuild(node, tuple(done[child] for child in node.children)) if found is None else found
+    return done
 
 
 def refs(*roots: Expr) -> list[Ref]:
@@ -438,6 +449,35 @@ def expr_axes(expr: Expr, known: Mapping[str, frozenset[str]]) -> frozenset[str]
         else:
             stack.extend(node.children)
     return found
+
+
+class Axes:
+    """The axes that expressions vary along, each found once.
+
+    Args:
+        known: those of the named things, which may become more.
+    """
+
+    def __init__(self, known: Mapping[str, frozenset[str]]) -> None:
+        self.known = known
+        self.found: dict[Expr, frozenset[str]] = {}
+
+    def of(self, root: Expr) -> frozenset[str]:
+        """What `expr_axes` finds."""
+        if root not in self.found:
+            for node in walk([root], self.found):
+                self.found[node] = self._own(node)
+        return self.found[root]
+
+    def _own(self, node: Expr) -> frozenset[str]:
+        if isinstance(node, Ref):
+            return self.known[node.name]
+        if isinstance(node, Index):
+            return frozenset({node.axis})
+        inner = frozenset[str]().union(*(self.found[child] for child in node.children))
+        if isinstance(node, Call) and node.function == FACTOR:
+            return frozenset(dict(renames_of(node)).get(axis, axis) for axis in inner)
+        return inner
 
 
 # Of matrix products; and a value with where it stands, for reductions that find a place (core/monoids).

@@ -108,8 +108,8 @@ class _Binder:
 
     def bind(self, root: Expr, at_root: bool) -> Expr:
         """``root`` in terms of lets, which are made on the way; ``at_root``: it gets a name anyway."""
-        for node in walk([root]):
-            if isinstance(node, Call) and node not in self.values:
+        for node in walk([root], self.values):  # what has a name is done, and all below it
+            if isinstance(node, Call):
                 self._shorten(node)
                 once_here = at_root and node is root and self.uses[node] < 2
                 wanted = node in self.names or (self.uses[node] > 1 and not _trivial(node))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from zlib import crc32
+
 from fusegen.core.ir import (
     FACTOR,
     Call,
@@ -31,6 +33,40 @@ _ATOM = 10
 def expr_text(expr: Expr) -> str:
     """An expression with the fewest parentheses: ``x + w * (y - x)``."""
     return _print(expr)[0]
+
+
+# Nodes up to which an expression is ordered by its text: that of shared expressions has a piece for each path to them.
+LONGEST_ORDERED = 200
+
+
+class Order:
+    """Keys that order expressions by length and then by text; long ones by size, and a digest of what they say."""
+
+    def __init__(self) -> None:
+        self.known: dict[Expr, tuple[int, int]] = {}  # nodes, each counted once for each path to it; digest
+
+    def __call__(self, expr: Expr) -> tuple[int, int, str]:
+        size, digest = self._measured(expr)
+        if size > LONGEST_ORDERED:
+            return 1, size, f"{digest:08x}"
+        text = expr_text(expr)
+        return 0, len(text), text
+
+    def _measured(self, root: Expr) -> tuple[int, int]:
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            missing = [child for child in node.children if child not in self.known]
+            if missing and node not in self.known:
+                stack += missing
+                continue
+            stack.pop()
+            if node not in self.known:
+                own = f"{node.function} {node.detail}" if isinstance(node, Call) else _print(node)[0]
+                inner = [self.known[child] for child in node.children]
+                text = f"{own} {node.dtype} {[digest for _, digest in inner]}"
+                self.known[node] = 1 + sum(size for size, _ in inner), crc32(text.encode())
+        return self.known[root]
 
 
 def _print(expr: Expr) -> tuple[str, int]:

@@ -42,6 +42,7 @@ class Tracer:
     operands: list[tuple[Operand, Dims]] = field(default_factory=list)
     reduces: list[tuple[Reduce, tuple[AxisVar, ...]]] = field(default_factory=list)
     varying: dict[str, frozenset[AxisVar]] = field(default_factory=dict)  # of a reduction's result
+    along: dict[Expr, frozenset[AxisVar]] = field(default_factory=dict)  # of expressions, as `axes_of` finds them
     sizes: dict[str, AxisVar] = field(default_factory=dict)
     parts: dict[tuple[str, int, int], tuple[Value, ...]] = field(default_factory=dict)
     names: dict[Expr, str] = field(default_factory=dict)
@@ -59,16 +60,19 @@ class Tracer:
 
     def axes_of(self, expr: Expr) -> set[AxisVar]:
         """The axes that an expression varies along."""
-        known = {operand.name: dims for operand, dims in self.operands}
-        found: set[AxisVar] = set()
-        for node in walk([expr]):
-            if isinstance(node, Index):
-                found.add(self.sizes[node.axis].find())
-            elif isinstance(node, Ref) and node.name in known:
-                found |= {dim.find() for dim in known[node.name] if dim}
-            elif isinstance(node, Ref) and node.name in self.varying:
-                found |= {axis.find() for axis in self.varying[node.name]}
-        return found
+        for node in walk([expr], self.along):
+            self.along[node] = self._own_axes(node).union(*(self.along[child] for child in node.children))
+        return {axis.find() for axis in self.along[expr]}
+
+    def _own_axes(self, node: Expr) -> frozenset[AxisVar]:
+        if isinstance(node, Index):
+            return frozenset({self.sizes[node.axis]})
+        if not isinstance(node, Ref):
+            return frozenset()
+        if node.name in self.varying:
+            return self.varying[node.name]
+        dims = next((dims for operand, dims in self.operands if operand.name == node.name), ())
+        return frozenset(dim for dim in dims if dim)
 
     def size(self, axis: AxisVar) -> Expr:
         """The number of elements along an axis; its name stands for the axis until the trace is closed."""

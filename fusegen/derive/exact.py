@@ -19,6 +19,8 @@ from fusegen.declare.table import Kind, lookup
 _EXACT = frozenset({
     "neg", "abs", "where", "minimum", "maximum", "cast", "barrier", "floor", "ceil", "trunc", "round", "sign",
 })  # fmt: skip
+# What jumps, beside comparisons.
+_STEPS = frozenset({"floor", "ceil", "trunc", "round", "sign", "floor_divide", "remainder", "fmod"})
 # The functions of the table that are done as they are written.
 _AS_WRITTEN = {name: f"{name}_rn" for name in ("add", "sub", "mul", "div")}
 
@@ -51,7 +53,9 @@ def _rounds(expr: Expr) -> bool:
 def _is_step(node: Call) -> bool:
     """Whether a value jumps where what it is of changes by a bit."""
     row = lookup(node.function)
-    return row.kind is Kind.COMPARE or (not row.smooth and node.function != "barrier")
+    if node.function == "cast":
+        return node.args[0].dtype.is_float and not node.dtype.is_float
+    return row.kind is Kind.COMPARE or node.function in _STEPS or not (row.builtin or row.smooth)
 
 
 def as_written(op: Op) -> Op:

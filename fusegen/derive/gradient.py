@@ -8,7 +8,7 @@ over the cuts. Between definitions there is one rule: the adjoint of "lacks an a
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -64,12 +64,13 @@ class _Reverse:
     terms: dict[Ref, list[tuple[frozenset[str], Expr]]] = field(default_factory=dict)
     reduces: list[Reduce] = field(default_factory=list)
     known: dict[tuple[str, Expr, tuple[str, ...]], Ref] = field(default_factory=dict)
+    tidy: dict[Expr, Expr] = field(default_factory=dict)
 
-    def contribute(self, expr: Expr, cotangent: Expr, space: frozenset[str], wanted: Iterable[Ref]) -> None:
+    def contribute(self, expr: Expr, cotangent: Expr, space: frozenset[str], wanted: Set[Ref]) -> None:
         """Add ``cotangent * d(expr)/d(ref)`` to every ref that expr reads; sum over axes the ref lacks."""
         from fusegen.derive.symbolic import partials  # sympy is slow to import, and a cached derivative needs none
 
-        reads = [ref for ref in refs(expr) if ref in set(wanted) and ref.dtype.is_float]
+        reads = [ref for ref in refs(expr) if ref in wanted and ref.dtype.is_float]
         for ref, partial in partials(expr, reads).items():
             product = cotangent * _cast(partial, cotangent.dtype)
             over = space - self.axes[ref.name]
@@ -114,7 +115,7 @@ class _Reverse:
         """What has been contributed, added up for each set of axes over which it is to be summed."""
         grouped: dict[frozenset[str], Expr] = {}
         for over, product in self.terms.get(ref, []):
-            product = simplify([product], TIDY)[product]
+            product = simplify([product], TIDY, self.tidy)[product]
             grouped[over] = grouped[over] + product if over in grouped else product
         return sorted(grouped.items(), key=lambda item: sorted(item[0]))
 
@@ -143,7 +144,7 @@ class _Reverse:
         self.axis_count += 1
         return f"d{self.axis_count - 1}"
 
-    def through_product(self, definition: _Definition, cotangent: Expr, wanted: Sequence[Ref]) -> None:
+    def through_product(self, definition: _Definition, cotangent: Expr, wanted: Set[Ref]) -> None:
         """Add a product's adjoint to what its factors read."""
         sides = [Factor.of(node) for node in definition.expr.children]
         for i, (side, other) in enumerate((sides, sides[::-1])):
@@ -315,7 +316,7 @@ def gradient(
     for definition in definitions:
         state.axes[definition.ref.name] = expr_axes(definition.expr, state.axes) - set(definition.over)
     leaves = [target.ref for target in targets]
-    differentiable = leaves + [definition.ref for definition in definitions]
+    differentiable = {*leaves, *(definition.ref for definition in definitions)}
     for position, cotangent in zip(positions, cotangents, strict=True):
         space = frozenset(a for a in outputs[position].shape if a)
         start = _cast(cotangent.ref, roots[position].dtype)

@@ -219,12 +219,11 @@ def lower(op: Op) -> Op:
     names = op.names()
     for output in outputs:
         names.setdefault(output.expr, output.name)
-    renamed: dict[Expr, str] = {}
-    for expr, name in names.items():
-        simple = simplify([expr], rules)[expr]
-        new = simplify([simple], sharing)[simple]
-        if isinstance(new, Call):
-            renamed[new] = name
+    simple = simplify(names, rules)
+    shared = simplify(simple.values(), sharing)
+    renamed: dict[Expr, str] = {
+        new: name for expr, name in names.items() if isinstance(new := shared[simple[expr]], Call)
+    }
     taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs)}
     new_reduces = [replace(r, expr=e) for r, e in zip(reduces, exprs, strict=False)]
     new_outputs = [replace(o, expr=e) for o, e in zip(outputs, exprs[len(reduces) :], strict=True)]

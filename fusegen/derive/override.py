@@ -117,6 +117,10 @@ class Batched:
         return self.single.wanted
 
     @property
+    def public(self) -> int:
+        return self.single.public
+
+    @property
     def forward(self) -> Op:
         return batch(self.single.forward, self.wide | set(GradientNames.of(self.single.forward).results))
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from fusegen.core.ir import Call, Const, Expr, const, substitute, transform, walk
+from fusegen.core.ir import Call, Const, Expr, const, rebuild, substitute, walk
 from fusegen.declare.table import apply, lookup
 
 Rule = Callable[[Call], "Expr | None"]
@@ -155,18 +155,39 @@ def _fold_select(node: Call) -> Expr | None:
 
 
 def _select_once(node: Call) -> Expr | None:
-    """where(c, a, f(where(c, b, d))) is where(c, a, f(d)): which way the inner one goes is known."""
+    """where(c, a, f(where(c, b, d))) is where(c, a, f(d)): which way the inner one goes is known.
+
+    Only where the inner one is near. Of a chain of selects, each within the next, the far ones are within both branches
+    of all before them, and each branch would get a chain of its own.
+    """
     if node.function != "where":
         return None
     condition, *values = node.args
-    known = [substitute(value, _decided(condition, value, way)) for way, value in enumerate(values)]
+    known = [_decided(value, condition, way) for way, value in enumerate(values)]
     return apply("where", condition, *known) if known != values else None
 
 
-def _decided(condition: Expr, expr: Expr, way: int) -> dict[Expr, Expr]:
-    """The selects by ``condition`` in ``expr``, and what they are: their first value or their second."""
-    found = [node for node in walk([expr]) if isinstance(node, Call) and node.function == "where"]
-    return {node: node.args[1 + way] for node in found if node.args[0] is condition}
+# Nodes of a branch among which selects by its own condition are looked for.
+NEAR = 64
+
+
+def _decided(root: Expr, condition: Expr, way: int) -> Expr:
+    """``root`` where the selects by ``condition`` go one way: their first value or their second."""
+    near: list[Expr] = [root]
+    seen = {root}
+    for node in near:  # breadth first; it grows meanwhile
+        for child in node.children:
+            if child not in seen and len(near) < NEAR:
+                seen.add(child)
+                near.append(child)
+    found = {n: n.children[1 + way] for n in near if _is_call(n, "where") and n.children[0] is condition}
+    return substitute_within(root, found, seen) if found else root
+
+
+def substitute_within(root: Expr, values: dict[Expr, Expr], region: set[Expr]) -> Expr:
+    """``root`` with those subexpressions replaced that are in ``region``, which it is in itself."""
+    outside = {child: child for node in region for child in node.children if child not in region}
+    return substitute(root, {**outside, **values})
 
 
 def _sign_outside_select(node: Call) -> Expr | None:
@@ -183,27 +204,39 @@ TIDY: tuple[Rule, ...] = (
 )  # fmt: skip
 
 
-def simplify(roots: Iterable[Expr], rules: tuple[Rule, ...]) -> dict[Expr, Expr]:
-    """Each root rewritten by ``rules`` to a fixed point."""
+def simplify(roots: Iterable[Expr], rules: tuple[Rule, ...], known: dict[Expr, Expr] | None = None) -> dict[Expr, Expr]:
+    """Each root rewritten by ``rules`` to a fixed point.
 
-    def rule(node: Expr) -> Expr:
-        for _ in range(32):
-            if not isinstance(node, Call):
-                return node
-            better = next((new for r in rules if (new := r(node)) is not None), None)
-            if better is None:
-                return node
-            node = better if better is not node else node
-        return node
+    Args:
+        known: results of earlier calls with the same rules, to which those of this one are added.
+    """
+    done = {} if known is None else known
+    roots = list(roots)
+    for root in roots:
+        _simplify(root, rules, done)
+    return {root: done[root] for root in roots}
 
-    current = {root: root for root in roots}
-    for _ in range(8):
-        done = transform(current.values(), rule)
-        changed = {root: done[expr] for root, expr in current.items()}
-        if changed == current:
-            break
-        current = changed
-    return current
+
+def _simplify(root: Expr, rules: tuple[Rule, ...], done: dict[Expr, Expr]) -> None:
+    stack, begun = [root], {root}
+    while stack:
+        node = stack[-1]
+        missing = [child for child in node.children if child not in done]
+        if missing and node not in done:
+            stack += missing
+            begun.update(missing)
+            continue
+        new = node if node in done else rebuild(node, tuple(done[child] for child in node.children))
+        if new not in done and isinstance(new, Call):
+            better = next((better for rule in rules if (better := rule(new)) is not None), new)
+            if better is not new and better not in done and better not in begun:
+                stack.append(better)
+                begun.add(better)
+                continue
+            new = better
+        done[node] = found = done.get(new, new)
+        done.setdefault(found, found)
+        stack.pop()
 
 
 def is_zero(expr: Expr) -> bool:

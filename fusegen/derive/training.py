@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusegen.core.ir import (
+    Axes,
     Call,
     Expr,
     Op,
@@ -25,6 +26,7 @@ from fusegen.core.ir import (
     expr_axes,
     refs,
     substitute,
+    substitute_all,
     walk,
 )
 from fusegen.core.lets import introduce_lets, safe_name
@@ -212,8 +214,9 @@ def _reading_kept(backward: Op, kept: Sequence[tuple[Expr, Operand]], exponentia
     given = {o.name: o for o in (*backward.operands, *(operand for _, operand in kept))}
     operands = [o for o in given.values() if o.name in read]
     taken = {thing.name for thing in (*operands, *backward.scalars, *outputs)}
-    names = {substitute(expr, values): name for expr, name in backward.names().items()}
-    names = {expr: name for expr, name in names.items() if isinstance(expr, Call)}
+    called = backward.names()
+    kept_names = substitute_all(called, values)
+    names: dict[Expr, str] = {new: name for expr, name in called.items() if isinstance(new := kept_names[expr], Call)}
     statements, bound = introduce_lets(reduces, outputs, names, taken)
     scalars = tuple(s for s in backward.scalars if s.name in read)
     return replace(
@@ -232,7 +235,7 @@ def _best_cut(
     reduces, outputs = backward.expand()
     exponentials = sums_of_exponentials(op)
     exprs = [item.expr for item in (*reduces, *outputs) if not (isinstance(item, Reduce) and item.kind == DOT)]
-    forward = {substitute(node, dict(stored)): node for node in walk([item.expr for item in op.expand()[1]])}
+    forward = {new: node for node, new in substitute_all([item.expr for item in op.expand()[1]], stored).items()}
     known = {**axes, **backward.axes_of()}
     rank = max((len(a) for a in known.values()), default=0)
     operands = {o.name: o for o in op.operands}
@@ -242,34 +245,73 @@ def _best_cut(
     def weight(size: int, along: frozenset[str]) -> float:
         return size * LIGHTER_PER_AXIS ** (rank - len(along))
 
-    def reads(values: dict[Expr, Expr]) -> float:
-        names = {ref.name for expr in exprs for ref in refs(substitute(expr, values))}
-        return sum(
-            weight(operands[n].dtype.size, known[n]) * (2 if n in products else 1) for n in names if n in operands
-        )
+    weights: dict[Expr, float] = {
+        o.ref: weight(o.dtype.size, known[name]) * (2 if name in products else 1) for name, o in operands.items()
+    }
 
+    def reads(values: dict[Expr, Expr]) -> float:
+        return sum(weights.get(ref, 0.0) for ref in refs(*(substitute(expr, values) for expr in exprs)))
+
+    total, saved = reads({}), _read_only_by_way_of(exprs, weights)
     by_expr = {o.expr: o for o in op.expand()[1] if o.part is None and isinstance(o.expr, Call)}
     dtype = next((o.dtype for o in op.outputs if o.dtype.is_float), op.outputs[0].dtype)
+    along_of, own_names = Axes(known), op.names()
+    taken = set(known) | {o.name for o in op.outputs}
     best: tuple[float, Expr, Operand, bool] | None = None
-    limit = WORTH_KEEPING * reads({}) if dtype.is_float else 0.0
+    limit = WORTH_KEEPING * total if dtype.is_float else 0.0
     for node in walk(exprs):
         if not isinstance(node, Call) or node not in forward or node.dtype is not dtype.compute:
             continue
-        along = expr_axes(node, known)
+        along = along_of.of(node)
         own = forward[node]
         output = by_expr.get(own) if isinstance(own, Call) else None
         if output is not None:
             operand = Operand(output.name, output.dtype, output.shape)
         else:
             shape = tuple(sorted(along, key=axis_order))
-            taken = set(known) | {o.name for o in op.outputs}
-            operand = Operand(safe_name(op.names().get(own, "kept"), taken), dtype, shape)
+            operand = Operand(safe_name(own_names.get(own, "kept"), taken), dtype, shape)
         moved = weight(dtype.size, along) * (1 if output is not None else 2)
-        cost = reads(told_by(node, operand.ref, exponentials)) + moved
-        as_good = output is not None and best is None and is_softmax(own, exponentials) and cost <= reads({})
+        if is_softmax(node, exponentials):
+            cost = reads(told_by(node, operand.ref, exponentials)) + moved
+        else:
+            cost = total - saved[node] + moved
+        as_good = output is not None and best is None and is_softmax(own, exponentials) and cost <= total
         if cost < limit or as_good:
             limit, best = min(cost, limit), (cost, own, operand, output is not None)
     return best[1:] if best else None
+
+
+def _read_only_by_way_of(roots: Sequence[Expr], weights: Mapping[Expr, float]) -> dict[Expr, float]:
+    """For each node the weight of what is read only in order to compute it: of the leaves that it dominates.
+
+    A node's immediate dominator is where all ways to it from the roots meet last (Cooper, Harvey, Kennedy 2001).
+    """
+    order = list(walk(roots))
+    depth: dict[Expr, int] = {}
+    above: dict[Expr, Expr | None] = {}  # immediate dominators; None: the roots themselves
+    meeting: dict[Expr, Expr | None] = dict.fromkeys(roots)
+
+    def meet(a: Expr | None, b: Expr | None) -> Expr | None:
+        while a is not b:
+            if a is None or b is None:
+                return None
+            if depth[a] >= depth[b]:
+                a = above[a]
+            else:
+                b = above[b]
+        return a
+
+    for node in reversed(order):  # each after all that read it
+        dominator = above[node] = meeting[node]
+        depth[node] = 0 if dominator is None else depth[dominator] + 1
+        for child in node.children:
+            meeting[child] = meet(meeting[child], node) if child in meeting else node
+    found = {node: weights.get(node, 0.0) for node in order}
+    for node in order:  # each before its dominator
+        dominator = above[node]
+        if dominator is not None:
+            found[dominator] += found[node]
+    return found
 
 
 def kept_as_op(op: Op, kept: Sequence[tuple[Expr, Operand]]) -> Op:

@@ -8,12 +8,12 @@ last bit, as any order of factors does.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Call, Const, Expr, call, const, expr_axes, rebuild, walk
-from fusegen.core.text import expr_text
+from fusegen.core.ir import Axes, Call, Const, Expr, call, const, rebuild, walk
+from fusegen.core.text import Order
 from fusegen.derive.simplify import fold_minus
 
 # Between these a product of constants is as far from float32's ends as its factors are.
@@ -56,15 +56,16 @@ class Hoist:
     """Regroups expressions of one kernel.
 
     Args:
-        axes: those that each named thing varies along.
+        axes: those that expressions vary along.
         over: the axes along a row.
         rounded: results are rounded to a half type, so that a reciprocal may stand for a division.
     """
 
-    axes: Mapping[str, frozenset[str]]
+    axes: Axes
     over: frozenset[str]
     rounded: bool
     done: dict[Expr, Expr] = field(default_factory=dict)
+    order: Order = field(default_factory=Order)
 
     def all(self, exprs: Iterable[Expr]) -> dict[Expr, Expr]:
         """Each expression, regrouped."""
@@ -72,9 +73,8 @@ class Hoist:
 
     def one(self, node: Expr) -> Expr:
         """The expression, regrouped; children before parents, so that no depth is too much."""
-        for inner in walk([node]) if node not in self.done else ():
-            if inner not in self.done:
-                self.done[inner] = self._regrouped(inner)
+        for inner in walk([node], self.done):
+            self.done[inner] = self._regrouped(inner)
         return self.done[node]
 
     def apart(self, node: Expr) -> tuple[Expr, Expr | None]:
@@ -95,10 +95,10 @@ class Hoist:
         return self._product_along(along), factor
 
     def _product_along(self, factors: Iterable[Expr]) -> Expr:
-        return _chain([*map(self.one, sorted(factors, key=lambda f: (len(expr_text(f)), expr_text(f))))])
+        return _chain([*map(self.one, sorted(factors, key=self.order))])
 
     def _along(self, node: Expr) -> bool:
-        return bool(expr_axes(node, self.axes) & self.over)
+        return bool(self.axes.of(node) & self.over)
 
     def _regrouped(self, node: Expr) -> Expr:
         if not isinstance(node, Call) or not node.dtype.is_float or not self._along(node):
@@ -124,11 +124,11 @@ class Hoist:
         one = Const("1.0", node.dtype)
         factors = _constants_first(above, node.dtype)
         for divisor in below:
-            if expr_axes(divisor, self.axes):
+            if self.axes.of(divisor):
                 factors = [call("div", _chain(factors) if factors else one, divisor, dtype=node.dtype)]
             else:  # the same for all rows: divided once, and multiplied
                 factors.append(call("div", one, divisor, dtype=node.dtype))
-        along = sorted((f for f in product.above if self._along(f)), key=lambda f: (len(expr_text(f)), expr_text(f)))
+        along = sorted((f for f in product.above if self._along(f)), key=self.order)
         result = _chain([*map(self.one, along), *([_chain(factors)] if factors else [])] or [one])
         for divisor in (f for f in product.below if self._along(f)):
             result = call("div", result, self.one(divisor), dtype=node.dtype)

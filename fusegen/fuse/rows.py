@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusegen.core.ir import (
+    Axes,
     Call,
     Expr,
     Let,
@@ -27,6 +28,7 @@ from fusegen.core.ir import (
     expr_axes,
     refs,
     substitute,
+    walk,
 )
 from fusegen.core.lets import introduce_lets
 from fusegen.core.monoids import BY_KIND
@@ -79,45 +81,49 @@ def fuse(
         parts: whether it begins sums that run over rows and along them.
         columns: whether it may take sums over rows along, and pieces of rows.
     """
-    split = _waited_for(reduces, outputs, axes, parts) or _side_by_side(reduces, outputs, axes)
+    needs = _Needs(reduces)
+    split = _waited_for(reduces, outputs, axes, parts, needs) or _side_by_side(reduces, outputs, axes, needs)
     if split is None:
-        split = _alone(reduces, axes) if reduces else _along_rows(op, outputs)
+        split = _alone(reduces, axes, needs) if reduces else _along_rows(op, outputs)
     if split is None or (split.pieces and not columns):
         return None
     split = split if columns else replace(split, columns=())
     mine = {r.name for r in (*split.rows, *split.columns)}
-    needs = _Needs(reduces)
     given = tuple(r for r in reduces if r.name not in mine and any(r.name in needs.of(m) for m in mine))
     if any(needs.of(r.name) & mine for r in given):
         return None
     ready = {r.name for r in (*split.rows, *given)} if not split.pieces else {r.name for r in given}
     own = {r.ref for r in given}  # written by the kernels that compute them
     others = [o for o in outputs if o.expr not in own]
-    pointwise = [o for o in others if _axes_of(o) == split.space and _reduced(o.expr, reduces) <= ready]
+    pointwise = [o for o in others if _axes_of(o) == split.space and needs.direct(o.expr) <= ready]
     ends = [] if split.pieces else [
         o for o in others
-        if _axes_of(o) == split.kept and _reduced(o.expr, reduces) <= ready and expr_axes(o.expr, axes) <= split.kept
+        if _axes_of(o) == split.kept and needs.direct(o.expr) <= ready and expr_axes(o.expr, axes) <= split.kept
     ]  # fmt: skip
     return _build(op, split, given, pointwise, ends, reduces, outputs, axes)
 
 
 class _Needs:
-    """Which reductions each reduction needs, directly or not."""
+    """Which reductions expressions, and reductions, need."""
 
     def __init__(self, reduces: Sequence[Reduce]) -> None:
-        self.names = {r.name: r for r in reduces}
+        self.names = {r.name for r in reduces}
+        self.read: dict[Expr, frozenset[str]] = {}
         self.known: dict[str, frozenset[str]] = {}
         for reduce in reduces:
-            direct = _reduced(reduce.expr, reduces)
-            self.known[reduce.name] = frozenset(direct).union(*(self.known.get(n, frozenset()) for n in direct))
+            direct = self.direct(reduce.expr)
+            self.known[reduce.name] = direct.union(*(self.known.get(n, frozenset()) for n in direct))
+
+    def direct(self, expr: Expr) -> frozenset[str]:
+        """Those that the expression reads."""
+        for node in walk([expr], self.read):
+            own = frozenset({node.name} & self.names) if isinstance(node, Ref) else frozenset[str]()
+            self.read[node] = own.union(*(self.read[child] for child in node.children))
+        return self.read[expr]
 
     def of(self, name: str) -> frozenset[str]:
+        """Those that a reduction needs, directly or not."""
         return self.known[name]
-
-
-def _reduced(expr: Expr, reduces: Iterable[Reduce]) -> set[str]:
-    names = {r.name for r in reduces}
-    return {ref.name for ref in refs(expr) if ref.name in names}
 
 
 def _axes_of(output: Output) -> frozenset[str]:
@@ -125,22 +131,22 @@ def _axes_of(output: Output) -> frozenset[str]:
 
 
 def _waited_for(
-    reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]], parts: bool
+    reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]], parts: bool, needs: _Needs
 ) -> _Split | None:
     """Reductions whose results are needed again at every element of the space that they reduce."""
+    along = Axes(axes)
+    spaces = {r.name: along.of(r.expr) for r in reduces}
     for first in reduces:
-        space, over = expr_axes(first.expr, axes), frozenset(first.over)
+        space, over = spaces[first.name], frozenset(first.over)
         if not space - over and not coupled(first):
             continue
-        rows = [r for r in reduces if expr_axes(r.expr, axes) == space and frozenset(r.over) == over]
+        rows = [r for r in reduces if spaces[r.name] == space and frozenset(r.over) == over]
         names = {r.name for r in rows}
-        again = [*(r for r in reduces if expr_axes(r.expr, axes) == space), *outputs]
-        waits = any(
-            _reduced(i.expr, reduces) & names for i in again if not isinstance(i, Output) or _axes_of(i) == space
-        )
+        again = [*(r for r in reduces if spaces[r.name] == space), *outputs]
+        waits = any(needs.direct(i.expr) & names for i in again if not isinstance(i, Output) or _axes_of(i) == space)
         if waits or any(coupled(r) for r in rows):
-            rows = [r for r in rows if not _foreign(r, names, reduces)]
-            later = _later(reduces, space, axes, {r.name for r in rows})
+            rows = [r for r in rows if not _foreign(r, names, needs)]
+            later = _later(reduces, space, spaces, {r.name for r in rows}, needs)
             kept = space - over
             columns = tuple(r for r in later if kept and kept <= frozenset(r.over))
             rest = [r for r in later if parts and r not in columns]
@@ -152,38 +158,34 @@ def _waited_for(
     return None
 
 
-def _foreign(reduce: Reduce, names: set[str], reduces: Sequence[Reduce]) -> bool:
+def _foreign(reduce: Reduce, names: set[str], needs: _Needs) -> bool:
     """Whether a reduction needs one that is neither among ``names`` nor independent of them."""
-    needs = _Needs(reduces)
     return any(n not in names and needs.of(n) & names for n in needs.of(reduce.name))
 
 
 def _later(
-    reduces: Sequence[Reduce], space: frozenset[str], axes: Mapping[str, frozenset[str]], rows: set[str]
-) -> list[Reduce]:
+    reduces: Sequence[Reduce], space: frozenset[str], spaces: Mapping[str, frozenset[str]], rows: set[str],
+    needs: _Needs,
+) -> list[Reduce]:  # fmt: skip
     """Other sums over the same space that can be taken while a row is on chip. Those over all rows are one for each
     position in a row, or for fewer. What a row itself needs has to be there before."""
-    needs = _Needs(reduces)
-    names = {r.name for r in reduces}
     before = frozenset[str]().union(*(needs.of(name) for name in rows)) | rows
     return [
         r for r in reduces
-        if r.kind == "sum" and r.name not in before and expr_axes(r.expr, axes) == space
-        and needs.of(r.name) & names <= rows
+        if r.kind == "sum" and r.name not in before and spaces[r.name] == space and needs.of(r.name) <= rows
     ]  # fmt: skip
 
 
 def _side_by_side(
-    reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]]
+    reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]], needs: _Needs
 ) -> _Split | None:
     """Sums over different axes of one space, which nothing waits for: split so that all of them fit."""
-    names = {r.name for r in reduces}
-    free = [r for r in reduces if r.kind == "sum" and not _reduced(r.expr, reduces)]
+    free = [r for r in reduces if r.kind == "sum" and not needs.direct(r.expr)]
     for first in free:
         space = expr_axes(first.expr, axes)
         sums = [r for r in free if expr_axes(r.expr, axes) == space]
         patterns = {frozenset(r.over) for r in sums}
-        written = any(_axes_of(o) == space and not {ref.name for ref in refs(o.expr)} & names for o in outputs)
+        written = any(_axes_of(o) == space and not needs.direct(o.expr) for o in outputs)
         if len(patterns) < 2 and not (written and len(space) > 1):
             continue
         order = sorted(space, key=axis_order)
@@ -199,11 +201,11 @@ def _side_by_side(
     return None
 
 
-def _alone(reduces: Sequence[Reduce], axes: Mapping[str, frozenset[str]]) -> _Split | None:
+def _alone(reduces: Sequence[Reduce], axes: Mapping[str, frozenset[str]], needs: _Needs) -> _Split | None:
     """Reductions over the same axes of the same space that nothing waits for: short rows share a block."""
     spaces = {(expr_axes(r.expr, axes), frozenset(r.over)) for r in reduces}
     space, over = next(iter(spaces))
-    if len(spaces) > 1 or space == over or any(_reduced(r.expr, reduces) for r in reduces):
+    if len(spaces) > 1 or space == over or any(needs.direct(r.expr) for r in reduces):
         return None
     return _Split(space, over, tuple(reduces), (), pieces=False)
 
@@ -325,7 +327,7 @@ def _kernel(
     partials: list[Output], axes: dict[str, frozenset[str]],
 ) -> RowKernel:  # fmt: skip
     floats = [o.dtype for o in op.outputs if o.dtype.is_float]
-    hoist = Hoist(axes, split.over, bool(floats) and all(dtype.is_half for dtype in floats))
+    hoist = Hoist(Axes(axes), split.over, bool(floats) and all(dtype.is_half for dtype in floats))
     rows = [replace(r, expr=hoist.one(r.expr)) for r in split.rows]
     within, segments = in_order(split.parts.within), tuple[Reduce, ...]()
     if not split.pieces:
