@@ -2,7 +2,10 @@
 
 from typing import Any
 
+from fusegen.core import sources as _sources  # first: it notes which files this process is going to run
 from fusegen.core.collector import paused
+
+_sources.find_beside()
 
 # What is made here stays.
 with paused():
@@ -25,6 +28,7 @@ with paused():
         DeviceError,
         DtypeError,
         FusegenError,
+        FusegenWarning,
         LegalityError,
         ShapeError,
     )
@@ -47,6 +51,7 @@ __all__ = [
     "DtypeError",
     "FusedOp",
     "FusegenError",
+    "FusegenWarning",
     "LegalityError",
     "LinearLossOp",
     "Scalar",

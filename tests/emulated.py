@@ -13,10 +13,12 @@ import numpy as np
 import pytest
 
 from fusegen.core.errors import CompileError
-from fusegen.launch import emulator
+from fusegen.generate.rendered import template_text
+from fusegen.launch import emulator, targets
 from fusegen.launch.emulator import EmulatedKernel, Mode
 
-HEADERS = Path(__file__).resolve().parents[1] / "templates"
+ROOT = Path(__file__).resolve().parents[1]
+HEADERS = {name: template_text(name) for name in targets.HEADERS}
 MODES = [Mode(), Mode(workers=1), Mode(shuffle=0), Mode(shuffle=12345, workers=3)]
 _FOLDER = TemporaryDirectory(prefix="fusegen-test-")
 
@@ -25,7 +27,7 @@ _FOLDER = TemporaryDirectory(prefix="fusegen-test-")
 def kernel(source: str, barriers: bool = True, sanitize: bool = False) -> EmulatedKernel:
     """Compile and load the kernel named ``k``; in the tests' sources, KERNEL stands for its long prefix."""
     text = '#include "fusegen_emulator.h"\n' + source.replace("KERNEL", 'extern "C" __global__ void k')
-    library = emulator.build(text, "k", headers_dir=HEADERS, barriers=barriers, sanitize=sanitize)
+    library = emulator.build(text, "k", headers=HEADERS, barriers=barriers, sanitize=sanitize)
     path = Path(_FOLDER.name) / f"{len(os.listdir(_FOLDER.name))}.so"
     path.write_bytes(library)
     return EmulatedKernel(path, "k", barriers)

@@ -15,7 +15,7 @@ import torch
 from fusegen.core.errors import CompileError
 from fusegen.launch import emulator
 from fusegen.launch.emulator import Mode
-from tests.emulated import HEADERS, MODES, failure, kernel, launch
+from tests.emulated import MODES, ROOT, failure, kernel, launch
 
 pytestmark = pytest.mark.emulator
 
@@ -350,7 +350,7 @@ print("passed", y[1])
     ],
 )  # fmt: skip
 def test_sanitizers_find_accesses_out_of_bounds(slot: str, report: str) -> None:
-    environment = {**os.environ, **emulator.sanitizer_environment(), "PYTHONPATH": str(HEADERS.parent)}
+    environment = {**os.environ, **emulator.sanitizer_environment(), "PYTHONPATH": str(ROOT)}
     slots = {"array": "", "shared": "", "dynamic": "", "global": "", "shift": "1"} | dict([slot.split("=")])
     command = [sys.executable, "-c", SANITIZED, OFF_BY.format(**slots)]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -15,7 +15,7 @@ import pytest
 from fusegen.core.errors import CompileError
 from fusegen.launch import emulator
 from fusegen.launch.emulator import Mode
-from tests.emulated import HEADERS, MODES, kernel, launch
+from tests.emulated import MODES, ROOT, kernel, launch
 
 pytestmark = pytest.mark.emulator
 
@@ -262,7 +262,7 @@ print("passed")
     ("access", "report"), [("parts[3]", "passed"), ("(parts + (rank == 2))[3]", "use-after-poison")]
 )
 def test_sanitizers_watch_every_block_of_a_cluster(access: str, report: str) -> None:
-    environment = {**os.environ, **emulator.sanitizer_environment(), "PYTHONPATH": str(HEADERS.parent)}
+    environment = {**os.environ, **emulator.sanitizer_environment(), "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", SANITIZED_CLUSTER, access]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert report in done.stdout + done.stderr

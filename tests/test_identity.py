@@ -38,12 +38,7 @@ def test_torchs_cache_forgets_graphs_of_another_gradient(tmp_path: Path, monkeyp
     halved.gradient(lambda d_out, x: d_out * 3)  # the backward reads other tensors
     assert [compiled_gradient() for _ in range(2)] == [([3.0, 3.0], 0), ([3.0, 3.0], 1)]
     monkeypatch.setattr(identity, "compiler_digest", lambda: "a later fusegen")
-    identity._fusegen_digest.cache_clear()
-    try:
-        assert compiled_gradient() == ([3.0, 3.0], 0)
-    finally:
-        monkeypatch.undo()
-        identity._fusegen_digest.cache_clear()
+    assert compiled_gradient() == ([3.0, 3.0], 0)
 
 
 # In which NUMBER is 2 or 3.

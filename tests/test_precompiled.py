@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -62,8 +61,8 @@ def as_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(precompiled, name, type(getattr(precompiled, name))())
 
 
-def build(source: str = SOURCE, headers_dir: Path = HEADERS) -> bytes:
-    return emulator.build(source, "k", headers_dir=headers_dir, barriers=True)
+def build(source: str = SOURCE, headers: Mapping[str, str] = HEADERS) -> bytes:
+    return emulator.build(source, "k", headers=headers, barriers=True)
 
 
 def test_it_is_made_once_and_changes_no_byte(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -76,15 +75,11 @@ def test_it_is_made_once_and_changes_no_byte(compiler: Compiler, monkeypatch: py
     assert len(set(libraries)) == 1
 
 
-def test_a_changed_header_is_another_one(compiler: Compiler, tmp_path: Path) -> None:
-    headers = tmp_path / "headers"
-    shutil.copytree(HEADERS, headers)
+def test_a_changed_header_is_another_one(compiler: Compiler) -> None:
     for _ in range(precompiled.KERNELS_BEFORE_HEADER):
-        build(headers_dir=headers)
+        build()
     assert compiler.made[-1] == "kernel with header"
-    (headers / "fusegen.cuh").write_text(
-        (headers / "fusegen.cuh").read_text() + "\nFG_DEVICE int added() { return 1; }"
-    )
+    headers = {**HEADERS, "fusegen.cuh": HEADERS["fusegen.cuh"] + "\nFG_DEVICE int added() { return 1; }"}
     build(SOURCE.replace("{ y", "{ fg::added(); y").replace("fg::added", "added"), headers)
     assert compiler.made[-2:] == ["runtime", "kernel"]
 
@@ -94,7 +89,7 @@ def test_clusters_and_sanitized_kernels_have_their_own(compiler: Compiler) -> No
         build()
     build(SOURCE.replace("void k", "FUSEGEN_CLUSTER(2) void k"))
     assert compiler.made[-2:] == ["runtime", "kernel"]
-    emulator.build(SOURCE, "k", headers_dir=HEADERS, barriers=True, sanitize=True)
+    emulator.build(SOURCE, "k", headers=HEADERS, barriers=True, sanitize=True)
     assert compiler.made[-2:] == ["runtime", "kernel"]
 
 
@@ -125,9 +120,6 @@ def test_without_a_cache_no_header_is_made(compiler: Compiler, monkeypatch: pyte
     assert compiler.made == ["runtime", "kernel", "kernel", "kernel"]
 
 
-def test_a_runtime_that_does_not_compile_says_so(compiler: Compiler, tmp_path: Path) -> None:
-    headers = tmp_path / "headers"
-    shutil.copytree(HEADERS, headers)
-    (headers / precompiled.RUNTIME).write_text("#include <no_such_header.h>\n")
+def test_a_runtime_that_does_not_compile_says_so(compiler: Compiler) -> None:
     with pytest.raises(CompileError, match=r"no_such_header\.h(.|\n)*install them"):
-        build(headers_dir=headers)
+        build(headers={**HEADERS, precompiled.RUNTIME: "#include <no_such_header.h>\n"})

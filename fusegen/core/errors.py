@@ -6,6 +6,10 @@ expect there (``TypeError`` for a wrong dtype, ``ValueError`` for a wrong shape)
 
 from __future__ import annotations
 
+import os
+import sys
+import warnings
+
 
 class FusegenError(Exception):
     """Base of every error fusegen raises on purpose.
@@ -52,3 +56,18 @@ class CompileError(FusegenError, RuntimeError):
 
 class LegalityError(FusegenError, AssertionError):
     """A compiler stage produced something its contract forbids: a bug in fusegen, never in the op."""
+
+
+class FusegenWarning(UserWarning):
+    """What works, but slower than it could or otherwise than one may think."""
+
+
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+
+def warn(text: str) -> None:
+    """Tell the user, at the line that called fusegen."""
+    frame, level = sys._getframe(1), 2
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(_PACKAGE):
+        frame, level = frame.f_back, level + 1
+    warnings.warn(f"fusegen: {text}", FusegenWarning, stacklevel=level)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
+
+from fusegen.core import sources
 
 PREAMBLE = '#include "fusegen.cuh"\n\n'
 
@@ -36,7 +37,7 @@ class Rendered:
 @cache
 def template_text(name: str) -> str:
     """The text of a file that is shipped in ``templates/``."""
-    return resources.files("fusegen.templates").joinpath(name).read_text(encoding="utf-8")
+    return sources.template(name)
 
 
 def headers() -> dict[str, str]:

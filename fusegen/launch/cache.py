@@ -136,11 +136,16 @@ class Cache:
             self._memory.put(name, data)
         return data
 
-    def put(self, key: str, data: bytes) -> None:
-        """Keep ``data`` under ``key``. Never raises for the folder's sake; ``problem`` then says what is wrong."""
+    def put(self, key: str, data: bytes, *, on_disk: bool = True) -> None:
+        """Keep ``data`` under ``key``. Never raises for the folder's sake; ``problem`` then says what is wrong.
+
+        Args:
+            on_disk: for other processes too.
+        """
         name = _name(key)
         self._memory.put(name, data)
-        self._store(name, data)
+        if on_disk:
+            self._store(name, data)
 
     def path(self, key: str) -> Path | None:
         """A file that holds exactly the data of ``key``. Open it at once: another process may evict it later."""

@@ -15,7 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -189,13 +189,16 @@ def cluster_blocks(source: str, entry: str) -> int:
     )  # fmt: skip
 
 
-def build(source: str, entry: str, *, headers_dir: Path, barriers: bool, sanitize: bool = False) -> bytes:
+def build(
+    source: str, entry: str, *, headers: Mapping[str, str], barriers: bool, sanitize: bool = False
+) -> bytes:  # fmt: skip
     """Compile CUDA text to a shared library and return its bytes.
 
     Args:
         source: what NVRTC would get.
         entry: name of the ``extern "C" __global__`` function to launch.
-        headers_dir: where ``fusegen.cuh`` and ``fusegen_emulator.h`` are.
+        headers: what the source may include and the runtime consists of, by name: ``fusegen.cuh``,
+            ``fusegen_emulator.h`` and what these include.
         barriers: the kernel synchronizes threads (``__syncthreads``, warp collectives).
         sanitize: instrument with AddressSanitizer and UBSan.
 
@@ -206,17 +209,17 @@ def build(source: str, entry: str, *, headers_dir: Path, barriers: bool, sanitiz
     extra = SANITIZE_FLAGS if sanitize else ()
     cluster = f"-DFUSEGEN_EMULATOR_CLUSTER={cluster_blocks(source, entry)}"
     common = [compiler(), *FLAGS, _architecture_flag(), *extra, cluster]
-    headers_dir = headers_dir.resolve()
-    runtime = precompiled.runtime(common, compiler_identity(), headers_dir, run_compiler)
-    header = precompiled.header(common, compiler_identity(), headers_dir, run_compiler) if _is_gcc() else None
+    runtime = precompiled.runtime(common, compiler_identity(), headers, run_compiler)
+    header = precompiled.header(common, compiler_identity(), headers, run_compiler) if _is_gcc() else None
     libraries = [*GCC_LIBRARIES, *(GCC_SANITIZE_LIBRARIES if sanitize else ())] if _is_gcc() else []
     stem = entry[:LONGEST_FILE_NAME]
     with tempfile.TemporaryDirectory(prefix="fusegen-") as folder:
+        precompiled.write(headers, folder)
         Path(folder, f"{stem}.cu").write_text(source + launcher, encoding="utf-8")
         Path(folder, "runtime.o").write_bytes(runtime)
         # Run inside the folder: messages and sanitizer reports then name the file without a temporary path.
         command = [
-            *common, f"-I{headers_dir}", f"-ffile-prefix-map={folder}=.",
+            *common, f"-ffile-prefix-map={folder}=.",
             *("-x", "c++", f"{stem}.cu", "-x", "none", "runtime.o", *libraries, "-o", f"{stem}.so"),
         ]  # fmt: skip
         if header is not None:

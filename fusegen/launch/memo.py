@@ -10,36 +10,32 @@ from __future__ import annotations
 import functools
 import json
 import os
-from collections.abc import Callable, Iterator
-from importlib import resources
-from pathlib import Path
+from collections.abc import Callable
 
+from fusegen.core import sources
 from fusegen.core.ir import Call, Op, walk
 from fusegen.declare.table import lookup
 from fusegen.launch.cache import default_cache
 from fusegen.launch.sealed import digest
 
 
-@functools.cache
 def compiler_digest() -> str:
-    """A digest of fusegen's own code and templates."""
-    package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-    files = sorted(_python_files(package))
-    parts: list[str | bytes] = [path.removeprefix(package) for path in files]
-    parts += [Path(path).read_bytes() for path in files]
-    templates = sorted(resources.files("fusegen.templates").iterdir(), key=lambda entry: entry.name)
-    texts = [entry for entry in templates if entry.name.endswith((".j2", ".cuh"))]
-    for entry in texts:
-        parts += [entry.name, entry.read_bytes()]
-    return digest(*parts)
+    """A digest of fusegen's own code and templates, as this process runs them.
+
+    Where what lies there has changed since (core/sources) that is no text anywhere: then a name that no other process
+    has, so that nothing is found under it and nothing that is kept under it is ever used.
+    """
+    found = _digest_of_files()
+    return f"{_ANOTHER} {os.getpid()}" if sources.is_changed() else found
 
 
-def _python_files(folder: str) -> Iterator[str]:
-    for entry in os.scandir(folder):
-        if entry.is_dir():
-            yield from _python_files(entry.path)
-        elif entry.name.endswith(".py"):
-            yield entry.path
+_ANOTHER = os.urandom(16).hex()
+
+
+@functools.cache
+def _digest_of_files() -> str:
+    templates = {n: data for n, data in sources.contents("templates").items() if n.endswith((".j2", ".cuh"))}
+    return digest(sources.contents(""), templates)
 
 
 def is_memorable(op: Op) -> bool:
@@ -56,6 +52,6 @@ def remember(kind: str, parts: tuple[str, ...], make: Callable[[], list[str]]) -
     if found is not None:
         texts: list[str] = json.loads(found)
         return texts
-    texts = make()
-    cache.put(key, json.dumps(texts).encode())
+    texts = make()  # which may have imported more of fusegen
+    cache.put(key, json.dumps(texts).encode(), on_disk=not sources.is_changed())
     return texts

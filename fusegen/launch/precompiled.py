@@ -1,7 +1,8 @@
 """What emulated kernels have in common, compiled once and kept in the cache: the emulator's runtime and the headers.
 
 Compiling both anew took two thirds of the time of a small kernel. The key of either is all that goes into it: the
-command line, the compiler, and the text of every header and where it is.
+command line, the compiler, and the text of every header. The compiler reads these texts, and not what lies somewhere
+by then: they are written into the folder that it runs in.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from fusegen.core.errors import CompileError
@@ -31,23 +32,23 @@ _headers: dict[str, Path] = {}
 _asked: Counter[str] = Counter()
 
 
-def runtime(command: Sequence[str], identity: str, headers_dir: Path, run: Run) -> bytes:
+def runtime(command: Sequence[str], identity: str, headers: Mapping[str, str], run: Run) -> bytes:
     """The emulator's runtime as an object file, to be linked to kernels that ``command`` compiles.
 
     Args:
         command: the compiler and its options, without input and output.
         identity: what tells this compiler from others.
-        headers_dir: where the headers are.
+        headers: the texts of the headers, and of the runtime, by name.
         run: runs a command line in a folder.
 
     Raises:
         CompileError: the compiler rejects it.
     """
-    key = _key("runtime", command, identity, headers_dir)
+    key = _key("runtime", command, identity, headers)
     if key not in _runtimes:
         data = default_cache().get(key)
         if data is None:
-            data, messages = _compile([*command, "-O2", "-g0", "-c", str(headers_dir / RUNTIME)], run)
+            data, messages = _compile([*command, "-O2", "-g0", "-c", RUNTIME], headers, run)
             if data is None:
                 raise CompileError(
                     "the CPU emulator's runtime",
@@ -60,19 +61,19 @@ def runtime(command: Sequence[str], identity: str, headers_dir: Path, run: Run) 
     return _runtimes[key]
 
 
-def header(command: Sequence[str], identity: str, headers_dir: Path, run: Run) -> Path | None:
+def header(command: Sequence[str], identity: str, headers: Mapping[str, str], run: Run) -> Path | None:
     """``fusegen.cuh`` and all it includes, precompiled by a compiler that knows GCC's ``.gch``; None without.
 
     GCC ignores one that does not fit its options, and one that has gone. What cannot be kept is not made.
     """
-    key = _key("header", command, identity, headers_dir)
+    key = _key("header", command, identity, headers)
     path = _headers.get(key)
     if path is None or not path.exists():
         cache = default_cache()
         path = cache.path(key)
         _asked[key] += 1
         if path is None and _asked[key] >= KERNELS_BEFORE_HEADER and cache.problem is None:
-            data, _ = _compile([*command, "-x", "c++-header", str(headers_dir / HEADER)], run)
+            data, _ = _compile([*command, "-x", "c++-header", HEADER], headers, run)
             if data is not None:
                 cache.put(key, data)
                 path = cache.path(key)
@@ -81,14 +82,18 @@ def header(command: Sequence[str], identity: str, headers_dir: Path, run: Run) -
     return path
 
 
-def _key(kind: str, command: Sequence[str], identity: str, headers_dir: Path) -> str:
-    files = sorted(path for path in headers_dir.iterdir() if path.suffix in (".cuh", ".h", ".cpp"))
-    texts = {path.name: path.read_bytes() for path in files}
-    # Assertions in headers, and the debugger's tables, hold the path.
-    return digest("emulator", kind, tuple(command), identity, str(headers_dir), texts)
+def _key(kind: str, command: Sequence[str], identity: str, headers: Mapping[str, str]) -> str:
+    return digest("emulator", kind, tuple(command), identity, headers)
 
 
-def _compile(command: list[str], run: Run) -> tuple[bytes | None, str]:
+def write(headers: Mapping[str, str], folder: str) -> None:
+    """Put headers where a compiler that runs in ``folder`` finds them, and names them without a path."""
+    for name, text in headers.items():
+        Path(folder, name).write_text(text, encoding="utf-8")
+
+
+def _compile(command: list[str], headers: Mapping[str, str], run: Run) -> tuple[bytes | None, str]:
     with tempfile.TemporaryDirectory(prefix="fusegen-") as folder:
-        done = run([*command, "-o", "compiled"], folder)
+        write(headers, folder)
+        done = run([*command, f"-ffile-prefix-map={folder}=.", "-o", "compiled"], folder)
         return (Path(folder, "compiled").read_bytes() if done.returncode == 0 else None), done.stderr

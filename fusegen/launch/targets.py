@@ -5,8 +5,6 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable
-from importlib import resources
-from pathlib import Path
 
 from fusegen.core.errors import DeviceError
 from fusegen.fuse.rows_schedule import Chip
@@ -84,18 +82,16 @@ class CpuTarget:
         return found
 
     def _load(self, rendered: Rendered, entry: str) -> _OnCpu:
-        sanitize = self.mode.sanitize
+        sanitize, texts = self.mode.sanitize, {name: template_text(name) for name in HEADERS}
         key = digest(
-            "emulator", rendered.text, entry, *(template_text(name) for name in HEADERS),
+            "emulator", rendered.text, entry, texts,
             rendered.barriers, sanitize, emulator.compiler_identity(), emulator.FLAGS,
         )  # fmt: skip
         cache = default_cache()
         if cache.get(key) is None:
-            with resources.as_file(resources.files("fusegen.templates").joinpath("fusegen.cuh")) as header:
-                folder = Path(header).parent
-                library = emulator.build(
-                    rendered.text, entry, headers_dir=folder, barriers=rendered.barriers, sanitize=sanitize
-                )
+            library = emulator.build(
+                rendered.text, entry, headers=texts, barriers=rendered.barriers, sanitize=sanitize
+            )  # fmt: skip
             cache.put(key, library)
         path = cache.path(key)
         if path is None:

@@ -8,13 +8,13 @@ declaration, or by another fusegen, which may derive other gradients, is then no
 from __future__ import annotations
 
 import functools
+import importlib
 import inspect
 import types
 from collections.abc import Iterator
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
+from fusegen.core import sources
 from fusegen.declare.op import Declaration
 from fusegen.launch.memo import compiler_digest
 from fusegen.launch.sealed import digest
@@ -31,12 +31,12 @@ def identity(declaration: Declaration) -> str:
     return digest(_fusegen_digest(), *_described(declaration, set()))[:16]
 
 
-@functools.cache
 def _fusegen_digest() -> str:
-    library = find_spec("fusegen.ops")  # which an editable install has elsewhere
-    assert library is not None and library.origin is not None
-    files = sorted(Path(library.origin).parent.glob("*.py"))
-    return digest(compiler_digest(), *[file.name + file.read_text("utf-8") for file in files])
+    """Of all that derives graphs. What of it is imported late is imported now: torch keeps what it compiles after this
+    under the identity that it has been told."""
+    importlib.import_module("fusegen.derive.symbolic")
+    library = sources.contents("ops")
+    return digest(compiler_digest(), library)
 
 
 def _described(value: Any, seen: set[int]) -> Iterator[str]:

@@ -1,0 +1,1 @@
+"""From CUDA text to launches: NVRTC, the driver, the emulator, and what is kept on disk between processes."""
