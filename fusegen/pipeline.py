@@ -7,15 +7,15 @@ Each stage is a function from one printable thing to the next; ``stages`` shows 
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import prod
 from typing import Any
 
+from fusegen.core import locks
 from fusegen.core.check import check_op
 from fusegen.core.ir import Op
+from fusegen.core.locks import cached_property
 from fusegen.core.serialize import op_from_json, op_to_json
 from fusegen.derive.exact import as_written
 from fusegen.derive.gradient import gradient
@@ -107,7 +107,7 @@ class Planned:
 
 
 _compiled: dict[Op, Compiled] = {}
-_lock = threading.Lock()
+_lock = locks.lock()
 
 
 def compile_op(op: Op) -> Compiled:

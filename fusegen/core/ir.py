@@ -18,19 +18,18 @@ common subexpression is simply an object that is used twice.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 from weakref import WeakValueDictionary
 
-from fusegen.core import dtypes
+from fusegen.core import dtypes, locks
 from fusegen.core.dtypes import DType
 
 Number = bool | int | float
 
 _interned: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
-_intern_lock = threading.Lock()
+_intern_lock = locks.lock()
 
 
 class Expr:

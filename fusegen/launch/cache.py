@@ -14,14 +14,13 @@ from __future__ import annotations
 import functools
 import os
 import re
-import threading
 import time
-import weakref
 from collections import OrderedDict
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from fusegen.core import locks
 from fusegen.core.errors import FusegenError
 from fusegen.launch import sealed
 from fusegen.launch.sealed import digest
@@ -64,27 +63,13 @@ class Description:
     problem: str | None
 
 
-_memories: weakref.WeakSet[_Memory] = weakref.WeakSet()
-
-
-def _renew_locks() -> None:
-    """Another thread may have held a lock at the moment of a fork; the child would wait for it forever."""
-    for memory in _memories:
-        memory._lock = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_locks)
-
-
 class _Memory:
-    """Least recently used artefacts of this process, bounded; thread-safe, and usable in a forked child."""
+    """Least recently used artefacts of this process, bounded; thread-safe."""
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes, self.size_bytes = limit_bytes, 0
         self.items: OrderedDict[str, bytes] = OrderedDict()
-        self._lock = threading.Lock()
-        _memories.add(self)
+        self._lock = locks.lock()
 
     def get(self, key: str) -> bytes | None:
         with self._lock:

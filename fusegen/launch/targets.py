@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import functools
-import threading
 from collections.abc import Callable
 
+from fusegen.core import locks
 from fusegen.core.errors import DeviceError
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.generate.rendered import Rendered, headers, template_text
@@ -62,7 +62,7 @@ class CpuTarget:
     def __init__(self) -> None:
         self.mode = emulator.mode_from_environment()
         self._loaded: dict[tuple[str, str], _OnCpu] = {}
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
 
     def native(self) -> tuple[int, ...]:
         """How the native call path launches here: with the emulator's own arguments."""
@@ -114,7 +114,7 @@ class GpuTarget:
         self.early = driver.can_start_early(self.arch)
         self.name = f"cuda:{device}"
         self._loaded: dict[tuple[str, str], driver.Function] = {}
-        self._lock = threading.Lock()
+        self._lock = locks.lock()
 
     def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> driver.Function:
         """The kernel, from memory, from the cache or freshly compiled."""

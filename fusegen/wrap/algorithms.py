@@ -12,13 +12,13 @@ The same is done for products with those epilogues that cuBLASLt has (wrap/epilo
 from __future__ import annotations
 
 import json
-import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from fusegen.core import locks
 from fusegen.core.dtypes import DType
 from fusegen.launch.cache import default_cache
 from fusegen.launch.memo import compiler_digest
@@ -107,7 +107,7 @@ Routine = Callable[[Factors], None]
 _planned: dict[Task, Planned | None] = {}
 _alike: Counter[Task] = Counter()
 _tried: Counter[Task] = Counter()
-_settling = threading.RLock()
+_settling = locks.reentrant_lock()
 
 
 def planned(

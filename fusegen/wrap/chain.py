@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import count
 from typing import Any
 
 from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Op
+from fusegen.core.locks import cached_property
 from fusegen.core.products import contracted_sizes
 from fusegen.fuse.products import Chain, Product, chain, names_of
 from fusegen.launch.program import Program

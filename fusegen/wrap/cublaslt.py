@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from fusegen.core import locks
 from fusegen.core.dtypes import DType
 from fusegen.wrap import cublaslt_api as api
 from fusegen.wrap.cublaslt_api import Descriptor, Epilogue, Found, Kind, Told, Wish
@@ -84,7 +84,7 @@ class Planned:
         ending, kind = task.epilogue, api.DATA[task.dtype]
         assert isinstance(ending, Ending)
         rows, columns, inner = task.sizes
-        self.ending, self.lock, self.handle = ending, threading.Lock(), api.handle(task.device)
+        self.ending, self.lock, self.handle = ending, locks.lock(), api.handle(task.device)
         self.operation = Descriptor(Kind.MatmulDesc, api.COMPUTED_IN_FLOAT32, api.DATA["float32"])
         self.operation.tell(Told.TRANSPOSED_A, task.right[1])
         self.operation.tell(Told.TRANSPOSED_B, task.left[1])

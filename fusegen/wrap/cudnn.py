@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import ctypes
 import functools
-import threading
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from fusegen.core import locks
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Call, Const, Expr, Ref
 from fusegen.wrap import cudnn_graph
@@ -77,7 +77,7 @@ def _epilogue(closing: Closing) -> Epilogue:
 
 _kernels: dict[Task, _Kernel | None] = {}
 _alike: Counter[Any] = Counter()
-_making = threading.Lock()
+_making = locks.lock()
 
 
 def is_ready(closing: Closing, given: Factors) -> bool:
@@ -174,7 +174,7 @@ def _handles(device: int) -> tuple[int, int]:
     return cudnn_graph.make_handle(), cudnn_graph.make_handle()
 
 
-_running = threading.Lock()
+_running = locks.lock()
 
 
 class _Kernel:

@@ -15,7 +15,6 @@ import json
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from math import lcm
 from typing import Any
 
@@ -26,6 +25,7 @@ from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op, Size, walk
+from fusegen.core.locks import cached_property
 from fusegen.core.products import contracted_sizes
 from fusegen.core.serialize import op_to_json
 from fusegen.declare.op import Declaration

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import re
 import sys
-import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -20,7 +19,7 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from fusegen.core import dtypes
+from fusegen.core import dtypes, locks
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op
@@ -40,7 +39,7 @@ AUTOCAST_DEVICES = ("cpu", "cuda")
 DERIVED_FLAGS = (0, FLOATS_VARY | INTEGERS_VARY, 0, 0)
 
 _torch = torch.library.Library(NAMESPACE, "FRAGMENT")
-_lock = threading.RLock()
+_lock = locks.reentrant_lock()
 _taken: set[str] = set()
 
 

@@ -6,7 +6,6 @@ from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import cached_property
 from threading import local
 from typing import Any
 
@@ -14,6 +13,7 @@ from fusegen import pipeline
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeviceError, ShapeError
 from fusegen.core.ir import Op, Operand, Output
+from fusegen.core.locks import cached_property
 from fusegen.core.products import contracted_sizes, products
 from fusegen.fuse.schedule import Buffer
 from fusegen.launch.program import Program, scalar_value

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import partial
 from math import prod
 from typing import Any, ClassVar, TypeVar
 
@@ -19,6 +19,7 @@ from torch.autograd import forward_ad
 from fusegen import pipeline
 from fusegen.core.errors import DeviceError
 from fusegen.core.ir import Op
+from fusegen.core.locks import cached_property
 from fusegen.derive.batch import batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames
 from fusegen.derive.override import Batched
