@@ -12,10 +12,10 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from fusegen.core import locks
 from fusegen.core.check import check_op
 from fusegen.core.ir import Op
 from fusegen.core.locks import cached_property
+from fusegen.core.recent import Recent
 from fusegen.core.serialize import op_from_json, op_to_json
 from fusegen.derive.exact import as_written
 from fusegen.derive.gradient import gradient
@@ -106,8 +106,7 @@ class Planned:
     rendered: Rendered
 
 
-_compiled: dict[Op, Compiled] = {}
-_lock = locks.lock()
+_compiled: Recent[Op, Compiled] = Recent(2048)
 
 
 def compile_op(op: Op) -> Compiled:
@@ -118,8 +117,7 @@ def compile_op(op: Op) -> Compiled:
         lowered = as_written(lower(op))
         check_op(lowered)
         found = Compiled(op, lowered, group(lowered), group_by_rows(lowered))
-        with _lock:
-            found = _compiled.setdefault(op, found)
+        found = _compiled.setdefault(op, found)
     return found
 
 

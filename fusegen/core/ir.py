@@ -363,11 +363,20 @@ class Output(Tensorlike, Computed):
 
 
 @dataclass(frozen=True)
+class Given:
+    """A call's arguments by name: tensors and numbers as specs, constants as they are. ``key`` tells calls apart."""
+
+    key: Any
+    arguments: Mapping[str, Any] = field(compare=False)
+
+
+@dataclass(frozen=True)
 class Op:
     """One operation: what it reads, what it computes, what it writes.
 
     ``result`` is how the declaration returned its outputs: "one" or "tuple". ``declared`` says where.
     ``label`` tells the pass: "forward", "backward", ...
+    ``given`` are the arguments that it was traced for, where the user declared a gradient, which is called with them.
     """
 
     name: str
@@ -379,6 +388,7 @@ class Op:
     result: str = "one"
     declared: str = ""
     doc: str = field(default="", compare=False)
+    given: Given | None = None
 
     def with_statements(self, statements: Iterable[Statement], outputs: Iterable[Output]) -> Op:
         return replace(self, statements=tuple(statements), outputs=tuple(outputs))

@@ -5,15 +5,16 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
-from fusegen.core.ir import Op
+from fusegen.core.ir import Given, Op
 from fusegen.core.products import mismatch
+from fusegen.core.recent import Recent
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, called, trace
 from fusegen.declare.value import Value, current, plain_number
 
@@ -37,6 +38,8 @@ _codes: set[Any] = set()
 AUTOCAST = (None, "float32", "half", "widest")
 # The option that a call of an op with ``Declaration.overwrites`` says it with.
 INPLACE_BACKWARD = "inplace_backward"
+# Of one declaration: far more than there are patterns of ranks and dtypes, so that only constants can be as many.
+MOST_TRACES = 1024
 
 
 @dataclass
@@ -64,9 +67,8 @@ class Declaration:
     autocast: str | None = None
     prepare: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     overwrites: str | None = None
-    traces: dict[Any, Op] = field(default_factory=dict)
-    arguments: dict[Op, dict[str, Any]] = field(default_factory=dict)
-    sized: set[Any] = field(default_factory=set)
+    traces: Recent[Any, Op] = field(default_factory=lambda: Recent(MOST_TRACES))
+    sized: Recent[Any, bool] = field(default_factory=lambda: Recent(MOST_TRACES))
 
     @classmethod
     def of(cls, function: Callable[..., Any], name: str | None = None, autocast: str | None = None) -> Declaration:
@@ -172,15 +174,16 @@ class Declaration:
         """
         pattern = (autocast, *((name, _pattern(value)) for name, value in arguments.items()))
         shapes = tuple(value.shape for value in arguments.values() if isinstance(value, TensorSpec))
-        key = (pattern, shapes) if pattern in self.sized else pattern
+        key = (pattern, shapes) if self.sized.get(pattern) else pattern
         op = self.traces.get(key)
         if op is None or (shapes and _sizes_clash(op, arguments)):
             op, reads_sizes = trace(self.function, self.name, self.declared, arguments, _codes, autocast)
             if reads_sizes:
-                self.sized.add(pattern)
+                self.sized.put(pattern, True)
                 key = pattern, shapes
-            self.traces[key] = op
-            self.arguments[op] = dict(arguments)
+            if self.gradient is not None:
+                op = replace(op, given=Given(key, dict(arguments)))
+            self.traces.put(key, op)
         return op
 
     def cast_to(self, arguments: Mapping[str, Any], half: DType) -> DType | None:
@@ -204,6 +207,7 @@ class Declaration:
         """Replace the derived gradient (see ``FusedOp.gradient``)."""
         _codes.add(getattr(function, "__code__", None))
         self.gradient = function
+        self.traces.clear()  # those to come know what it is called with
 
     def inline(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The op called by another op's declaration: its body is traced in place."""

@@ -35,7 +35,7 @@ class Overridden:
     def backward(self, given: Sequence[int]) -> Op:
         """The user's gradient as an Op; outputs without a cotangent are passed as 0.0."""
         op, declaration = self.forward, self.declaration
-        arguments = declaration.arguments[op]
+        arguments = self._arguments
         sizes = _axis_sizes(op, arguments)
         outputs = [(i, o) for i, o in enumerate(op.outputs) if o.dtype.is_float]
         names = GradientNames.of(op)
@@ -77,14 +77,17 @@ class Overridden:
             ) from None  # fmt: skip
         return function(*ordered, **named)
 
+    @property
+    def _arguments(self) -> Mapping[str, Any]:
+        assert self.forward.given is not None
+        return self.forward.given.arguments
+
     def _order(self) -> list[str]:
-        arguments = self.declaration.arguments[self.forward]
-        return [n for n, spec in arguments.items() if isinstance(spec, TensorSpec) and n in self.wanted]
+        return [n for n, spec in self._arguments.items() if isinstance(spec, TensorSpec) and n in self.wanted]
 
     def _summed(self, returned: Any, values: dict[str, Any]) -> tuple[Value, ...]:
         """Per wanted argument its gradient, summed over the dimensions along which the argument was broadcast."""
-        arguments = self.declaration.arguments[self.forward]
-        names = [n for n, spec in arguments.items() if isinstance(spec, TensorSpec)]
+        names = [n for n, spec in self._arguments.items() if isinstance(spec, TensorSpec)]
         grads = list(returned) if isinstance(returned, (tuple, list)) else [returned]
         if len(grads) != len(names):
             raise DerivativeError(
@@ -172,7 +175,7 @@ def _as_known(output: Output, argument: Shape, known: Mapping[str, frozenset[str
     return tuple(free) if len(free) == len(output.shape) and len(set(named)) == len(named) else output.shape
 
 
-def _axis_sizes(op: Op, arguments: dict[str, Any]) -> dict[str, int]:
+def _axis_sizes(op: Op, arguments: Mapping[str, Any]) -> dict[str, int]:
     sizes: dict[str, int] = {}
     for operand in op.operands:
         part = operand.part

@@ -15,6 +15,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -43,6 +44,9 @@ FLAGS = (
 SANITIZE_FLAGS = (
     "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1", "-O0",
 )  # fmt: skip
+# One mapping for code and constants, and one for the rest: a process may have only so many (vm.max_map_count), and each
+# would take a page or more of each of thousands of kernels.
+LINK_FLAGS = ("-Wl,-z,noseparate-code", "-Wl,-z,norelro") if sys.platform == "linux" else ()
 # What GCC links kernels with, instead of all that C++ programs may need.
 GCC_LIBRARIES = ("-nodefaultlibs", "-lpthread", "-lm", "-lgcc", "-lc")
 GCC_SANITIZE_LIBRARIES = ("-lasan", "-lubsan", "-lstdc++")
@@ -149,7 +153,7 @@ def compiler_identity() -> str:
     The features are part of it because a home directory, with the cache in it, is shared by different machines.
     """
     version = run_compiler([compiler(), "--version"]).stdout.splitlines()
-    digest = hashlib.sha256("\0".join([_macros(), *FLAGS, *SANITIZE_FLAGS]).encode()).hexdigest()
+    digest = hashlib.sha256("\0".join([_macros(), *FLAGS, *SANITIZE_FLAGS, *LINK_FLAGS]).encode()).hexdigest()
     return f"{version[0] if version else 'unknown'} [{digest[:16]}]"
 
 
@@ -219,7 +223,7 @@ def build(
         Path(folder, "runtime.o").write_bytes(runtime)
         # Run inside the folder: messages and sanitizer reports then name the file without a temporary path.
         command = [
-            *common, f"-ffile-prefix-map={folder}=.",
+            *common, *LINK_FLAGS, f"-ffile-prefix-map={folder}=.",
             *("-x", "c++", f"{stem}.cu", "-x", "none", "runtime.o", *libraries, "-o", f"{stem}.so"),
         ]  # fmt: skip
         if header is not None:
@@ -316,7 +320,7 @@ def _sanitizer_loaded() -> bool:
 
 
 class EmulatedKernel:
-    """A library that `build` made, ready to launch."""
+    """A library that `build` made, ready to launch. It is unloaded when nobody has the kernel any more."""
 
     def __init__(self, library: Path, entry: str, barriers: bool) -> None:
         self.entry, self.barriers = entry, barriers
@@ -325,6 +329,8 @@ class EmulatedKernel:
         if self.sanitized and not _sanitizer_loaded():
             raise _not_preloaded(entry)
         self._library = ctypes.CDLL(str(library))
+        if not self.sanitized:  # whose reports name lines of it
+            weakref.finalize(self, _unload, self._library._handle).atexit = False
         self._launch = self._library.fusegen_emulated_launch
         self._launch.restype = ctypes.c_int
         self._launch.argtypes = [
@@ -400,6 +406,13 @@ class EmulatedKernel:
                 fix=f"round x up to {-(-grid[0] // self.cluster) * self.cluster} and let the blocks beyond take part "
                 "in cluster barriers without work, or choose another cluster size",
             )
+
+
+def _unload(handle: int) -> None:
+    """What ``ctypes`` has no name for."""
+    unload = ctypes.CDLL(None).dlclose
+    unload.argtypes = [ctypes.c_void_p]
+    unload(handle)
 
 
 def launch_words(mode: Mode) -> tuple[int, int, int, int]:

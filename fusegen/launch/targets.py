@@ -6,7 +6,8 @@ import functools
 from collections.abc import Callable
 
 from fusegen.core import locks
-from fusegen.core.errors import DeviceError
+from fusegen.core.errors import DeviceError, warn
+from fusegen.core.recent import Recent
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.generate.rendered import Rendered, headers, template_text
 from fusegen.launch import driver, emulator
@@ -30,6 +31,18 @@ HEADERS = (
     "fusegen_emulator_builtins.h",
     "fusegen_emulator_runtime.cpp",
 )
+
+
+# Kernels that a device has loaded. Beyond that the emulator forgets its oldest. A GPU keeps all: a captured graph may
+# launch them, and nobody can tell.
+MOST_LOADED = 2048
+
+
+def _warn_of_many(device: str) -> None:
+    warn(
+        f"{MOST_LOADED} kernels are loaded on {device}, and stay there. If an op is called with ever new values of a "
+        "constant, annotate its parameter with fg.Scalar: a new number of a call compiles nothing."
+    )
 
 
 class _OnCpu:
@@ -61,7 +74,7 @@ class CpuTarget:
 
     def __init__(self) -> None:
         self.mode = emulator.mode_from_environment()
-        self._loaded: dict[tuple[str, str], _OnCpu] = {}
+        self._loaded: Recent[tuple[str, str], _OnCpu] = Recent(MOST_LOADED)
         self._lock = locks.lock()
 
     def native(self) -> tuple[int, ...]:
@@ -78,7 +91,7 @@ class CpuTarget:
         if found is None:
             with self._lock:
                 found = self._loaded.get((rendered.text, entry)) or self._load(rendered, entry)
-                self._loaded[rendered.text, entry] = found
+                self._loaded.put((rendered.text, entry), found)
         return found
 
     def _load(self, rendered: Rendered, entry: str) -> _OnCpu:
@@ -127,6 +140,8 @@ class GpuTarget:
             with self._lock:
                 found = self._loaded.get((rendered.text, entry)) or self._load(rendered, entry, declared)
                 self._loaded[rendered.text, entry] = found
+                if len(self._loaded) == MOST_LOADED:
+                    _warn_of_many(self.name)
         return found
 
     def _load(self, rendered: Rendered, entry: str, declared: str) -> driver.Function:

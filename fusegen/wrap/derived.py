@@ -27,6 +27,7 @@ from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op, Size, walk
 from fusegen.core.locks import cached_property
 from fusegen.core.products import contracted_sizes
+from fusegen.core.recent import Recent
 from fusegen.core.serialize import op_to_json
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import ScalarSpec, TensorSpec
@@ -315,7 +316,7 @@ def root(declaration: Declaration, call: str, op: Op) -> Derived:
     return Derived(declaration, call, (), op, public=len(gradients.result_names(op)), override=override)
 
 
-def find(declaration: Declaration, calls: dict[str, Derived], text: str) -> Derived:
+def find(declaration: Declaration, calls: Recent[str, Derived], text: str) -> Derived:
     """The Op that a graph names.
 
     Args:
@@ -326,10 +327,9 @@ def find(declaration: Declaration, calls: dict[str, Derived], text: str) -> Deri
     """
     call, *steps, checksum = json.loads(text)
     key = json.dumps(call)
-    if key not in calls:
-        op = declaration.trace(*specs_of(key))
-        calls[key] = root(declaration, key, op)
-    node: Derived | None = calls[key]
+    node = calls.get(key)
+    if node is None:
+        node = calls.setdefault(key, root(declaration, key, declaration.trace(*specs_of(key))))
     for kind, which in steps:
         assert node is not None
         node = getattr(node, kind)(tuple(which))

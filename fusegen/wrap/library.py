@@ -23,6 +23,7 @@ from fusegen.core import dtypes, locks
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op
+from fusegen.core.recent import Recent
 from fusegen.declare.trace import TensorSpec
 from fusegen.wrap import derived, fake, schema, vmap
 from fusegen.wrap import tensors as fusegen_tensors
@@ -35,6 +36,7 @@ from fusegen.wrap.traced import below_autograd, differentiate
 
 NAMESPACE = "fusegen"
 AUTOCAST_DEVICES = ("cpu", "cuda")
+MOST_DERIVED = 4096  # Of one op. What an older graph names is derived again.
 # Of what is derived, the numbers are values of a call; tensors, layout and text are not (see Registered).
 DERIVED_FLAGS = (0, FLOATS_VARY | INTEGERS_VARY, 0, 0)
 
@@ -62,8 +64,8 @@ class Registered:
         self.declaration = op.declaration
         self.count = schema.result_count(self.declaration)
         self.overloads: dict[tuple[str, str], schema.Schema] = {}
-        self.calls: dict[str, Derived] = {}
-        self.texts: dict[str, Derived] = {}
+        self.calls: Recent[str, Derived] = Recent(MOST_DERIVED)
+        self.texts: Recent[str, Derived] = Recent(MOST_DERIVED)
         self.defined: dict[str, tuple[schema.Schema, DType | None]] = {}
         self._sharded: Any = None
         self.prepared: dict[str, Prepared] = {}
@@ -232,9 +234,8 @@ class Registered:
     def root(self, op: Op, specs: Mapping[str, Any], autocast: DType | None) -> Derived:
         """The Op of a call, from which others are derived."""
         call = derived.call_text(specs, op, autocast, self.identity)
-        if call not in self.calls:
-            self.calls[call] = derived.root(self.declaration, call, op)
-        return self.calls[call]
+        found = self.calls.get(call)
+        return found if found is not None else self.calls.setdefault(call, derived.root(self.declaration, call, op))
 
     def call_derived(
         self, node: Derived, given: Sequence[torch.Tensor], scalars: Mapping[str, Any], layout: Sequence[Any]
@@ -260,7 +261,7 @@ class Registered:
         """What a text in a graph stands for."""
         node = self.texts.get(text)
         if node is None:
-            node = self.texts[text] = derived.find(self.declaration, self.calls, text)
+            node = self.texts.setdefault(text, derived.find(self.declaration, self.calls, text))
         return node
 
     def _run_derived(self, which: str, given: Any, numbers: Any, layout: Any, op: str) -> list[torch.Tensor]:

@@ -9,6 +9,7 @@ from typing import Any, overload
 
 from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.core.ir import Op
+from fusegen.core.recent import Recent
 from fusegen.declare.op import Declaration, is_symbolic
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
 from fusegen.wrap import doors, tensors
@@ -16,6 +17,9 @@ from fusegen.wrap.doors import compiled_call
 from fusegen.wrap.run import Run, Runner, watch
 from fusegen.wrap.runners import runner_of
 from fusegen.wrap.tokens import token_of
+
+# Of one op: far more than there are patterns of ranks and dtypes, so that only constants can be as many.
+MOST_RUNNERS = 512
 
 
 def torch_is_loaded() -> bool:
@@ -41,7 +45,7 @@ class FusedOp:
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
-        self._runners: dict[tuple[Op, bool, str | None], Any] = {}
+        self._runners: Recent[tuple[Op, bool, str | None], Any] = Recent(MOST_RUNNERS)
         self._path: Any = None  # wrap/callpath: called first, with calls it knows
         self._teacher: Any = None
         self.token = token_of(self, declaration.name)
@@ -122,8 +126,9 @@ class FusedOp:
 
         if self._teacher is None or self._teacher.is_outdated():
             self._take(callpath.Teacher(self.declaration, self._careful))
-        runner = self._runners[op, True, self.declaration.overwritten(values)]
-        self._teacher.learn(args, kwargs, values, scalars, runs, op.result == "one", runner)
+        runner = self._runners.get((op, True, self.declaration.overwritten(values)))
+        if runner is not None:  # not if other threads' calls came between, too many or the first with another gradient
+            self._teacher.learn(args, kwargs, values, scalars, runs, op.result == "one", runner)
 
     def _take(self, teacher: Any) -> None:
         self._teacher, self._path = teacher, teacher.caller
