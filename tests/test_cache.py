@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import multiprocessing
 import os
+import shutil
 import signal
 import stat
 import subprocess
@@ -12,13 +13,18 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
-from fusegen.core.errors import FusegenError
+import fusegen as fg
+from fusegen.core.errors import FusegenError, FusegenWarning
+from fusegen.core.recent import Recent
 from fusegen.launch import cache as cache_module
-from fusegen.launch import sealed
+from fusegen.launch import sealed, targets
 from fusegen.launch.cache import Cache, default_cache, digest
+from fusegen.launch.emulator import EmulatedKernel
 
 FUSEGEN = str(Path(cache_module.__file__).parent.parent)
 KEY = digest("a kernel")
@@ -181,11 +187,176 @@ def test_a_user_may_link_to_the_folder(folder: Path, tmp_path: Path) -> None:
     assert Cache(folder).get(KEY) == DATA
 
 
-def test_a_world_writable_store_is_refused(folder: Path) -> None:
+@pytest.mark.parametrize(("where", "mode"), [(".", 0o777), (".", 0o770), ("v1", 0o777), ("v1", 0o1777)])
+def test_a_folder_that_others_can_write_is_refused(
+    folder: Path, where: str, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "v1").mkdir(parents=True)
+    (folder / where).chmod(mode)
+    monkeypatch.setattr(sealed, "_is_own_group", lambda group: False)
+    cache = Cache(folder)
+    with pytest.warns(FusegenWarning, match="can be written by other users: chmod go-w .*FUSEGEN_CACHE_DIR") as told:
+        works_in_memory(cache, "written by other users")
+        cache.put(digest("another kernel"), DATA)
+    assert len(told) == 1
+    (folder / where).chmod(0o755)
+    cache.put(KEY, DATA)
+    assert cache.describe().problem is None and Cache(folder).get(KEY) == DATA
+
+
+def test_a_folder_where_others_may_only_add_is_not_refused(folder: Path) -> None:
+    """As /tmp."""
     folder.mkdir()
-    (folder / "v1").mkdir()
-    (folder / "v1").chmod(0o777)
-    works_in_memory(Cache(folder), "written by other users")
+    folder.chmod(0o1777)
+    Cache(folder).put(KEY, DATA)
+    assert Cache(folder).get(KEY) == DATA and Cache(folder).describe().problem is None
+
+
+def test_a_group_that_nobody_else_is_in_may_write(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where the umask is 002 and every user has a group."""
+    import grp
+    import pwd
+
+    folder.mkdir()
+    folder.chmod(0o775)
+    user = pwd.getpwuid(os.geteuid())
+    members: list[str] = []
+    named = [user.pw_name]
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((named[0], "x", user.pw_gid, members)))
+    for name, others, is_trusted in ((user.pw_name, [], True), ("staff", [], False), (user.pw_name, ["eve"], False)):
+        named[0], members[:] = name, others
+        sealed._is_own_group.cache_clear()
+        assert (sealed.untrusted(folder, follow=True) is None) is is_trusted
+    sealed._is_own_group.cache_clear()
+
+
+def planted(folder: Path, name: str, target: Path) -> None:
+    """A link where fusegen is going to write."""
+    target.write_text("precious")
+    os.makedirs(folder / "v1", mode=0o700)
+    (folder / "v1" / name).symlink_to(target)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="symbolic links")
+def test_a_lock_follows_no_link_and_changes_no_file(folder: Path, tmp_path: Path) -> None:
+    planted(folder, "build.lock", tmp_path / "victim")
+    with Cache(folder).alone("build", 0.0) as has_it:
+        assert not has_it
+    assert (tmp_path / "victim").read_text() == "precious"
+    for content in ("", "not empty"):
+        lock = folder / "v1" / "build.lock"
+        lock.unlink()
+        lock.write_text(content)
+        with Cache(folder).alone("build", 0.0) as has_it:
+            assert has_it
+        assert lock.read_text() == content
+    lock.unlink()
+    os.mkfifo(lock)
+    with Cache(folder).alone("build", 0.0) as has_it:
+        assert not has_it
+    assert stat.S_IMODE(lock.stat().st_mode) & 0o077 == 0 or lock.is_fifo()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions as in POSIX")
+def test_a_lock_is_private_and_a_wait_for_it_ends(folder: Path) -> None:
+    old = os.umask(0)
+    try:
+        with Cache(folder).alone("build", 0.0) as first, Cache(folder).alone("build", 0.2) as second:
+            assert first and not second
+    finally:
+        os.umask(old)
+    with Cache(folder).alone("build", 0.0) as again:
+        assert again
+    modes = {path: stat.S_IMODE(path.stat().st_mode) for path in (folder, *folder.rglob("*"))}
+    assert modes == {folder: 0o700, folder / "v1": 0o700, folder / "v1" / "build.lock": 0o600}
+    folder.chmod(0o777)
+    with Cache(folder).alone("build", 0.0) as has_it:
+        assert not has_it
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions as in POSIX")
+@pytest.mark.parametrize("how", ["a parent", "a link's folder"])
+def test_what_is_loaded_lies_where_nobody_else_can_put_another_file(tmp_path: Path, how: str) -> None:
+    """Its bytes are verified when they are read, and the loader reads them again."""
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    folder = shared / "cache"
+    if how == "a link's folder":
+        (tmp_path / "mine").mkdir()
+        folder.symlink_to(tmp_path / "mine")
+    Cache(folder).put(KEY, DATA)
+    shared.chmod(0o1777)
+    path = Cache(folder).path(KEY)
+    assert path is not None and folder in path.parents
+    shared.chmod(0o777)
+    path = Cache(folder).path(KEY)
+    assert path is not None and shared not in path.parents and path.read_bytes() == DATA
+    assert Cache(folder).get(KEY) == DATA and Cache(folder).describe().problem is None
+
+
+@pytest.mark.skipif(os.name != "posix", reason="permissions as in POSIX")
+def test_a_file_that_is_swapped_between_check_and_load_is_not_loaded(folder: Path) -> None:
+    """By somebody who may write the folder, or one above it."""
+    Cache(folder).put(KEY, DATA)
+    place = file_of(folder)
+
+    def load(path: Path) -> bytes:
+        (folder / "v1").rename(folder / "gone")
+        place.parent.mkdir(parents=True)
+        place.write_bytes(b"evil")
+        return path.read_bytes()
+
+    for shared in (folder, folder.parent):
+        shared.chmod(0o777)
+        cache = Cache(folder)
+        cache._memory.put(KEY, DATA)  # what was compiled before there was a reason to read it
+        assert cache.load(KEY, load) == DATA
+        shutil.rmtree(folder / "v1")
+        (folder / "gone").rename(folder / "v1")
+        shared.chmod(0o700)
+
+
+@pytest.mark.parametrize("times", [1, 2, 3, 10])
+def test_a_file_that_is_evicted_before_it_is_loaded_is_written_again(folder: Path, times: int) -> None:
+    cache, seen = Cache(folder), []
+    cache.put(KEY, DATA)
+
+    def load(path: Path) -> bytes:
+        seen.append(path)
+        if len(seen) <= times and folder in path.parents:
+            Cache(folder).clear()
+        return path.read_bytes()
+
+    assert cache.load(KEY, load) == DATA
+    assert len(seen) == min(times, cache_module.LOAD_TRIES) + 1
+    assert cache.load(digest("another kernel"), load) is None
+
+
+def test_a_file_that_does_not_load_where_it_is_lies_elsewhere(folder: Path) -> None:
+    """As in a folder that is mounted noexec."""
+    cache = Cache(folder)
+    cache.put(KEY, DATA)
+
+    def load(path: Path) -> bytes:
+        if folder in path.parents:
+            raise OSError("failed to map segment from shared object")
+        return path.read_bytes()
+
+    assert cache.load(KEY, load) == DATA
+
+    def never(path: Path) -> bytes:
+        raise OSError("no library")
+
+    with pytest.raises(OSError, match="no library"):
+        cache.load(KEY, never)
+
+
+def test_what_other_processes_write_anew_is_read_anew(folder: Path) -> None:
+    cache = Cache(folder)
+    assert cache.current(KEY) is None
+    cache.put(KEY, b"old")
+    Cache(folder).put(KEY, b"new")
+    assert cache.get(KEY) == b"old" and cache.current(KEY) == b"new"
 
 
 def test_a_folder_that_cannot_exist(folder: Path) -> None:
@@ -410,3 +581,34 @@ def test_importing_loads_no_more_than_needed() -> None:
     code += "import fusegen.launch.cache; print({'platformdirs', 'tempfile', 'numpy'} & (set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
+
+
+@pytest.fixture
+def op(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """An op that no process has compiled, and nothing in memory."""
+    monkeypatch.setenv("FUSEGEN_CACHE_DIR", str(folder))
+    monkeypatch.setattr(targets.cpu(), "_loaded", Recent(8))
+    return fg.op(lambda x: fg.tanh(x) * 3.0, name="evicted")
+
+
+@pytest.mark.cpu
+def test_a_call_whose_kernel_is_evicted_as_it_is_loaded(op: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cleared = []
+
+    def load(path: Path, entry: str, barriers: bool) -> EmulatedKernel:
+        if not cleared:
+            cleared.append(Cache(default_cache().folder).clear())
+        return EmulatedKernel(path, entry, barriers)
+
+    monkeypatch.setattr(targets, "EmulatedKernel", load)
+    assert op(np.zeros(3, np.float32)).tolist() == [0.0] * 3 and cleared[0] > 0
+
+
+@pytest.mark.cpu
+def test_a_call_whose_kernel_loads_from_nowhere(op: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def load(path: Path, entry: str, barriers: bool) -> EmulatedKernel:
+        raise OSError("failed to map segment from shared object")
+
+    monkeypatch.setattr(targets, "EmulatedKernel", load)
+    with pytest.raises(fg.DeviceError, match=r"failed to map segment(.|\n)*not mounted noexec"):
+        op(np.zeros(3, np.float32))

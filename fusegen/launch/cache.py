@@ -5,23 +5,26 @@ can be loaded from where it lies). The seal is a digest of key and data: a file 
 or written by somebody else does not verify and is removed. Writers need no locks, because a file appears under its
 name complete or not at all, and whoever reads it checks it; losing a race costs one compile, never a wrong kernel.
 
-A cache folder that is missing, read-only, full or not ours is no error: this process then remembers what it
-compiled, and ``Cache.describe`` says why.
+A cache folder that is missing, read-only or full is no error: this process then remembers what it compiled, and
+``Cache.describe`` says why. Nor is one that others can write, of which it warns. What is loaded by its path lies where
+nobody else can put another file under that path, else in a folder of this process.
 """
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import re
 import time
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from fusegen.core import locks
-from fusegen.core.errors import FusegenError
+from fusegen.core.errors import FusegenError, warn
 from fusegen.launch import sealed
 from fusegen.launch.sealed import digest
 
@@ -33,11 +36,16 @@ MEMORY_LIMIT_BYTES = 128 << 20
 # A temporary file this old belongs to a process that died between writing and renaming.
 STALE_SECONDS = 3600.0
 
+# How often a file is written again that others evict before it is loaded; then this process has one of its own.
+LOAD_TRIES = 3
+
 # Entries live one level down, in a folder that only we create: a cache folder that a user made with a generous
 # umask needs no change of its permissions, and a new layout takes a new name.
 _LAYOUT = "v1"
 _KEY = re.compile(r"[0-9a-f]{64}")
 _ENTRY = re.compile(r"([0-9a-f]{64})-([0-9a-f]{64})")
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -104,6 +112,7 @@ class Cache:
         self.folder = _absolute(folder) if folder is not None else _default_folder()
         self.limit_bytes = _default_limit() if limit_bytes is None else limit_bytes
         self.problem: str | None = None
+        self._is_told = False
         self._root = self.folder / _LAYOUT
         self._memory = _Memory(MEMORY_LIMIT_BYTES)
         # The first write always looks at the total: many short processes must not outgrow the bound together.
@@ -132,16 +141,52 @@ class Cache:
         if on_disk:
             self._store(name, data)
 
+    def current(self, key: str) -> bytes | None:
+        """The data that lies on disk now: for what other processes write anew."""
+        found = self._find(_name(key))
+        return None if found is None else found.data
+
     def path(self, key: str) -> Path | None:
-        """A file that holds exactly the data of ``key``. Open it at once: another process may evict it later."""
+        """A file that holds exactly the data of ``key``. Another process may evict it at any time (see ``load``)."""
         name = _name(key)
         found = self._find(name)
-        if found is not None:
-            return found.path
-        data = self._memory.get(name)
+        data = self._memory.get(name) if found is None else found.data
         if data is None:
             return None
-        return self._store(name, data) or sealed.private_copy(name, data)
+        path = self._store(name, data) if found is None else found.path
+        if path is not None and not sealed.is_replaceable(self._root):
+            return path
+        return sealed.private_copy(name, data)
+
+    def load(self, key: str, load: Callable[[Path], T]) -> T | None:
+        """What ``load`` makes of a file that holds exactly the data of ``key``; None where there is none.
+
+        Where another process evicts the file before ``load`` has opened it, it is written once more. Where it cannot be
+        loaded from (a folder that is mounted so), it is from another folder.
+        """
+        for _ in range(LOAD_TRIES):
+            path = self.path(key)
+            if path is None:
+                return None
+            try:
+                return load(path)
+            except (OSError, ImportError):
+                if path.exists():
+                    break
+        data = self.get(key)
+        copy = None if data is None else sealed.private_copy(_name(key), data)
+        return None if copy is None else load(copy)
+
+    @contextlib.contextmanager
+    def alone(self, what: str, seconds: float) -> Iterator[bool]:
+        """While no other process is at ``what``: whether that is so, after this one has waited for so long."""
+        if not self._is_trusted():
+            yield False
+            return
+        with contextlib.suppress(OSError):  # there is no lock then
+            sealed.make_private(self.folder, self._root)
+        with sealed.alone(self._root / f"{what}.lock", seconds) as has_it:
+            yield has_it
 
     def entries(self) -> list[Entry]:
         """What is on disk, most recently used first."""
@@ -194,13 +239,17 @@ class Cache:
     def _store(self, name: str, data: bytes) -> Path | None:
         """Write an entry; None, and ``problem`` set, when that is impossible."""
         if not self._is_trusted():
+            if not self._is_told:
+                self._is_told = True
+                warn(f"{self.problem}. Nothing is kept there: each process compiles anew, until FUSEGEN_CACHE_DIR is a "
+                     "folder that only you can write.")  # fmt: skip
             return None
         if len(data) > self.limit_bytes:
             self.problem = f"an artefact of {len(data)} bytes is larger than the cache's bound of {self.limit_bytes}"
             return None
         path = self._root / name[:2] / f"{name}-{digest(name, data)}"
         try:
-            sealed.make_private(path.parent)
+            sealed.make_private(self.folder, self._root, path.parent)
             for other in os.listdir(path.parent):
                 # Before ours appears, so that two writers of one key can never remove each other's.
                 if other.startswith(name) and other != path.name:

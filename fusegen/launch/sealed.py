@@ -71,9 +71,26 @@ def untrusted(folder: Path, *, follow: bool) -> str | None:
         return f"{folder} is a symbolic link that fusegen did not make"
     if not (_is_ours(link) and _is_ours(info)):
         return f"{folder} belongs to another user"
-    if not follow and _others_may_write(info):
-        return f"{folder} can be written by other users: remove it, or chmod 700"
+    is_sticky = follow and info.st_mode & stat.S_ISVTX  # others may not rename our one folder in it
+    if _others_may_write(info) and not is_sticky:
+        return f"{folder} can be written by other users: chmod go-w {folder}"
     return None
+
+
+def is_replaceable(folder: Path) -> bool:
+    """Whether others could put something else under a path in here, by what they may write above it. Then a file that
+    was opened can be trusted, and a path that is opened again cannot."""
+    real = Path(os.path.realpath(folder))
+    for above in (folder, *folder.parents, real, *real.parents):
+        try:
+            link, info = os.lstat(above), os.stat(above)
+        except OSError:
+            return True
+        if any(not _is_ours(one) and one.st_uid for one in (link, info)):  # whose owner is another user, and not root
+            return True
+        if _others_may_write(info) and not info.st_mode & stat.S_ISVTX:  # sticky: others may not rename what is ours
+            return True
+    return False
 
 
 def _is_ours(info: os.stat_result) -> bool:
@@ -81,7 +98,24 @@ def _is_ours(info: os.stat_result) -> bool:
 
 
 def _others_may_write(info: os.stat_result) -> bool:
-    return os.name == "posix" and bool(info.st_mode & (stat.S_IWGRP | stat.S_IWOTH))
+    if os.name != "posix":
+        return False
+    by_group = info.st_mode & stat.S_IWGRP and not _is_own_group(info.st_gid)
+    return bool(by_group or info.st_mode & stat.S_IWOTH)
+
+
+@functools.cache
+def _is_own_group(number: int) -> bool:
+    """Whether nobody else is in a group: many systems give every user one of the user's name, and then let it write."""
+    import grp
+    import pwd
+
+    try:
+        group, user = grp.getgrgid(number), pwd.getpwuid(os.geteuid())
+    except KeyError:
+        return False
+    is_first = (group.gr_gid, group.gr_name) == (user.pw_gid, user.pw_name)
+    return is_first and set(group.gr_mem) <= {user.pw_name}
 
 
 def is_writable(folder: Path) -> bool:
@@ -90,11 +124,41 @@ def is_writable(folder: Path) -> bool:
     return os.access(nearest, os.W_OK | os.X_OK)
 
 
-def make_private(shard: Path) -> None:
-    """Create the shard and the folders above it, ours readable by us alone. Three levels, as makedirs' mode is one."""
-    if not shard.is_dir():
-        for folder in (shard.parent.parent, shard.parent, shard):
+def make_private(*folders: Path) -> None:
+    """Create folders, each in the one before, readable by us alone. One by one, as makedirs' mode is the last one's."""
+    if not folders[-1].is_dir():
+        for folder in folders:
             os.makedirs(folder, mode=0o700, exist_ok=True)
+
+
+@contextlib.contextmanager
+def alone(path: Path, seconds: float) -> Iterator[bool]:
+    """While this process has the lock ``path``: whether it does, after it has waited for so long.
+
+    The system gives the lock back when a process ends. Where files cannot be locked, or something else than a file of
+    ours lies there, nobody has it.
+    """
+    try:
+        import fcntl
+
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    except (ImportError, OSError):
+        yield False
+        return
+    try:
+        info, end = os.fstat(handle), time.monotonic() + seconds
+        has_it = False
+        while not has_it and stat.S_ISREG(info.st_mode) and _is_ours(info):
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                has_it = True
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EINTR) or time.monotonic() > end:
+                    break
+                time.sleep(0.05)
+        yield has_it
+    finally:
+        os.close(handle)
 
 
 def scan(folder: str | Path) -> list[os.DirEntry[str]]:

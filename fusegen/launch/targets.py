@@ -106,14 +106,18 @@ class CpuTarget:
                 rendered.text, entry, headers=texts, barriers=rendered.barriers, sanitize=sanitize
             )  # fmt: skip
             cache.put(key, library)
-        path = cache.path(key)
-        if path is None:
+        why = "no folder to put it in"
+        try:
+            kernel = cache.load(key, lambda path: EmulatedKernel(path, entry, rendered.barriers))
+        except OSError as error:
+            kernel, why = None, str(error)
+        if kernel is None:
             raise DeviceError(
-                f"kernel {entry}", given="no folder that a compiled kernel could be loaded from",
-                expected="a writable cache folder, or a writable temporary folder",
-                fix="set FUSEGEN_CACHE_DIR to a folder of your own",
+                f"kernel {entry}", given=f"a compiled kernel that does not load: {why}",
+                expected="a cache folder or a temporary folder that can be written, and that libraries load from",
+                fix="set FUSEGEN_CACHE_DIR or TMPDIR to a folder of your own that is not mounted noexec",
             )  # fmt: skip
-        return _OnCpu(EmulatedKernel(path, entry, rendered.barriers), rendered.shared, self.mode)
+        return _OnCpu(kernel, rendered.shared, self.mode)
 
 
 class GpuTarget:
