@@ -24,12 +24,23 @@ static __thread jmp_buf* leave_block;  // of a kernel without barriers
 inline Block& block_of(Worker& w, const Fiber& fiber) { return w.blocks[kClusterBlocks == 1 ? 0 : fiber.rank]; }
 inline unsigned block_threads(const Worker& w) { return w.threads / kClusterBlocks; }
 
+// Takes the last letter away where it has lost its last bytes: what is left is UTF-8 again.
+inline void end_at_a_letter(char* text) {
+  const size_t bytes = strlen(text);
+  size_t last = bytes;
+  while (last && (text[last - 1] & 0xC0) == 0x80) --last;  // bytes that continue a letter
+  if (!last || !(text[--last] & 0x80)) return;
+  const unsigned char first = text[last];
+  if (bytes - last < (first >= 0xF0 ? 4u : first >= 0xE0 ? 3u : 2u)) text[last] = '\0';
+}
+
 __attribute__((format(printf, 3, 0))) inline void vrecord(Launch& launch, Code code, const char* format, va_list rest) {
   int none = kOk;  // the first error wins: later ones are often its consequences
   if (!__atomic_compare_exchange_n(&launch.code, &none, code, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED)) return;
   const uint3 block = (worker->current ? block_of(*worker, *worker->current) : worker->blocks[0]).index;
   const int used = snprintf(launch.message, launch.message_bytes, "block (%u, %u, %u): ", block.x, block.y, block.z);
-  vsnprintf(launch.message + used, launch.message_bytes - used, format, rest);
+  const size_t room = launch.message_bytes - used;
+  if (size_t(vsnprintf(launch.message + used, room, format, rest)) >= room) end_at_a_letter(launch.message);
 }
 
 __attribute__((format(printf, 3, 4))) inline void record(Launch& launch, Code code, const char* format, ...) {

@@ -197,6 +197,17 @@ def test_assertions_raise_and_the_kernel_can_run_again(barriers: bool) -> None:
         launch(kernel(source, barriers), 100, 64, ctypes.c_int(64), mode=mode)
 
 
+@pytest.mark.parametrize("letter", "é€😀")
+def test_a_message_is_cut_between_two_letters(letter: str) -> None:
+    """Here and on the native call path, for which anything else is no text at all."""
+    lengths = set()
+    for shift in range(len(letter.encode())):
+        text = failure(f'KERNEL() {{ assert(threadIdx.x < 0 && "{"x" * shift}{letter * 1500}"); }}')
+        assert "\ufffd" not in text and letter * 400 in text
+        lengths.add(text.count(letter))
+    assert len(lengths) <= 2
+
+
 def test_a_barrier_needs_barriers() -> None:
     assert "barriers=False" in failure("KERNEL() { __syncthreads(); }", barriers=False)
     assert "0 bytes" in failure("KERNEL() { *fusegen_dynamic_shared() = 1; }", barriers=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sysconfig
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 import fusegen as fg
-from fusegen.launch import emulator
+from fusegen.launch.cache import default_cache
 from fusegen.wrap import native
 from tests.call_paths import DEVICE, Counted, is_native, lerp, norm, torch_norm
 
@@ -43,33 +44,60 @@ def test_a_failed_launch_is_fusegens_error(failing: None) -> None:
         square(x)
 
 
-def test_a_build_that_fails_is_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FUSEGEN_CACHE_DIR", str(tmp_path))
-    monkeypatch.setenv(native.VARIABLE, "1")
-    broken = native.Recipe("0" * 64, (str(tmp_path),), str(tmp_path), native.FLAGS)
-    monkeypatch.setattr(native, "recipe", lambda: broken)
-    native.build(broken)
-    state = native._State()
-    with monkeypatch.context() as patch:
-        patch.setattr(emulator, "run_compiler", lambda *_: pytest.fail("it is built again"))
-        state.seek()
-    assert state.path is None and "error" in state.problem
-    monkeypatch.setattr(native, "_state", state)
-    assert native.module() is None
-    with pytest.raises(fg.CompileError, match=r"calls go the Python way.*\n.*\n.*fusegen doctor --build"):
-        native.report()
-    known = fg.FusedOp(lerp.declaration)
+_CUT = [
+    fg.register_function(f"cut{n}", cuda=f"cut{n}({{0}})", reference=lambda t, x: x, header=(
+        f'FG_DEVICE float cut{n}(float x) {{ assert(x > -2 && "{"x" * n}{"é" * 1500}"); return x; }}'))
+    for n in range(2)
+]  # fmt: skip
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("cut", _CUT)
+def test_a_message_that_is_cut_is_fusegens_error(cut: Any) -> None:
+    """What a launch has to say is longer than the room for it; one of these ends within a letter of two bytes."""
+    known = fg.op(lambda x: cut(x), name="cut")
+    for _ in range(3):
+        assert known(torch.ones(2)).tolist() == [1, 1]
     for _ in range(2):
-        assert known(torch.ones(3), torch.ones(3), 0.5).tolist() == [1] * 3
-    assert not is_native(known)
+        with pytest.raises(fg.CompileError, match=r"assertion `x > -2 && .*é{900}"):
+            known(-5 * torch.ones(2))
 
 
 def test_a_module_that_does_not_load_is_a_problem_and_no_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FUSEGEN_CACHE_DIR", str(tmp_path))
     state = native._State()
-    state.asked, state.path = True, tmp_path / "module.so"
-    state.path.write_bytes(b"no library")
+    state.asked, state.key = True, "0" * 64
+    default_cache().put(state.key, b"no library")
     monkeypatch.setattr(native, "_state", state)
-    assert native.module() is None and state.problem and not native.is_found()
+    with pytest.warns(fg.FusegenWarning, match="calls take the slow way, through Python"):
+        assert native.module() is None and state.problem and not native.is_found()
+
+
+def test_a_module_that_is_evicted_before_it_is_loaded_is_sought_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FUSEGEN_CACHE_DIR", str(tmp_path))
+    state = native._State()
+    state.asked, state.key = True, "0" * 64
+    monkeypatch.setattr(native, "_state", state)
+    assert native.module() is None and not state.problem and not state.asked
+
+
+@pytest.mark.parametrize("message", ["can't start new thread", "can't create new thread at interpreter shutdown"])
+def test_where_no_thread_can_start_calls_go_on(message: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(thread: threading.Thread) -> None:
+        raise RuntimeError(message)
+
+    monkeypatch.setattr(threading.Thread, "start", start)
+    monkeypatch.setenv(native.VARIABLE, "1")
+    monkeypatch.setattr(native, "_state", native._State())
+    known = fg.FusedOp(lerp.declaration)
+    for size in range(1, native.MOST_STARTS):
+        assert known(torch.ones(size), torch.ones(size), 0.5).tolist() == [1] * size
+    with pytest.warns(fg.FusegenWarning, match=f"no thread could be started to look for it: {message}") as told:
+        for size in range(1, 5 + native.MOST_STARTS):
+            known(torch.ones(size + 50), torch.ones(size + 50), 0.5)
+    assert len(told) == 1 and not is_native(known)
 
 
 def test_callers_move_over_when_the_module_arrives(monkeypatch: pytest.MonkeyPatch) -> None:

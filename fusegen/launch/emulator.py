@@ -167,14 +167,28 @@ def _is_gcc() -> bool:
     return "__GNUC__" in _macros() and "__clang__" not in _macros()
 
 
-def run_compiler(command: Sequence[str], folder: str | None = None) -> subprocess.CompletedProcess[str]:
-    """Run the C++ compiler; its messages come back in English."""
+def run_compiler(
+    command: Sequence[str], folder: str | None = None, seconds: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the C++ compiler; its messages come back in English.
+
+    Raises:
+        CompileError: it does not start.
+        TimeoutExpired: it has not ended after so many seconds.
+    """
     environment = {**os.environ, "LC_ALL": "C"}  # messages in English, plain ASCII quotes
     environment.pop("LD_PRELOAD", None)  # a preloaded sanitizer would check, and slow down, the compiler
     environment.pop("DYLD_INSERT_LIBRARIES", None)
-    return subprocess.run(
-        command, capture_output=True, text=True, errors="replace", env=environment, cwd=folder, check=False
-    )
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", env=environment, cwd=folder, check=False,
+            timeout=seconds,
+        )  # fmt: skip
+    except OSError as error:
+        raise CompileError(
+            "the C++ compiler", given=f"{command[0]} does not start: {error}", expected="a program that can be run",
+            fix="see what this machine is short of: memory, processes (ulimit -u), open files (ulimit -n), its folder",
+        ) from error  # fmt: skip
 
 
 def cluster_blocks(source: str, entry: str) -> int:

@@ -8,26 +8,24 @@ compiler, Python's headers, a folder to keep the module in), ops run as before.
 
 from __future__ import annotations
 
-import contextlib
 import importlib.machinery
 import importlib.util
-import json
 import os
-import subprocess
 import sys
 import sysconfig
-import tempfile
 import threading
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from fusegen.core.errors import CompileError, FusegenError
+from fusegen.core.errors import CompileError, warn
 from fusegen.generate.rendered import template_text
 from fusegen.launch import emulator, sealed
 from fusegen.launch.cache import default_cache
 from fusegen.launch.sealed import digest
+from fusegen.wrap import native_build
+from fusegen.wrap.native_build import Failure, Job
 
 VARIABLE = "FUSEGEN_NATIVE"
 NAME = "fusegen_native"
@@ -35,6 +33,9 @@ HEADERS = ("_door.h", "_fused.h", "_kernel.h", "_leaf.h", "_node.h", "_plan.h", 
 SOURCES = tuple(f"{NAME}{part}" for part in (".cpp", *HEADERS))
 FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
 _LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
+_INSTALL = "install Python's headers (apt install python3-dev) and a C++20 compiler, then fusegen doctor --build"
+# How many calls try to start a thread where there can be no more.
+MOST_STARTS = 20
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,6 @@ class Recipe:
     include: tuple[str, ...]
     libraries: str
     flags: tuple[str, ...]
-
-    @property
-    def failure_key(self) -> str:
-        return digest("native failed", self.key)
 
 
 def recipe() -> Recipe:
@@ -68,93 +65,108 @@ def recipe() -> Recipe:
     return Recipe(key, tuple(map(str, folders)), str(root / "lib"), flags)
 
 
+def job(wanted: Recipe) -> Job:
+    """What a process has to be told to build the module."""
+    command = (
+        emulator.compiler(), *wanted.flags, *(f"-I{path}" for path in wanted.include), SOURCES[0],
+        "-o", native_build.MODULE, f"-L{wanted.libraries}", *_LIBRARIES,
+    )  # fmt: skip
+    libraries = Path(wanted.libraries)
+    marks = native_build.marks_of(libraries.parent / "version.py", *sorted(libraries.glob("libtorch_*")))
+    return Job(wanted.key, command, {name: template_text(name) for name in SOURCES}, marks)
+
+
 def build(wanted: Recipe, *, again: bool = False) -> None:
-    """Compile the module and put it into the cache, or the reason why that is impossible. One process at a time.
+    """Compile the module in this process and put it into the cache, or the reason why that is impossible.
 
     Args:
-        again: try once more where it failed before.
+        again: also where it failed and it is not yet time to try again.
     """
-    cache = default_cache()
-    with _alone(cache.folder):
-        if cache.get(wanted.key) is not None or (cache.get(wanted.failure_key) and not again):
-            return
-        with tempfile.TemporaryDirectory(prefix="fusegen-") as folder:
-            for name in SOURCES:
-                Path(folder, name).write_text(template_text(name), encoding="utf-8")
-            command = [
-                emulator.compiler(), *wanted.flags, *(f"-I{path}" for path in wanted.include), SOURCES[0],
-                "-o", "module.so", f"-L{wanted.libraries}", *_LIBRARIES,
-            ]  # fmt: skip
-            done = emulator.run_compiler(command, folder)
-            if done.returncode == 0:
-                cache.put(wanted.key, Path(folder, "module.so").read_bytes())
-                cache.put(wanted.failure_key, b"")
-            else:
-                lines = [line for line in done.stderr.splitlines() if "error" in line] or ["the compiler failed"]
-                cache.put(wanted.failure_key, lines[0].encode()[:500])
-
-
-@contextlib.contextmanager
-def _alone(folder: Path) -> Iterator[None]:
-    """Waits until no other process builds. Where files cannot be locked, two may build: the cache takes either's."""
-    try:
-        import fcntl
-
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / "native.lock").open("w")
-    except (ImportError, OSError):
-        yield
-        return
-    with lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # given back with the file, and by the system when a process dies
-        yield
-
-
-def _build_elsewhere(wanted: Recipe) -> None:
-    """Build in a process of its own, which goes on when this one ends; returns when it is done."""
-    package = str(Path(__file__).resolve().parents[2])
-    path = os.pathsep.join(filter(None, [package, os.environ.get("PYTHONPATH")]))
-    environment = {**os.environ, "PYTHONPATH": path, VARIABLE: "0"}
-    environment.pop("LD_PRELOAD", None)
-    subprocess.run(
-        [sys.executable, "-m", "fusegen.wrap.native", json.dumps(asdict(wanted))],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-        start_new_session=True, check=False, env=environment,
-    )  # fmt: skip
+    native_build.build(job(wanted), default_cache(), again=again)
 
 
 class _State:
-    """What this process knows of the module: not asked for, being looked for, found (a file), loaded, or impossible."""
+    """What this process knows of the module: not asked for, being looked for, found (in the cache), loaded, or
+    impossible."""
 
     def __init__(self) -> None:
         self.asked = False
-        self.path: Path | None = None
+        self.key = ""
         self.module: Any = None
         self.problem = ""
+        self.advice = ""
+        self.told = False
+        self.starts = 0
 
     def seek(self) -> None:
-        """Find the module, or have it built."""
+        """Find the module, or have it built. Whatever goes wrong is a problem, and no error of a call."""
         try:
-            wanted, cache = recipe(), default_cache()
-            self.path = cache.path(wanted.key)
-            if self.path is None and not cache.get(wanted.failure_key):
+            self._seek()
+        except Exception as error:
+            self.problem = getattr(error, "given", "") or f"{type(error).__name__}: {error}"
+            self.advice = getattr(error, "fix", "")
+
+    def _seek(self) -> None:
+        wanted, cache = recipe(), default_cache()
+        if cache.current(wanted.key) is None:
+            asked = job(wanted)
+            failure = Failure.read(cache, asked)
+            if failure is None or failure.begun or failure.is_due():
                 if sealed.untrusted(cache.folder, follow=True) or not sealed.is_writable(cache.folder):
-                    self.problem = f"no folder to keep it in: {cache.folder}"
+                    self.problem = f"there is no folder to keep it in, {cache.folder} being unusable"
+                    self.advice = "set FUSEGEN_CACHE_DIR to a folder that you, and only you, can write"
                     return
-                _build_elsewhere(wanted)
-                self.path = cache.path(wanted.key)
-            if self.path is None:
-                self.problem = (cache.get(wanted.failure_key) or b"its build did not end").decode(errors="replace")
-        except (FusegenError, OSError, ImportError, AttributeError) as error:
-            self.problem = getattr(error, "given", "") or str(error)
+                native_build.build_elsewhere(asked, cache)
+            if cache.current(wanted.key) is None:
+                failure = Failure.read(cache, asked)
+                self.problem = str(failure) if failure else "its build has not ended, or did not fit the cache"
+                self.advice = "" if failure is None or failure.passing else _INSTALL
+                return
+        self.key = wanted.key
+
+    def start(self) -> None:
+        """Seek beside what this thread does."""
+        try:
+            threading.Thread(target=self.seek, name="fusegen-native", daemon=True).start()
+        except RuntimeError as error:  # no more threads, or Python is ending
+            self.starts += 1
+            self.asked = self.starts >= MOST_STARTS  # else by a later call
+            self.problem = f"no thread could be started to look for it: {error}" if self.asked else ""
+
+    def load(self) -> None:
+        """Load what was found."""
+        try:
+            self.module = default_cache().load(self.key, _import)
+            if self.module is None:  # evicted meanwhile: it is sought anew
+                self.key, self.asked = "", False
+        except (ImportError, OSError) as error:
+            self.problem = str(error)
+
+    def tell(self) -> None:
+        """Say once that calls are slow, and why."""
+        self.told = True
+        fix = self.advice or "see fusegen doctor, and fusegen doctor --build to try again now"
+        warn(
+            f"calls take the slow way, through Python, as there is no native call path: {self.problem}. Results are "
+            f"the same. To mend it: {fix}. To do without: {VARIABLE}=0."
+        )
 
 
 _state = _State()
 
 
+def _import(path: Path) -> Any:
+    loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
+    spec = importlib.util.spec_from_file_location(NAME, path, loader=loader)
+    assert spec is not None
+    made = importlib.util.module_from_spec(spec)
+    loader.exec_module(made)
+    return made
+
+
 def _forget_after_fork() -> None:
     """The thread that waits for the builder is not in the child, which may ask anew."""
-    if _state.module is None and _state.path is None:
+    if _state.module is None and not _state.key:
         _state.asked = False
 
 
@@ -173,9 +185,9 @@ def module() -> Any | None:
         if os.environ.get(VARIABLE) == "wait":
             _state.seek()
         else:
-            threading.Thread(target=_state.seek, name="fusegen-native", daemon=True).start()
-    if _state.path is not None and not _state.problem:
-        _load(_state.path)
+            _state.start()
+    if is_found():
+        _state.load()
     return _state.module
 
 
@@ -193,25 +205,15 @@ def _is_possible() -> bool:
 
 
 def is_found() -> bool:
-    """Whether the module is there to be loaded, or loaded already."""
-    return _state.path is not None and not _state.problem
+    """Whether the module is there to be loaded, or loaded already. Where it cannot be, the user is told."""
+    if _state.problem and not _state.told:
+        _state.tell()
+    return bool(_state.key) and not _state.problem
 
 
 def problem() -> str:
     """Why there is no module; empty where nothing is known to be wrong."""
     return _state.problem
-
-
-def _load(path: Path) -> None:
-    try:
-        loader = importlib.machinery.ExtensionFileLoader(NAME, str(path))
-        spec = importlib.util.spec_from_file_location(NAME, path, loader=loader)
-        assert spec is not None
-        made = importlib.util.module_from_spec(spec)
-        loader.exec_module(made)
-        _state.module = made
-    except ImportError as error:
-        _state.problem = str(error)
 
 
 def report() -> str:
@@ -223,23 +225,18 @@ def report() -> str:
     if os.environ.get(VARIABLE, "1") == "0":
         return f"off ({VARIABLE}=0): calls go the Python way"
     wanted, cache = recipe(), default_cache()
-    wrong = _state.problem or (cache.get(wanted.failure_key) or b"").decode(errors="replace")
+    failure = Failure.read(cache, job(wanted))
+    wrong = _state.problem or str(failure or "")
     if wrong:
+        fix = "fusegen doctor --build, to try again now" if failure and failure.passing else _INSTALL
         raise CompileError(
             "the native call path", given=f"{wrong}: calls go the Python way", expected="a module that builds",
-            fix="install Python's headers (apt install python3-dev) and a C++20 compiler, then fusegen doctor --build",
+            fix=_state.advice or fix,
         )  # fmt: skip
-    path = cache.path(wanted.key)
-    return "built" if path else "not built yet: an op's first call has it built, as does fusegen doctor --build"
+    is_there = cache.current(wanted.key) is not None
+    return "built" if is_there else "not built yet: an op's first call has it built, as does fusegen doctor --build"
 
 
 def plan_words(words: Sequence[int]) -> bytes:
     """Words as the module reads them."""
     return b"".join((word if word >= 0 else word + 2**64).to_bytes(8, sys.byteorder) for word in words)
-
-
-if __name__ == "__main__":
-    if hasattr(os, "nice"):
-        os.nice(10)
-    told = json.loads(sys.argv[1])
-    build(Recipe(told["key"], tuple(told["include"]), told["libraries"], tuple(told["flags"])))
