@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import subprocess
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -123,3 +126,21 @@ def test_without_a_cache_no_header_is_made(compiler: Compiler, monkeypatch: pyte
 def test_a_runtime_that_does_not_compile_says_so(compiler: Compiler) -> None:
     with pytest.raises(CompileError, match=r"no_such_header\.h(.|\n)*install them"):
         build(headers={**HEADERS, precompiled.RUNTIME: "#include <no_such_header.h>\n"})
+
+
+def test_without_a_temporary_folder(compiler: Compiler, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "nowhere"))
+    with pytest.raises(CompileError, match=r"nowhere(.|\n)*set TMPDIR"):
+        build()
+
+
+@pytest.mark.parametrize("number", [errno.EAGAIN, errno.ENOMEM])
+def test_a_compiler_that_does_not_start(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As where there can be no more processes, or there is no memory for one."""
+
+    def refuse(*_: object, **__: object) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(subprocess, "run", refuse)
+    with pytest.raises(CompileError, match=f"does not start: .*{os.strerror(number)}(.|\n)*ulimit -u"):
+        emulator.run_compiler([emulator.compiler(), "--version"])

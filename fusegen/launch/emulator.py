@@ -14,7 +14,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -231,9 +230,7 @@ def build(
     header = precompiled.header(common, compiler_identity(), headers, run_compiler) if _is_gcc() else None
     libraries = [*GCC_LIBRARIES, *(GCC_SANITIZE_LIBRARIES if sanitize else ())] if _is_gcc() else []
     stem = entry[:LONGEST_FILE_NAME]
-    with tempfile.TemporaryDirectory(prefix="fusegen-") as folder:
-        precompiled.write(headers, folder)
-        Path(folder, f"{stem}.cu").write_text(source + launcher, encoding="utf-8")
+    with precompiled.folder_with({**headers, f"{stem}.cu": source + launcher}) as folder:
         Path(folder, "runtime.o").write_bytes(runtime)
         # Run inside the folder: messages and sanitizer reports then name the file without a temporary path.
         command = [

@@ -7,10 +7,11 @@ by then: they are written into the folder that it runs in.
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from fusegen.core.errors import CompileError
@@ -86,14 +87,26 @@ def _key(kind: str, command: Sequence[str], identity: str, headers: Mapping[str,
     return digest("emulator", kind, tuple(command), identity, headers)
 
 
-def write(headers: Mapping[str, str], folder: str) -> None:
-    """Put headers where a compiler that runs in ``folder`` finds them, and names them without a path."""
-    for name, text in headers.items():
-        Path(folder, name).write_text(text, encoding="utf-8")
+@contextlib.contextmanager
+def folder_with(texts: Mapping[str, str]) -> Iterator[str]:
+    """A temporary folder with these files, for a compiler to run in: it names them without a path.
+
+    Raises:
+        CompileError: it cannot be made, or what is done in it raises ``OSError``.
+    """
+    try:
+        with tempfile.TemporaryDirectory(prefix="fusegen-") as folder:
+            for name, text in texts.items():
+                Path(folder, name).write_text(text, encoding="utf-8")
+            yield folder
+    except OSError as error:
+        raise CompileError(
+            "the C++ compiler", given=f"a temporary folder that it could not work in: {error}",
+            expected="one that can be written, on a disk that has room", fix="set TMPDIR to such a folder",
+        ) from error  # fmt: skip
 
 
 def _compile(command: list[str], headers: Mapping[str, str], run: Run) -> tuple[bytes | None, str]:
-    with tempfile.TemporaryDirectory(prefix="fusegen-") as folder:
-        write(headers, folder)
+    with folder_with(headers) as folder:
         done = run([*command, f"-ffile-prefix-map={folder}=.", "-o", "compiled"], folder)
         return (Path(folder, "compiled").read_bytes() if done.returncode == 0 else None), done.stderr

@@ -23,6 +23,7 @@ from fusegen.core.errors import FusegenError
 from fusegen.core.sources import PACKAGE
 from fusegen.launch.cache import Cache
 from fusegen.launch.emulator import run_compiler
+from fusegen.launch.precompiled import folder_with
 from fusegen.launch.sealed import digest
 
 MODULE = "module.so"
@@ -149,15 +150,13 @@ def build(job: Job, cache: Cache, *, again: bool = False) -> None:
 def _compiled(job: Job) -> tuple[bytes | None, str, bool]:
     """The module, or None, why, and whether that may pass."""
     try:
-        with tempfile.TemporaryDirectory(prefix="fusegen-") as folder:
-            for name, text in job.sources.items():
-                Path(folder, name).write_text(text, encoding="utf-8")
+        with folder_with(job.sources) as folder:
             done = run_compiler(job.command, folder, MOST_SECONDS)
             if done.returncode == 0:
                 if marks_of(*map(Path, job.marks)) != dict(job.marks):
                     return None, "torch was changed while it was built", True
                 return Path(folder, MODULE).read_bytes(), "", False
-    except (OSError, FusegenError, subprocess.TimeoutExpired) as error:
+    except (FusegenError, subprocess.TimeoutExpired) as error:
         return None, getattr(error, "given", "") or str(error), True
     lines = [line for line in done.stderr.splitlines() if "error" in line.lower()]
     lines = lines or done.stderr.splitlines()[-1:] or [f"the compiler ended with {done.returncode}"]
