@@ -62,7 +62,7 @@ class FusegenWarning(UserWarning):
     """What works, but slower than it could or otherwise than one may think."""
 
 
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_PACKAGE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "")
 
 
 def warn(text: str) -> None:

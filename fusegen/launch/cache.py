@@ -39,8 +39,8 @@ STALE_SECONDS = 3600.0
 # How often a file is written again that others evict before it is loaded; then this process has one of its own.
 LOAD_TRIES = 3
 
-# Entries live one level down, in a folder that only we create: a cache folder that a user made with a generous
-# umask needs no change of its permissions, and a new layout takes a new name.
+# Entries live one level down, in a folder that only we create and can read: one that a user made may be for others to
+# read, and a new layout takes a new name.
 _LAYOUT = "v1"
 _KEY = re.compile(r"[0-9a-f]{64}")
 _ENTRY = re.compile(r"([0-9a-f]{64})-([0-9a-f]{64})")
