@@ -12,17 +12,18 @@ from dataclasses import dataclass, field, replace
 from math import prod
 from typing import Any
 
-from fusegen.core.check import check_op
 from fusegen.core.ir import Op
 from fusegen.core.locks import cached_property
 from fusegen.core.recent import Recent
 from fusegen.core.serialize import op_from_json, op_to_json
+from fusegen.declare.check import check_op
 from fusegen.derive.exact import as_written
 from fusegen.derive.gradient import gradient
 from fusegen.derive.joint import value_and_gradient
 from fusegen.derive.lower import lower
 from fusegen.derive.tangent import tangent
 from fusegen.derive.training import Training, kept_as_op, kept_from_op, train
+from fusegen.fuse.check import check_kernels
 from fusegen.fuse.group import group, group_by_lanes, group_by_rows
 from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.lanes import LaneKernel, schedule_lanes
@@ -65,7 +66,10 @@ class Compiled:
 
     @cached_property
     def by_lanes(self) -> tuple[Kernel, ...] | None:
-        return group_by_lanes(self.lowered) if self.by_rows else None
+        kernels = group_by_lanes(self.lowered) if self.by_rows else None
+        if kernels:
+            check_kernels(self.lowered, kernels)
+        return kernels
 
     @property
     def ways(self) -> tuple[tuple[Kernel, ...], ...]:
@@ -117,6 +121,8 @@ def compile_op(op: Op) -> Compiled:
         lowered = as_written(lower(op))
         check_op(lowered)
         found = Compiled(op, lowered, group(lowered), group_by_rows(lowered))
+        for kernels in (found.kernels, *found.by_rows):
+            check_kernels(lowered, kernels)
         found = _compiled.setdefault(op, found)
     return found
 
@@ -124,23 +130,33 @@ def compile_op(op: Op) -> Compiled:
 def train_op(op: Op, wanted: tuple[str, ...]) -> Training:
     """What ``op`` keeps for its backward (derive/training); the derivation is remembered between processes."""
     if not is_memorable(op):
-        return train(op, wanted)
+        return _checked_training(train(op, wanted))
 
     def texts() -> list[str]:
-        training = train(op, wanted)
+        training = _checked_training(train(op, wanted))
         return [op_to_json(training.forward), op_to_json(kept_as_op(op, training.kept))]
 
     forward, kept = remember("train", (op_to_json(op), *wanted), texts)
     return Training(op_from_json(forward), len(op.outputs), wanted, kept_from_op(op_from_json(kept)))
 
 
+def _checked(op: Op) -> Op:
+    check_op(op)
+    return op
+
+
+def _checked_training(training: Training) -> Training:
+    check_op(training.forward)
+    return training
+
+
 def backward_op(training: Training, given: Sequence[int]) -> Op:
     """The backward for the outputs that have a cotangent; the derivation is remembered between processes."""
     if not isinstance(training, Training) or not is_memorable(training.forward):
-        return training.backward(given)
+        return _checked(training.backward(given))
     kept = op_to_json(kept_as_op(training.forward, training.kept))
     parts = (op_to_json(training.forward), kept, *training.wanted, "given", *map(str, given))
-    (text,) = remember("backward", parts, lambda: [op_to_json(training.backward(given))])
+    (text,) = remember("backward", parts, lambda: [op_to_json(_checked(training.backward(given)))])
     return op_from_json(text)
 
 
@@ -150,20 +166,20 @@ def tangent_op(op: Op, wanted: tuple[str, ...], override: Callable[[Op, tuple[st
     ``override``: for an op and names of arguments, what stands in for their derived gradient (derive/override).
     """
     if override is not None:
-        return tangent(op, override(op, wanted).backward(range(len(op.outputs))))
+        return _checked(tangent(op, override(op, wanted).backward(range(len(op.outputs)))))
     if not is_memorable(op):
-        return tangent(op, gradient(op, wanted))
+        return _checked(tangent(op, gradient(op, wanted)))
     parts = (op_to_json(op), *wanted)
-    (text,) = remember("tangent", parts, lambda: [op_to_json(tangent(op, gradient(op, wanted)))])
+    (text,) = remember("tangent", parts, lambda: [op_to_json(_checked(tangent(op, gradient(op, wanted))))])
     return op_from_json(text)
 
 
 def joint_op(op: Op, wanted: tuple[str, ...], given: Sequence[int]) -> Op:
     """``op`` and the gradients of ``wanted`` in one (derive/joint); the derivation is remembered between processes."""
     if not is_memorable(op):
-        return value_and_gradient(op, wanted, given)
+        return _checked(value_and_gradient(op, wanted, given))
     parts = (op_to_json(op), *wanted, "given", *map(str, given))
-    (text,) = remember("joint", parts, lambda: [op_to_json(value_and_gradient(op, wanted, given))])
+    (text,) = remember("joint", parts, lambda: [op_to_json(_checked(value_and_gradient(op, wanted, given)))])
     return op_from_json(text)
 
 

@@ -99,18 +99,18 @@ def test_ops_import_nothing_but_fusegen(path: Path) -> None:
 
 
 def test_the_law_catches_what_it_should(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(globals(), "NAMES", {"fusegen.wrap", "fusegen.derive.gradient", "fusegen.core.check"})
-    source = "import fusegen\nfrom fusegen import wrap\nfrom ..derive import gradient\nfrom . import check\n"
+    monkeypatch.setitem(globals(), "NAMES", {"fusegen.wrap", "fusegen.derive.gradient", "fusegen.core.dtypes"})
+    source = "import fusegen\nfrom fusegen import wrap\nfrom ..derive import gradient\nfrom . import dtypes\n"
     source += "def f():\n    import fusegen.launch.cache as c\n"
     found = list(imports(source, "fusegen.core.ir"))
     assert found == [
         ("fusegen", 1),
         ("fusegen.wrap", 2),
         ("fusegen.derive.gradient", 3),
-        ("fusegen.core.check", 4),
+        ("fusegen.core.dtypes", 4),
         ("fusegen.launch.cache", 6),
     ]
-    assert [name for name, _ in found if offence("fusegen.core.ir", name) is None] == ["fusegen.core.check"]
+    assert [name for name, _ in found if offence("fusegen.core.ir", name) is None] == ["fusegen.core.dtypes"]
     assert offence("fusegen.pipeline", "fusegen.launch.cache") is None
     assert offence("fusegen.launch.cache", "fusegen.pipeline") is not None
     assert offence("fusegen.ops.blends", "fusegen.core.ir") is not None

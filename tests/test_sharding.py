@@ -10,8 +10,8 @@ import torch
 
 import fusegen as fg
 from fusegen import ops
-from fusegen.core.check import check_op
 from fusegen.core.ir import Op
+from fusegen.declare.check import check_op
 from fusegen.declare.reference import Evaluation
 from fusegen.derive.gradient import gradient
 from fusegen.derive.placing import Decision, Tensor, decide

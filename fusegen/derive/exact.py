@@ -60,6 +60,8 @@ def _is_step(node: Call) -> bool:
 
 def as_written(op: Op) -> Op:
     """``op`` with the arithmetic of such elements told apart, everywhere in it."""
+    if not any(isinstance(s, Reduce) and s.kind in ("max", "min") for s in op.statements):
+        return op
     reduces, outputs = op.expand()
     compared = compared_extrema(reduces, outputs, op.axes_of())
     if not compared:
