@@ -22,6 +22,7 @@ with paused():
         uint8,
     )
     from fusegen.core.errors import (
+        CheckError,
         CompileError,
         DeclarationError,
         DerivativeError,
@@ -39,10 +40,12 @@ with paused():
     from fusegen.declare.value import cast
     from fusegen.wrap.linear_op import LinearLossOp
     from fusegen.wrap.op import FusedOp, op
+    from fusegen.wrap.verify import checked
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "CheckError",
     "CompileError",
     "Const",
     "DeclarationError",
@@ -62,6 +65,7 @@ __all__ = [
     "bfloat16",
     "bool_",
     "cast",
+    "checked",
     "float16",
     "float32",
     "float64",

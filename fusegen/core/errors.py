@@ -58,6 +58,10 @@ class LegalityError(FusegenError, AssertionError):
     """A compiler stage produced something its contract forbids: a bug in fusegen, never in the op."""
 
 
+class CheckError(FusegenError, ArithmeticError):
+    """What a kernel computed is not what its op means (``fg.checked``): a bug in fusegen, never in the op."""
+
+
 class FusegenWarning(UserWarning):
     """What works, but slower than it could or otherwise than one may think."""
 

@@ -25,7 +25,7 @@ from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op
 from fusegen.core.recent import Recent
 from fusegen.declare.trace import TensorSpec
-from fusegen.wrap import derived, fake, schema, vmap
+from fusegen.wrap import derived, fake, schema, verify, vmap
 from fusegen.wrap import tensors as fusegen_tensors
 from fusegen.wrap.callpath import FLOATS_VARY, INTEGERS_VARY
 from fusegen.wrap.derived import Derived
@@ -140,7 +140,8 @@ class Registered:
             if is_named or schema.IDENTITY in kwargs:
                 args, kwargs = (), found.named(args, kwargs)
             if autocast is None and prepared.module is None:  # then the op's own call path knows best
-                return self.packed((self.op._path or self.op._careful)(args, kwargs))
+                path = None if verify.is_asked() else self.op._path
+                return self.packed((path or self.op._careful)(args, kwargs))
             return self.packed(self.op.call(args, kwargs, autocast))
 
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -12,7 +12,7 @@ from fusegen.core.ir import Op
 from fusegen.core.recent import Recent
 from fusegen.declare.op import Declaration, is_symbolic
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
-from fusegen.wrap import doors, tensors
+from fusegen.wrap import doors, tensors, verify
 from fusegen.wrap.doors import compiled_call
 from fusegen.wrap.run import Run, Runner, watch
 from fusegen.wrap.runners import runner_of
@@ -78,7 +78,7 @@ class FusedOp:
             if torch.compiler.is_dynamo_compiling():
                 return compiled_call()(self, args, kwargs, True)
         path = self._path
-        return self._careful(args, kwargs) if path is None else path(args, kwargs)
+        return self._careful(args, kwargs) if path is None or verify.is_asked() else path(args, kwargs)
 
     def _careful(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of any kind. One on torch's tensors teaches the call path (wrap/callpath)."""

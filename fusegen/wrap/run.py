@@ -18,6 +18,7 @@ from fusegen.core.products import contracted_sizes, products
 from fusegen.fuse.schedule import Buffer
 from fusegen.launch.program import Program, scalar_value
 from fusegen.launch.targets import CpuTarget, GpuTarget
+from fusegen.wrap import verify
 from fusegen.wrap.tensors import Framework, TensorInfo, target_of
 
 MOST_PLANS = 4096
@@ -74,6 +75,7 @@ class Plan:
     """One op for one layout. Its program takes the inputs' addresses, the outputs', and the op's scalars.
 
     ``program`` is None for a plan that is more than launches and products, ``between`` what lies between its steps.
+    ``verified``: what it computed was compared with the reference (wrap/verify).
     """
 
     program: Program | None
@@ -83,6 +85,7 @@ class Plan:
     outputs: tuple[Slot, ...]
     results: tuple[tuple[str, tuple[int, ...], tuple[int, ...], Any], ...]
     between: tuple[Between, ...] = ()
+    verified: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,10 +150,21 @@ class Runner:
         plan = self.planned(tensors, framework, out)
         if out is not None:
             self._check_in_place(plan, tensors, framework, out)
+        given = self._to_verify(plan, tensors, out) if verify.is_on() else None
         results = self.launch(plan, tensors, scalars, framework, out)
+        if given is not None:
+            verify.verify(self.op, given, scalars, self.sizes, results)
+            plan.verified = True
         if _watched.runs is not None:
             _watched.runs.append(Run(self, plan, tensors, scalars, results))
         return results
+
+    def _to_verify(self, plan: Plan, tensors: Mapping[str, Any], out: Any) -> dict[str, Any] | None:
+        """What the results are to be compared for; None if they were before."""
+        if plan.verified:
+            return None
+        verify.need_torch()
+        return verify.copied({name: tensors[name] for name in self.arguments}, out)
 
     def planned(self, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any] | None = None) -> Plan:
         """The plan for tensors of this layout, remembered."""

@@ -25,7 +25,7 @@ from fusegen.derive.gradient import GradientNames
 from fusegen.derive.override import Batched
 from fusegen.derive.tangent import tangent_names
 from fusegen.derive.training import Training
-from fusegen.wrap import accumulate, tensors
+from fusegen.wrap import accumulate, tensors, verify
 from fusegen.wrap.gradients import (
     Lean,
     axis_sizes,
@@ -145,6 +145,7 @@ class Trained:
     calls: dict[Any, Differentiable] = field(default_factory=dict)
     leans: dict[Any, Lean] = field(default_factory=dict)
     tangents: dict[Any, Op] = field(default_factory=dict)
+    verified: set[tuple[str, ...]] = field(default_factory=set)
 
     @cached_property
     def names(self) -> list[str]:
@@ -298,6 +299,7 @@ class Node(torch.autograd.Function):
         ctx.shapes = {n: v.shape for n, v in values.items()}
         transformed = torch._C._are_functorch_transforms_active()
         ctx.apart = [not transformed and views_a_leaf(argument) for argument in arguments]
+        ctx.unverified = _unverified(trained, values) if verify.is_on() and not transformed else None
         ctx.mark_non_differentiable(*[r for i, r in enumerate(output) if i not in trained.differentiable])
         ctx.set_materialize_grads(False)
 
@@ -309,6 +311,8 @@ class Node(torch.autograd.Function):
         saved, layout, shapes = ctx.saved_tensors, ctx.layout, ctx.shapes
         places = accumulate.places([f for f, _ in ctx.next_functions], asked, (*saved, *cotangents))
         found = trained.gradients_of(saved, cotangents, layout, shapes, ctx.scalars, needed, places)
+        if ctx.unverified is not None:
+            _verify_gradients(trained, ctx.unverified, cotangents, found, ctx.scalars, shapes)
         return (None, None, *separated(found, cotangents, ctx.apart))
 
     @staticmethod
@@ -334,6 +338,30 @@ class Node(torch.autograd.Function):
         calls = trained.batched(wide, info.batch_size)
         has_calls = is_wide(calls.runner.op).values()
         return tuple(calls(values, scalars)), tuple(0 if wide else None for wide in has_calls)
+
+
+def _unverified(trained: Trained, values: Mapping[str, Any]) -> dict[str, tuple[Any, int]] | None:
+    """Arguments that a derived backward is to be compared for, and their versions; None where it is declared."""
+    if trained.override is not None:
+        return None
+    return {name: (tensor.detach(), tensor._version) for name, tensor in values.items()}
+
+
+def _verify_gradients(
+    trained: Trained, given: Mapping[str, tuple[Any, int]], cotangents: Sequence[Any], found: Sequence[Any],
+    scalars: Mapping[str, Any], shapes: Mapping[str, Sequence[int]],
+) -> None:  # fmt: skip
+    """Compare a derived backward with torch's own, once for the same gradients of the same results."""
+    if any(tensor._version != version for tensor, version in given.values()):
+        return
+    tensors = {name: tensor for name, (tensor, _) in given.items()}
+    gradients = {n: g for n, g in zip(trained.forward.arguments, found, strict=True) if g is not None}
+    own = {name: c.detach() for name, c in zip(trained.names, cotangents, strict=True) if c is not None}
+    which = (*own, "for", *gradients)
+    if gradients and own and which not in trained.verified:
+        op = trained.training.forward
+        verify.verify_gradients(op, tensors, scalars, trained.sizes(shapes), own, gradients)
+        trained.verified.add(which)
 
 
 # What torch.autograd.Function.apply does outside of torch.func's transforms, less ten microseconds of inspect.
