@@ -89,8 +89,11 @@ BROKEN_OPS: dict[str, tuple[Callable[[Op], Op], str]] = {
     "two outputs of one name": (
         lambda op: op.with_statements(op.statements, [*op.outputs, *op.outputs]), "two results of one name"
     ),
-    "half of a packed result": (
-        lambda op: op.with_statements(op.statements, [replace(op.outputs[0], part=Part("out", 1, 0, 2))]), "missing"
+    "blocks of two kinds": (
+        lambda op: op.with_statements(
+            op.statements, [replace(op.outputs[0], name=f"out_{i}", part=Part("out", 1, i, 2 + i)) for i in (0, 1)]
+        ),
+        "of two kinds",
     ),
     "one axis twice": (
         lambda op: replace(op, operands=(Operand("x", F32, ("d1", "d1")), *op.operands[1:])), "one axis twice"

@@ -1,0 +1,492 @@
+"""Random programs (tools/programs) through fusegen, stage by stage and call by call, beside torch."""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import torch
+
+from fusegen.core.ir import Op
+from fusegen.declare.check import check_op
+from fusegen.wrap import evaluate
+from fusegen.wrap.evaluate import Followed
+from fusegen.wrap.gradients import differentiable, result_names
+from fusegen.wrap.run import Runner
+from tools.programs import Program, as_tuple
+
+# Numbers are perturbed by so much, relatively, to see how far rounding can take a result.
+PERTURBED = 1e-14
+
+
+@dataclass(frozen=True)
+class Difference:
+    """Where numbers part.
+
+    Attributes:
+        what: the op, as the program it came from led to it.
+        stage: of that op.
+        result: which of its results.
+    """
+
+    what: str
+    stage: str
+    result: str
+    error: float
+    allowed: float
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.stage}: {self.result} is {self.error:.2g} off where {self.allowed:.2g} is rounding"
+
+
+class Unstable(Exception):
+    """The oracle's own numbers depend on the last bits of the arguments, or are not finite."""
+
+
+@dataclass
+class Expected:
+    """An oracle's results, and how far each may be off."""
+
+    values: list[torch.Tensor]
+    allowed: list[float]
+
+    @classmethod
+    def of(
+        cls, function: Callable[[Mapping[str, Any]], Sequence[torch.Tensor]], roots: Mapping[str, Any],
+        own: Callable[[Mapping[str, Any]], Sequence[torch.Tensor]] | None = None,
+        given: Mapping[str, Any] | None = None, eps: float = 0.0,
+    ) -> Expected:  # fmt: skip
+        values = list(function(roots))
+        others = [list(function(perturbed(roots, seed, eps or PERTURBED))) for seed in (1, 2)]
+        if (
+            own is not None and given is not None
+        ):  # a derived op may depend more on what was kept than on what that is of
+            base, moved = list(own(given)), list(own(perturbed(given, 3)))
+            others.append(
+                [v + (m - b) if v.is_floating_point() else v for v, m, b in zip(values, moved, base, strict=True)]
+            )
+        allowed = []
+        for i, value in enumerate(values):
+            if not value.is_floating_point():
+                if any(not torch.equal(value, other[i]) for other in others):
+                    raise Unstable
+                allowed.append(0.0)
+                continue
+            exact = value.double()
+            if not exact.isfinite().all():
+                raise Unstable
+            scale = float(exact.abs().max()) if exact.numel() else 0.0
+            noise = max(float((other[i].double() - exact).abs().max()) if exact.numel() else 0.0 for other in others)
+            if not noise <= max(1e-6, 200 * eps) * (scale + 1):
+                raise Unstable
+            allowed.append((8 * eps or 1e-12) * scale + (eps or 1e-13) + (200 if eps else 20) * noise)
+        return cls(values, allowed)
+
+    def differences(self, what: str, stage: str, names: Sequence[str], found: Sequence[Any]) -> Iterator[Difference]:
+        """What of ``found`` is not this."""
+        if len(found) != len(self.values):
+            yield Difference(what, stage, f"{len(found)} results for {len(self.values)}", float("inf"), 0.0)
+            return
+        for name, value, mine, allowed in zip(names, self.values, found, self.allowed, strict=True):
+            if tuple(mine.shape) != tuple(value.shape):
+                yield Difference(what, f"{stage}, shape {list(mine.shape)} for {list(value.shape)}", name, 1.0, 0.0)
+                continue
+            error = (
+                float((mine.double() - value.double()).abs().nan_to_num(nan=float("inf")).max())
+                if mine.numel()
+                else 0.0
+            )
+            if not error <= allowed:
+                yield Difference(what, stage, name, error, allowed)
+
+
+def perturbed(roots: Mapping[str, Any], seed: int, by: float = PERTURBED) -> dict[str, Any]:
+    """Floats changed by so much of themselves."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def change(value: Any) -> Any:
+        if isinstance(value, torch.Tensor) and value.is_floating_point():
+            unit = torch.rand(value.shape, generator=generator, dtype=torch.float64) * 2 - 1
+            return (value.double() * (1 + by * unit)).to(value.dtype)
+        return value
+
+    return {name: change(value) for name, value in roots.items()}
+
+
+def drawer(seed: int) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Makes normal numbers, or what a tensor has that is none of floats."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def draw(like: torch.Tensor) -> torch.Tensor:
+        if not like.is_floating_point():
+            return like.clone()
+        return torch.randn(like.shape, generator=generator, dtype=torch.float64)
+
+    return draw
+
+
+@dataclass
+class Stages:
+    """One program through the evaluators of all stages."""
+
+    program: Program
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator().manual_seed(self.seed)
+        self.random = random.Random(self.seed)
+        self.values = {a.name: a.draw(generator) for a in self.program.arguments}
+        self.draw = drawer(self.seed + 1)
+        self.tensors = {n: v for n, v in self.values.items() if isinstance(v, torch.Tensor)}
+        self.numbers = {n: v for n, v in self.values.items() if not isinstance(v, torch.Tensor)}
+
+    def run(self) -> Iterator[Difference]:
+        """Where numbers part, of the program and of what is derived of it."""
+        op = self.program.op().trace(*self.values.values())
+        theirs = Expected.of(
+            lambda roots: self.program.theirs(*[roots.get(n, v) for n, v in self.values.items()]), self.tensors
+        )
+        found = evaluate.meaning(op, self.tensors, self.numbers, {})
+        yield from theirs.differences("the program", "traced", result_names(op), found)
+        yield from self.stages("the program", op, theirs, self.tensors, {})
+        for what, followed in self.follow(op, self.tensors, {}, 2, ""):
+            yield from self.check(what, followed)
+
+    def stages(
+        self, what: str, op: Op, expected: Expected, tensors: Mapping[str, Any], sizes: Mapping[str, int]
+    ) -> Iterator[Difference]:
+        check_op(op)
+        for name, run in evaluate.stages(op):
+            yield from expected.differences(what, name, result_names(op), run(op, tensors, self.numbers, sizes))
+
+    def check(self, what: str, followed: Followed) -> Iterator[Difference]:
+        try:
+            tensors = followed.given(followed.roots)
+            own = partial(self._meaning, followed)
+            expected = Expected.of(followed.expected, followed.roots, own, tensors)
+        except Unstable:
+            return
+        found = evaluate.meaning(followed.op, tensors, self.numbers, followed.sizes)
+        yield from expected.differences(what, "derived", result_names(followed.op), found)
+        yield from self.stages(what, followed.op, expected, tensors, followed.sizes)
+
+    def _meaning(self, followed: Followed, given: Mapping[str, Any]) -> list[torch.Tensor]:
+        return evaluate.meaning(followed.op, given, self.numbers, followed.sizes)
+
+    def some(self, names: Iterable[str]) -> tuple[str, ...]:
+        """A part of them, not none."""
+        names = sorted(names)
+        found = tuple(n for n in names if self.random.random() < 0.6)
+        return found or (self.random.choice(names),)
+
+    def follow(
+        self, op: Op, tensors: Mapping[str, Any], sizes: Mapping[str, int], depth: int, path: str
+    ) -> Iterator[tuple[str, Followed]]:
+        """What is derived of an op: for all of its arguments, and for some."""
+        floats = sorted({o.base for o in op.operands if o.dtype.is_float})
+        if not floats or not differentiable(op, False):
+            return
+        sizes = evaluate.all_sizes(op, tensors, sizes)
+        for wanted in dict.fromkeys([tuple(floats), self.some(floats)]) if depth > 1 else [self.some(floats)]:
+            forward = evaluate.trained(op, wanted, tensors, self.numbers, sizes)
+            yield f"{path}{forward.label}", forward
+            public = len(result_names(op))
+            may = differentiable(forward.op, False)
+            for given in dict.fromkeys(
+                [tuple(i for i in may if i < public), tuple(int(i) for i in self.some(map(str, may)))]
+            ):
+                if not given:
+                    continue
+                backward = evaluate.backward(op, wanted, sorted(given), tensors, self.numbers, sizes, self.draw)
+                if backward is None:
+                    continue
+                yield f"{path}{backward.label}", backward
+                if depth > 1 and max(given) < public:
+                    inner = f"{path}{backward.label}; its "
+                    yield from self.follow(backward.op, self._read(backward), sizes, depth - 1, inner)
+        along = self.some(floats)
+        yield f"{path}tangents", evaluate.forward_mode(op, along, tensors, self.numbers, sizes, self.draw)
+        wide = frozenset(self.some({o.base for o in op.operands}))
+        yield f"{path}vmap", evaluate.batched(op, wide, 3, tensors, self.numbers, sizes, self.draw)
+
+    def _read(self, followed: Followed) -> dict[str, Any]:
+        given = followed.given(followed.roots)
+        return {o.base: given[o.base] for o in followed.op.operands}
+
+
+# -- calls, as torch makes them ----------------------------------------------------------------------------------------
+
+
+@contextmanager
+def interpreted(way: int) -> Iterator[None]:
+    """Ops run by the evaluator of one way to fuse them, not by compiled kernels: without a compiler, and on every path
+    by which torch calls them."""
+    original = Runner.__call__
+
+    def run(self: Runner, tensors: Any, scalars: Any, framework: Any, out: Any = None) -> list[Any]:
+        lies = self.lay_out({name: framework.info(name, tensors[name]) for name in self.arguments})
+        given = {name: torch.as_tensor(tensors[name]) for name in self.arguments}
+        found = list(evaluate.stages(self.op))
+        _, stage = found[way % len(found)]
+        exact = stage(self.op, given, scalars, self.sizes)
+        results = list(out or [None] * len(lies.results))
+        for i, (_, shape, strides, dtype) in enumerate(lies.results):
+            if results[i] is None:
+                results[i] = framework.empty(shape, strides, dtype, "cpu")
+            torch.as_tensor(results[i]).data.copy_(exact[i])
+        return results
+
+    Runner.__call__ = run  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        Runner.__call__ = original  # type: ignore[method-assign]
+
+
+@dataclass
+class Calls:
+    """One program called in every mode, beside torch."""
+
+    program: Program
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        generator = torch.Generator().manual_seed(self.seed)
+        self.random = random.Random(self.seed)
+        self.op = self.program.op()
+        self.values = {a.name: a.draw(generator) for a in self.program.arguments}
+        self.draw = drawer(self.seed + 1)
+        self.floats = self.program.floats
+        self.tensors = {n: v for n, v in self.values.items() if isinstance(v, torch.Tensor)}
+
+    @property
+    def modes(self) -> dict[str, Callable[[], Iterator[Difference]]]:
+        """How a program may be called."""
+        return {
+            "no gradients": self.plain, "all gradients": self.all_gradients, "some gradients": self.some_gradients,
+            "second gradients": self.second, "jvp": self.jvp, "vmap": self.vmap, "vmap of a gradient": self.vmap_grad,
+            "out=": self.out, "float32": self.single, "halves": self.halves, "NumPy": self.numpy,
+            "torch.compile": self.compiled,
+        }  # fmt: skip
+
+    def run(self, modes: Iterable[str]) -> Iterator[Difference]:
+        """Where results differ, in these modes."""
+        for mode in modes:
+            try:
+                yield from self.modes[mode]()
+            except Unstable:
+                continue
+
+    def ours(self, roots: Mapping[str, Any]) -> tuple[Any, ...]:
+        return as_tuple(self.op(*[roots.get(n, v) for n, v in self.values.items()]))
+
+    def theirs(self, roots: Mapping[str, Any]) -> tuple[Any, ...]:
+        return self.program.theirs(*[roots.get(n, v) for n, v in self.values.items()])
+
+    def plain(self) -> Iterator[Difference]:
+        expected = Expected.of(self.theirs, self.tensors)
+        yield from expected.differences("no gradients", "results", self._names, self.ours(self.tensors))
+
+    @property
+    def _names(self) -> list[str]:
+        return [f"result {i}" for i in range(self.program.results)]
+
+    def gradients(
+        self, function: Callable[[Mapping[str, Any]], tuple[Any, ...]], roots: Mapping[str, Any], wanted: Sequence[str],
+        create_graph: bool = False,
+    ) -> list[torch.Tensor]:  # fmt: skip
+        """Gradients of the float results that have a cotangent among the roots."""
+        leaves = {n: roots[n] if create_graph else roots[n].detach().requires_grad_() for n in wanted}
+        results = function({**roots, **leaves})
+        pairs = [(r, roots[f"d{i}"]) for i, r in enumerate(results) if f"d{i}" in roots and r.requires_grad]
+        if not pairs:
+            raise Unstable
+        return list(
+            torch.autograd.grad(
+                [r for r, _ in pairs], list(leaves.values()), [c.to(r.dtype) for r, c in pairs],
+                allow_unused=True, materialize_grads=True, create_graph=create_graph,
+            )
+        )  # fmt: skip
+
+    def with_cotangents(self, which: Sequence[int] | None = None) -> dict[str, Any]:
+        results = self.theirs(self.tensors)
+        chosen = [i for i, r in enumerate(results) if r.is_floating_point() and (which is None or i in which)]
+        if not chosen or not self.floats:
+            raise Unstable
+        return {**self.tensors, **{f"d{i}": self.draw(results[i]) for i in chosen}}
+
+    def all_gradients(self) -> Iterator[Difference]:
+        yield from self._first(self.floats, self.with_cotangents(), "all gradients")
+
+    def some_gradients(self) -> Iterator[Difference]:
+        wanted = [n for n in self.floats if self.random.random() < 0.5] or self.floats[:1]
+        which = [i for i in range(self.program.results) if self.random.random() < 0.6] or [0]
+        yield from self._first(wanted, self.with_cotangents(which), "some gradients")
+
+    def _first(self, wanted: Sequence[str], roots: Mapping[str, Any], mode: str) -> Iterator[Difference]:
+        expected = Expected.of(lambda given: self.gradients(self.theirs, given, wanted), roots)
+        found = self.gradients(self.ours, roots, wanted)
+        yield from expected.differences(mode, "gradients", [f"d_{n}" for n in wanted], found)
+
+    def second(self) -> Iterator[Difference]:
+        roots = self.with_cotangents()
+        inner = self.floats
+        directions = {f"v{n}": self.draw(self.values[n]) for n in inner}
+        sought = [*inner, *(n for n in roots if n.startswith("d"))]
+
+        def of(function: Any) -> Callable[[Mapping[str, Any]], list[torch.Tensor]]:
+            def double(given: Mapping[str, Any]) -> list[torch.Tensor]:
+                leaves = {n: given[n].detach().requires_grad_() for n in sought}
+                first = self.gradients(function, {**given, **leaves}, inner, create_graph=True)
+                total = sum((g * given[f"v{n}"]).sum() for n, g in zip(inner, first, strict=True) if g.requires_grad)
+                if not isinstance(total, torch.Tensor):
+                    raise Unstable
+                return list(
+                    torch.autograd.grad(total, list(leaves.values()), allow_unused=True, materialize_grads=True)
+                )
+
+            return double
+
+        everything = {**roots, **directions}
+        expected = Expected.of(of(self.theirs), everything)
+        yield from expected.differences(
+            "second gradients", "gradients", [f"d_{n}" for n in sought], of(self.ours)(everything)
+        )
+
+    def jvp(self) -> Iterator[Difference]:
+        if not self.floats or not any(r.is_floating_point() for r in self.theirs(self.tensors)):
+            return
+        along = [n for n in self.floats if self.random.random() < 0.6] or self.floats[:1]
+        roots = {**self.tensors, **{f"t{n}": self.draw(self.values[n]) for n in along}}
+
+        def of(function: Any) -> Callable[[Mapping[str, Any]], list[torch.Tensor]]:
+            def forward(given: Mapping[str, Any]) -> list[torch.Tensor]:
+                primals, tangents = tuple(given[n] for n in along), tuple(given[f"t{n}"] for n in along)
+
+                def call(*values: Any) -> Any:
+                    results = function({**given, **dict(zip(along, values, strict=True))})
+                    return tuple(r for r in results if r.is_floating_point())
+
+                results, found, *_ = torch.func.jvp(call, primals, tangents)
+                return [*results, *found]
+
+            return forward
+
+        expected, found = Expected.of(of(self.theirs), roots), of(self.ours)(roots)
+        names = [f"{kind} {i}" for kind in ("result", "tangent") for i in range(len(found) // 2)]
+        yield from expected.differences("jvp", "forward mode", names, found)
+
+    def _wide(self) -> tuple[list[str], dict[str, Any]]:
+        names = [n for n in self.tensors if self.random.random() < 0.6] or list(self.tensors)[:1]
+        return names, {
+            n: torch.stack([self.draw(t) for _ in range(3)]) if n in names else t for n, t in self.tensors.items()
+        }
+
+    def vmap(self) -> Iterator[Difference]:
+        names, roots = self._wide()
+
+        def of(function: Any) -> Callable[[Mapping[str, Any]], list[torch.Tensor]]:
+            def mapped(given: Mapping[str, Any]) -> list[torch.Tensor]:
+                call = lambda *values: function({**given, **dict(zip(names, values, strict=True))})  # noqa: E731
+                return list(torch.func.vmap(call)(*(given[n] for n in names)))
+
+            return mapped
+
+        def looped(given: Mapping[str, Any]) -> list[torch.Tensor]:
+            calls = [self.theirs({**given, **{n: given[n][i] for n in names}}) for i in range(3)]
+            return [torch.stack(each) for each in zip(*calls, strict=True)]
+
+        yield from Expected.of(looped, roots).differences("vmap", f"over {names}", self._names, of(self.ours)(roots))
+
+    def vmap_grad(self) -> Iterator[Difference]:
+        names, roots = self._wide()
+        names = [n for n in names if n in self.floats]
+        if not names:
+            return
+        roots = {n: t if n in names else self.tensors[n] for n, t in roots.items()}
+        base = self.with_cotangents()
+        cotangents = {n: t for n, t in base.items() if n not in self.tensors}
+
+        def value(function: Any, given: Mapping[str, Any]) -> Any:
+            results = function(given)
+            return sum((r * cotangents[f"d{i}"]).sum() for i, r in enumerate(results) if f"d{i}" in cotangents)
+
+        def per_sample(given: Mapping[str, Any]) -> list[torch.Tensor]:
+            call = lambda *values: value(self.ours, {**given, **dict(zip(names, values, strict=True))})  # noqa: E731
+            grad = torch.func.grad(call, argnums=tuple(range(len(names))))
+            return list(torch.func.vmap(grad)(*(given[n] for n in names)))
+
+        def looped(given: Mapping[str, Any]) -> list[torch.Tensor]:
+            found = []
+            for i in range(3):
+                one = {**given, **cotangents, **{n: given[n][i] for n in names}}
+                found.append(self.gradients(self.theirs, one, names))
+            return [torch.stack(each) for each in zip(*found, strict=True)]
+
+        expected = Expected.of(looped, roots)
+        yield from expected.differences("vmap of a gradient", f"over {names}", names, per_sample(roots))
+
+    def out(self) -> Iterator[Difference]:
+        expected = Expected.of(self.theirs, self.tensors)
+        given = []
+        for value in self.ours(self.tensors):
+            wide = torch.empty((*value.shape[:-1], value.shape[-1] * 2) if value.dim() else (), dtype=value.dtype)
+            given.append(wide[..., ::2] if value.dim() and self.random.random() < 0.5 else torch.empty_like(value))
+        self.op(*self.values.values(), out=given[0] if len(given) == 1 else tuple(given))
+        yield from expected.differences("out=", "results", self._names, given)
+
+    def single(self) -> Iterator[Difference]:
+        yield from self._rounded(torch.float32, "float32")
+
+    def halves(self) -> Iterator[Difference]:
+        if not JUMPS.search(self.program.body):
+            yield from self._rounded(self.random.choice([torch.bfloat16, torch.float16]), "halves")
+
+    def _rounded(self, dtype: torch.dtype, mode: str) -> Iterator[Difference]:
+        """In a narrower dtype, beside the double of the same numbers: results and gradients."""
+
+        def narrow(value: Any) -> Any:
+            return value.to(dtype) if isinstance(value, torch.Tensor) and value.is_floating_point() else value
+
+        def exact(roots: Mapping[str, Any]) -> dict[str, Any]:
+            return {
+                n: t.double() if isinstance(t, torch.Tensor) and t.is_floating_point() else t for n, t in roots.items()
+            }
+
+        roots = {n: narrow(v) for n, v in self.tensors.items()}
+        eps = torch.finfo(dtype).eps
+        expected = Expected.of(lambda given: self.theirs(exact(given)), exact(roots), eps=eps)
+        yield from expected.differences(mode, "results", self._names, self.ours(roots))
+        roots = {n: narrow(v) for n, v in self.with_cotangents().items()}
+        oracle = lambda given: self.gradients(self.theirs, exact(given), self.floats)  # noqa: E731
+        expected = Expected.of(oracle, exact(roots), eps=eps)
+        found = self.gradients(self.ours, roots, self.floats)
+        yield from expected.differences(mode, "gradients", [f"d_{n}" for n in self.floats], found)
+
+    def numpy(self) -> Iterator[Difference]:
+        expected = Expected.of(self.theirs, self.tensors)
+        found = as_tuple(self.op(*[v.numpy() if isinstance(v, torch.Tensor) else v for v in self.values.values()]))
+        yield from expected.differences("NumPy", "results", self._names, [torch.as_tensor(f) for f in found])
+
+    def compiled(self) -> Iterator[Difference]:
+        op, names = self.op, list(self.values)
+        torch._dynamo.reset()
+
+        @torch.compile(fullgraph=True, backend="aot_eager")
+        def call(*values: Any) -> Any:
+            return op(*values)
+
+        roots = self.with_cotangents()
+        expected = Expected.of(lambda given: self.gradients(self.theirs, given, self.floats), roots)
+        function = lambda given: as_tuple(call(*[given.get(n, self.values[n]) for n in names]))  # noqa: E731
+        found = self.gradients(function, roots, self.floats)
+        yield from expected.differences("torch.compile", "gradients", [f"d_{n}" for n in self.floats], found)
+
+
+# What jumps where an intermediate is rounded.
+JUMPS = re.compile(r"[<>%]|floor|sign|argm|any\(|all\(|isfinite|softshrink|hardtanh|hardswish")

@@ -1,0 +1,610 @@
+"""Random programs over what a declaration may say, as Python source, and what torch makes of the same source.
+
+A program is a function of tensors and numbers. Its text calls ``lib``, which is `Ours` (fusegen's language and library)
+where it is declared, and `Theirs` (torch) where it is the oracle. Values are bound to names or written out at each use:
+both are drawn, because what is named and what is shared decides where a compiler cuts expressions.
+
+The strategy is hypothesis', so that a program that fails shrinks to a few tokens.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from hypothesis import strategies as st
+
+import fusegen as fg
+
+Shape = tuple[int, ...]
+
+# -- two libraries with the same words ---------------------------------------------------------------------------------
+
+
+@fg.op
+def _smooth(a: Any, b: Any) -> Any:
+    """An op of the user's own, called within others."""
+    inner = a * fg.sigmoid(b)
+    return inner + fg.tanh(inner) * 0.5
+
+
+@fg.op
+def _two(a: Any) -> Any:
+    """The same with two results."""
+    return fg.sin(a), fg.cos(a) * 2.0
+
+
+def _guarded(a: Any, b: Any) -> Any:
+    """Nothing where a is not positive, whatever b is; the root and the logarithm have no value there."""
+    root = fg.sqrt(a)
+    return fg.where(a > 0.1, root * fg.log(a) + fg.tanh(root * b) * fg.rsqrt(a), 0)
+
+
+class Ours:
+    """fusegen's functions, by the names that programs use."""
+
+    smooth, two, guarded = staticmethod(_smooth), staticmethod(_two), staticmethod(_guarded)
+    cast = staticmethod(fg.cast)
+    as_float = staticmethod(lambda x, like: fg.cast(x, like.dtype))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(fg.ops, name) if name in LIBRARY else getattr(fg, name)
+
+
+def _all(axis: Any, x: Any) -> Any:
+    return tuple(range(x.ndim)) if axis is None else axis
+
+
+def _reduced(function: Callable[..., Any], **names: str) -> Callable[..., Any]:
+    """A reduction of torch's that takes ``axis`` and ``keepdims``."""
+
+    def call(x: Any, axis: Any = None, keepdims: bool = False, **options: Any) -> Any:
+        return function(x, dim=_all(axis, x), keepdim=keepdims, **options)
+
+    return call
+
+
+def _prod(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    dims = sorted((d % x.ndim for d in ((axis,) if isinstance(axis, int) else _all(axis, x))), reverse=True)
+    for dim in dims:
+        x = torch.prod(x, dim, keepdim=keepdims)
+    return x
+
+
+def _torch_guarded(a: Any, b: Any) -> Any:
+    # As torch's users write it: a value that the branch could take stands in where it is not taken.
+    taken = a > 0.1
+    safe = torch.where(taken, a, 1.0)
+    root = torch.sqrt(safe)
+    return torch.where(taken, root * torch.log(safe) + torch.tanh(root * b) * torch.rsqrt(safe), 0.0)
+
+
+class Theirs:
+    """torch's, by the same names. Floats are doubles throughout."""
+
+    where = staticmethod(lambda c, a, b: torch.where(c, _tensor(a), _tensor(b)))
+    minimum = staticmethod(lambda a, b: torch.minimum(_tensor(a), _tensor(b)))
+    maximum = staticmethod(lambda a, b: torch.maximum(_tensor(a), _tensor(b)))
+    sum, mean, amax, amin = (staticmethod(_reduced(f)) for f in (torch.sum, torch.mean, torch.amax, torch.amin))
+    var, std = staticmethod(_reduced(torch.var)), staticmethod(_reduced(torch.std))
+    any, all = staticmethod(_reduced(torch.any)), staticmethod(_reduced(torch.all))
+    logsumexp, prod = staticmethod(_reduced(torch.logsumexp)), staticmethod(_prod)
+    norm = staticmethod(
+        lambda x, ord=2, axis=None, keepdims=False: torch.linalg.vector_norm(x, ord, _all(axis, x), keepdims)
+    )
+    argmax = staticmethod(lambda x, axis=None, keepdims=False: torch.argmax(x, axis, keepdims))
+    argmin = staticmethod(lambda x, axis=None, keepdims=False: torch.argmin(x, axis, keepdims))
+    stop_gradient = staticmethod(lambda x: x.detach())
+    expand_dims = staticmethod(torch.unsqueeze)
+    softplus = staticmethod(lambda x: torch.logaddexp(x, torch.zeros((), dtype=x.dtype)))
+    split = staticmethod(lambda x, count, axis=-1: torch.chunk(x, count, axis))
+    concat = staticmethod(lambda parts, axis=-1: torch.cat(torch.broadcast_tensors(*parts), axis))
+    smooth = staticmethod(lambda a, b: a * torch.sigmoid(b) + torch.tanh(a * torch.sigmoid(b)) * 0.5)
+    two = staticmethod(lambda a: (torch.sin(a), torch.cos(a) * 2.0))
+    guarded = staticmethod(_torch_guarded)
+    rms_norm = staticmethod(lambda x, shape, w=None, eps=1e-5: F.rms_norm(x, shape, w, eps))
+    swiglu = staticmethod(lambda a, b: F.silu(a) * b)
+    squared_relu = staticmethod(lambda x: F.relu(x) ** 2)
+    quick_gelu = staticmethod(lambda x: x * torch.sigmoid(1.702 * x))
+    lerp = staticmethod(lambda x, y, w: x + w * (y - x))
+    as_float = staticmethod(lambda x, like: x.to(torch.float64))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(F, name, None) or getattr(torch, name)
+
+    @staticmethod
+    def index(x: Any, axis: int) -> Any:
+        axis %= max(x.ndim, 1)
+        return torch.arange(x.shape[axis]).reshape([-1] + [1] * (x.ndim - 1 - axis)) if x.ndim else torch.tensor(0)
+
+    @staticmethod
+    def size(x: Any, axis: Any = None) -> int:
+        return math.prod(x.shape[d] for d in ((axis,) if isinstance(axis, int) else _all(axis, x)))
+
+    @staticmethod
+    def cast(x: Any, dtype: str) -> Any:
+        """Rounded as the declaration says, where gradients are not; floats go on in double."""
+        rounded = x.detach().to(getattr(torch, dtype))
+        return x + (rounded.to(torch.float64) - x.detach()) if rounded.is_floating_point() else rounded
+
+
+def _tensor(x: Any) -> Any:
+    return x if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None)
+
+
+# -- programs ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Argument:
+    """An argument of a program.
+
+    Attributes:
+        kind: "f" for a float tensor, "i" and "b" for integers and bools, "s" for a number.
+        high: integers are below it.
+    """
+
+    name: str
+    kind: str
+    shape: Shape = ()
+    high: int = 5
+
+    def draw(self, generator: torch.Generator) -> Any:
+        """A tensor of normal numbers, of integers, of bools; or a number."""
+        if self.kind == "s":
+            return round(float(torch.rand((), generator=generator)) * 2 - 1, 3)
+        if self.kind == "f":
+            return torch.randn(self.shape, generator=generator, dtype=torch.float64)
+        drawn = torch.randint(0, 2 if self.kind == "b" else self.high, self.shape, generator=generator)
+        return drawn.to(torch.bool) if self.kind == "b" else drawn
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.kind}{list(self.shape)}" if self.kind != "s" else f"{self.name}: number"
+
+
+@dataclass(frozen=True)
+class Program:
+    """A function as source.
+
+    Attributes:
+        body: its lines.
+        results: how many tensors it returns.
+    """
+
+    body: str
+    arguments: tuple[Argument, ...]
+    results: int
+
+    @property
+    def source(self) -> str:
+        """The text of the function ``program``."""
+        return f"def program({', '.join(a.name for a in self.arguments)}):\n{self.body}"
+
+    def function(self, lib: Any) -> Callable[..., Any]:
+        """The function, with one of the libraries."""
+        scope: dict[str, Any] = {"lib": lib}
+        exec(compile(self.source, "program.py", "exec"), scope)
+        made: Callable[..., Any] = scope["program"]
+        return made
+
+    @cached_property
+    def theirs(self) -> Callable[..., tuple[Any, ...]]:
+        """By torch."""
+        function = self.function(Theirs())
+        return lambda *values: as_tuple(function(*values))
+
+    def op(self) -> fg.FusedOp:
+        """Declared, anew at each call."""
+        made: fg.FusedOp = fg.op(self.function(Ours()))
+        return made
+
+    @property
+    def floats(self) -> list[str]:
+        """Names of arguments that have gradients."""
+        return [a.name for a in self.arguments if a.kind == "f"]
+
+    def __str__(self) -> str:
+        return "\n".join([*(f"# {argument}" for argument in self.arguments), self.source])
+
+    __repr__ = __str__  # what hypothesis prints
+
+
+def as_tuple(results: Any) -> tuple[Any, ...]:
+    """One result or several, as several."""
+    return tuple(results) if isinstance(results, (tuple, list)) else (results,)
+
+
+@dataclass(frozen=True)
+class _Value:
+    """A value of the program: its text, which is a name or an expression, and what is known of it.
+
+    Attributes:
+        level: how strongly its outermost operator binds, as Python's do; 10 for names and calls.
+    """
+
+    text: str
+    kind: str
+    shape: Shape
+    level: int = 10
+
+    def at(self, level: int) -> str:
+        """The text where at least ``level`` is asked for."""
+        return self.text if self.level >= level else f"({self.text})"
+
+
+AND, ADD, MUL, NEG, POWER = 5, 6, 7, 8, 9
+
+
+def _words(text: str) -> tuple[str, ...]:
+    return tuple(text.split())
+
+
+LIBRARY = frozenset(
+    _words(
+        "relu silu gelu mish elu softsign hardswish leaky_relu squared_relu quick_gelu selu celu tanhshrink "
+        "softshrink hardtanh layer_norm rms_norm softmin normalize swiglu glu lerp mse_loss l1_loss "
+        "huber_loss cross_entropy batch_norm instance_norm group_norm binary_cross_entropy_with_logits "
+        "kl_div cosine_similarity smooth_l1_loss"
+    )
+)
+# Functions of one float tensor: the name alone, or a text with it in places that ask for a level.
+UNARY = {
+    **dict.fromkeys(_words(
+        "sin cos tanh sigmoid square abs erf softplus logsigmoid atan asinh relu silu gelu mish elu softsign "
+        "hardswish leaky_relu squared_relu quick_gelu floor sign selu celu tanhshrink softshrink hardtanh "
+        "round"
+    ), ""),
+    "exp": "lib.exp(lib.minimum({0}, 2.0))", "log": "lib.log(lib.square({0}) + 0.5)",
+    "sqrt": "lib.sqrt(lib.square({0}) + 0.5)", "rsqrt": "lib.rsqrt(lib.abs({0}) + 0.5)", "cube": "{power} ** 3",
+    "gelu_tanh": "lib.gelu({0}, approximate='tanh')", "reciprocal": "1.0 / (lib.square({0}) + 1.0)",
+    "stop": "lib.stop_gradient({0})", "log1p": "lib.log1p(lib.square({0}))", "expm1": "lib.expm1(lib.tanh({0}))",
+    "neg": "-{neg}", "clamp": "lib.clamp({0}, -0.7, 0.9)", "rounded": "lib.as_float(lib.cast({0}, 'bfloat16'), {0})",
+}  # fmt: skip
+_UNARY_LEVELS = {"cube": POWER, "neg": NEG, "reciprocal": MUL}
+# Of two that broadcast.
+BINARY = {
+    "add": ("{a6} + {b7}", ADD), "sub": ("{a6} - {b7}", ADD), "mul": ("{a7} * {b8}", MUL),
+    "div": ("{a7} / (lib.square({b}) + 1.0)", MUL), "pow": ("(lib.abs({a}) + 0.5) ** lib.tanh({b})", POWER),
+    "frozen": ("{a7} * lib.stop_gradient({b})", MUL), "atan2": ("lib.atan2({a}, lib.square({b}) + 0.5)", 10),
+    "hypot": ("lib.hypot({a}, lib.abs({b}) + 1.0)", 10), "lerp": ("lib.lerp({a}, {b}, lib.sigmoid({b}))", 10),
+    "smooth": ("lib.smooth({a}, {b})", 10), "swiglu": ("lib.swiglu({a}, {b})", 10),
+    "minimum": ("lib.minimum({a}, {b})", 10), "maximum": ("lib.maximum({a}, {b})", 10),
+    "select": ("lib.where({a4} > {b4}, {a}, {b})", 10), "select_zero": ("lib.where({a4} > {b4}, {b}, 0.0)", 10),
+    "guarded": ("lib.guarded({a}, {b})", 10), "less": ("lib.where({a4} <= {b4}, 0.5, {b})", 10),
+}  # fmt: skip
+REDUCE = _words("sum mean amax amin var std norm logsumexp prod norm1 norm_inf var0")
+ROWS = _words("softmax log_softmax layer_norm rms_norm center softmin normalize standardize masked_softmax")
+PAIRED = _words("mse_loss l1_loss huber_loss smooth_l1_loss bce kl_div cosine")
+INTEGER = _words("index compare masked any argmax count mod times isfinite hit both wide ints")
+NUMBERS = (-2.0, -0.5, 0.25, 0.5, 1.5, 2.0, 3.0)
+SIZES = (2, 3, 4, 5, 7, 8, 12)
+MOST_ELEMENTS = 4096
+
+
+def broadcast(*shapes: Shape) -> Shape | None:
+    """The shape in which they meet; None where they do not."""
+    try:
+        return tuple(torch.broadcast_shapes(*shapes))
+    except RuntimeError:
+        return None
+
+
+@dataclass
+class _Writer:
+    """The state of one drawn program."""
+
+    draw: st.DrawFn
+    sizes: tuple[int, ...]
+    arguments: list[Argument] = field(default_factory=list)
+    values: list[_Value] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    # -- arguments and values ----------------------------------------------------------------------------------------
+
+    def argument(self, kind: str, shape: Shape, high: int = 5) -> _Value:
+        name = f"{kind.replace('f', 'x')}{sum(a.kind == kind for a in self.arguments)}"
+        self.arguments.append(Argument(name, kind, shape, high))
+        self.values.append(_Value(name, kind, shape))
+        return self.values[-1]
+
+    def of(self, items: Sequence[Any]) -> Any:
+        return self.draw(st.sampled_from(list(items)))
+
+    def flip(self) -> bool:
+        return self.draw(st.booleans())
+
+    def pick(self, kind: str = "f", where: Callable[[_Value], bool] = lambda v: True) -> _Value | None:
+        """A value, the last one where hypothesis shrinks."""
+        found = [v for v in self.values if v.kind == kind and where(v)]
+        return found[-1 - self.draw(st.integers(0, len(found) - 1))] if found else None
+
+    def meeting(self, value: _Value, kind: str = "f") -> _Value:
+        """A value that broadcasts with this one."""
+
+        def meets(other: _Value) -> bool:
+            shape = broadcast(other.shape, value.shape)
+            return shape is not None and math.prod(shape) <= MOST_ELEMENTS
+
+        return self.pick(kind, meets) or self.argument(kind, value.shape)
+
+    def like(self, value: _Value) -> _Value:
+        """Another value of the same shape."""
+        return self.pick(where=lambda v: v.shape == value.shape and v is not value) or self.argument("f", value.shape)
+
+    def vector(self, shape: Shape) -> str:
+        """A value of this shape."""
+        return (self.pick(where=lambda v: v.shape == shape) or self.argument("f", shape)).text
+
+    def tensor(self, rank: int = 1) -> _Value | None:
+        """A float tensor with dimensions."""
+        return self.pick(where=lambda v: len(v.shape) >= rank)
+
+    def bind(self, value: _Value) -> None:
+        """Name the value, or leave it to be written out where it is used."""
+        if len(value.text) > 160 or self.flip():
+            self.lines.append(f"    v{len(self.lines)} = {value.text}")
+            value = replace(value, text=f"v{len(self.lines) - 1}", level=10)
+        self.values.append(value)
+
+    def unpack(self, call: str, kind: str, shape: Shape) -> None:
+        """Two values of one call."""
+        names = [f"{letter}{len(self.lines)}" for letter in "pq"]
+        self.lines.append(f"    {', '.join(names)} = {call}")
+        self.values += [_Value(name, kind, shape) for name in names]
+
+    # -- statements --------------------------------------------------------------------------------------------------
+
+    def unary(self) -> _Value | None:
+        x, name = self.pick(), self.of(list(UNARY))
+        if x is None:
+            return None
+        text = (UNARY[name] or f"lib.{name}({{0}})").format(x.text, power=x.at(10), neg=x.at(NEG))
+        return _Value(text, "f", x.shape, _UNARY_LEVELS.get(name, 10))
+
+    def number(self) -> _Value | None:
+        x = self.pick()
+        if x is None:
+            return None
+        scalars = [a.name for a in self.arguments if a.kind == "s"]
+        c = self.of([*NUMBERS, *scalars, *(f"(1 - {s})" for s in scalars)])
+        form, level = self.of([
+            ("{c} * {m8}", MUL), ("{m} * {c}", MUL), ("{c} - {s}", ADD), ("{m} / 1.7", MUL), ("{c} + {s}", ADD),
+            ("{m} * lib.size({x}, None)", MUL), ("{m} / lib.size({x}, None)", MUL),
+        ])  # fmt: skip
+        text = form.format(c=c, m=x.at(MUL), m8=x.at(NEG), s=x.at(MUL), x=x.text)
+        return _Value(text, "f", x.shape, level)
+
+    def binary(self) -> _Value | None:
+        x, name = self.pick(), self.of(list(BINARY))
+        if x is None:
+            return None
+        y = self.meeting(x)
+        form, level = BINARY[name]
+        text = form.format(
+            a=x.text, b=y.text, a4=x.at(4), b4=y.at(4), a6=x.at(ADD), a7=x.at(MUL), b7=y.at(MUL), b8=y.at(NEG)
+        )
+        return _Value(text, "f", broadcast(x.shape, y.shape) or (), level)
+
+    def axes(self, value: _Value) -> tuple[str, Shape, Shape]:
+        """Axes to reduce as text, and the shape without them, and with them kept."""
+        rank = len(value.shape)
+        kind = self.of(["last", "one", "some", "all"])
+        if kind == "all":
+            chosen, text = tuple(range(rank)), "None"
+        elif kind == "some" and rank > 1:
+            chosen = tuple(d for d in range(rank) if self.flip()) or (rank - 1,)
+            text = str(tuple(d - rank if self.flip() else d for d in chosen))
+        else:
+            chosen = (rank - 1 if kind == "last" else self.draw(st.integers(0, rank - 1)),)
+            text = str(chosen[0] - rank)
+        dropped = tuple(s for d, s in enumerate(value.shape) if d not in chosen)
+        return text, dropped, tuple(1 if d in chosen else s for d, s in enumerate(value.shape))
+
+    def reduce(self) -> _Value | None:
+        x, name = self.tensor(), self.of(REDUCE)
+        if x is None:
+            return None
+        text, dropped, kept = self.axes(x)
+        keepdims, argument, options = self.of([True, True, False]), x.text, ""
+        count = math.prod(x.shape) // max(1, math.prod(kept))
+        if name in ("var", "std", "var0"):
+            options = f", correction={0 if count < 2 or name == 'var0' else 1}"
+        if name == "prod":
+            argument = f"1.0 + 0.1 * lib.tanh({x.text})"
+        if name in ("norm1", "norm_inf"):
+            options = f", ord={'1' if name == 'norm1' else 'float(chr(105) + chr(110) + chr(102))'}"
+        call = {"norm1": "norm", "norm_inf": "norm", "var0": "var"}.get(name, name)
+        shape = kept if keepdims else dropped
+        return _Value(f"lib.{call}({argument}, axis={text}{options}, keepdims={keepdims})", "f", shape)
+
+    def rows(self) -> _Value | None:
+        x, name = self.tensor(), self.of(ROWS)
+        if x is None:
+            return None
+        axis = self.of([-1, -1, 0, len(x.shape) - 1])
+        mean = f"lib.mean({x.text}, {axis}, keepdims=True)"
+        if name == "center":
+            return _Value(f"{x.at(ADD)} - {mean}", "f", x.shape, ADD)
+        if name == "standardize":
+            rstd = f"lib.rsqrt(lib.var({x.text}, {axis}, correction=0, keepdims=True) + 0.01)"
+            return _Value(f"({x.at(ADD)} - {mean}) * {rstd}", "f", x.shape, MUL)
+        if name == "masked_softmax":
+            mask = self.meeting(x, "b")
+            whole = broadcast(x.shape, mask.shape) or ()
+            axis = axis if axis < 0 else len(whole) - 1
+            return _Value(f"lib.softmax(lib.where({mask.text}, {x.text}, -1e30), {axis})", "f", whole)
+        if name in ("layer_norm", "rms_norm"):
+            n = x.shape[-1:]
+            options = [self.vector(n) for _ in range(self.draw(st.integers(0, 2 if name == "layer_norm" else 1)))]
+            return _Value(f"lib.{name}({', '.join([x.text, str(n), *options])}, eps=0.001)", "f", x.shape)
+        dim = f"dim={axis}" if name == "normalize" else str(axis)
+        return _Value(f"lib.{name}({x.text}, {dim})", "f", x.shape)
+
+    def product(self) -> _Value | None:
+        x = self.pick(where=lambda v: len(v.shape) > 1 and 1 not in v.shape[-2:])
+        if x is None:
+            return None
+        m, k = x.shape[-2:]
+        y = self.pick(where=lambda v: len(v.shape) > 1 and k in v.shape[-2:] and v is not x and 1 not in v.shape[-2:])
+        if y is not None and self.flip():
+            text, (inner, n) = (y.at(NEG), y.shape[-2:]) if y.shape[-2] == k else (f"{y.at(10)}.mT", y.shape[:-3:-1])
+            batch = broadcast(x.shape[:-2], y.shape[:-2])
+            if batch is not None and inner == k and not {m, k, n} & set(batch) and m != n:
+                return _Value(f"{x.at(MUL)} @ {text}", "f", (*batch, m, n), MUL)
+        n = self.of([s for s in self.sizes if s not in x.shape])
+        form = self.of(["matmul", "linear", "linear_bias"])
+        if form == "matmul":
+            return _Value(f"{x.at(MUL)} @ {self.argument('f', (k, n)).text}", "f", (*x.shape[:-1], n), MUL)
+        bias = f", {self.vector((n,))}" if form == "linear_bias" else ""
+        return _Value(f"lib.linear({x.text}, {self.argument('f', (n, k)).text}{bias})", "f", (*x.shape[:-1], n))
+
+    def integer(self) -> _Value | None:
+        """Integers and bools, and floats that they choose."""
+        x = self.tensor()
+        if x is None:
+            return None
+        rank = len(x.shape)
+        form, axis = self.of(INTEGER), self.draw(st.integers(-rank, -1))
+        kept = tuple(1 if d == axis % rank else s for d, s in enumerate(x.shape))
+        other = self.meeting(x, {"masked": "b", "count": "b", "mod": "i", "times": "i", "hit": "i"}.get(form, "f"))
+        whole = broadcast(x.shape, other.shape) or ()
+        if form == "index":
+            return _Value(f"{x.at(MUL)} * lib.as_float(lib.index({x.text}, {axis}), {x.text})", "f", x.shape, MUL)
+        if form == "compare":
+            sign = self.of(["<", "<=", ">", ">="])
+            return _Value(f"({x.at(AND)} {sign} {other.at(AND)})", "b", whole)
+        if form == "both":
+            return _Value(f"(({x.at(AND)} > 0.1) {self.of('&|')} ~({other.at(AND)} < 0.3))", "b", whole)
+        if form == "masked":
+            return _Value(f"lib.where({other.text}, {x.text}, {self.of(NUMBERS)})", "f", whole)
+        if form == "any":
+            text, _, kept = self.axes(x)
+            return _Value(f"lib.{self.of(['any', 'all'])}({x.at(AND)} > 0.5, axis={text}, keepdims=True)", "b", kept)
+        if form == "argmax":
+            return _Value(f"lib.{self.of(['argmax', 'argmin'])}({x.text}, {axis}, keepdims=True)", "i", kept)
+        if form == "count":
+            text, _, kept = self.axes(other) if other.shape else ("None", (), ())
+            return _Value(f"lib.sum({other.text}, axis={text}, keepdims=True)", "i", kept)
+        if form == "mod":
+            return _Value(f"({other.at(MUL)} * 3 + 1) % 4", "i", other.shape, MUL)
+        if form == "times":
+            return _Value(f"{x.at(MUL)} * {other.at(NEG)}", "f", whole, MUL)
+        if form == "isfinite":
+            return _Value(f"lib.isfinite({x.text})", "b", x.shape)
+        if form == "wide":  # two that meet in a shape that neither has
+            return _Value(f"lib.expand_dims({x.text}, -1)", "f", (*x.shape, 1)) if rank < 4 else None
+        if form == "ints":
+            i = self.meeting(x, "i")
+            name = self.of(["amax", "amin", "sum"])
+            text, _, kept = self.axes(i) if i.shape else ("None", (), ())
+            return _Value(f"lib.{name}({i.text}, axis={text}, keepdims=True)", "i", kept)
+        hit = f"lib.where(lib.index({x.text}, {axis}) == {other.at(ADD)}, {x.text}, 0.0)"
+        kept = tuple(1 if d == len(whole) + axis else s for d, s in enumerate(whole))
+        return _Value(f"lib.sum({hit}, {axis}, keepdims=True)", "f", kept)
+
+    def library(self) -> _Value | None:
+        """Losses, and norms of channels."""
+        x = self.tensor()
+        if x is None:
+            return None
+        form = self.of([*PAIRED, "cross_entropy", "batch_norm", "instance_norm"])
+        reduction = self.of(["none", "mean", "sum"])
+        rank, shape = len(x.shape), x.shape if reduction == "none" else ()
+        if form == "cosine":
+            return _Value(f"lib.cosine_similarity({x.text}, {self.like(x).text}, dim=-1)", "f", x.shape[:-1])
+        if form == "kl_div":
+            both = f"lib.log_softmax({x.text}, -1), lib.softmax({self.like(x).text}, -1)"
+            return _Value(f"lib.kl_div({both}, reduction={reduction!r})", "f", shape)
+        if form in PAIRED:
+            y = self.like(x).text
+            name, other = ("binary_cross_entropy_with_logits", f"lib.sigmoid({y})") if form == "bce" else (form, y)
+            return _Value(f"lib.{name}({x.text}, {other}, reduction={reduction!r})", "f", shape)
+        if form == "cross_entropy" and rank > 1:
+            target = self.argument("i", (x.shape[0], *x.shape[2:]), x.shape[1])
+            shape = target.shape if reduction == "none" else ()
+            return _Value(f"lib.cross_entropy({x.text}, {target.text}, reduction={reduction!r})", "f", shape)
+        if form == "batch_norm" and rank > 1 and math.prod(x.shape) > x.shape[1]:
+            weight = f", {self.vector(x.shape[1:2])}" if self.flip() else ""
+            return _Value(f"lib.batch_norm({x.text}, None, None{weight}, training=True, eps=0.01)", "f", x.shape)
+        if form == "instance_norm" and rank > 2 and math.prod(x.shape[2:]) > 1:
+            return _Value(f"lib.instance_norm({x.text}, eps=0.01)", "f", x.shape)
+        return None
+
+    def parts(self) -> None:
+        """Equal parts of an argument that nothing reads as a whole."""
+        texts = "\n".join([*self.lines, *(v.text for v in self.values if v.text not in self.names)])
+        whole = [a for a in self.arguments if a.kind == "f" and a.shape and a.shape[-1] % 2 == 0]
+        whole = [a for a in whole if not mentions(texts, a.name)]
+        if whole:
+            x = self.of(whole)
+            self.values = [v for v in self.values if v.text != x.name]
+            self.unpack(f"lib.split({x.name}, 2, -1)", "f", (*x.shape[:-1], x.shape[-1] // 2))
+
+    def two(self) -> None:
+        """An op of two results."""
+        x = self.pick()
+        if x is not None:
+            self.unpack(f"lib.two({x.text})", "f", x.shape)
+
+    @property
+    def names(self) -> set[str]:
+        return {a.name for a in self.arguments}
+
+    def returned(self) -> Program:
+        """The program that returns its last value, and sometimes others."""
+        made = [v for v in self.values if v.text not in self.names] or self.values[:1]
+        outputs = [made[-1]]
+        for _ in range(self.draw(st.integers(0, 2))):
+            another = self.of(made)
+            if another not in outputs:
+                outputs.append(another)
+        first = outputs[0]
+        if first.kind == "f" and first.shape and self.draw(st.integers(0, 5)) == 5:
+            other = self.pick(where=lambda v: v.shape == first.shape) or first
+            outputs[0] = _Value(f"lib.concat([{first.text}, {other.text}], -1)", "f", first.shape)
+        body = "\n".join([*self.lines, f"    return {', '.join(v.text for v in outputs)}"])
+        return Program(body, tuple(a for a in self.arguments if mentions(body, a.name)), len(outputs))
+
+
+def mentions(text: str, name: str) -> bool:
+    """Whether a text has this name in it."""
+    return re.search(rf"\b{name}\b", text) is not None
+
+
+KINDS = (
+    "unary", "unary", "binary", "binary", "binary", "reduce", "reduce", "rows", "rows", "number", "library", "parts",
+    "two", "product", "integer", "integer",
+)  # fmt: skip
+
+
+@st.composite
+def programs(draw: st.DrawFn, *, sizes: Sequence[int] = SIZES, most: int = 8, kinds: Sequence[str] = KINDS) -> Program:
+    """Programs of up to ``most`` statements over tensors of up to four dimensions.
+
+    Args:
+        sizes: that dimensions may have, besides 1.
+        kinds: of statements.
+    """
+    rank = draw(st.integers(1, 4))
+    chosen = draw(st.permutations(list(sizes)))
+    full = tuple(sorted(chosen[:rank], reverse=draw(st.booleans())))
+    while math.prod(full) > MOST_ELEMENTS:
+        full = full[1:]
+    writer = _Writer(draw, tuple(sizes))
+    writer.argument("f", full)
+    for _ in range(draw(st.integers(0, 3))):
+        kept = full[draw(st.integers(0, len(full))) :]
+        writer.argument("f", tuple(1 if draw(st.integers(0, 3)) == 3 else size for size in kept))
+    if draw(st.integers(0, 3)) == 3:
+        writer.argument("s", ())
+    for _ in range(draw(st.integers(1, most))):
+        made = getattr(writer, draw(st.sampled_from(list(kinds))))()
+        if made is not None:
+            writer.bind(made)
+    return writer.returned()
