@@ -281,3 +281,45 @@ def test_a_part_of_size_one_broadcasts() -> None:
     for columns in (2, 6, 2):
         x, y = draw(3, columns, seed=1), draw(3, 5 if columns == 2 else columns // 2, seed=2)
         assert all(map(torch.allclose, gradients(halved, (x, y))[1], gradients(torchs, (x, y))[1]))
+
+
+# -- the order of factors ----------------------------------------------------------------------------------------------
+
+
+def length(x: Any) -> Any:
+    """The Euclidean length of rows whose squares have no room in the dtype."""
+    top = fg.amax(fg.abs(x), -1, keepdims=True)
+    return fg.sqrt(fg.sum((x / top) * (x / top), -1, keepdims=True)) * top
+
+
+def cubed(x: Any) -> Any:
+    y = x / fg.amax(fg.abs(x), -1, keepdims=True)
+    return y * y * y
+
+
+def scaled(x: Any, w: Any, s: Any) -> Any:
+    return x * w * s, fg.sum(x * w * s, -1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("size", [1e30, 1e-30])
+def test_what_is_written_to_fit_fits(dtype: torch.dtype, size: float) -> None:
+    x = (draw(4, 64, low=0.1, seed=9).detach() * size).to(dtype).requires_grad_()
+    exact = x.detach().double().requires_grad_()
+    eps = torch.finfo(dtype).eps
+    expected = exact.norm(dim=-1, keepdim=True)
+    torch.testing.assert_close(fg.op(length)(x).double(), expected, rtol=4 * eps, atol=0)
+    found, truth = (torch.autograd.grad(y.sum(), a)[0] for y, a in ((fg.op(length)(x), x), (expected, exact)))
+    torch.testing.assert_close(found.double(), truth, rtol=0.02 if dtype is torch.bfloat16 else 1e-5, atol=0)
+    ratio = exact / exact.abs().amax(-1, keepdim=True)
+    torch.testing.assert_close(fg.op(cubed)(x).double(), ratio**3, rtol=8 * eps, atol=1e-9)
+
+
+@pytest.mark.parametrize("x, w, s", [(1e30, 1e-30, 1e-20), (1e-30, 1e30, 1e20)])
+def test_factors_of_a_row_stay_in_their_order(x: float, w: float, s: float) -> None:
+    # w * s is nothing, or infinite.
+    given = [draw(4, 64).detach() * x, torch.full((4, 1), w), torch.full((4, 1), s)]
+    given = [tensor.float() for tensor in given]
+    expected = given[0].double() * given[1] * given[2]
+    for found, truth in zip(fg.op(scaled)(*given), (expected, expected.sum(-1)), strict=True):
+        torch.testing.assert_close(found.double(), truth, rtol=1e-5, atol=1e-5 * float(truth.abs().max()))

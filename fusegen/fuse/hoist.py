@@ -3,12 +3,16 @@
 ``0.5 * w * (x - mean) * rstd^3 / n`` multiplies four times and divides once at every element; with the row's factors
 together, ``w * (x - mean) * (0.5 * rstd^3 / n)``, it multiplies twice. A regrouped product rounds differently in the
 last bit, as any order of factors does.
+
+It also overflows elsewhere. So what a declaration says is computed in its own order: ``(x / m) * (x / m)`` is written so
+because ``x * x`` has no room. The factors of a derivative come in an order of sympy's; but the square of a factor is
+taken of none of them: ``x / m / m``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from fusegen.core.dtypes import DType
@@ -59,11 +63,13 @@ class Hoist:
         axes: those that expressions vary along.
         over: the axes along a row.
         rounded: results are rounded to a half type, so that a reciprocal may stand for a division.
+        free: the order of factors is nobody's: the op is a derivative.
     """
 
     axes: Axes
     over: frozenset[str]
     rounded: bool
+    free: bool = True
     done: dict[Expr, Expr] = field(default_factory=dict)
     order: Order = field(default_factory=Order)
 
@@ -79,6 +85,8 @@ class Hoist:
 
     def apart(self, node: Expr) -> tuple[Expr, Expr | None]:
         """A product as its factors that vary along a row, and those that do not; None where there are none of these."""
+        if not self.free:
+            return self.one(node), None
         product = _Product()
         product.take(node)
         along = [f for f in product.above if self._along(f)]
@@ -103,7 +111,10 @@ class Hoist:
     def _regrouped(self, node: Expr) -> Expr:
         if not isinstance(node, Call) or not node.dtype.is_float or not self._along(node):
             return node
-        if node.function in ("mul", "div"):
+        if node.function == "div" and not self.free and self.rounded and not self._along(node.args[1]):
+            inverse = call("div", Const("1.0", node.dtype), node.args[1], dtype=node.dtype)
+            return call("mul", self.one(node.args[0]), inverse, dtype=node.dtype)
+        if node.function in ("mul", "div") and self.free:
             product = _Product()
             product.take(node)
             few = len(product.factors) <= MOST_FACTORS
@@ -122,8 +133,8 @@ class Hoist:
         if not worthwhile:
             return None
         one = Const("1.0", node.dtype)
-        factors = _constants_first(above, node.dtype)
-        for divisor in below:
+        factors = _constants_first(list(dict.fromkeys(above)), node.dtype)
+        for divisor in dict.fromkeys(below):
             if self.axes.of(divisor):
                 factors = [call("div", _chain(factors) if factors else one, divisor, dtype=node.dtype)]
             else:  # the same for all rows: divided once, and multiplied
@@ -132,7 +143,16 @@ class Hoist:
         result = _chain([*map(self.one, along), *([_chain(factors)] if factors else [])] or [one])
         for divisor in (f for f in product.below if self._along(f)):
             result = call("div", result, self.one(divisor), dtype=node.dtype)
+        for again in _repeated(above):
+            result = call("mul", result, again, dtype=node.dtype)
+        for again in _repeated(below):
+            result = call("mul", result, call("div", one, again, dtype=node.dtype), dtype=node.dtype)
         return call("neg", result, dtype=node.dtype) if product.negative else result
+
+
+def _repeated(factors: Sequence[Expr]) -> list[Expr]:
+    """Those that stand there already, apart from numbers."""
+    return [f for i, f in enumerate(factors) if f in factors[:i] and not isinstance(f, Const)]
 
 
 def _is_one(node: Expr) -> bool:

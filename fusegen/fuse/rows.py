@@ -327,11 +327,12 @@ def _kernel(
     partials: list[Output], axes: dict[str, frozenset[str]],
 ) -> RowKernel:  # fmt: skip
     floats = [o.dtype for o in op.outputs if o.dtype.is_float]
-    hoist = Hoist(Axes(axes), split.over, bool(floats) and all(dtype.is_half for dtype in floats))
+    half, free = bool(floats) and all(dtype.is_half for dtype in floats), not op.label.startswith("forward")
+    hoist = Hoist(Axes(axes), split.over, half, free)
     rows = [replace(r, expr=hoist.one(r.expr)) for r in split.rows]
     within, segments = in_order(split.parts.within), tuple[Reduce, ...]()
     if not split.pieces:
-        rows, values = _factors_outside(rows, split.over, axes, shown)
+        rows, values = _factors_outside(rows, split.over, axes, shown) if free else (rows, {})
         rows = [replace(r, expr=hoist.one(r.expr)) for r in rows]
         pointwise = [replace(o, expr=substitute(o.expr, values)) for o in pointwise]
         split = replace(split, columns=tuple(replace(r, expr=substitute(r.expr, values)) for r in split.columns))

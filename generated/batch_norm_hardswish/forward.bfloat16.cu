@@ -6,13 +6,10 @@
 //   value = float32(D0 * D2 * D3)
 //   total = sum[d0, d2, d3](input)
 //   deviation = squared_deviation[d0, d2, d3](input)
-//   rsqrt_value = rsqrt(deviation / value + eps)
-//   diff_input = input - total / value
-//   y = diff_input * rsqrt_value
-//   sum_bias = y * weight + bias
-//   result_ = diff_input * (rsqrt_value * weight) + bias
-//   chosen_result = where(sum_bias < 3, result_ * (result_ + 3) * (1 / 6), result_)
-//   out = where(sum_bias <= -3, 0 * result_, chosen_result)
+//   y = (input - total / value) * rsqrt(deviation / value + eps)
+//   result_ = y * weight + bias
+//   chosen_result = where(result_ < 3, result_ * (result_ + 3) * (1 / 6), result_)
+//   out = where(result_ <= -3, 0 * result_, chosen_result)
 // rows: 2 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 6)
 void batch_norm_hardswish_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D2, D3]
@@ -69,7 +66,6 @@ void batch_norm_hardswish_forward_bf16(const bf16* __restrict__ input_ptr,   // 
   fg::cluster_merge<224, 0>(link, deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();
-  const float rsqrt_value = rsqrtf(deviation / value + eps);
 
 #pragma unroll 2
   for (int part = 0; part < 7; ++part) {
@@ -82,12 +78,10 @@ void batch_norm_hardswish_forward_bf16(const bf16* __restrict__ input_ptr,   // 
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      const float diff_input = input - total / value;
-      const float y = diff_input * rsqrt_value;
-      const float sum_bias = y * weight + bias;
-      const float result_ = diff_input * (rsqrt_value * weight) + bias;
-      const float chosen_result = sum_bias < 3.0f ? result_ * (result_ + 3.0f) * (1.0f / 6.0f) : result_;
-      out_v[k] = sum_bias <= -3.0f ? 0.0f * result_ : chosen_result;
+      const float y = (input - total / value) * rsqrtf(deviation / value + eps);
+      const float result_ = y * weight + bias;
+      const float chosen_result = result_ < 3.0f ? result_ * (result_ + 3.0f) * (1.0f / 6.0f) : result_;
+      out_v[k] = result_ <= -3.0f ? 0.0f * result_ : chosen_result;
     }
     fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }

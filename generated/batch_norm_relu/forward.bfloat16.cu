@@ -6,11 +6,9 @@
 //   value = float32(D0 * D2 * D3)
 //   total = sum[d0, d2, d3](input)
 //   deviation = squared_deviation[d0, d2, d3](input)
-//   rsqrt_value = rsqrt(deviation / value + eps)
-//   diff_input = input - total / value
-//   y = diff_input * rsqrt_value
-//   result_ = diff_input * (rsqrt_value * weight) + bias
-//   out = where(y * weight + bias <= 0, 0, result_)
+//   y = (input - total / value) * rsqrt(deviation / value + eps)
+//   result_ = y * weight + bias
+//   out = where(result_ <= 0, 0, result_)
 // rows: 2 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
 extern "C" __global__ FUSEGEN_CLUSTER(2) __launch_bounds__(224, 6)
 void batch_norm_relu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D2, D3]
@@ -67,7 +65,6 @@ void batch_norm_relu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 
   fg::cluster_merge<224, 0>(link, deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();
-  const float rsqrt_value = rsqrtf(deviation / value + eps);
 
 #pragma unroll 2
   for (int part = 0; part < 7; ++part) {
@@ -80,10 +77,9 @@ void batch_norm_relu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      const float diff_input = input - total / value;
-      const float y = diff_input * rsqrt_value;
-      const float result_ = diff_input * (rsqrt_value * weight) + bias;
-      out_v[k] = y * weight + bias <= 0.0f ? 0.0f : result_;
+      const float y = (input - total / value) * rsqrtf(deviation / value + eps);
+      const float result_ = y * weight + bias;
+      out_v[k] = result_ <= 0.0f ? 0.0f : result_;
     }
     fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }

@@ -6,8 +6,8 @@
 //   value = float32(D2 * D3)
 //   total = sum[d2, d3](input)
 //   deviation = squared_deviation[d2, d3](input)
-//   prod_weight = rsqrt(deviation / value + eps) * weight
-//   out = (input - total / value) * prod_weight + bias
+//   y = (input - total / value) * rsqrt(deviation / value + eps)
+//   out = y * weight + bias
 // rows: 128 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(128, 10)
 void instance_norm_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D2, D3]
@@ -66,7 +66,6 @@ void instance_norm_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1
     }
   }
   fg::row_sum<128, 1, 1>(deviation);
-  const float prod_weight = rsqrtf(deviation / value + eps) * weight;
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -78,7 +77,8 @@ void instance_norm_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      out_v[k] = (input - total / value) * prod_weight + bias;
+      const float y = (input - total / value) * rsqrtf(deviation / value + eps);
+      out_v[k] = y * weight + bias;
     }
     fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }

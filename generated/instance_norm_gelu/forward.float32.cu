@@ -6,8 +6,8 @@
 //   value = float32(D2 * D3)
 //   total = sum[d2, d3](input)
 //   deviation = squared_deviation[d2, d3](input)
-//   prod_weight = rsqrt(deviation / value + eps) * weight
-//   result_ = (input - total / value) * prod_weight + bias
+//   y = (input - total / value) * rsqrt(deviation / value + eps)
+//   result_ = y * weight + bias
 //   out = 0.5 * result_ * erfc(-0.7071067811865476 * result_)
 // rows: 224 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
@@ -71,7 +71,6 @@ void instance_norm_gelu_forward_f32(const float* __restrict__ input_ptr,   // [D
   fg::row_sum<224, 1, 1>(deviation, deviation_rest);
   deviation -= deviation_rest * fg::divide_by_count(deviation_rest, float(n));
   total += deviation_rest;
-  const float prod_weight = rsqrtf(deviation / value + eps) * weight;
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -83,7 +82,8 @@ void instance_norm_gelu_forward_f32(const float* __restrict__ input_ptr,   // [D
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
-      const float result_ = (input - total / value) * prod_weight + bias;
+      const float y = (input - total / value) * rsqrtf(deviation / value + eps);
+      const float result_ = y * weight + bias;
       out_v[k] = 0.5f * result_ * erfcf(-0.7071067811865476f * result_);
     }
     fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);

@@ -6,11 +6,9 @@
 //   value = float32(D2 * D3)
 //   total = sum[d2, d3](input)
 //   deviation = squared_deviation[d2, d3](input)
-//   rsqrt_value = rsqrt(deviation / value + eps)
-//   diff_input = input - total / value
-//   y = diff_input * rsqrt_value
-//   result_ = diff_input * (rsqrt_value * weight) + bias
-//   out = where(y * weight + bias <= 0, 0, result_)
+//   y = (input - total / value) * rsqrt(deviation / value + eps)
+//   result_ = y * weight + bias
+//   out = where(result_ <= 0, 0, result_)
 // rows: 224 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
 void instance_norm_relu_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1, D2, D3]
@@ -73,7 +71,6 @@ void instance_norm_relu_forward_f32(const float* __restrict__ input_ptr,   // [D
   fg::row_sum<224, 1, 1>(deviation, deviation_rest);
   deviation -= deviation_rest * fg::divide_by_count(deviation_rest, float(n));
   total += deviation_rest;
-  const float rsqrt_value = rsqrtf(deviation / value + eps);
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -85,10 +82,9 @@ void instance_norm_relu_forward_f32(const float* __restrict__ input_ptr,   // [D
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
-      const float diff_input = input - total / value;
-      const float y = diff_input * rsqrt_value;
-      const float result_ = diff_input * (rsqrt_value * weight) + bias;
-      out_v[k] = y * weight + bias <= 0.0f ? 0.0f : result_;
+      const float y = (input - total / value) * rsqrtf(deviation / value + eps);
+      const float result_ = y * weight + bias;
+      out_v[k] = result_ <= 0.0f ? 0.0f : result_;
     }
     fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }

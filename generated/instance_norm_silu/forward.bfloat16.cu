@@ -6,8 +6,8 @@
 //   value = float32(D2 * D3)
 //   total = sum[d2, d3](input)
 //   deviation = squared_deviation[d2, d3](input)
-//   prod_weight = rsqrt(deviation / value + eps) * weight
-//   result_ = (input - total / value) * prod_weight + bias
+//   y = (input - total / value) * rsqrt(deviation / value + eps)
+//   result_ = y * weight + bias
 //   out = result_ * sigmoid(result_)
 // rows: 128 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(128, 10)
@@ -67,7 +67,6 @@ void instance_norm_silu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D
     }
   }
   fg::row_sum<128, 1, 1>(deviation);
-  const float prod_weight = rsqrtf(deviation / value + eps) * weight;
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -79,7 +78,8 @@ void instance_norm_silu_forward_bf16(const bf16* __restrict__ input_ptr,   // [D
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      const float result_ = (input - total / value) * prod_weight + bias;
+      const float y = (input - total / value) * rsqrtf(deviation / value + eps);
+      const float result_ = y * weight + bias;
       out_v[k] = result_ * fg::fast_sigmoid(result_);
     }
     fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);

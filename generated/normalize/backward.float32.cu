@@ -7,9 +7,8 @@
 //   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
 //   both = chosen_total >= eps and chosen_total <= inf
-//   sum_total = sum[d1](d_out * input)
-//   ratio_length = 2 * sum_total * where(same_total, 1, 0.5 / sqrt_total) / length
-//   chosen_both = where(both, -(input * (ratio_length / length)), 0)
+//   sum_total = sum[d1](d_out * input * (where(same_total, 1, 0.5 / sqrt_total) / length))
+//   chosen_both = where(both, -(input * (2 * sum_total / length)), 0)
 //   d_input = d_out * (1 / length) + chosen_both
 // rows: 256 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(256, 5)
@@ -49,11 +48,10 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      sum_total += d_out * input;
+      sum_total += d_out * input * ((same_total ? 1.0f : 0.5f / sqrt_total) / length);
     }
   }
   fg::row_sum<256, 1, 0>(sum_total);
-  const float ratio_length = 2.0f * sum_total * (same_total ? 1.0f : 0.5f / sqrt_total) / length;
 
 #pragma unroll 2
   for (int part = 0; part < 3; ++part) {
@@ -66,7 +64,7 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float chosen_both = both ? -(input * (ratio_length / length)) : 0.0f;
+      const float chosen_both = both ? -(input * (2.0f * sum_total / length)) : 0.0f;
       d_input_v[k] = d_out * (1.0f / length) + chosen_both;
     }
     fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);

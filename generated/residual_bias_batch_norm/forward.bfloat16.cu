@@ -7,8 +7,8 @@
 //   total_2 = input + bias + residual
 //   total = sum[d0, d2, d3](total_2)
 //   deviation = squared_deviation[d0, d2, d3](total_2)
-//   prod_weight = rsqrt(deviation / value + eps) * weight
-//   out = (total_2 - total / value) * prod_weight
+//   y = (total_2 - total / value) * rsqrt(deviation / value + eps)
+//   out = y * weight
 // rows: 4 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
 extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 6)
 void residual_bias_batch_norm_forward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1, D2, D3]
@@ -85,7 +85,6 @@ void residual_bias_batch_norm_forward_bf16(const bf16* __restrict__ input_ptr,  
   fg::cluster_merge<224, 0>(link, deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();
-  const float prod_weight = rsqrtf(deviation / value + eps) * weight;
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -102,7 +101,8 @@ void residual_bias_batch_norm_forward_bf16(const bf16* __restrict__ input_ptr,  
       const float input = input_v[k];
       const float residual = residual_v[k];
       const float total_2 = input + bias + residual;
-      out_v[k] = (total_2 - total / value) * prod_weight;
+      const float y = (total_2 - total / value) * rsqrtf(deviation / value + eps);
+      out_v[k] = y * weight;
     }
     fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }

@@ -7,10 +7,9 @@
 //   total_2 = input + bias + residual
 //   total = sum[d0, d2, d3](total_2)
 //   deviation = squared_deviation[d0, d2, d3](total_2)
-//   rsqrt_value = rsqrt(deviation / value + eps)
-//   diff_total_2 = total_2 - total / value
-//   prod = diff_total_2 * (-0.7071067811865476 * rsqrt_value * weight)
-//   out = diff_total_2 * erfc(prod) * (0.5 * rsqrt_value * weight)
+//   y = (total_2 - total / value) * rsqrt(deviation / value + eps)
+//   result_ = y * weight
+//   out = 0.5 * result_ * erfc(-0.7071067811865476 * result_)
 // rows: 8 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
 extern "C" __global__ FUSEGEN_CLUSTER(8) __launch_bounds__(224, 6)
 void residual_bias_batch_norm_gelu_forward_f32(const float* __restrict__ input_ptr,     // [D0, D1, D2, D3]
@@ -87,7 +86,6 @@ void residual_bias_batch_norm_gelu_forward_f32(const float* __restrict__ input_p
   fg::cluster_merge<224, 0>(link, deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();
-  const float rsqrt_value = rsqrtf(deviation / value + eps);
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -104,9 +102,9 @@ void residual_bias_batch_norm_gelu_forward_f32(const float* __restrict__ input_p
       const float input = input_v[k];
       const float residual = residual_v[k];
       const float total_2 = input + bias + residual;
-      const float diff_total_2 = total_2 - total / value;
-      const float prod = diff_total_2 * (-0.7071067811865476f * rsqrt_value * weight);
-      out_v[k] = diff_total_2 * erfcf(prod) * (0.5f * rsqrt_value * weight);
+      const float y = (total_2 - total / value) * rsqrtf(deviation / value + eps);
+      const float result_ = y * weight;
+      out_v[k] = 0.5f * result_ * erfcf(-0.7071067811865476f * result_);
     }
     fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }

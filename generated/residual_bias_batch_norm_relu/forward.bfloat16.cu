@@ -7,11 +7,9 @@
 //   total_2 = input + bias + residual
 //   total = sum[d0, d2, d3](total_2)
 //   deviation = squared_deviation[d0, d2, d3](total_2)
-//   rsqrt_value = rsqrt(deviation / value + eps)
-//   diff_total_2 = total_2 - total / value
-//   y = diff_total_2 * rsqrt_value
-//   result_ = diff_total_2 * (rsqrt_value * weight)
-//   out = where(y * weight <= 0, 0, result_)
+//   y = (total_2 - total / value) * rsqrt(deviation / value + eps)
+//   result_ = y * weight
+//   out = where(result_ <= 0, 0, result_)
 // rows: 4 blocks of 224 threads a row over D0, D2, D3, which stays in shared memory: read once
 extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 6)
 void residual_bias_batch_norm_relu_forward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1, D2, D3]
@@ -88,7 +86,6 @@ void residual_bias_batch_norm_relu_forward_bf16(const bf16* __restrict__ input_p
   fg::cluster_merge<224, 0>(link, deviation_state);
   const float deviation = deviation_state.result();
   const float total = deviation_state.partner();
-  const float rsqrt_value = rsqrtf(deviation / value + eps);
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -105,10 +102,9 @@ void residual_bias_batch_norm_relu_forward_bf16(const bf16* __restrict__ input_p
       const float input = input_v[k];
       const float residual = residual_v[k];
       const float total_2 = input + bias + residual;
-      const float diff_total_2 = total_2 - total / value;
-      const float y = diff_total_2 * rsqrt_value;
-      const float result_ = diff_total_2 * (rsqrt_value * weight);
-      out_v[k] = y * weight <= 0.0f ? 0.0f : result_;
+      const float y = (total_2 - total / value) * rsqrtf(deviation / value + eps);
+      const float result_ = y * weight;
+      out_v[k] = result_ <= 0.0f ? 0.0f : result_;
     }
     fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }

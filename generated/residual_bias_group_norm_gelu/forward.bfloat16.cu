@@ -7,10 +7,9 @@
 //   total_2 = input + bias + residual
 //   total = sum[d2, d3, d4](total_2)
 //   deviation = squared_deviation[d2, d3, d4](total_2)
-//   rsqrt_value = rsqrt(deviation / value + eps)
-//   prod_weight = weight * (total_2 - total / value)
-//   erfc_value = erfc(prod_weight * (-0.7071067811865476 * rsqrt_value))
-//   out = prod_weight * erfc_value * (0.5 * rsqrt_value)
+//   y = (total_2 - total / value) * rsqrt(deviation / value + eps)
+//   result_ = y * weight
+//   out = 0.5 * result_ * erfc(-0.7071067811865476 * result_)
 // rows: 224 threads a row over D2, D3, D4, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
 void residual_bias_group_norm_gelu_forward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1, D2, D3, D4]
@@ -92,7 +91,6 @@ void residual_bias_group_norm_gelu_forward_bf16(const bf16* __restrict__ input_p
     }
   }
   fg::row_sum<224, 1, 1>(deviation);
-  const float rsqrt_value = rsqrtf(deviation / value + eps);
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -111,9 +109,9 @@ void residual_bias_group_norm_gelu_forward_bf16(const bf16* __restrict__ input_p
       const float input = input_v[k];
       const float residual = residual_v[k];
       const float total_2 = input + bias + residual;
-      const float prod_weight = weight * (total_2 - total / value);
-      const float erfc_value = fg::fast_erfc(prod_weight * (-0.7071067811865476f * rsqrt_value));
-      out_v[k] = prod_weight * erfc_value * (0.5f * rsqrt_value);
+      const float y = (total_2 - total / value) * rsqrtf(deviation / value + eps);
+      const float result_ = y * weight;
+      out_v[k] = 0.5f * result_ * fg::fast_erfc(-0.7071067811865476f * result_);
     }
     fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2 * out_stride2 + j3), out_v);
   }

@@ -7,10 +7,9 @@
 //   total_2 = input + bias + residual
 //   total = sum[d2, d3](total_2)
 //   deviation = squared_deviation[d2, d3](total_2)
-//   prod_weight = rsqrt(deviation / value + eps) * weight
-//   diff_total_2 = total_2 - total / value
-//   result_ = diff_total_2 * prod_weight
-//   out = diff_total_2 * sigmoid(result_) * prod_weight
+//   y = (total_2 - total / value) * rsqrt(deviation / value + eps)
+//   result_ = y * weight
+//   out = result_ * sigmoid(result_)
 // rows: 224 threads a row over D2, D3, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(224, 6)
 void residual_bias_instance_norm_silu_forward_f32(const float* __restrict__ input_ptr,     // [D0, D1, D2, D3]
@@ -85,7 +84,6 @@ void residual_bias_instance_norm_silu_forward_f32(const float* __restrict__ inpu
   fg::row_sum<224, 1, 1>(deviation, deviation_rest);
   deviation -= deviation_rest * fg::divide_by_count(deviation_rest, float(n));
   total += deviation_rest;
-  const float prod_weight = rsqrtf(deviation / value + eps) * weight;
 
 #pragma unroll 2
   for (int part = 0; part < 4; ++part) {
@@ -100,9 +98,9 @@ void residual_bias_instance_norm_silu_forward_f32(const float* __restrict__ inpu
       const float input = input_v[k];
       const float residual = residual_v[k];
       const float total_2 = input + bias + residual;
-      const float diff_total_2 = total_2 - total / value;
-      const float result_ = diff_total_2 * prod_weight;
-      out_v[k] = diff_total_2 * fg::sigmoid(result_) * prod_weight;
+      const float y = (total_2 - total / value) * rsqrtf(deviation / value + eps);
+      const float result_ = y * weight;
+      out_v[k] = result_ * fg::sigmoid(result_);
     }
     fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);
   }

@@ -7,9 +7,8 @@
 //   total = sum[d1](total_2)
 //   deviation = squared_deviation[d1](total_2)
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
-//   prod_weight = weight * (total_2 - total / float32(D1))
-//   erfc_value = erfc(prod_weight * (-0.7071067811865476 * rsqrt_value))
-//   out = prod_weight * erfc_value * (0.5 * rsqrt_value)
+//   result_ = (total_2 - total / float32(D1)) * rsqrt_value * weight
+//   out = 0.5 * result_ * erfc(-0.7071067811865476 * result_)
 // rows: 256 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(256, 5)
 void residual_bias_layer_norm_gelu_forward_f32(const float* __restrict__ input_ptr,     // [D0, D1]
@@ -96,9 +95,8 @@ void residual_bias_layer_norm_gelu_forward_f32(const float* __restrict__ input_p
       const float residual = residual_v[k];
       const float weight = weight_v[k];
       const float total_2 = input + bias + residual;
-      const float prod_weight = weight * (total_2 - fg::divide_by_count(total, float(D1)));
-      const float erfc_value = erfcf(prod_weight * (-0.7071067811865476f * rsqrt_value));
-      out_v[k] = prod_weight * erfc_value * (0.5f * rsqrt_value);
+      const float result_ = (total_2 - fg::divide_by_count(total, float(D1))) * rsqrt_value * weight;
+      out_v[k] = 0.5f * result_ * erfcf(-0.7071067811865476f * result_);
     }
     fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }

@@ -11,10 +11,9 @@
 //   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
 //   total_2 = input + bias + residual
-//   sum_total = sum[d1](d_out * total_2)
-//   ratio_length = sum_total * where(same_total, 1, 0.5 / sqrt_total) / length / length
-//   minus = -((2 * bias + 2 * input + 2 * residual) * ratio_length)
-//   chosen = where(chosen_total >= eps and chosen_total <= inf, minus, 0)
+//   sum_total = sum[d1](d_out * total_2 * (where(same_total, 1, 0.5 / sqrt_total) / length))
+//   prod = (2 * bias + 2 * input + 2 * residual) * (sum_total / length)
+//   chosen = where(chosen_total >= eps and chosen_total <= inf, -prod, 0)
 //   d_input = d_out * (1 / length) + chosen
 //   sum_d_bias = sum[d0](d_input)
 // rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_bias added up over the rows of a
@@ -100,11 +99,10 @@ void residual_bias_normalize_backward_bf16_d_input(const bf16* __restrict__ inpu
         const float residual = residual_v[k];
         const float d_out = d_out_v[k];
         const float total_2 = input + bias + residual;
-        sum_total += d_out * total_2;
+        sum_total += d_out * total_2 * ((same_total ? 1.0f : 0.5f / sqrt_total) / length);
       }
     }
     fg::row_sum<192, 1, 0>(sum_total);
-    const float ratio_length = sum_total * (same_total ? 1.0f : 0.5f / sqrt_total) / length / length;
 
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
@@ -121,8 +119,8 @@ void residual_bias_normalize_backward_bf16_d_input(const bf16* __restrict__ inpu
         const float bias = bias_v[k];
         const float residual = residual_v[k];
         const float d_out = d_out_v[k];
-        const float minus = -((2.0f * bias + 2.0f * input + 2.0f * residual) * ratio_length);
-        const float chosen = chosen_total >= eps && chosen_total <= fg::infinity<float>() ? minus : 0.0f;
+        const float prod = (2.0f * bias + 2.0f * input + 2.0f * residual) * (sum_total / length);
+        const float chosen = chosen_total >= eps && chosen_total <= fg::infinity<float>() ? -prod : 0.0f;
         const float d_input = d_out * (1.0f / length) + chosen;
         d_input_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;

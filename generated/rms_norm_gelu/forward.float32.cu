@@ -6,9 +6,8 @@
 //   total = sum[d1](input * input)
 //   sum = total / float32(D1) + 1.1920928955078125e-07
 //   rrms = rsqrt(sum)
-//   prod_input_weight = input * weight
-//   erfc_value = erfc(prod_input_weight * (-0.7071067811865476 * rrms))
-//   out = prod_input_weight * erfc_value * (0.5 * rrms)
+//   result_ = input * rrms * weight
+//   out = 0.5 * result_ * erfc(-0.7071067811865476 * result_)
 // rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
 void rms_norm_gelu_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
@@ -53,9 +52,8 @@ void rms_norm_gelu_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const float weight = weight_v[k];
-      const float prod_input_weight = input * weight;
-      const float erfc_value = erfcf(prod_input_weight * (-0.7071067811865476f * rrms));
-      out_v[k] = prod_input_weight * erfc_value * (0.5f * rrms);
+      const float result_ = input * rrms * weight;
+      out_v[k] = 0.5f * result_ * erfcf(-0.7071067811865476f * result_);
     }
     fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }
