@@ -58,7 +58,7 @@ def _operator(name: str, symbol: str, precedence: int, kind: Kind, **fields: Any
 _operator("add", "+", 6, Kind.NUMERIC, reference=lambda t, a, b: a + b)
 _operator("sub", "-", 6, Kind.NUMERIC, reference=lambda t, a, b: a - b)
 _operator("mul", "*", 7, Kind.NUMERIC, reference=lambda t, a, b: a * b)
-_operator("div", "/", 7, Kind.FLOAT, reference=lambda t, a, b: a / b)
+_operator("div", "/", 7, Kind.FLOAT, reference=lambda t, a, b: a / b, partials=lambda a, b, y: (1 / b, -y / b))
 register(Function("neg", 1, Kind.NUMERIC, "-{0}", precedence=8, cost=1, reference=lambda t, x: -x))
 register(
     Function(

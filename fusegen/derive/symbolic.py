@@ -202,6 +202,8 @@ class Bridge:
         if not isinstance(node, Call) or (not node.dtype.is_float and (self.faithful or node.dtype is not bool_)):
             return self._opaque(node)
         args = [done[child] for child in node.args]
+        if self.faithful and node.function == "div" and args[1].free_symbols:
+            return _function("div")(*args)
         if node.function in _ARITHMETIC and node.dtype.is_float:
             result = _arithmetic(node, args)
             return self._kept(node, args, result) if self.faithful and _loses(node, args, result) else result

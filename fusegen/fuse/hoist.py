@@ -4,15 +4,15 @@
 together, ``w * (x - mean) * (0.5 * rstd^3 / n)``, it multiplies twice. A regrouped product rounds differently in the
 last bit, as any order of factors does.
 
-It also overflows elsewhere. So what a declaration says is computed in its own order: ``(x / m) * (x / m)`` is written so
-because ``x * x`` has no room. The factors of a derivative come in an order of sympy's; but the square of a factor is
+It also overflows elsewhere. So what a declaration says is computed in its own order: ``(x / m) * (x / m)`` is written
+so because ``x * x`` has no room. The factors of a derivative come in an order of sympy's; but the square of a factor is
 taken of none of them: ``x / m / m``.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fusegen.core.dtypes import DType
@@ -133,8 +133,10 @@ class Hoist:
         if not worthwhile:
             return None
         one = Const("1.0", node.dtype)
-        factors = _constants_first(list(dict.fromkeys(above)), node.dtype)
-        for divisor in dict.fromkeys(below):
+        above, above_again = _repeated(above)
+        below, below_again = _repeated(below)
+        factors = _constants_first(above, node.dtype)
+        for divisor in below:
             if self.axes.of(divisor):
                 factors = [call("div", _chain(factors) if factors else one, divisor, dtype=node.dtype)]
             else:  # the same for all rows: divided once, and multiplied
@@ -143,16 +145,20 @@ class Hoist:
         result = _chain([*map(self.one, along), *([_chain(factors)] if factors else [])] or [one])
         for divisor in (f for f in product.below if self._along(f)):
             result = call("div", result, self.one(divisor), dtype=node.dtype)
-        for again in _repeated(above):
+        for again in above_again:
             result = call("mul", result, again, dtype=node.dtype)
-        for again in _repeated(below):
+        for again in below_again:
             result = call("mul", result, call("div", one, again, dtype=node.dtype), dtype=node.dtype)
         return call("neg", result, dtype=node.dtype) if product.negative else result
 
 
-def _repeated(factors: Sequence[Expr]) -> list[Expr]:
-    """Those that stand there already, apart from numbers."""
-    return [f for i, f in enumerate(factors) if f in factors[:i] and not isinstance(f, Const)]
+def _repeated(factors: Iterable[Expr]) -> tuple[list[Expr], list[Expr]]:
+    """Each factor once, with all numbers; and those that stand there already."""
+    first: list[Expr] = []
+    again: list[Expr] = []
+    for factor in factors:
+        (again if factor in first and not isinstance(factor, Const) else first).append(factor)
+    return first, again
 
 
 def _is_one(node: Expr) -> bool:

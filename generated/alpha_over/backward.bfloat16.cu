@@ -7,17 +7,19 @@
 //   behind = background_alpha * diff_foreground_alpha
 //   alpha = foreground_alpha + behind
 //   same_alpha = alpha == 0
-//   sum = foreground_alpha * foreground + behind * background
-//   ratio_alpha = (foreground - background * background_alpha) / alpha
-//   sum_2 = (background_alpha - 1) * sum / alpha / alpha + ratio_alpha
-//   ratio_alpha_2 = (foreground_alpha - 1) * sum / alpha / alpha
-//   sum_3 = background * diff_foreground_alpha / alpha + ratio_alpha_2
+//   ratio_alpha_2 = (foreground - background * background_alpha) / alpha
+//   diff_background_alpha = 1 - background_alpha
+//   ratio_alpha = (foreground_alpha * foreground + behind * background) / alpha
+//   diff = ratio_alpha_2 - diff_background_alpha * ratio_alpha / alpha
+//   ratio_alpha_3 = diff_foreground_alpha * ratio_alpha / alpha
+//   diff_2 = background * diff_foreground_alpha / alpha - ratio_alpha_3
 //   d_foreground = where(same_alpha, 0, d_colour * (foreground_alpha / alpha))
 //   d_background = where(same_alpha, 0, d_colour * (behind / alpha))
-//   sum_d_foreground_alpha = sum[d1](where(same_alpha, 0, d_colour * sum_2))
-//   sum_d_background_alpha = sum[d1](where(same_alpha, 0, d_colour * sum_3))
+//   sum_d_foreground_alpha = sum[d1](where(same_alpha, 0, d_colour * diff))
+//   sum_d_background_alpha = sum[d1](where(same_alpha, 0, d_colour * diff_2))
+//   diff_background_alpha_2 = 1 - background_alpha
 //   diff_foreground_alpha_2 = 1 - foreground_alpha
-//   d_foreground_alpha = d_alpha * (1 - background_alpha) + sum_d_foreground_alpha
+//   d_foreground_alpha = d_alpha * diff_background_alpha_2 + sum_d_foreground_alpha
 //   d_background_alpha = d_alpha * diff_foreground_alpha_2 + sum_d_background_alpha
 // serial: a thread a result, reduced over D1
 extern "C" __global__ __launch_bounds__(256)
@@ -57,22 +59,24 @@ void alpha_over_backward_bf16(const bf16* __restrict__ foreground_ptr,        //
     const float behind = background_alpha * diff_foreground_alpha;
     const float alpha = foreground_alpha + behind;
     const bool same_alpha = alpha == 0.0f;
-    const float sum = foreground_alpha * foreground + behind * background;
-    const float ratio_alpha = (foreground - background * background_alpha) / alpha;
-    const float sum_2 = (background_alpha - 1.0f) * sum / alpha / alpha + ratio_alpha;
-    const float ratio_alpha_2 = (foreground_alpha - 1.0f) * sum / alpha / alpha;
-    const float sum_3 = background * diff_foreground_alpha / alpha + ratio_alpha_2;
+    const float ratio_alpha_2 = (foreground - background * background_alpha) / alpha;
+    const float diff_background_alpha = 1.0f - background_alpha;
+    const float ratio_alpha = (foreground_alpha * foreground + behind * background) / alpha;
+    const float diff = ratio_alpha_2 - diff_background_alpha * ratio_alpha / alpha;
+    const float ratio_alpha_3 = diff_foreground_alpha * ratio_alpha / alpha;
+    const float diff_2 = background * diff_foreground_alpha / alpha - ratio_alpha_3;
     const float d_foreground = same_alpha ? 0.0f : d_colour * (foreground_alpha / alpha);
     fg::store(d_foreground_ptr + j0 * d_foreground_stride0 + j1 + j2 * d_foreground_stride2, d_foreground);
     const float d_background = same_alpha ? 0.0f : d_colour * (behind / alpha);
     fg::store(d_background_ptr + j0 * d_background_stride0 + j1 + j2 * d_background_stride2, d_background);
-    sum_d_foreground_alpha += same_alpha ? 0.0f : d_colour * sum_2;
-    sum_d_background_alpha += same_alpha ? 0.0f : d_colour * sum_3;
+    sum_d_foreground_alpha += same_alpha ? 0.0f : d_colour * diff;
+    sum_d_background_alpha += same_alpha ? 0.0f : d_colour * diff_2;
   }
 
   const float d_alpha = fg::load(d_alpha_ptr + j0 * d_alpha_stride0 + j1);
+  const float diff_background_alpha_2 = 1.0f - background_alpha;
   const float diff_foreground_alpha_2 = 1.0f - foreground_alpha;
-  const float d_foreground_alpha = d_alpha * (1.0f - background_alpha) + sum_d_foreground_alpha;
+  const float d_foreground_alpha = d_alpha * diff_background_alpha_2 + sum_d_foreground_alpha;
   fg::store(d_foreground_alpha_ptr + j0 * d_foreground_alpha_stride0 + j1, d_foreground_alpha);
   const float d_background_alpha = d_alpha * diff_foreground_alpha_2 + sum_d_background_alpha;
   fg::store(d_background_alpha_ptr + j0 * d_background_alpha_stride0 + j1, d_background_alpha);

@@ -10,7 +10,7 @@
 //   d = input - target
 //   d_input = prod_d_out * (0.5 * (prod_input - prod_target) / v)
 //   d_target = prod_d_out * (0.5 * (prod_target - prod_input) / v)
-//   d_var = prod_d_out * (0.5 / v - 0.5 * d^2 / v / v)
+//   d_var = prod_d_out * (0.5 / v - 0.5 * (d * d / v) / v)
 // elementwise: 8 elements a thread; d_out the same for all
 extern "C" __global__ __launch_bounds__(256)
 void gaussian_nll_loss_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
@@ -45,7 +45,7 @@ void gaussian_nll_loss_backward_bf16(const bf16* __restrict__ input_ptr,   // [D
     const float d = input - target;
     d_input_v[k] = prod_d_out * (0.5f * (prod_input - prod_target) / v);
     d_target_v[k] = prod_d_out * (0.5f * (prod_target - prod_input) / v);
-    d_var_v[k] = prod_d_out * (0.5f / v - 0.5f * (d * d) / v / v);
+    d_var_v[k] = prod_d_out * (0.5f / v - 0.5f * (d * d / v) / v);
   }
   fg::store_vector<8>(d_input_ptr + at, d_input_v);
   fg::store_vector<8>(d_target_ptr + at, d_target_v);

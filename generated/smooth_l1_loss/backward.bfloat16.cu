@@ -7,10 +7,8 @@
 //   distance = abs(d)
 //   above_distance_beta = distance >= beta
 //   sign_d = sign(d)
-//   ratio_beta = 0.5 * d / beta
-//   sum = ratio_beta + ratio_beta
-//   d_input = prod_d_out * where(above_distance_beta, sign_d, sum)
-//   d_target = prod_d_out * where(above_distance_beta, -sign_d, -sum)
+//   d_input = prod_d_out * where(above_distance_beta, sign_d, d / beta)
+//   d_target = prod_d_out * where(above_distance_beta, -sign_d, (target - input) / beta)
 // elementwise: 8 elements a thread; d_out the same for all
 extern "C" __global__ __launch_bounds__(256)
 void smooth_l1_loss_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
@@ -38,10 +36,8 @@ void smooth_l1_loss_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, 
     const float distance = fg::abs(d);
     const bool above_distance_beta = distance >= beta;
     const float sign_d = fg::sign(d);
-    const float ratio_beta = 0.5f * d / beta;
-    const float sum = ratio_beta + ratio_beta;
-    d_input_v[k] = prod_d_out * (above_distance_beta ? sign_d : sum);
-    d_target_v[k] = prod_d_out * (above_distance_beta ? -sign_d : -sum);
+    d_input_v[k] = prod_d_out * (above_distance_beta ? sign_d : d / beta);
+    d_target_v[k] = prod_d_out * (above_distance_beta ? -sign_d : (target - input) / beta);
   }
   fg::store_vector<8>(d_input_ptr + at, d_input_v);
   fg::store_vector<8>(d_target_ptr + at, d_target_v);
