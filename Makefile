@@ -19,12 +19,12 @@ SANITIZED := $(PY) -c 'import os, sys; from fusegen.launch.emulator import sanit
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test install lint golden test-all test-sanitized test-shuffled format clean
+.PHONY: demo test install lint golden test-all test-sanitized test-races format clean
 
 demo: $(INSTALLED)
 	$(PY) tools/demo.py
 
-test: lint golden test-all test-sanitized test-shuffled
+test: lint golden test-all test-sanitized test-races
 
 install: $(INSTALLED)
 
@@ -53,9 +53,9 @@ test-all: $(INSTALLED)
 test-sanitized: $(INSTALLED)
 	$(SANITIZED) -n $(WORKERS) -m emulator
 
-# And once more in another thread order, where a missing barrier gives other numbers.
-test-shuffled: $(INSTALLED)
-	FUSEGEN_EMULATOR_SHUFFLE=$(SHUFFLE) $(PYTEST) -m emulator
+# And once more in another thread order, where accesses that no barrier orders are errors.
+test-races: $(INSTALLED)
+	FUSEGEN_EMULATOR_RACES=1 FUSEGEN_EMULATOR_SHUFFLE=$(SHUFFLE) $(PYTEST) -m emulator
 
 format: $(INSTALLED)
 	$(PY) -m ruff check --fix

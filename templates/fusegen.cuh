@@ -264,7 +264,9 @@ template <typename T, typename Before> FG_DEVICE T& behind(Before& before) { ret
 // Until the kernel before has ended, and with it those before that one: they wait too. What they wrote is seen from
 // here on, but not through a pointer that is const and __restrict__: such loads may be moved, up to before this.
 FG_DEVICE void wait_for_previous_kernel() {
-#if !defined(FUSEGEN_EMULATOR) && __CUDA_ARCH__ >= 900
+#ifdef FUSEGEN_EMULATOR
+  fusegen_await_previous_kernel();
+#elif __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }

@@ -6,6 +6,8 @@
 //   __shared__  FUSEGEN_SHARED and fusegen_dynamic_shared(): per worker and block of a cluster, filled with 0xFF (NaN)
 //               before every block or cluster, with red zones around it under AddressSanitizer
 //   errors      recorded in the launch and returned as a code and a message; the process lives on
+//   races       with FUSEGEN_EMULATOR_RACES the compiler announces every access to memory (-fsanitize=thread), and the
+//               runtime finds those that nothing orders (fusegen_emulator_races.h)
 //
 // What is the same for every kernel (fibers, barriers, workers) is in fusegen_emulator_runtime.cpp, compiled once and
 // linked to each (launch/precompiled.py).
@@ -44,7 +46,14 @@
 #define __host__
 #define __constant__ static
 #define __grid_constant__
+#ifdef FUSEGEN_EMULATOR_RACES
+// What is the emulator's own is not checked. So it calls kernels, which are, and does not take them in.
+#define FUSEGEN_UNCHECKED __attribute__((no_sanitize("thread")))
+#define __global__ inline __attribute__((noinline))
+#else
+#define FUSEGEN_UNCHECKED
 #define __global__ inline __attribute__((always_inline))
+#endif
 #define __forceinline__ inline __attribute__((always_inline))
 #define __noinline__ __attribute__((noinline))
 #define __align__(bytes) __attribute__((aligned(bytes)))
@@ -61,15 +70,35 @@ struct dim3 {
 struct uint3 {
   unsigned x, y, z;
 };
+#ifdef FUSEGEN_EMULATOR_RACES
+// Functions of the runtime: to read a variable would be an access to be checked. They are constant within a kernel.
+namespace fusegen_emulator {
+__attribute__((const)) uint3 running_thread();
+__attribute__((const)) uint3 running_block();
+__attribute__((const)) dim3 block_size();
+__attribute__((const)) dim3 grid_size();
+}  // namespace fusegen_emulator
+#define threadIdx (fusegen_emulator::running_thread())
+#define blockIdx (fusegen_emulator::running_block())
+#define blockDim (fusegen_emulator::block_size())
+#define gridDim (fusegen_emulator::grid_size())
+#else
 static thread_local uint3 threadIdx, blockIdx;
 static thread_local dim3 blockDim, gridDim;
+#endif
 static constexpr int warpSize = 32;
 
 namespace fusegen_emulator {
 
 // ---- one launch, one worker ------------------------------------------------------------------------------------
 
-enum Code { kOk, kDivergence, kAssertion, kResources, kClusterMisuse };
+#ifdef FUSEGEN_EMULATOR_RACES
+static constexpr bool kRaces = true;
+#else
+static constexpr bool kRaces = false;
+#endif
+
+enum Code { kOk, kDivergence, kAssertion, kResources, kClusterMisuse, kRace };
 // Known to the compiler: a kernel without clusters is compiled as if there were none.
 static constexpr unsigned kClusterBlocks = FUSEGEN_EMULATOR_CLUSTER;
 #ifdef FUSEGEN_ASAN
@@ -77,7 +106,7 @@ enum { kStackBytes = 256 << 10 };  // red zones make frames large
 #else
 enum { kStackBytes = 64 << 10 };
 #endif
-enum State { kReady, kAtBarrier, kAtCollective, kAtCluster, kExited };
+enum State { kReady, kAtBarrier, kAtCollective, kAtCluster, kAtLink, kExited };
 
 struct Site {  // the call of a barrier or collective, for messages and to tell two barriers apart
   const char* what;
@@ -101,24 +130,31 @@ struct Fiber {
   State state;
   Site site;
   uint32_t mask, votes;  // of the warp collective it waits in: who takes part, who voted true
+  bool orders;           // that one orders accesses to memory
   int source;            // lane whose value it wants
   unsigned rank;         // of its block in the cluster
+  uint32_t round;        // of messages that it waits for
   uint64_t sent, received;
   char* stack;
   void* fake_stack;  // AddressSanitizer's
 };
 
 struct Worker;
+struct Races;
 
 struct Entry {               // a kernel, as the runtime knows it
   void (*start)(Worker&);    // once for each worker
   void (*block)(Worker&);    // all threads of a block one after the other; null where they are fibers
   void (*thread)(void**);    // one of the threads that are fibers
+  const bool* is_pointer;    // each of its parameters
+  unsigned parameters;
 };
 
 struct Launch {
   Entry entry;
   dim3 grid, block;
+  const char* name;
+  bool early;  // it may have started before the kernel before it ended
   void** params;
   void** stack_slots;
   size_t shared_bytes;
@@ -149,7 +185,8 @@ struct Worker {
   uint64_t random;
   Fiber* fibers;   // block by block
   Fiber* current;  // null: the scheduler, or a kernel without barriers
-  uint3 *thread_index, *block_index;  // the kernel's threadIdx and blockIdx, where its threads are fibers
+  uint3 *thread_index, *block_index;  // the kernel's threadIdx and blockIdx, where they are set from outside
+  Races* races;
   Block blocks[kClusterBlocks];
   ClusterBarrier* cluster;
   Stacks* stacks[kClusterBlocks];
@@ -167,11 +204,24 @@ inline unsigned current_rank() { return kClusterBlocks == 1 ? 0 : worker->curren
 __attribute__((noreturn, cold, format(printf, 2, 3))) void fail(Code code, const char* format, ...);
 void wait_barrier(const Site& site);
 const Fiber& wait_collective(const Site& site, uint32_t mask, uint64_t sent, int source);
+void wait_warp(const Site& site, uint32_t mask);
 void arrive_at_cluster(const Site& site);
 void wait_for_cluster(const Site& site);
 void store_remote(const Site& site, void* shared, int rank, const void* value, size_t bytes);
-int launch_kernel(const Entry& entry, const unsigned* grid, const unsigned* block, void** params, size_t shared_bytes,
-                  int shuffle, uint64_t seed, int workers, void** stack_slots, char* message, size_t message_bytes);
+void send_message(const Site& site, void* shared, int rank, const void* value, size_t bytes, uint32_t round);
+void receive_messages(const Site& site, int64_t bytes, uint32_t round);
+#ifdef FUSEGEN_EMULATOR_RACES
+void run_alone(Worker& worker, const uint3& thread);
+void copy_async(void* target, const void* source, size_t bytes);
+void await_copies();
+void await_previous_kernel();
+void fence();
+void check_atomic(const void* address, size_t bytes);
+void* shared_variable(const char* name, size_t bytes);
+#endif
+int launch_kernel(const Entry& entry, const char* name, bool early, const unsigned* grid, const unsigned* block,
+                  void** params, size_t shared_bytes, int shuffle, uint64_t seed, int workers, void** stack_slots,
+                  char* message, size_t message_bytes);
 
 inline uint3 thread_index(unsigned linear, const dim3& block) {
   return {linear % block.x, linear / block.x % block.y, linear / block.x / block.y};
@@ -194,6 +244,11 @@ struct MakeSequence<0, I...> {
   typedef Sequence<I...> type;
 };
 
+template <class T>
+constexpr bool points = false;
+template <class T>
+constexpr bool points<T*> = true;
+
 template <auto Kernel, bool Barriers, class Signature>
 struct Runner;
 
@@ -202,13 +257,17 @@ struct Runner<Kernel, Barriers, void (*)(A...)> {
   typedef typename MakeSequence<sizeof...(A)>::type Indices;
 
   // Arguments are loaded once and the kernel is inlined: reading threadIdx costs no memory access.
-  static void threads(Worker& w, A... arguments) {
+  static FUSEGEN_UNCHECKED void threads(Worker& w, A... arguments) {
     const unsigned count = w.threads, *order = w.order;
     const dim3 block = w.launch->block;
     uint3 index = {0, 0, 0};
     for (unsigned i = 0; i < count; ++i) {
       if (order) index = thread_index(order[i], block);
+#ifdef FUSEGEN_EMULATOR_RACES
+      run_alone(w, index);
+#else
       threadIdx = index;
+#endif
       Kernel(arguments...);
       if (++index.x < block.x) continue;
       index.x = 0;
@@ -219,17 +278,21 @@ struct Runner<Kernel, Barriers, void (*)(A...)> {
   }
 
   template <size_t... I>
-  static void plain(Worker& w, Sequence<I...>) {
+  static FUSEGEN_UNCHECKED void plain(Worker& w, Sequence<I...>) {
     threads(w, *static_cast<A*>(w.launch->params[I])...);
   }
 
   template <size_t... I>
-  static void thread(void** params, Sequence<I...>) {
+  static FUSEGEN_UNCHECKED void thread(void** params, Sequence<I...>) {
     Kernel(*static_cast<A*>(params[I])...);
   }
 
-  static void body(void** params) { thread(params, Indices()); }
+  static FUSEGEN_UNCHECKED void body(void** params) { thread(params, Indices()); }
 
+#ifdef FUSEGEN_EMULATOR_RACES
+  static FUSEGEN_UNCHECKED void block(Worker& w) { plain(w, Indices()); }
+  static void start(Worker&) {}
+#else
   static void block(Worker& w) {
     blockIdx = w.blocks[0].index;
     plain(w, Indices());
@@ -240,23 +303,29 @@ struct Runner<Kernel, Barriers, void (*)(A...)> {
     gridDim = w.launch->grid, blockDim = w.launch->block;
     if constexpr (Barriers) w.thread_index = &threadIdx, w.block_index = &blockIdx;
   }
+#endif
 
-  static constexpr Entry entry = {start, Barriers ? nullptr : block, Barriers ? body : nullptr};
+  static constexpr bool is_pointer[] = {points<A>..., false};
+  static constexpr Entry entry = {start, Barriers ? nullptr : block, Barriers ? body : nullptr, is_pointer, sizeof...(A)};
 };
 
 }  // namespace fusegen_emulator
 
 // A cluster's blocks wait for each other, so its threads are fibers in any case.
 #define FUSEGEN_EMULATOR_LAUNCHER(kernel, barriers)                                                                \
-  extern "C" __attribute__((visibility("default"))) int fusegen_emulated_launch(                                   \
+  FUSEGEN_EMULATOR_LAUNCH(fusegen_emulated_launch, kernel, barriers, false)                                        \
+  FUSEGEN_EMULATOR_LAUNCH(fusegen_emulated_launch_early, kernel, barriers, true)                                   \
+  extern "C" __attribute__((visibility("default"))) unsigned fusegen_emulated_cluster() {                          \
+    return fusegen_emulator::kClusterBlocks;                                                                       \
+  }                                                                                                                \
+  extern "C" __attribute__((visibility("default"))) bool fusegen_emulated_races() { return fusegen_emulator::kRaces; }
+#define FUSEGEN_EMULATOR_LAUNCH(name, kernel, barriers, early)                                                     \
+  extern "C" __attribute__((visibility("default"))) int name(                                                      \
       const unsigned* grid, const unsigned* block, void** params, size_t shared_bytes, int shuffle, uint64_t seed, \
       int workers, void** stack_slots, char* message, size_t message_bytes) {                                      \
     return fusegen_emulator::launch_kernel(                                                                        \
         fusegen_emulator::Runner<kernel, (barriers || fusegen_emulator::kClusterBlocks > 1), decltype(&kernel)>::entry, \
-        grid, block, params, shared_bytes, shuffle, seed, workers, stack_slots, message, message_bytes);           \
-  }                                                                                                                \
-  extern "C" __attribute__((visibility("default"))) unsigned fusegen_emulated_cluster() {                          \
-    return fusegen_emulator::kClusterBlocks;                                                                       \
+        #kernel, early, grid, block, params, shared_bytes, shuffle, seed, workers, stack_slots, message, message_bytes); \
   }
 
 #include "fusegen_emulator_builtins.h"

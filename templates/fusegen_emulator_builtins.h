@@ -12,7 +12,11 @@
                                 threadIdx.x, threadIdx.y, threadIdx.z, #condition, __FILE__, __LINE__))
 inline void __trap() { fusegen_emulator::fail(fusegen_emulator::kAssertion, "__trap()"); }
 
+#ifdef FUSEGEN_EMULATOR_RACES
+inline void __threadfence() { fusegen_emulator::fence(); }
+#else
 inline void __threadfence() { __atomic_thread_fence(__ATOMIC_SEQ_CST); }
+#endif
 inline void __threadfence_block() {}
 
 inline void __syncthreads(fusegen_emulator::Site site = fusegen_emulator::site("__syncthreads()")) {
@@ -20,20 +24,20 @@ inline void __syncthreads(fusegen_emulator::Site site = fusegen_emulator::site("
 }
 
 inline void __syncwarp(unsigned mask = ~0u, fusegen_emulator::Site site = fusegen_emulator::site("__syncwarp()")) {
-  fusegen_emulator::wait_collective(site, mask, 0, 0);
+  fusegen_emulator::wait_warp(site, mask);
 }
 
-inline unsigned __ballot_sync(unsigned mask, int predicate,
+inline FUSEGEN_UNCHECKED unsigned __ballot_sync(unsigned mask, int predicate,
                               fusegen_emulator::Site site = fusegen_emulator::site("__ballot_sync()")) {
   return fusegen_emulator::wait_collective(site, mask, predicate != 0, 0).votes;
 }
 
-inline int __any_sync(unsigned mask, int predicate,
+inline FUSEGEN_UNCHECKED int __any_sync(unsigned mask, int predicate,
                       fusegen_emulator::Site site = fusegen_emulator::site("__any_sync()")) {
   return fusegen_emulator::wait_collective(site, mask, predicate != 0, 0).votes != 0;
 }
 
-inline int __all_sync(unsigned mask, int predicate,
+inline FUSEGEN_UNCHECKED int __all_sync(unsigned mask, int predicate,
                       fusegen_emulator::Site site = fusegen_emulator::site("__all_sync()")) {
   return fusegen_emulator::wait_collective(site, mask, predicate == 0, 0).votes == 0;
 }
@@ -43,7 +47,7 @@ namespace fusegen_emulator {
 inline int lane_index() { return int((threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32); }
 
 template <class T>
-T exchange(const Site& site, unsigned mask, T value, int source, int width) {
+FUSEGEN_UNCHECKED T exchange(const Site& site, unsigned mask, T value, int source, int width) {
   static_assert(sizeof(T) <= 8, "a shuffle moves at most 8 bytes");
   if (width < 1 || width > 32 || width & (width - 1)) {
     fail(kAssertion, "%s at %s:%d: width %d is not a power of two up to 32", site.what, site.file, site.line, width);
@@ -92,31 +96,57 @@ T __shfl_xor_sync(unsigned mask, T value, int flips, int width = 32,
 inline int fusegen_cluster_rank() { return int(fusegen_emulator::current_rank()); }
 inline void fusegen_cluster_arrive(const fusegen_emulator::Site& site) { fusegen_emulator::arrive_at_cluster(site); }
 inline void fusegen_cluster_wait(const fusegen_emulator::Site& site) { fusegen_emulator::wait_for_cluster(site); }
-inline void fusegen_store_remote(const fusegen_emulator::Site& site, void* shared, int rank, const void* value,
-                                 size_t bytes) {
+__forceinline__ void fusegen_store_remote(const fusegen_emulator::Site& site, void* shared, int rank, const void* value,
+                                          size_t bytes) {
   fusegen_emulator::store_remote(site, shared, rank, value, bytes);
 }
+__forceinline__ void fusegen_send(const fusegen_emulator::Site& site, void* shared, int rank, const void* value,
+                                  size_t bytes, uint32_t round) {
+  fusegen_emulator::send_message(site, shared, rank, value, bytes, round);
+}
+inline void fusegen_receive(const fusegen_emulator::Site& site, int64_t bytes, uint32_t round) {
+  fusegen_emulator::receive_messages(site, bytes, round);
+}
+
+// Asynchronous copies, and kernels that start early: here they are done, and have ended, at once.
+#ifdef FUSEGEN_EMULATOR_RACES
+template <class T>
+__forceinline__ void fusegen_copy_async(T* target, const T* source) {
+  fusegen_emulator::copy_async(target, source, sizeof(T));
+}
+inline void fusegen_await_copies() { fusegen_emulator::await_copies(); }
+inline void fusegen_await_previous_kernel() { fusegen_emulator::await_previous_kernel(); }
+#else
+template <class T>
+__forceinline__ void fusegen_copy_async(T* target, const T* source) {
+  *target = *source;
+}
+inline void fusegen_await_copies() {}
+inline void fusegen_await_previous_kernel() {}
+#endif
 
 // ---- memory, bits, integers --------------------------------------------------------------------------------------
 
+// What accesses memory for a kernel is part of it, so that reports name the kernel's line.
+
 template <class T>
-T __ldg(const T* address) {
+__forceinline__ T __ldg(const T* address) {
   return *address;
 }
 template <class T>
-T __ldcs(const T* address) {
+__forceinline__ T __ldcs(const T* address) {
   return *address;
 }
 template <class T>
-T __ldcg(const T* address) {
+__forceinline__ T __ldcg(const T* address) {
   return *address;
 }
 template <class T, class U>
-void __stcs(T* address, const U& value) {
+__forceinline__ void __stcs(T* address, const U& value) {
   *address = value;
 }
 template <class T, class U>
-void __stcg(T* address, const U& value) {
+__forceinline__ void __stcg(T* address, const U& value) {
   *address = value;
 }
 
@@ -130,6 +160,20 @@ To bit_cast(From from) {
   return to;
 }
 
+#ifdef FUSEGEN_EMULATOR_RACES
+// One OS thread runs all threads, and none of them stops in here.
+template <class T, class Update>
+FUSEGEN_UNCHECKED T update_alone(T* address, Update update) {
+  const T old = *address;
+  *address = update(old);
+  return old;
+}
+template <class T, class Update>
+__forceinline__ T atomic_update(T* address, Update update) {
+  check_atomic(address, sizeof(T));
+  return update_alone(address, update);
+}
+#else
 template <class T, class Update>
 T atomic_update(T* address, Update update) {
   T old, changed;
@@ -138,27 +182,28 @@ T atomic_update(T* address, Update update) {
   while (!__atomic_compare_exchange(address, &old, &changed, false, __ATOMIC_ACQ_REL, __ATOMIC_RELAXED));
   return old;
 }
+#endif
 
 }  // namespace fusegen_emulator
 
 template <class T, class U>
-T atomicAdd(T* p, U v) {
+__forceinline__ T atomicAdd(T* p, U v) {
   return fusegen_emulator::atomic_update(p, [v](T old) { return T(old + T(v)); });
 }
 template <class T, class U>
-T atomicMax(T* p, U v) {
+__forceinline__ T atomicMax(T* p, U v) {
   return fusegen_emulator::atomic_update(p, [v](T old) { return old < T(v) ? T(v) : old; });
 }
 template <class T, class U>
-T atomicMin(T* p, U v) {
+__forceinline__ T atomicMin(T* p, U v) {
   return fusegen_emulator::atomic_update(p, [v](T old) { return T(v) < old ? T(v) : old; });
 }
 template <class T, class U>
-T atomicExch(T* p, U v) {
+__forceinline__ T atomicExch(T* p, U v) {
   return fusegen_emulator::atomic_update(p, [v](T) { return T(v); });
 }
 template <class T>
-T atomicCAS(T* p, T expected, T v) {
+__forceinline__ T atomicCAS(T* p, T expected, T v) {
   return fusegen_emulator::atomic_update(p, [=](T old) { return old == expected ? v : old; });
 }
 
@@ -299,3 +344,19 @@ inline float fusegen_half_bits_to_float(uint16_t bits) {
   // Scaling by 2^112 rebiases the exponent and normalizes subnormals, exactly.
   return __uint_as_float(sign | __float_as_uint(__uint_as_float(magnitude << 13) * 0x1p112f));
 }
+
+#if defined(FUSEGEN_EMULATOR_RACES) && !defined(FUSEGEN_EMULATOR_RUNTIME)
+// The compiler announces what it turns into loads and stores, not calls of memcpy.
+extern "C" void __tsan_read_range(void* address, size_t bytes);
+extern "C" void __tsan_write_range(void* address, size_t bytes);
+namespace fusegen_emulator {
+inline __attribute__((always_inline)) void* copy_checked(void* target, const void* source, size_t bytes) {
+  if (!__builtin_constant_p(bytes) || bytes > 8 || bytes & (bytes - 1)) {
+    __tsan_read_range(const_cast<void*>(source), bytes);
+    __tsan_write_range(target, bytes);
+  }
+  return __builtin_memcpy(target, source, bytes);
+}
+}  // namespace fusegen_emulator
+#define memcpy(target, source, bytes) fusegen_emulator::copy_checked(target, source, bytes)
+#endif

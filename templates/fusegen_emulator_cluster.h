@@ -9,6 +9,15 @@ struct Passage {  // a thread or a warp at one half of a cluster barrier; barrie
   unsigned number;
 };
 
+// Where the messages of every second round come in. As an mbarrier does, it counts the bytes that have come and those
+// that the block expects, in any order.
+struct Mailbox {
+  int64_t missing;
+  bool expected;
+  uint32_t rounds;  // that are complete
+  Site sent;        // the last one
+};
+
 // Made by a kernel's first cluster barrier. Behind it lie the threads' arrivals; a site there says "has yet to wait".
 struct ClusterBarrier {
   unsigned arrived, completed;  // threads at the current barrier; barriers before it
@@ -16,6 +25,7 @@ struct ClusterBarrier {
     Passage arrival, wait;
   } warps[kClusterBlocks][32];
   Passage stored[kClusterBlocks];  // the last remote store into each block, and the barrier that makes it complete
+  Mailbox mailboxes[kClusterBlocks][2];
   Passage& arrival(const Worker& w, const Fiber& fiber) {
     return reinterpret_cast<Passage*>(this + 1)[&fiber - w.fibers];
   }
@@ -42,6 +52,7 @@ inline void release_cluster(Worker& w, ClusterBarrier& barrier) {
   if (!barrier.arrived || barrier.arrived != w.live) return;
   barrier.arrived = 0;
   ++barrier.completed;
+  complete_arrivals(w);
   for (unsigned i = 0; i < w.threads; ++i) {
     if (w.fibers[i].state == kAtCluster) w.fibers[i].state = kReady;
   }
@@ -70,6 +81,7 @@ void arrive_at_cluster(const Site& site) {
   const unsigned warp = unsigned(&self - block_of(w, self).fibers) / 32;
   check_aligned(barrier.warps[self.rank][warp].arrival, site, arrival.number);
   ++barrier.arrived;
+  arrive(w);
   release_cluster(w, barrier);
   if (w.order && next_random(w.random) & 1) suspend();  // some run on, some are overtaken
 }
@@ -89,7 +101,15 @@ void wait_for_cluster(const Site& site) {
   self.site = site;
   if (barrier.completed < arrival.number) self.state = kAtCluster;
   if (self.state != kReady || w.order) suspend();
+  see_arrivals(w);
   arrival.site.what = nullptr;
+}
+
+inline const Mailbox* unread(const ClusterBarrier& barrier, unsigned rank) {
+  for (const Mailbox& mailbox : barrier.mailboxes[rank]) {
+    if (mailbox.missing && mailbox.sent.what) return &mailbox;
+  }
+  return nullptr;
 }
 
 // A thread that exits counts as arrived. It must have waited, and the last of its block must not leave while a remote
@@ -104,11 +124,15 @@ inline void leave_cluster(Worker& w, Block& block, const Fiber& self) {
   } else if (!block.live && barrier.completed < stored.number) {
     record(*w.launch, kClusterMisuse, "it returns while %s at %s:%d into it may be on its way", stored.site.what,
            stored.site.file, stored.site.line);
+  } else if (const Mailbox* mailbox = block.live ? nullptr : unread(barrier, self.rank)) {
+    record(*w.launch, kClusterMisuse, "it returns while messages, the last of %s at %s:%d, may be on their way",
+           mailbox->sent.what, mailbox->sent.file, mailbox->sent.line);
   }
   release_cluster(w, barrier);
 }
 
-inline void check_target(Worker& w, const Site& site, unsigned rank) {
+// The number of the barrier that the running thread is at, or has been.
+inline unsigned check_target(Worker& w, const Site& site, unsigned rank) {
   ClusterBarrier& barrier = cluster_barrier(w);
   const Passage& arrival = barrier.arrival(w, *w.current);
   if (arrival.number < (arrival.site.what ? 2 : 1)) {
@@ -118,8 +142,7 @@ inline void check_target(Worker& w, const Site& site, unsigned rank) {
   if (!w.blocks[rank].live) {
     fail(kClusterMisuse, "%s at %s:%d: block %u of the cluster has returned", site.what, site.file, site.line, rank);
   }
-  // Complete when this thread's next barrier is, not one that it is between the halves of.
-  if (barrier.stored[rank].number <= arrival.number) barrier.stored[rank] = {site, arrival.number + 1};
+  return arrival.number;
 }
 
 // Where block `rank` of the cluster has what is at `address` in the running block; null if that is not all within one
@@ -139,7 +162,7 @@ inline void* shared_of_block(void* address, size_t bytes, unsigned rank) {
   return w.blocks[rank].dynamic_shared + (wanted - begin);
 }
 
-void store_remote(const Site& site, void* shared, int rank, const void* value, size_t bytes) {
+inline void* address_in_block(const Site& site, void* shared, int rank, size_t bytes) {
   if (rank < 0 || rank >= int(kClusterBlocks)) {
     fail(kClusterMisuse, "%s at %s:%d: to block %d of a cluster of %u", site.what, site.file, site.line, rank,
          kClusterBlocks);
@@ -149,8 +172,65 @@ void store_remote(const Site& site, void* shared, int rank, const void* value, s
     fail(kClusterMisuse, "%s at %s:%d: not the address of %zu bytes in this block's shared memory", site.what,
          site.file, site.line, bytes);
   }
-  if (unsigned(rank) != current_rank()) check_target(*worker, site, unsigned(rank));
+  return address;
+}
+
+void store_remote(const Site& site, void* shared, int rank, const void* value, size_t bytes) {
+  Worker& w = *worker;
+  void* const address = address_in_block(site, shared, rank, bytes);
+  if (unsigned(rank) != current_rank()) {
+    // Complete when this thread's next barrier is, not one that it is between the halves of.
+    const unsigned at = check_target(w, site, unsigned(rank));
+    Passage& stored = cluster_barrier(w).stored[rank];
+    if (stored.number <= at) stored = {site, at + 1};
+  }
+  check_store(address, bytes, __builtin_return_address(0));
   memcpy(address, value, bytes);
+}
+
+// All that a block expects of a round has come: its threads that wait for it go on.
+inline void deliver(Worker& w, unsigned rank, unsigned turn) {
+  Mailbox& mailbox = cluster_barrier(w).mailboxes[rank][turn];
+  if (!mailbox.expected || mailbox.missing) return;
+  mailbox.expected = false;
+  ++mailbox.rounds;
+  complete_messages(w, rank, turn);
+  for (unsigned i = 0; i < block_threads(w); ++i) {
+    Fiber& fiber = w.blocks[rank].fibers[i];
+    if (fiber.state == kAtLink && (fiber.round & 1) == turn) fiber.state = kReady;
+  }
+}
+
+void send_message(const Site& site, void* shared, int rank, const void* value, size_t bytes, uint32_t round) {
+  Worker& w = *worker;
+  if (!w.current) fail_without_barriers(site);
+  void* const address = address_in_block(site, shared, rank, bytes);
+  check_target(w, site, unsigned(rank));
+  check_store(address, bytes, __builtin_return_address(0));
+  memcpy(address, value, bytes);
+  Mailbox& mailbox = cluster_barrier(w).mailboxes[rank][round & 1];
+  mailbox.missing -= int64_t(bytes), mailbox.sent = site;
+  send(w, unsigned(rank), round & 1);
+  deliver(w, unsigned(rank), round & 1);
+  if (w.order && next_random(w.random) & 1) suspend();
+}
+
+// The block's first thread says how much it expects, and all wait until so much has come.
+void receive_messages(const Site& site, int64_t bytes, uint32_t round) {
+  Worker& w = *worker;
+  if (!w.current) fail_without_barriers(site);
+  Fiber& self = *w.current;
+  const unsigned turn = round & 1;
+  Mailbox& mailbox = cluster_barrier(w).mailboxes[self.rank][turn];
+  if (&self == block_of(w, self).fibers) {
+    mailbox.missing += bytes, mailbox.expected = true;
+    send(w, self.rank, turn);
+    deliver(w, self.rank, turn);
+  }
+  self.site = site, self.round = round;
+  if (mailbox.rounds <= round >> 1) self.state = kAtLink;
+  if (self.state != kReady || w.order) suspend();
+  see_messages(w, self.rank, turn);
 }
 
 }  // namespace fusegen_emulator

@@ -57,7 +57,7 @@ inline Fiber* next_in_round(Worker& w) {
 // Leaves the running context for a fiber, or for the scheduler (null); returns when that context is resumed.
 inline void switch_to(Worker& w, Context* from, void** fake_stack, Fiber* fiber) {
   w.current = fiber;
-  if (fiber) *w.thread_index = fiber->index;
+  if (fiber) *w.thread_index = fiber->index, run_as(w, *fiber);
   if (fiber && kClusterBlocks > 1) *w.block_index = block_of(w, *fiber).index;
   start_switch(fake_stack, fiber ? fiber->stack : w.scheduler_stack, fiber ? kStackBytes : w.scheduler_stack_bytes);
   fusegen_switch(from, fiber ? &fiber->context : &w.scheduler);
@@ -72,6 +72,7 @@ inline void suspend() {
 
 inline void release_barrier(Worker& w, Block& block) {
   if (!block.at_barrier || block.at_barrier != block.live) return;
+  meet(w, block.fibers, block_threads(w), [&block](unsigned i) { return block.fibers[i].state == kAtBarrier; });
   const Fiber* first = nullptr;
   for (unsigned i = 0; i < block_threads(w); ++i) {
     Fiber& fiber = block.fibers[i];
@@ -109,6 +110,7 @@ inline void release_collective(Worker& w, Block& block, unsigned warp, uint32_t 
     }
     if (lanes[lane].sent) votes |= 1u << lane;
   }
+  if (first->orders) meet(w, lanes, 32, [group](unsigned lane) { return group >> lane & 1; });
   for (int lane = 0; lane < 32; ++lane) {
     if (!(group >> lane & 1)) continue;
     Fiber& fiber = lanes[lane];  // a lane that takes no part has no value to give: hardware says "undefined"
@@ -135,7 +137,7 @@ void wait_barrier(const Site& site) {
   if (self.state != kReady || w.order || failed(*w.launch)) suspend();
 }
 
-const Fiber& wait_collective(const Site& site, uint32_t mask, uint64_t sent, int source) {
+inline const Fiber& wait_lanes(const Site& site, uint32_t mask, uint64_t sent, int source, bool orders) {
   Worker& w = *worker;
   if (!w.current) fail_without_barriers(site);
   Fiber& self = *w.current;
@@ -145,13 +147,19 @@ const Fiber& wait_collective(const Site& site, uint32_t mask, uint64_t sent, int
     fail(kDivergence, "%s at %s:%d: lane %u calls it with mask 0x%08x, which leaves it out", site.what, site.file,
          site.line, thread % 32, mask);
   }
-  self.site = site, self.mask = mask, self.sent = sent, self.source = source;
+  self.site = site, self.mask = mask, self.sent = sent, self.source = source, self.orders = orders;
   self.state = kAtCollective;
   block.warp_waiting[warp] |= 1u << thread % 32;
   release_collective(w, block, warp, mask);
   if (self.state != kReady || w.order || failed(*w.launch)) suspend();
   return self;
 }
+
+const Fiber& wait_collective(const Site& site, uint32_t mask, uint64_t sent, int source) {
+  return wait_lanes(site, mask, sent, source, false);
+}
+
+void wait_warp(const Site& site, uint32_t mask) { wait_lanes(site, mask, 0, 0, true); }
 
 inline void leave_cluster(Worker& w, Block& block, const Fiber& self);
 
@@ -211,8 +219,6 @@ struct Stacks {
   size_t page, stride;
   char* stack(unsigned i) { return reinterpret_cast<char*>(this) + page + i * stride + page; }
 };
-enum { kStackSlots = 64, kMostThreads = 1024 };
-
 inline Stacks* take_stacks(void** slots) {
   for (int i = 0; i < kStackSlots; ++i) {
     void* stacks = __atomic_exchange_n(&slots[i], nullptr, __ATOMIC_ACQ_REL);

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#define FUSEGEN_EMULATOR_RUNTIME
 #include "fusegen_emulator.h"
 #ifdef FUSEGEN_ASAN
 #include <sanitizer/common_interface_defs.h>
@@ -78,8 +79,11 @@ inline void shuffle_order(Worker& w) {
   }
 }
 
+enum { kStackSlots = 64, kMostThreads = 1024 };  // of stacks that launches leave for each other, and of a block
+
 }  // namespace fusegen_emulator
 
+#include "fusegen_emulator_races.h"
 #include "fusegen_emulator_fibers.h"
 #include "fusegen_emulator_cluster.h"
 
@@ -121,9 +125,15 @@ inline void run_blocks(Worker& w) {
       if (w.block_index) *w.block_index = w.blocks[0].index;
       w.random = launch.seed ^ (linear * 0xD1342543DE82EF95u);  // its own: no matter which worker runs it
       poison_shared(w);
+      begin_cluster(w, linear);
       run_block(w);
     }
   }
+}
+
+// AddressSanitizer sees the end of exactly the size asked for; a search for races wants pages of its own.
+inline size_t shared_bytes_of(const Launch& launch) {
+  return kRaces ? (launch.shared_bytes + kSharedUnit - 1) / kSharedUnit * kSharedUnit : launch.shared_bytes;
 }
 
 inline void* run_worker(void* argument) {
@@ -131,17 +141,17 @@ inline void* run_worker(void* argument) {
   w.launch = static_cast<Launch*>(argument);
   Launch& launch = *w.launch;
   worker = &w;
-  launch.entry.start(w);
   w.threads = launch.block.x * launch.block.y * launch.block.z * kClusterBlocks;
-  bool ready = true;
+  bool ready = begin_launch(w);
+  launch.entry.start(w);
   if (launch.shuffle) {
     w.order = static_cast<unsigned*>(malloc(w.threads * sizeof(unsigned)));
-    ready = w.order != nullptr;
+    ready = ready && w.order;
     for (unsigned i = 0; ready && i < w.threads; ++i) w.order[i] = i;
   }
   for (Block& block : w.blocks) {
-    void* shared = nullptr;  // of exactly the size asked for, so that AddressSanitizer sees its end
-    if (launch.shared_bytes) ready = ready && posix_memalign(&shared, 128, launch.shared_bytes) == 0;
+    void* shared = nullptr;
+    if (launch.shared_bytes) ready = ready && posix_memalign(&shared, kSharedUnit, shared_bytes_of(launch)) == 0;
     block.dynamic_shared = static_cast<unsigned char*>(shared);
   }
   if (ready && (launch.entry.block || create_fibers(w))) {
@@ -153,6 +163,7 @@ inline void* run_worker(void* argument) {
   for (Stacks* stacks : w.stacks) {
     if (stacks) give_back_stacks(stacks, launch.stack_slots);
   }
+  end_launch(w);
   for (Block& block : w.blocks) free(block.dynamic_shared);
   free(w.cluster);
   free(w.fibers);
@@ -170,10 +181,11 @@ inline uint64_t common_divisor(uint64_t a, uint64_t b) {
 }
 
 // Threads are made per launch (20 us): a pool would not survive fork(), which data loaders use.
-int launch_kernel(const Entry& entry, const unsigned* grid, const unsigned* block, void** params, size_t shared_bytes,
-                  int shuffle, uint64_t seed, int workers, void** stack_slots, char* message, size_t message_bytes) {
+int launch_kernel(const Entry& entry, const char* name, bool early, const unsigned* grid, const unsigned* block,
+                  void** params, size_t shared_bytes, int shuffle, uint64_t seed, int workers, void** stack_slots,
+                  char* message, size_t message_bytes) {
   Launch launch = {};
-  launch.entry = entry;
+  launch.entry = entry, launch.name = name, launch.early = early;
   launch.grid = {grid[0], grid[1], grid[2]}, launch.block = {block[0], block[1], block[2]};
   launch.params = params, launch.stack_slots = stack_slots;
   launch.shared_bytes = shared_bytes, launch.shuffle = shuffle;
@@ -186,7 +198,7 @@ int launch_kernel(const Entry& entry, const unsigned* grid, const unsigned* bloc
   } while (common_divisor(launch.multiplier, launch.clusters) != 1);
   enum { kMostWorkers = 256 };
   pthread_t threads[kMostWorkers];
-  uint64_t wanted = workers < 1 ? 1 : workers > kMostWorkers ? kMostWorkers : workers;
+  uint64_t wanted = workers < 1 || kRaces ? 1 : workers > kMostWorkers ? kMostWorkers : workers;
   if (wanted > launch.clusters) wanted = launch.clusters;
   if (kClusterBlocks > 1) wanted = workers_for_clusters(wanted, launch.block);
   launch.chunk = launch.clusters / (wanted * 16) + 1;

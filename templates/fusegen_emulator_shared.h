@@ -8,6 +8,7 @@ struct SharedRegion {    // every variable of this OS thread, so that a new bloc
   unsigned char* data;   // of the cluster's first block
   size_t bytes, stride;  // to the same variable of the next block
   SharedRegion* next;
+  const char* name;
 };
 extern __thread SharedRegion* shared_regions;
 
@@ -20,7 +21,7 @@ struct SharedVariable {
   };
   Copy copies[kClusterBlocks];
   SharedRegion region;
-  SharedVariable() : region{copies[0].value, sizeof copies[0].value, sizeof(Copy), shared_regions} {
+  SharedVariable() : region{copies[0].value, sizeof copies[0].value, sizeof(Copy), shared_regions, ""} {
     shared_regions = &region;
     for (Copy& copy : copies) {
       memset(copy.value, 0xFF, sizeof copy.value);
@@ -42,12 +43,21 @@ struct SharedVariable {
 
 // FUSEGEN_SHARED(float, tile, [32][33]);  in CUDA: __shared__ float tile[32][33]; inside functions only. A scalar has
 // no extents: FUSEGEN_SHARED(float, total, );
+#ifdef FUSEGEN_EMULATOR_RACES
+// Where it lies is the runtime's business: guards and pointers of its own would be memory that threads share.
+#define FUSEGEN_SHARED(type, name, extents)             \
+  typedef type name##_shared_type extents;              \
+  static constexpr char name##_shared[] = #name;        \
+  name##_shared_type& name =                            \
+      *static_cast<name##_shared_type*>(fusegen_emulator::shared_variable(name##_shared, sizeof(name##_shared_type)))
+#else
 #define FUSEGEN_SHARED(type, name, extents)                                               \
   typedef type name##_shared_type extents;                                                \
   static thread_local fusegen_emulator::SharedVariable<name##_shared_type> name##_shared; \
   name##_shared_type& name = name##_shared.get()
+#endif
 
-inline unsigned char* fusegen_dynamic_shared() {
+inline FUSEGEN_UNCHECKED unsigned char* fusegen_dynamic_shared() {
   fusegen_emulator::Worker& w = *fusegen_emulator::worker;
   unsigned char* memory = w.blocks[fusegen_emulator::current_rank()].dynamic_shared;
   if (!memory)

@@ -24,7 +24,18 @@ struct Merge {
 // and two barriers take turns: whoever writes into one has everybody's word that it has been read.
 template <int Cluster> struct Link {
   uint32_t round = 0;
-#if !defined(FUSEGEN_EMULATOR) && __CUDA_ARCH__ >= 900
+#ifdef FUSEGEN_EMULATOR
+  FG_DEVICE Link() { cluster_arrive(); }
+  template <typename S>
+  FG_DEVICE void send(Stored<S>* shared, int rank, const Stored<S>& value,
+                      fusegen_emulator::Site site = fusegen_emulator::site("Link::send()")) {
+    fusegen_send(site, shared, rank, &value, sizeof value, round);
+  }
+  FG_DEVICE void receive(int bytes, fusegen_emulator::Site site = fusegen_emulator::site("Link::receive()")) {
+    fusegen_receive(site, bytes, round);
+    ++round;
+  }
+#elif __CUDA_ARCH__ >= 900
   uint64_t* barriers;
   FG_DEVICE Link() {
     __shared__ uint64_t arrivals[2];

@@ -80,7 +80,9 @@ template <int N, typename T> FG_DEVICE Raw<T, N> load_raw(const T* pointer) {
 }
 // The same into shared memory, where it arrives while the thread does something else; each thread awaits its own.
 template <int N, typename T> FG_DEVICE void load_async(Raw<T, N>* shared, const T* pointer) {
-#if defined(FUSEGEN_EMULATOR) || __CUDA_ARCH__ < 800
+#ifdef FUSEGEN_EMULATOR
+  fusegen_copy_async(shared, reinterpret_cast<const Raw<T, N>*>(pointer));
+#elif __CUDA_ARCH__ < 800
   *shared = load_raw<N>(pointer);
 #else
   const uint32_t address = uint32_t(__cvta_generic_to_shared(shared));
@@ -92,7 +94,9 @@ template <int N, typename T> FG_DEVICE void load_async(Raw<T, N>* shared, const 
 #endif
 }
 FG_DEVICE void await_loads() {
-#if !defined(FUSEGEN_EMULATOR) && __CUDA_ARCH__ >= 800
+#ifdef FUSEGEN_EMULATOR
+  fusegen_await_copies();
+#elif __CUDA_ARCH__ >= 800
   asm volatile("cp.async.wait_all;" ::: "memory");
 #endif
 }

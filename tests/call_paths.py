@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import fusegen as fg
-from fusegen.launch.emulator import EmulatedKernel
+from fusegen.launch import targets
 from fusegen.wrap import callpath, native
 
 DEVICE = os.environ.get("FUSEGEN_TEST_DEVICE", "cpu")
@@ -78,7 +78,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         return 2
 
     function = kind(launch)
-    monkeypatch.setattr(EmulatedKernel, "address", ctypes.cast(function, ctypes.c_void_p).value)
+    monkeypatch.setattr(targets._OnCpu, "address", ctypes.cast(function, ctypes.c_void_p).value)
     yield
 
 

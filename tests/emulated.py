@@ -1,4 +1,4 @@
-"""Kernels written by hand for the emulator's tests: compiled, loaded, launched, and how they fail."""
+"""What the emulator's tests share: kernels written by hand, and a target that looks for races."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 
 from fusegen.core.errors import CompileError
+from fusegen.fuse.rows_schedule import Chip
 from fusegen.generate.rendered import template_text
 from fusegen.launch import emulator, targets
 from fusegen.launch.emulator import EmulatedKernel, Mode
+from fusegen.launch.targets import CpuTarget
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADERS = {name: template_text(name) for name in targets.HEADERS}
@@ -24,13 +26,13 @@ _FOLDER = TemporaryDirectory(prefix="fusegen-test-")
 
 
 @cache
-def kernel(source: str, barriers: bool = True, sanitize: bool = False) -> EmulatedKernel:
+def kernel(source: str, barriers: bool = True, sanitize: bool = False, races: bool = False) -> EmulatedKernel:
     """Compile and load the kernel named ``k``; in the tests' sources, KERNEL stands for its long prefix."""
     text = '#include "fusegen_emulator.h"\n' + source.replace("KERNEL", 'extern "C" __global__ void k')
-    library = emulator.build(text, "k", headers=HEADERS, barriers=barriers, sanitize=sanitize)
+    library = emulator.build(text, "k", headers=HEADERS, barriers=barriers, sanitize=sanitize, races=races)
     path = Path(_FOLDER.name) / f"{len(os.listdir(_FOLDER.name))}.so"
     path.write_bytes(library)
-    return EmulatedKernel(path, "k", barriers)
+    return EmulatedKernel(path, "k", barriers, text)
 
 
 def launch(function: EmulatedKernel, grid: Any, block: Any, *arguments: Any, **options: Any) -> None:
@@ -39,6 +41,14 @@ def launch(function: EmulatedKernel, grid: Any, block: Any, *arguments: Any, **o
     values = [ctypes.c_void_p(a.ctypes.data) if isinstance(a, np.ndarray) else a for a in arguments]
     params = (ctypes.c_void_p * len(values))(*[ctypes.addressof(value) for value in values])
     function.launch(grid, block, ctypes.addressof(params), **options)
+
+
+class Racing(CpuTarget):
+    """Looks for races, whatever the environment says."""
+
+    def __init__(self, chip: Chip | None = None) -> None:
+        super().__init__()
+        self.chip, self.mode = chip or self.chip, Mode(races=True)
 
 
 def failure(source: str, *arguments: Any, block: int = 64, barriers: bool = True, **options: Any) -> str:

@@ -228,14 +228,24 @@ def test_compile_errors_quote_the_generated_lines() -> None:
         kernel("KERNEL() { __shared__ float tile[32]; }")
 
 
+VARIABLES = (
+    emulator.SANITIZE_VARIABLE, emulator.RACES_VARIABLE, emulator.SHUFFLE_VARIABLE, emulator.WORKERS_VARIABLE,
+)  # fmt: skip
+
+
 def test_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for variable in (emulator.SANITIZE_VARIABLE, emulator.SHUFFLE_VARIABLE, emulator.WORKERS_VARIABLE):
+    for variable in VARIABLES:
         monkeypatch.delenv(variable, raising=False)
     assert emulator.mode_from_environment() == Mode()
     monkeypatch.setenv("FUSEGEN_EMULATOR_SHUFFLE", "0")
     monkeypatch.setenv("FUSEGEN_EMULATOR_SANITIZE", "1")
     monkeypatch.setenv("FUSEGEN_EMULATOR_WORKERS", "2")
     assert emulator.mode_from_environment() == Mode(sanitize=True, shuffle=0, workers=2)
+    monkeypatch.setenv("FUSEGEN_EMULATOR_RACES", "1")
+    with pytest.raises(CompileError, match="both FUSEGEN_EMULATOR_SANITIZE and FUSEGEN_EMULATOR_RACES"):
+        emulator.mode_from_environment()
+    monkeypatch.setenv("FUSEGEN_EMULATOR_SANITIZE", "0")
+    assert emulator.mode_from_environment() == Mode(races=True, shuffle=0, workers=2)
     monkeypatch.setenv("FUSEGEN_EMULATOR_WORKERS", "many")
     with pytest.raises(CompileError, match="FUSEGEN_EMULATOR_WORKERS"):
         emulator.mode_from_environment()

@@ -38,6 +38,8 @@ class Compiler:
             self.made.append("header")
         elif any(part.endswith(precompiled.RUNTIME) for part in command):
             self.made.append("runtime")
+        elif "kernel.o" in command and "-c" not in command:
+            self.made.append("link")
         else:
             # -H marks a precompiled header that is used by "!", one that is not by "x".
             took = any(line.startswith("! ") for line in done.stderr.splitlines())
@@ -87,13 +89,16 @@ def test_a_changed_header_is_another_one(compiler: Compiler) -> None:
     assert compiler.made[-2:] == ["runtime", "kernel"]
 
 
-def test_clusters_and_sanitized_kernels_have_their_own(compiler: Compiler) -> None:
+def test_clusters_and_instrumented_kernels_have_their_own(compiler: Compiler) -> None:
     for _ in range(precompiled.KERNELS_BEFORE_HEADER):
         build()
     build(SOURCE.replace("void k", "FUSEGEN_CLUSTER(2) void k"))
     assert compiler.made[-2:] == ["runtime", "kernel"]
     emulator.build(SOURCE, "k", headers=HEADERS, barriers=True, sanitize=True)
     assert compiler.made[-2:] == ["runtime", "kernel"]
+    for _ in range(precompiled.KERNELS_BEFORE_HEADER):
+        emulator.build(SOURCE, "k", headers=HEADERS, barriers=True, races=True)
+    assert compiler.made[-8:] == ["runtime", *["kernel", "link"] * 2, "header", "kernel with header", "link"]
 
 
 @pytest.mark.parametrize("damage", ["empty", "other", "cut"])

@@ -21,9 +21,10 @@ from functools import cache
 from pathlib import Path
 
 from fusegen.core.errors import CompileError
-from fusegen.launch import precompiled
+from fusegen.launch import places, precompiled
 
 SANITIZE_VARIABLE = "FUSEGEN_EMULATOR_SANITIZE"
+RACES_VARIABLE = "FUSEGEN_EMULATOR_RACES"
 SHUFFLE_VARIABLE = "FUSEGEN_EMULATOR_SHUFFLE"
 WORKERS_VARIABLE = "FUSEGEN_EMULATOR_WORKERS"
 
@@ -43,6 +44,9 @@ FLAGS = (
 SANITIZE_FLAGS = (
     "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1", "-O0",
 )  # fmt: skip
+# Every access to memory becomes a call as well; the functions that are called are our own (fusegen_emulator_races.h).
+RACES_DEFINED = ("-DFUSEGEN_EMULATOR_RACES",)
+RACES_FLAGS = ("-fsanitize=thread", "-g1")
 # One mapping for code and constants, and one for the rest: a process may have only so many (vm.max_map_count), and each
 # would take a page or more of each of thousands of kernels.
 LINK_FLAGS = ("-Wl,-z,noseparate-code", "-Wl,-z,norelro") if sys.platform == "linux" else ()
@@ -58,9 +62,11 @@ _FIRST_ERRORS = 3
 LONGEST_FILE_NAME = 60
 _MOST_CLUSTER_BLOCKS = 16  # what the largest GPUs take
 
-# Fiber stacks that launches leave for each other; as many as the header's kStackSlots. Sanitized ones are larger.
-_STACK_SLOTS = {False: (ctypes.c_void_p * 64)(), True: (ctypes.c_void_p * 64)()}
+# Fiber stacks that launches leave for each other; as many as the header's kStackSlots. Sanitized ones are larger. Where
+# races are looked for, as many shadows of memory follow them.
+_STACK_SLOTS = {"": (ctypes.c_void_p * 64)(), "sanitize": (ctypes.c_void_p * 64)(), "races": (ctypes.c_void_p * 128)()}
 
+_RACE = 5
 # What the launcher's codes mean: (expected, fix).
 _FAILURES = {
     1: (
@@ -77,6 +83,10 @@ _FAILURES = {
         "and store_remote() only after a first such pair and before a last one",
         "put the missing call where every thread of every block of the cluster passes, and let no block return before",
     ),
+    _RACE: (
+        "accesses to the same bytes by two threads, one of them to write, in an order that barriers or waits enforce",
+        "put the missing barrier or wait between the two, or give each thread bytes of its own",
+    ),
 }
 
 
@@ -86,6 +96,7 @@ class Mode:
 
     Args:
         sanitize: the library is instrumented with AddressSanitizer and UBSan; the first report ends the process.
+        races: the library is instrumented to find accesses of two threads that nothing orders. One OS thread runs it.
         shuffle: seed of a pseudo-random order of blocks and, anew after every barrier, of a block's threads.
             None is the natural order.
         workers: OS threads that blocks are spread over; 0 means every core this process may use.
@@ -94,18 +105,31 @@ class Mode:
     sanitize: bool = False
     shuffle: int | None = None
     workers: int = 0
+    races: bool = False
+
+    @property
+    def instrumented(self) -> str:
+        """With what libraries are instrumented, or nothing."""
+        return "sanitize" if self.sanitize else "races" if self.races else ""
 
 
 def mode_from_environment() -> Mode:
     """The mode that the environment asks for.
 
     ``FUSEGEN_EMULATOR_SANITIZE=1`` sanitizes (see `sanitizer_environment` for what else must be set),
-    ``FUSEGEN_EMULATOR_SHUFFLE=<seed>`` shuffles, ``FUSEGEN_EMULATOR_WORKERS=<n>`` sets the number of OS threads.
-    Unset and empty variables mean the default.
+    ``FUSEGEN_EMULATOR_RACES=1`` looks for races, ``FUSEGEN_EMULATOR_SHUFFLE=<seed>`` shuffles,
+    ``FUSEGEN_EMULATOR_WORKERS=<n>`` sets the number of OS threads. Unset and empty variables mean the default.
     """
     shuffle = os.environ.get(SHUFFLE_VARIABLE, "")
+    sanitize, races = _natural_number(SANITIZE_VARIABLE) != 0, _natural_number(RACES_VARIABLE) != 0
+    if sanitize and races:
+        raise CompileError(
+            "CPU emulator", given=f"both {SANITIZE_VARIABLE} and {RACES_VARIABLE}",
+            expected="one of them: the compiler instruments for one at a time", fix=f"unset {RACES_VARIABLE}",
+        )  # fmt: skip
     return Mode(
-        sanitize=_natural_number(SANITIZE_VARIABLE) != 0,
+        sanitize=sanitize,
+        races=races,
         shuffle=_natural_number(SHUFFLE_VARIABLE) if shuffle else None,
         workers=_natural_number(WORKERS_VARIABLE),
     )
@@ -152,7 +176,8 @@ def compiler_identity() -> str:
     The features are part of it because a home directory, with the cache in it, is shared by different machines.
     """
     version = run_compiler([compiler(), "--version"]).stdout.splitlines()
-    digest = hashlib.sha256("\0".join([_macros(), *FLAGS, *SANITIZE_FLAGS, *LINK_FLAGS]).encode()).hexdigest()
+    flags = [*FLAGS, *SANITIZE_FLAGS, *RACES_FLAGS, *LINK_FLAGS]
+    digest = hashlib.sha256("\0".join([_macros(), *flags]).encode()).hexdigest()
     return f"{version[0] if version else 'unknown'} [{digest[:16]}]"
 
 
@@ -207,8 +232,8 @@ def cluster_blocks(source: str, entry: str) -> int:
 
 
 def build(
-    source: str, entry: str, *, headers: Mapping[str, str], barriers: bool, sanitize: bool = False
-) -> bytes:  # fmt: skip
+    source: str, entry: str, *, headers: Mapping[str, str], barriers: bool, sanitize: bool = False, races: bool = False
+) -> bytes:
     """Compile CUDA text to a shared library and return its bytes.
 
     Args:
@@ -218,31 +243,34 @@ def build(
             ``fusegen_emulator.h`` and what these include.
         barriers: the kernel synchronizes threads (``__syncthreads``, warp collectives).
         sanitize: instrument with AddressSanitizer and UBSan.
+        races: instrument to find races; not both.
 
     Raises:
         CompileError: no compiler, or it rejected the source; the message quotes the generated lines.
     """
     launcher = f"\nFUSEGEN_EMULATOR_LAUNCHER({entry}, {'true' if barriers else 'false'})\n"
-    extra = SANITIZE_FLAGS if sanitize else ()
+    extra = SANITIZE_FLAGS if sanitize else RACES_DEFINED if races else ()
     cluster = f"-DFUSEGEN_EMULATOR_CLUSTER={cluster_blocks(source, entry)}"
     common = [compiler(), *FLAGS, _architecture_flag(), *extra, cluster]
     runtime = precompiled.runtime(common, compiler_identity(), headers, run_compiler)
-    header = precompiled.header(common, compiler_identity(), headers, run_compiler) if _is_gcc() else None
+    compiling = [*common, *RACES_FLAGS] if races else common  # the runtime itself is not looked at
+    header = precompiled.header(compiling, compiler_identity(), headers, run_compiler) if _is_gcc() else None
     libraries = [*GCC_LIBRARIES, *(GCC_SANITIZE_LIBRARIES if sanitize else ())] if _is_gcc() else []
     stem = entry[:LONGEST_FILE_NAME]
     with precompiled.folder_with({**headers, f"{stem}.cu": source + launcher}) as folder:
         Path(folder, "runtime.o").write_bytes(runtime)
         # Run inside the folder: messages and sanitizer reports then name the file without a temporary path.
-        command = [
-            *common, *LINK_FLAGS, f"-ffile-prefix-map={folder}=.",
-            *("-x", "c++", f"{stem}.cu", "-x", "none", "runtime.o", *libraries, "-o", f"{stem}.so"),
-        ]  # fmt: skip
+        text = [f"-ffile-prefix-map={folder}=.", "-x", "c++", f"{stem}.cu", "-x", "none"]
+        linked = [*LINK_FLAGS, "runtime.o", *libraries, "-o", f"{stem}.so"]
+        commands = [[*common, *text, *linked]]
+        if races:  # a compiler that links what it has instrumented may add a library of its own
+            commands = [[*compiling, *text, "-c", "-o", "kernel.o"], [*common, "kernel.o", *linked]]
         if header is not None:
             Path(folder, f"{precompiled.HEADER}.gch").symlink_to(header)
-        done = run_compiler(command, folder)
+        done = _run_all(commands, folder)
         if done.returncode != 0 and header is not None:  # a precompiled header never makes the difference
             Path(folder, f"{precompiled.HEADER}.gch").unlink()
-            done = run_compiler(command, folder)
+            done = _run_all(commands, folder)
         if done.returncode == 0:
             return Path(folder, f"{stem}.so").read_bytes()
     raise CompileError(
@@ -252,6 +280,15 @@ def build(
         fix="mend the cuda= or header= of fg.register_function if that text is yours; else this is a bug in fusegen's "
         "code generation: please report it with the text above",
     )
+
+
+def _run_all(commands: Sequence[Sequence[str]], folder: str) -> subprocess.CompletedProcess[str]:
+    """Up to the first that fails."""
+    for command in commands:
+        done = run_compiler(command, folder)
+        if done.returncode != 0:
+            break
+    return done
 
 
 def _quote_errors(messages: str, source: str, name: str) -> str:
@@ -331,10 +368,17 @@ def _sanitizer_loaded() -> bool:
 
 
 class EmulatedKernel:
-    """A library that `build` made, ready to launch. It is unloaded when nobody has the kernel any more."""
+    """A library that `build` made, ready to launch. It is unloaded when nobody has the kernel any more.
 
-    def __init__(self, library: Path, entry: str, barriers: bool) -> None:
-        self.entry, self.barriers = entry, barriers
+    Args:
+        library: where it is.
+        entry: name of the kernel.
+        barriers: as it was built.
+        source: the text that it was built from, for reports that quote it.
+    """
+
+    def __init__(self, library: Path, entry: str, barriers: bool, source: str = "") -> None:
+        self.entry, self.barriers, self.path, self.source = entry, barriers, library, source
         self.sanitized = b"__asan_" in library.read_bytes()
         # Loading an instrumented library into a process without the runtime would end the process.
         if self.sanitized and not _sanitizer_loaded():
@@ -342,13 +386,15 @@ class EmulatedKernel:
         self._library = ctypes.CDLL(str(library))
         if not self.sanitized:  # whose reports name lines of it
             weakref.finalize(self, _unload, self._library._handle).atexit = False
-        self._launch = self._library.fusegen_emulated_launch
-        self._launch.restype = ctypes.c_int
-        self._launch.argtypes = [
-            ctypes.c_uint * 3, ctypes.c_uint * 3, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64,
-            ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t,
-        ]  # fmt: skip
+        self._launchers = [self._library.fusegen_emulated_launch, self._library.fusegen_emulated_launch_early]
+        for launcher in self._launchers:
+            launcher.restype = ctypes.c_int
+            launcher.argtypes = [
+                ctypes.c_uint * 3, ctypes.c_uint * 3, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64,
+                ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t,
+            ]  # fmt: skip
         self.cluster = int(self._library.fusegen_emulated_cluster())
+        self.instrumented = "sanitize" if self.sanitized else "races" if self._library.fusegen_emulated_races() else ""
 
     def launch(
         self,
@@ -357,6 +403,7 @@ class EmulatedKernel:
         params: int,
         shared_bytes: int = 0,
         mode: Mode = Mode(),
+        early: bool = False,
     ) -> None:
         """Run the grid and return when it is done; other Python threads run meanwhile.
 
@@ -365,38 +412,41 @@ class EmulatedKernel:
             block: threads per block in x, y, z.
             params: address of a ``void*[]``; element i points at the value of argument i, as in cuLaunchKernel.
             shared_bytes: size of ``fusegen_dynamic_shared()``.
-            mode: order, workers, and whether sanitizers must be on.
+            mode: order, workers, and what the library must be instrumented for.
+            early: on a GPU it may start before the launch before it has ended; for those who look for races.
 
         Raises:
             CompileError: a launch the hardware would refuse, a barrier that some threads miss, a failed assertion.
         """
         self._check(grid, block, shared_bytes, mode)
         message = ctypes.create_string_buffer(_MESSAGE_BYTES)
-        code = self._launch(
+        code = self._launchers[early](
             (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), params, shared_bytes,
             mode.shuffle is not None, (mode.shuffle or 0) % 2**64, mode.workers or _cores(),
-            _STACK_SLOTS[self.sanitized], message, _MESSAGE_BYTES,
+            _STACK_SLOTS[self.instrumented], message, _MESSAGE_BYTES,
         )  # fmt: skip
         if code:
             self.fail(code, message.value.decode(errors="replace"))
 
-    @property
-    def address(self) -> int:
+    def address(self, early: bool = False) -> int:
         """Where the library's launcher is, for callers that are not Python."""
-        return int(ctypes.cast(self._launch, ctypes.c_void_p).value or 0)
+        return int(ctypes.cast(self._launchers[early], ctypes.c_void_p).value or 0)
 
     def fail(self, code: int, message: str) -> None:
         """Raise what the launcher's code means."""
         expected, fix = _FAILURES[code]
+        if code == _RACE:
+            message = places.explained(message, self.path, self.source, self.entry, run_compiler)
         raise CompileError(f"kernel {self.entry}, on the CPU emulator", given=message, expected=expected, fix=fix)
 
     def _check(self, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int, mode: Mode) -> None:
-        if mode.sanitize and not self.sanitized:
+        wanted = mode.instrumented
+        if wanted and wanted != self.instrumented:
             raise CompileError(
                 f"kernel {self.entry}, on the CPU emulator",
-                given="Mode(sanitize=True) and a library built without sanitizers",
-                expected="a library built with sanitize=True",
-                fix="build(..., sanitize=True); sanitize must be part of the cache key",
+                given=f"Mode({wanted}=True) and a library built without",
+                expected=f"a library built with {wanted}=True",
+                fix=f"build(..., {wanted}=True); {wanted} must be part of the cache key",
             )
         threads = block[0] * block[1] * block[2]
         within = all(1 <= size <= most for size, most in zip(grid, (2**31 - 1, 65535, 65535), strict=True))
@@ -431,7 +481,7 @@ def launch_words(mode: Mode) -> tuple[int, int, int, int]:
     seed = (mode.shuffle or 0) % 2**64
     signed = seed - 2**64 if seed >= 2**63 else seed
     workers = mode.workers or _cores()
-    return int(mode.shuffle is not None), signed, workers, ctypes.addressof(_STACK_SLOTS[mode.sanitize])
+    return int(mode.shuffle is not None), signed, workers, ctypes.addressof(_STACK_SLOTS[mode.instrumented])
 
 
 def _not_preloaded(entry: str) -> CompileError:

@@ -28,6 +28,9 @@ HEADERS = (
     "fusegen_emulator_shared.h",
     "fusegen_emulator_fibers.h",
     "fusegen_emulator_cluster.h",
+    "fusegen_emulator_races.h",
+    "fusegen_emulator_clocks.h",
+    "fusegen_emulator_shadow.h",
     "fusegen_emulator_builtins.h",
     "fusegen_emulator_runtime.cpp",
 )
@@ -46,20 +49,23 @@ def _warn_of_many(device: str) -> None:
 
 
 class _OnCpu:
-    """An emulated kernel. There is one stream: the calling thread."""
+    """An emulated kernel. There is one stream: the calling thread.
+
+    It starts when the one before has ended. Whether it could start early (``follows``) matters to the search for races.
+    """
 
     early = False
 
-    def __init__(self, kernel: EmulatedKernel, shared: int, mode: emulator.Mode) -> None:
-        self.kernel, self.shared, self.mode = kernel, shared, mode
+    def __init__(self, kernel: EmulatedKernel, shared: int, mode: emulator.Mode, follows: bool) -> None:
+        self.kernel, self.shared, self.mode, self.follows = kernel, shared, mode, follows
 
     def launch(self, grid: Grid, block: Grid, params: int, stream: int) -> None:
-        self.kernel.launch(grid, block, params, self.shared, self.mode)
+        self.kernel.launch(grid, block, params, self.shared, self.mode, self.follows)
 
     @property
     def address(self) -> int:
         """Where the kernel's launcher is."""
-        return self.kernel.address
+        return self.kernel.address(self.follows)
 
     def fail(self, code: int, message: str) -> None:
         """Raise what the launcher's code means."""
@@ -74,7 +80,7 @@ class CpuTarget:
 
     def __init__(self) -> None:
         self.mode = emulator.mode_from_environment()
-        self._loaded: Recent[tuple[str, str], _OnCpu] = Recent(MOST_LOADED)
+        self._loaded: Recent[tuple[str, str], EmulatedKernel] = Recent(MOST_LOADED)
         self._lock = locks.lock()
 
     def native(self) -> tuple[int, ...]:
@@ -86,29 +92,30 @@ class CpuTarget:
         work()
 
     def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> _OnCpu:
-        """The kernel, from memory, from the cache or freshly compiled. Here it always starts after the one before."""
+        """The kernel, from memory, from the cache or freshly compiled."""
         found = self._loaded.get((rendered.text, entry))
         if found is None:
             with self._lock:
                 found = self._loaded.get((rendered.text, entry)) or self._load(rendered, entry)
                 self._loaded.put((rendered.text, entry), found)
-        return found
+        return _OnCpu(found, rendered.shared, self.mode, follows)
 
-    def _load(self, rendered: Rendered, entry: str) -> _OnCpu:
-        sanitize, texts = self.mode.sanitize, {name: template_text(name) for name in HEADERS}
+    def _load(self, rendered: Rendered, entry: str) -> EmulatedKernel:
+        sanitize, races = self.mode.sanitize, self.mode.races
+        texts = {name: template_text(name) for name in HEADERS}
         key = digest(
             "emulator", rendered.text, entry, texts,
-            rendered.barriers, sanitize, emulator.compiler_identity(), emulator.FLAGS,
+            rendered.barriers, self.mode.instrumented, emulator.compiler_identity(), emulator.FLAGS,
         )  # fmt: skip
         cache = default_cache()
         if cache.get(key) is None:
             library = emulator.build(
-                rendered.text, entry, headers=texts, barriers=rendered.barriers, sanitize=sanitize
-            )  # fmt: skip
+                rendered.text, entry, headers=texts, barriers=rendered.barriers, sanitize=sanitize, races=races
+            )
             cache.put(key, library)
         why = "no folder to put it in"
         try:
-            kernel = cache.load(key, lambda path: EmulatedKernel(path, entry, rendered.barriers))
+            kernel = cache.load(key, lambda path: EmulatedKernel(path, entry, rendered.barriers, rendered.text))
         except OSError as error:
             kernel, why = None, str(error)
         if kernel is None:
@@ -117,7 +124,7 @@ class CpuTarget:
                 expected="a cache folder or a temporary folder that can be written, and that libraries load from",
                 fix="set FUSEGEN_CACHE_DIR or TMPDIR to a folder of your own that is not mounted noexec",
             )  # fmt: skip
-        return _OnCpu(kernel, rendered.shared, self.mode)
+        return kernel
 
 
 class GpuTarget:
