@@ -111,9 +111,11 @@ template <typename How, int Threads, int Rows, int Site, typename S, int N> FG_D
 #pragma unroll
   for (int i = 0; i < N; ++i) values[i] = How::all(of_warps[i][threadIdx.y], warps);
 }
-template <typename How, int Site, int Cluster, typename S, int N>
+template <typename How, int Threads, int Site, int Cluster, typename S, int N>
 FG_DEVICE void combine_cluster(Link<Cluster>& link, S (&values)[N]) {
   FUSEGEN_SHARED(Stored<S>, of_blocks, [2][N][Cluster]);
+  // What is sent says that the block has read what came before: larger blocks have just met in combine_block.
+  if (Threads <= 32) __syncwarp();
   const int turn = link.round & 1;
   if (threadIdx.x < Cluster) {
 #pragma unroll
@@ -143,11 +145,11 @@ template <int Threads, int Rows, int Site, typename S, typename... More> FG_DEVI
 }
 template <int Threads, int Site, int Cluster, typename S, typename... More>
 FG_DEVICE void cluster_sum(Link<Cluster>& link, S& first, More&... more) {
-  FG_IN_PLACE((combine_block<Add, Threads, 1, Site>(values), combine_cluster<Add, Site>(link, values)))
+  FG_IN_PLACE((combine_block<Add, Threads, 1, Site>(values), combine_cluster<Add, Threads, Site>(link, values)))
 }
 template <int Threads, int Site, int Cluster, typename S, typename... More>
 FG_DEVICE void cluster_merge(Link<Cluster>& link, S& first, More&... more) {
-  FG_IN_PLACE((combine_block<Merge, Threads, 1, Site>(values), combine_cluster<Merge, Site>(link, values)))
+  FG_IN_PLACE((combine_block<Merge, Threads, 1, Site>(values), combine_cluster<Merge, Threads, Site>(link, values)))
 }
 
 // Columns: Rows of threads (threadIdx.y) share each of Across columns (threadIdx.x), and all of them get the result.

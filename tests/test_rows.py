@@ -119,10 +119,15 @@ def test_clusters(small_blocks: None, length: int) -> None:
     agree(softmax(), lambda x: x.softmax(-1), *leaves((3, length), dtype=torch.float32))
 
 
-def test_a_sweep_in_clusters_over_more_rows_than_places(small_blocks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rows_schedule, "CLUSTERED", {16: 16})
-    monkeypatch.setattr(rows_schedule, "SWEEPING", 32)
-    agree(norm(), torch_norm, *leaves((9, 2048), (2048,), (2048,), dtype=torch.float32))
+@pytest.mark.parametrize("threads", [32, 64])
+def test_a_sweep_in_clusters_over_more_rows_than_places(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in (("WIDE", threads), ("WIDE_SHARED", threads), ("CLUSTERED", {2: 2, 4: 4}), ("SWEEPING", 32)):
+        monkeypatch.setattr(rows_schedule, name, value)
+    inputs = leaves((9, 2048), (2048,), (2048,), dtype=torch.float32)
+    kernel = passes(norm(), inputs, {}, "backward")[-1].kernels[0]
+    assert kernel.schedule.sweep and kernel.schedule.threads == threads
+    assert kernel.launch.grid[0] == kernel.schedule.cluster > 1  # one cluster, for all rows
+    agree(norm(), torch_norm, *inputs)
 
 
 def test_without_clusters_long_rows_take_a_kernel_a_reduction() -> None:
