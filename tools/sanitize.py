@@ -3,6 +3,7 @@
 Run through tools/gpu_check.sh, which starts it under memcheck, racecheck, initcheck and synccheck.
 
     python tools/sanitize.py [--clusters 8] [--dtypes float32 ...] [--no-half-products]
+    FUSEGEN_EMULATOR_RACES=1 python tools/sanitize.py --device cpu   # the same kernels in the emulator: minutes a dtype
 
 Under synccheck any kernel with clusters of more than the portable 8 blocks ends in an illegal access, without an error
 of the tool's own, whatever the kernel does; the other tools take 16. Under racecheck torch's products of halves fail by
@@ -88,6 +89,7 @@ def gated(x: Any, w: Any, u: Any, d: Any) -> Any:
 # Rows that a thread, a warp, a block, and clusters of 2 to 16 blocks share; more rows than blocks that sweep over them.
 ROWS = ((5, 7), (300, 100), (900, 256), (2000, 1024), (33, 4097), (700, 8192), (40, 20000), (20, 50257), (9, 262144))
 
+DEVICE = "cuda"
 DTYPES = ("float32", "bfloat16", "float16", "float64")
 
 # Rows side by side, which a thread has for itself, and which up to 32 share; in vectors, and not.
@@ -134,13 +136,13 @@ def check_rows(dtype: torch.dtype) -> int:
     x, y, w = (_tensor(shape, dtype, "dense") for shape in ((16, 1, 1, 1), (16, 3, 40, 52), (3, 1, 52)))
     check(blend, torch.lerp, x, y, w)
     for channels, pixels in CHANNELS:
-        x, t = _tensor((7, channels, pixels), dtype, "dense"), torch.randint(0, channels, (7, pixels), device="cuda")
+        x, t = _tensor((7, channels, pixels), dtype, "dense"), torch.randint(0, channels, (7, pixels), device=DEVICE)
         check(lambda x: fg.ops.softmax(x, 1), lambda x: torch.softmax(x, 1), x)
         check(lambda x, t=t: fg.ops.cross_entropy(x, t), lambda x, t=t: torch.nn.functional.cross_entropy(x, t), x)
         w, b = (_tensor((channels, 1), dtype, "dense") for _ in range(2))
         check(channel_norm, torch_channel_norm, x, w, b)
     for m, n in PASSING:
-        x, targets = _tensor((m, n), dtype, "dense"), torch.randint(0, n, (m,), device="cuda")
+        x, targets = _tensor((m, n), dtype, "dense"), torch.randint(0, n, (m,), device=DEVICE)
         check(lambda x: fg.ops.logsumexp(x, -1), lambda x: torch.logsumexp(x, -1), x)
         check(
             lambda x, t=targets: fg.ops.cross_entropy(x, t),
@@ -164,12 +166,12 @@ def check_rows(dtype: torch.dtype) -> int:
 
 def _tensor(shape: tuple[int, ...], dtype: torch.dtype, layout: str) -> torch.Tensor:
     if layout == "turned":
-        return torch.randn(shape[::-1], device="cuda").to(dtype).permute(*range(len(shape))[::-1])
+        return torch.randn(shape[::-1], device=DEVICE).to(dtype).permute(*range(len(shape))[::-1])
     if layout == "sliced":
-        return torch.randn((*shape[:-1], 2 * shape[-1]), device="cuda").to(dtype)[..., ::2]
+        return torch.randn((*shape[:-1], 2 * shape[-1]), device=DEVICE).to(dtype)[..., ::2]
     if layout == "unaligned":
-        return torch.randn(torch.Size(shape).numel() + 1, device="cuda").to(dtype)[1:].view(shape)
-    return torch.randn(shape, device="cuda").to(dtype)
+        return torch.randn(torch.Size(shape).numel() + 1, device=DEVICE).to(dtype)[1:].view(shape)
+    return torch.randn(shape, device=DEVICE).to(dtype)
 
 
 def check(ours: Callable[..., Any], theirs: Callable[..., Any], *inputs: torch.Tensor) -> None:
@@ -206,7 +208,10 @@ def main() -> None:
     parser.add_argument("--clusters", type=int, default=16, help="blocks of the largest clusters")
     parser.add_argument("--dtypes", nargs="+", choices=DTYPES, default=DTYPES, help="all of them, if left out")
     parser.add_argument("--no-half-products", action="store_true", help="none of torch's products of halves")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: the emulator")
     options = parser.parse_args()
+    global DEVICE
+    DEVICE = options.device
     torch.manual_seed(0)
     smaller_clusters(options.clusters)
     count = 0
@@ -230,7 +235,8 @@ def main() -> None:
             count += check_products(dtype)
         check(cell, torch_cell, _tensor((17, 128), dtype, "dense"), _tensor((17, 32), dtype, "dense"))
         count += 3
-    torch.cuda.synchronize()
+    if DEVICE == "cuda":
+        torch.cuda.synchronize()
     print(f"{count} checks passed")
 
 
