@@ -42,19 +42,19 @@ struct SharedVariable {
 }  // namespace fusegen_emulator
 
 // FUSEGEN_SHARED(float, tile, [32][33]);  in CUDA: __shared__ float tile[32][33]; inside functions only. A scalar has
-// no extents: FUSEGEN_SHARED(float, total, );
+// no extents: FUSEGEN_SHARED(float, total, ); No variable of a kernel begins with fusegen_ (generate/names).
 #ifdef FUSEGEN_EMULATOR_RACES
 // Where it lies is the runtime's business: guards and pointers of its own would be memory that threads share.
-#define FUSEGEN_SHARED(type, name, extents)             \
-  typedef type name##_shared_type extents;              \
-  static constexpr char name##_shared[] = #name;        \
-  name##_shared_type& name =                            \
-      *static_cast<name##_shared_type*>(fusegen_emulator::shared_variable(name##_shared, sizeof(name##_shared_type)))
+#define FUSEGEN_SHARED(type, name, extents)              \
+  typedef type fusegen_type_##name extents;              \
+  static constexpr char fusegen_shared_##name[] = #name; \
+  fusegen_type_##name& name =                            \
+      *static_cast<fusegen_type_##name*>(fusegen_emulator::shared_variable(fusegen_shared_##name, sizeof(fusegen_type_##name)))
 #else
-#define FUSEGEN_SHARED(type, name, extents)                                               \
-  typedef type name##_shared_type extents;                                                \
-  static thread_local fusegen_emulator::SharedVariable<name##_shared_type> name##_shared; \
-  name##_shared_type& name = name##_shared.get()
+#define FUSEGEN_SHARED(type, name, extents)                                                        \
+  typedef type fusegen_type_##name extents;                                                        \
+  static thread_local fusegen_emulator::SharedVariable<fusegen_type_##name> fusegen_shared_##name; \
+  fusegen_type_##name& name = fusegen_shared_##name.get()
 #endif
 
 inline FUSEGEN_UNCHECKED unsigned char* fusegen_dynamic_shared() {

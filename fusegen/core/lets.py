@@ -24,28 +24,34 @@ from fusegen.core.ir import (
     walk,
 )
 
-# Names that generated CUDA uses itself or that C++ reserves: a variable of the declaration never takes one as it is.
+# What C++, CUDA and the C library reserve: no variable of generated CUDA is called so.
 _RESERVED_WORDS = (
-    "auto bool break case catch char class const continue default delete do double else enum explicit export "
-    "extern false float for friend goto half if inline int long mutable namespace new operator private protected "
-    "public register restrict return short signed sizeof static struct switch template this throw true try "
-    "typedef typename union unsigned using virtual void volatile while bf16 asm and or not xor and_eq or_eq "
-    "xor_eq not_eq bitand bitor compl fg load store at k n e block thread lane warp grid col rows cols tile part "
-    "first next group row segment segments segment_size share shares until turn split splits rest result inside "
-    "begin end chunk piece matrix m main y0 y1 j0 j1 jn yn gamma signgam index time abs min max exp exp2 expm1 "
-    "log log2 log10 log1p sqrt rsqrt cbrt pow sin cos tan asin acos atan atan2 sinh cosh tanh asinh acosh atanh "
-    "hypot erf erfc erfinv lgamma floor ceil trunc rint fmod copysign exp10 line sincos rsqrtf exp10f sincosf "
-    "assert threadIdx blockIdx blockDim gridDim warpSize errno stdin stdout stderr"
+    "alignas alignof and and_eq asm auto bitand bitor bool break case catch char char16_t char32_t char8_t class "
+    "co_await co_return co_yield compl concept const const_cast consteval constexpr constinit continue decltype "
+    "default delete do double dynamic_cast else enum explicit export extern false float for friend goto half if "
+    "inline int long mutable namespace new noexcept not not_eq nullptr operator or or_eq private protected public "
+    "register reinterpret_cast requires return short signed sizeof static static_assert static_cast struct switch "
+    "template this thread_local throw true try typedef typeid typename typeof union unsigned using virtual void "
+    "volatile wchar_t while xor xor_eq threadIdx blockIdx blockDim gridDim warpSize y0 y1 j0 j1 jn yn gamma signgam "
+    "index time abs min max exp exp2 expm1 log log2 log10 log1p sqrt rsqrt cbrt pow sin cos tan asin acos atan "
+    "atan2 sinh cosh tanh asinh acosh atanh hypot erf erfc erfinv lgamma floor ceil trunc rint fmod copysign exp10 "
+    "sincos rsqrtf exp10f sincosf assert errno math_errhandling stdin stdout stderr linux unix"
 )
 _RESERVED = frozenset(_RESERVED_WORDS.split())
-# Macros of the C++ headers that the emulator includes: NAN, M_PI, INT_MAX, ERANGE, ...
-_MACRO = re.compile(
-    r"NAN|INFINITY|NULL|EOF|BUFSIZ|DOMAIN|SING|OVERFLOW|UNDERFLOW|E[A-Z0-9]{3,}|[A-Z][A-Z0-9]*_[A-Z0-9_]*"
+# Macros of the C++ headers that the emulator includes (NAN, EOF, INT_MAX, M_PIf), and of ours.
+_MACRO = re.compile(r"[A-Z][A-Z0-9_]{2,}|M_[A-Z0-9]\w*|_[A-Z].*|fusegen_.*")
+# What templates call variables of kernels. An intermediate that is called so has another name in some kernels
+# (generate/names); where it has that from the start, a kernel's header calls it as its code does.
+_OF_KERNELS = (
+    "bf16 fg load store at k n e block thread lane warp grid col rows cols tile part first next group row segment "
+    "segments segment_size share shares until turn split splits rest result inside begin end chunk piece matrix m "
+    "main line"
 )
+OF_KERNELS = frozenset(_OF_KERNELS.split())
 
 
 def is_reserved(name: str) -> bool:
-    """Whether ``name`` means something in generated CUDA."""
+    """Whether ``name`` means something wherever generated CUDA is compiled."""
     return name in _RESERVED or "__" in name or _MACRO.fullmatch(name) is not None
 
 
@@ -59,7 +65,7 @@ def safe_name(wanted: str, taken: Iterable[str]) -> str:
     taken = set(taken)
     base = wanted if wanted.isascii() and wanted.isidentifier() and not keyword.iskeyword(wanted) else "value"
     base = base.strip("_").replace("__", "_") or "value"
-    name = f"{base}_" if base in _RESERVED or _MACRO.fullmatch(base) else base
+    name = f"{base}_" if base in _RESERVED or base in OF_KERNELS else base
     count = 1
     while name in taken:
         count += 1

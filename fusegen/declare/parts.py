@@ -71,7 +71,7 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
         dims = (*x.dims[:dim], part_axis, *x.dims[dim + 1 :])
         made = []
         for index in range(count):
-            name = safe_name(f"{base.name}_{index}", tracer.arguments)
+            name = safe_name(f"{base.name}_{index}", {*tracer.arguments, *(o.name for o, _ in tracer.operands)})
             operand = Operand(name, base.dtype, (), Part(base.name, dim, index, count))
             tracer.operands.append((operand, dims))
             made.append(Value(operand.ref, x.dtype, dims))

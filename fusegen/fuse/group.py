@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import chain, count
 
 from fusegen.core.ir import (
     Expr,
@@ -114,9 +115,17 @@ def _kernels(
 
 
 def _named(kernels: Sequence[Kernel]) -> tuple[Kernel, ...]:
+    """The kernels, and the second ones of split sums, under names of their own."""
     if len(kernels) == 1:
         return tuple(kernels)
-    return tuple(replace(k, name=f"{k.name}_{_suffix(k)}") for k in kernels)
+    named: list[Kernel] = []
+    for kernel in kernels:
+        taken = {name for other in named for name in (other.name, other.finish)}
+        wanted = f"{kernel.name}_{_suffix(kernel)}"
+        numbered = (replace(kernel, name=f"{wanted}_{number}") for number in count(2))
+        tries = chain([replace(kernel, name=wanted)], numbered)
+        named.append(next(k for k in tries if not {k.name, k.finish} & taken))
+    return tuple(named)
 
 
 def _with_positions(op: Op) -> tuple[list[Reduce], list[Output]]:

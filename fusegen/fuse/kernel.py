@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusegen.core import dtypes
-from fusegen.core.ir import Expr, Let, Op, Operand, Output, Reduce, Scalar, Statement, axis_order, refs
-from fusegen.core.lets import ascii_name
+from fusegen.core.ir import Expr, Let, Op, Operand, Output, Reduce, Scalar, Shape, Statement, axis_order, refs
+from fusegen.core.lets import ascii_name, safe_name
 
 Names = dict[str, Statement]
 
@@ -91,6 +91,11 @@ class Kernel:
         return tuple(axis for axis in self.space if axis not in self.over)
 
     @property
+    def finish(self) -> str:
+        """What the kernel is called that combines the pieces of a sum which this one splits."""
+        return f"{self.name}_finish"
+
+    @property
     def barriers(self) -> bool:
         """Whether threads of a block wait for each other."""
         return bool(self.reduces)
@@ -105,6 +110,13 @@ def _dtype_name(op: Op) -> str:
 def kernel_name(op: Op) -> str:
     """``lerp_backward_f32``."""
     return f"{ascii_name(op.name)}_{op.label.replace(' ', '_')}_{_dtype_name(op)}"
+
+
+def partial_result(op: Op, reduce: Reduce, by: str, shape: Shape) -> Output:
+    """What a kernel leaves of a sum for a later one, called as nothing of the op's is: both lie in memory."""
+    taken = {name for thing in (*op.operands, *op.outputs) for name in (thing.name, thing.base)}
+    taken |= {thing.name for thing in (*op.scalars, *op.statements)}
+    return Output(safe_name(f"{reduce.name}_by_{by}", taken), reduce.ref, reduce.expr.dtype, shape)
 
 
 def read_by(

@@ -14,7 +14,7 @@ from math import prod
 from fusegen.core.ir import Let, Op, Operand, Output, Reduce, Ref, expr_axes, refs
 from fusegen.core.lets import introduce_lets
 from fusegen.core.monoids import BY_KIND
-from fusegen.fuse.kernel import read_by
+from fusegen.fuse.kernel import partial_result, read_by
 from fusegen.fuse.row_kernel import GROUPS, RowKernel
 from fusegen.fuse.rows import Fused, beside, fuse
 from fusegen.fuse.rows_schedule import MULTIPROCESSORS, REGISTERS, STATIC
@@ -118,7 +118,7 @@ def _with_totals(op: Op, fused: Fused, totals: Sequence[Reduce]) -> Fused:
     operands, scalars = read_by(op, given, [item.expr for item in (*kernel.items, *totals)])
     taken = {thing.name for thing in (*operands, *scalars, *kernel.items, *totals)}
     statements, _ = introduce_lets(list(totals), [], op.names(), taken)
-    partials = [Output(f"{r.name}_by_group", r.ref, r.expr.dtype, (GROUPS,)) for r in totals]
+    partials = [partial_result(op, r, "group", (GROUPS,)) for r in totals]
     left = {r.name: p for r, p in zip(totals, partials, strict=True)}
     rest = tuple(
         replace(r, expr=Ref(left[r.name].name, r.expr.dtype), over=(GROUPS,)) if r.name in left else r

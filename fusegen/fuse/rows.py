@@ -33,7 +33,7 @@ from fusegen.core.ir import (
 from fusegen.core.lets import introduce_lets
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.hoist import Hoist
-from fusegen.fuse.kernel import Names, kernel_name, read_by
+from fusegen.fuse.kernel import Names, kernel_name, partial_result, read_by
 from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, RowKernel, Stage, coupled, needed
 from fusegen.fuse.segments import NO_PARTS, Parts, parts_of, take
 
@@ -244,7 +244,7 @@ def _build(
 ) -> Fused:  # fmt: skip
     known = dict(axes)
     begun = (*split.columns, *(split.rows if split.pieces else ()), *split.parts.whole, *split.parts.segments)
-    started = {r.name: r for r in begun}
+    started = {r.name: _partial(op, r, split) for r in begun}
     done = {r.name for r in split.rows if r.name not in started}
     written = {o.name for o in (*pointwise, *ends)}
     rest_outputs = tuple(o for o in outputs if o.name not in written)
@@ -253,7 +253,7 @@ def _build(
     kept = in_order(split.kept)
     stored = [r for r in split.rows if r.name in wanted and r.name in done]
     stores = [Output(r.name, r.ref, r.expr.dtype, kept) for r in stored if r.name not in {o.name for o in ends}]
-    partials = [_partial(r, split) for r in begun]
+    partials = list(started.values())
     shown = {r.name for r in stored} | {ref.name for o in ends for ref in refs(o.expr)}
     kernel = _kernel(op, split, shown, given, pointwise, [*stores, *ends], partials, known)
     operands = [Operand(r.name, r.expr.dtype, kept) for r in stored]
@@ -266,7 +266,7 @@ def in_order(axes: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(axes, key=axis_order))
 
 
-def _partial(reduce: Reduce, split: _Split) -> Output:
+def _partial(op: Op, reduce: Reduce, split: _Split) -> Output:
     """Where the kernel leaves what it has of a sum: a number for each group of rows, each piece of a row, each row, or
     each block's share of a segment."""
     if reduce in split.columns:
@@ -277,14 +277,14 @@ def _partial(reduce: Reduce, split: _Split) -> Output:
         by, shape = "share", (SHARES, *in_order(split.space - split.parts.within))
     else:
         by, shape = "piece", (PIECES, *in_order(split.kept))
-    return Output(f"{reduce.name}_by_{by}", reduce.ref, reduce.expr.dtype, shape)
+    return partial_result(op, reduce, by, shape)
 
 
-def _rest_of(reduce: Reduce, split: _Split, started: Mapping[str, Reduce]) -> Reduce:
+def _rest_of(reduce: Reduce, split: _Split, started: Mapping[str, Output]) -> Reduce:
     """The sum of partial results that stands for a sum which the kernel began."""
     if reduce.name not in started:
         return reduce
-    partial = _partial(reduce, split)
+    partial = started[reduce.name]
     own = [a for a in partial.shape if a]
     over = (*(a for a in own if a not in split.space), *(a for a in reduce.over if a in own))
     return replace(reduce, expr=Ref(partial.name, partial.dtype), over=over)

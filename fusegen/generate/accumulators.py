@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from fusegen.core.ir import Reduce
 from fusegen.core.monoids import BY_KIND
+from fusegen.generate.names import Names
 
 
 @dataclass(frozen=True)
@@ -18,17 +19,24 @@ class Accumulator:
 
     Args:
         reduce: what is reduced.
+        names: those of its kernel.
         lanes: how many neighbouring results a thread owns; 1 is none of that.
         turns: how many elements a thread takes at each of many turns; 0 where it does not take turns.
     """
 
     reduce: Reduce
+    names: Names
     lanes: int = 1
     turns: int = 0
 
     @property
     def name(self) -> str:
-        return self.reduce.name
+        """The variable of the result."""
+        return self.names.variable(self.reduce.name)
+
+    @property
+    def stem(self) -> str:
+        return self.names.stem(self.reduce.name)
 
     @property
     def is_sum(self) -> bool:
@@ -55,13 +63,13 @@ class Accumulator:
     def variable(self) -> str:
         """What holds the state while the kernel reduces."""
         if self.is_sum:
-            return f"{self.name}_v" if self.lanes > 1 else self.name
-        return f"{self.name}_state"
+            return f"{self.stem}_v" if self.lanes > 1 else self.name
+        return f"{self.stem}_state"
 
     def declare(self) -> str:
         """The state of nothing."""
         if self.in_chains:
-            return f"fg::Chains<{self.ctype}> {self.name}_chains;"
+            return f"fg::Chains<{self.ctype}> {self.stem}_chains;"
         if self.is_sum:
             vector = f"fg::Vec<{self.ctype}, {self.lanes}> {self.variable} = {{}};"
             return vector if self.lanes > 1 else f"{self.ctype} {self.variable} = 0;"
@@ -70,7 +78,7 @@ class Accumulator:
     def add(self, value: str) -> str:
         """One more element."""
         if self.in_chains:
-            return f"{self.name}_part += {value};" if self.turns > 1 else f"{self.name}_chains.add({value});"
+            return f"{self.stem}_part += {value};" if self.turns > 1 else f"{self.stem}_chains.add({value});"
         lane = "[k]" if self.lanes > 1 else ""
         return f"{self.variable}{lane} += {value};" if self.is_sum else f"{self.variable}{lane}.add({value});"
 
@@ -78,7 +86,7 @@ class Accumulator:
         """What stands before and behind the elements of one turn."""
         if not self.in_chains or self.turns == 1:
             return [], []
-        return [f"{self.ctype} {self.name}_part = 0;"], [f"{self.name}_chains.add({self.name}_part);"]
+        return [f"{self.ctype} {self.stem}_part = 0;"], [f"{self.stem}_chains.add({self.stem}_part);"]
 
     @property
     def is_coupled(self) -> bool:
@@ -93,7 +101,7 @@ class Accumulator:
     def combine(self, over: str, count: str) -> str:
         """The states of all threads that share the result; ``over`` is block or column."""
         if self.in_chains:
-            return f"const {self.ctype} {self.name} = fg::{over}_sum<{count}>({self.name}_chains.total());"
+            return f"const {self.ctype} {self.name} = fg::{over}_sum<{count}>({self.stem}_chains.total());"
         how = f"fg::{over}_{'sum' if self.is_sum else 'merge'}<{count}>({self.variable})"
         return f"{how};" if self.lanes > 1 and not self.is_sum else f"{self.variable} = {how};"
 
@@ -106,11 +114,11 @@ class Accumulator:
 
     def partner(self, name: str) -> str:
         """Another reduction of the same elements, whose result the state holds too."""
-        return f"const {self.ctype} {name} = {self.variable}.partner();"
+        return f"const {self.ctype} {self.names.variable(name)} = {self.variable}.partner();"
 
     def store(self, position: str) -> list[str]:
         """The state to its place in the workspace."""
-        target = f"{self.name}_partial"
+        target = f"{self.stem}_partial"
         if self.lanes == 1:
             return [f"{target}[{position}] = {self.variable};"]
         if self.is_sum:
@@ -119,5 +127,5 @@ class Accumulator:
 
     def merge(self, position: str) -> str:
         """The state at a place in the workspace, taken in."""
-        value = f"{self.name}_partial[{position}]"
+        value = f"{self.stem}_partial[{position}]"
         return f"{self.variable} += {value};" if self.is_sum else f"{self.variable}.merge({value});"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from fusegen.core import dtypes
@@ -22,12 +22,12 @@ class Printer:
 
     Args:
         half: results are rounded to a half type, so the faster texts of the function table do.
-        names: variables of arguments that cannot keep their name (generate/names).
+        variable: what holds the value that is called so (generate/names).
         known: variables that hold what is computed already.
     """
 
     half: bool
-    names: Mapping[str, str] = field(default_factory=dict)
+    variable: Callable[[str], str] = str
     known: Mapping[Expr, str] = field(default_factory=dict)
 
     def text(self, expr: Expr) -> str:
@@ -44,7 +44,7 @@ class Printer:
             text = literal(expr)
             return text, _UNARY if text.startswith("-") else _ATOM
         if isinstance(expr, Ref):
-            return self.names.get(expr.name, expr.name), _ATOM
+            return self.variable(expr.name), _ATOM
         if isinstance(expr, Size):
             return expr.axis.upper(), _ATOM
         assert isinstance(expr, Call)

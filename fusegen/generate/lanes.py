@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 from fusegen.core.ir import Let, Operand, Output, Reduce, Ref, refs
 from fusegen.core.monoids import BY_KIND
@@ -13,9 +13,16 @@ from fusegen.fuse.lanes import LaneKernel, resident, streams_of
 from fusegen.fuse.row_kernel import Stage, picked_by
 from fusegen.fuse.schedule import Access
 from fusegen.generate.accumulators import Accumulator
-from fusegen.generate.names import pointer_name, stem
 from fusegen.generate.view import View
 from fusegen.generate.wording import WIDTH
+
+
+class _Value(NamedTuple):
+    """What each of a thread's results has one of: its variable, or where there are several what their vector's name
+    begins with."""
+
+    variable: str
+    stem: str
 
 
 @dataclass
@@ -33,10 +40,12 @@ class Lanes(View):
         self.kept_loops, self.fast = range(plan.loops), plan.loops - 1
         self.over_loops = range(plan.loops, plan.loops + plan.inner)
         self.streams = streams_of(kernel, plan)
-        if plan.vector > 1:
-            own = [*kernel.before, *(let for stage in kernel.stages for let in stage.after), *kernel.reduces]
-            own_names = [item.name for item in own] + [o.name for o in self._fixed() if self._by_lane(o)]
-            self.names.update({name: f"{stem(name)}_v[k]" for name in own_names})
+        own = [*kernel.before, *(let for stage in kernel.stages for let in stage.after), *kernel.reduces]
+        by_lane = [o for o in self._fixed() if self._by_lane(o)]
+        self.in_vectors = {thing.name for thing in (*own, *by_lane)} if plan.vector > 1 else set()
+
+    def variable(self, name: str) -> str:
+        return f"{self.stem(name)}_v[k]" if name in self.in_vectors else super().variable(name)
 
     def _fixed(self) -> list[Operand]:
         """Operands that are the same for all elements of a result."""
@@ -77,29 +86,38 @@ class Lanes(View):
             "writer": " && ".join([*(["threadIdx.y == 0"] if plan.rows > 1 else []), *guards]),
             "row_end": row_end if plan.sweep and plan.rows > 1 and self.sites < 2 else [],
             "sums": self._sums(),
-            "partials": [f"{pointer_name(p.name)}[blockIdx.x] = {r.name};" for r, p in self._left()],
+            "partials": self._left(),
         }  # fmt: skip
 
     # -- values that a thread has once a result -------------------------------------------------------------------
 
-    def _kept(self, name: str) -> str:
-        """The variable of a value that each of the thread's results has."""
-        return f"{name}_v[k]" if self.schedule.vector > 1 else name
+    def _of(self, name: str) -> _Value:
+        """What goes by a name of the op's."""
+        return _Value(self.names.variable(name), self.stem(name))
 
-    def _variable(self, ctype: str, name: str, start: str = "") -> str:
-        """The declaration of such a value that changes."""
+    def _beside(self, reduce: Reduce, what: str) -> _Value:
+        """What is needed on the way to a reduction."""
+        name = f"{self.stem(reduce.name)}_{what}"
+        return _Value(name, name)
+
+    def _kept(self, kept: _Value) -> str:
+        """The value of one result."""
+        return f"{kept.stem}_v[k]" if self.schedule.vector > 1 else kept.variable
+
+    def _variable(self, ctype: str, kept: _Value, start: str = "") -> str:
+        """The declaration of a value that changes."""
         vector = self.schedule.vector
         if vector > 1:
-            return f"fg::Vec<{ctype}, {vector}> {name}_v{' = {}' if start else ''};"
-        return f"{ctype} {name}{f' = {start}' if start else ''};"
+            return f"fg::Vec<{ctype}, {vector}> {kept.stem}_v{' = {}' if start else ''};"
+        return f"{ctype} {kept.variable}{f' = {start}' if start else ''};"
 
-    def _define(self, view: dict[str, list[str]], ctype: str, name: str, value: str) -> None:
-        """Such a value that does not change."""
+    def _define(self, view: dict[str, list[str]], ctype: str, kept: _Value, value: str) -> None:
+        """One that does not change."""
         if self.schedule.vector == 1:
-            declared = f"const {ctype} {name} ="
+            declared = f"const {ctype} {kept.variable} ="
         else:
-            view["declarations"].append(self._variable(ctype, name))
-            declared = f"{self._kept(name)} ="
+            view["declarations"].append(self._variable(ctype, kept))
+            declared = f"{self._kept(kept)} ="
         view["each"] += self._assignment(f"{declared} {value};")
 
     def _assignment(self, line: str) -> list[str]:
@@ -113,7 +131,7 @@ class Lanes(View):
         """What follows from what is known of a result."""
         view = {"declarations": [], "each": [], "writes": []} if view is None else view
         for let in lets:
-            self._define(view, let.expr.dtype.ctype, let.name, self.printer.text(let.expr))
+            self._define(view, let.expr.dtype.ctype, self._of(let.name), self.printer.text(let.expr))
         return view
 
     def _fixed_reads(self, operands: Sequence[Operand]) -> dict[str, list[str]]:
@@ -127,7 +145,7 @@ class Lanes(View):
             else:
                 at = self.lane_offset(o.name, offset, self.fast)
                 value = at if isinstance(o, Position) else f"fg::load({self.pointer(o.name, at)})"
-                self._define(view, o.dtype.compute.ctype, stem(o.name), value)
+                self._define(view, o.dtype.compute.ctype, self._of(o.name), value)
         return view
 
     # -- elements -------------------------------------------------------------------------------------------------
@@ -141,7 +159,7 @@ class Lanes(View):
         plan, view = self.schedule, {"declarations": list[str](), "reads": list[str]()}
         view["reads"] += self._coordinates([o.name for o in self.streams])
         for o in self.streams:
-            name, ctype = stem(o.name), o.dtype.ctype
+            name, ctype = self.stem(o.name), o.dtype.ctype
             element = f"fg::Raw<{ctype}, {plan.vector}>" if plan.vector > 1 else ctype
             view["declarations"].append(f"{element} {name}_row[{plan.repeat}];")
             load = f"fg::load_raw<{plan.vector}>({{}})" if plan.vector > 1 else "*({})"
@@ -163,11 +181,13 @@ class Lanes(View):
                 continue
             offset = self.offset(o.name, range(self.over_loops.stop))
             if o in self.streams and self.schedule.vector > 1:
-                view["reads"].append(f"const auto {stem(o.name)}_v = fg::widen({stem(o.name)}_row[{self._place}]);")
+                view["reads"].append(
+                    f"const auto {self.stem(o.name)}_v = fg::widen({self.stem(o.name)}_row[{self._place}]);"
+                )
                 view["each"].append(self.lane(o))
             elif o in self.streams:
-                declared = f"const {o.dtype.compute.ctype} {self.local(o.name)}"
-                view["each"].append(f"{declared} = fg::load(&{stem(o.name)}_row[{self._place}]);")
+                declared = f"const {o.dtype.compute.ctype} {self.variable(o.name)}"
+                view["each"].append(f"{declared} = fg::load(&{self.stem(o.name)}_row[{self._place}]);")
             else:
                 from_memory.append(o.name)
                 by_lane = self.schedule.vector > 1 and self._by_lane(o)
@@ -197,7 +217,7 @@ class Lanes(View):
             view["walk"] = walk = self._walk(stage.lets, [r for r in own if r.name not in picks])
         for reduce in own:
             if reduce.name in picks:
-                results["declarations"] += [self._variable(reduce.expr.dtype.ctype, reduce.name, "0")]
+                results["declarations"] += [self._variable(reduce.expr.dtype.ctype, self._of(reduce.name), "0")]
                 results["each"] += picks[reduce.name]
                 continue
             partner = next((name for name, of in partners.items() if of is reduce), None)
@@ -206,14 +226,14 @@ class Lanes(View):
             elif reduce.kind == "sum_exp":
                 self._exponentials(reduce, partner, view, late)
             else:
-                accumulator = Accumulator(reduce, self.schedule.vector)
+                accumulator = Accumulator(reduce, self.names, self.schedule.vector)
                 view["declarations"].append(accumulator.declare())
                 walk["each"] += self._assignment(accumulator.add(self.printer.text(reduce.expr)))
                 how = "sum" if accumulator.is_sum else "merge"
                 late.setdefault((how, accumulator.state_type), []).append(accumulator.variable)
                 if not accumulator.is_sum:
                     state = self._state(reduce)
-                    self._define(results, accumulator.ctype, reduce.name, f"{state}.result()")
+                    self._define(results, accumulator.ctype, self._of(reduce.name), f"{state}.result()")
         view["combine"] = [line for (how, _), names in late.items() for line in self._exchange(how, names)]
         self._lets(stage.after, results)
         return view
@@ -227,20 +247,20 @@ class Lanes(View):
         fast, known = self.over_loops.start, {o.name for o in self._fixed()}
         if operand not in self.streams or any(ref.name not in known for ref in refs(place)):
             return None
-        at, name = f"{reduce.name}_at", operand.name
-        step = {"1": at, "s": f"{at} * {stem(name)}_stride{fast}"}[self.schedule.placement(name).moves[fast]]
+        start, name = self.stem(reduce.name), operand.name
+        at, where, has, index = f"{start}_at", f"{start}_place", f"has_{start}", self.schedule.index
+        step = {"1": at, "s": f"{at} * {self.stem(name)}_stride{fast}"}[self.schedule.placement(name).moves[fast]]
         offset = " + ".join(term for term in (self.offset(name, self.kept_loops), step) if term)
         offset = self.lane_offset(name, offset, self.fast) if self.schedule.vector > 1 else offset
-        where, has, index = f"{reduce.name}_place", f"has_{reduce.name}", self.schedule.index
         return [
             f"const int64_t {where} = {self.printer.text(place)};",
             f"const bool {has} = 0 <= {where} && {where} < n;",
             f"const {index} {at} = {has} ? {index}({where}) : 0;",
-            *self.access(f"if ({has}) {self._kept(reduce.name)} = fg::load({{}});", name, offset),
+            *self.access(f"if ({has}) {self._kept(self._of(reduce.name))} = fg::load({{}});", name, offset),
         ]
 
     def _state(self, reduce: Reduce) -> str:
-        return f"{reduce.name}_state[k]" if self.schedule.vector > 1 else f"{reduce.name}_state"
+        return f"{self.stem(reduce.name)}_state{'[k]' if self.schedule.vector > 1 else ''}"
 
     def _deviation(
         self, reduce: Reduce, partner: str | None, view: dict[str, Any], late: dict[tuple[str, str], list[str]]
@@ -248,23 +268,24 @@ class Lanes(View):
         """The sum, then squared deviations from the mean. Where more than half types depend on it, deviations also say
         what rounding took off the mean."""
         exact, ctype, text = not self.printer.half, reduce.expr.dtype.ctype, self.printer.text(reduce.expr)
-        total, mean, rest = partner or f"{reduce.name}_total", f"{reduce.name}_mean", f"{reduce.name}_rest"
-        view["declarations"] += [self._variable(ctype, total, "0"), self._variable(ctype, reduce.name, "0")]
+        total = self._of(partner) if partner else self._beside(reduce, "total")
+        squares, mean, rest = self._of(reduce.name), self._beside(reduce, "mean"), self._beside(reduce, "rest")
+        view["declarations"] += [self._variable(ctype, total, "0"), self._variable(ctype, squares, "0")]
         view["declarations"] += [self._variable(ctype, rest, "0")] if exact else []
         view["walk"]["each"] += self._assignment(f"{self._kept(total)} += {text};")
         view["exchange"] += self._exchange("sum", [self._whole(total)])
         self._define(view["settle"], ctype, mean, f"fg::divide_by_count({self._kept(total)}, {ctype}(n))")
-        away = f"{reduce.name}_away"
+        away = f"{squares.stem}_away"
         view["again"]["each"] += [
             *self._assignment(f"const {ctype} {away} = {self.printer.term(reduce.expr)} - {self._kept(mean)};"),
-            f"{self._kept(reduce.name)} += {away} * {away};",
+            f"{self._kept(squares)} += {away} * {away};",
             *([f"{self._kept(rest)} += {away};"] if exact else []),
         ]
-        late.setdefault(("sum", ctype), []).extend(map(self._whole, [reduce.name, rest] if exact else [reduce.name]))
+        late.setdefault(("sum", ctype), []).extend(map(self._whole, [squares, rest] if exact else [squares]))
         if exact:
             share = f"fg::divide_by_count({self._kept(rest)}, {ctype}(n))"
             view["results"]["each"] += [
-                f"{self._kept(reduce.name)} -= {self._kept(rest)} * {share};",
+                f"{self._kept(squares)} -= {self._kept(rest)} * {share};",
                 f"{self._kept(total)} += {self._kept(rest)};",
             ]
 
@@ -273,7 +294,7 @@ class Lanes(View):
     ) -> None:
         """The maximum, then the sum of exponentials relative to it."""
         accumulator, state, text = (
-            Accumulator(reduce, self.schedule.vector), self._state(reduce), self.printer.text(reduce.expr)
+            Accumulator(reduce, self.names, self.schedule.vector), self._state(reduce), self.printer.text(reduce.expr)
         )  # fmt: skip
         view["declarations"].append(accumulator.declare())
         view["walk"]["each"].append(f"{state}.see({text});")
@@ -281,13 +302,13 @@ class Lanes(View):
         view["settle"]["each"].append(f"{state}.settle();")
         view["again"]["each"].append(f"{state}.{'take_fast' if self.printer.half else 'take'}({text});")
         late.setdefault(("sum", accumulator.ctype), []).append(f"{accumulator.variable}.sum")
-        self._define(view["results"], accumulator.ctype, reduce.name, f"{state}.result()")
+        self._define(view["results"], accumulator.ctype, self._of(reduce.name), f"{state}.result()")
         if partner:
-            self._define(view["results"], accumulator.ctype, partner, f"{state}.partner()")
+            self._define(view["results"], accumulator.ctype, self._of(partner), f"{state}.partner()")
 
-    def _whole(self, name: str) -> str:
-        """A value of all the thread's results."""
-        return f"{name}_v" if self.schedule.vector > 1 else name
+    def _whole(self, kept: _Value) -> str:
+        """The value of all the thread's results."""
+        return f"{kept.stem}_v" if self.schedule.vector > 1 else kept.variable
 
     def _exchange(self, how: str, names: Sequence[str]) -> list[str]:
         """What the threads that share a result have, put together, in all of them."""
@@ -315,8 +336,8 @@ class Lanes(View):
         name, vector, expr = output.name, self.schedule.vector, output.expr
         if vector > 1 and self.schedule.placement(name).access is Access.ROW:
             if not (isinstance(expr, Ref) and expr.name == name):  # else it is a vector already
-                view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {name}_v;")
-                view["each"] += self._assignment(f"{name}_v[k] = {self.printer.text(expr)};")
+                view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {self.stem(name)}_v;")
+                view["each"] += self._assignment(f"{self.stem(name)}_v[k] = {self.printer.text(expr)};")
             view["writes"] += self.write_vector(output, offset)
         else:
             view["each"] += self.store(output, self.lane_offset(name, offset, self.fast) if vector > 1 else offset)
@@ -338,13 +359,13 @@ class Lanes(View):
         return view
 
     def _totals(self) -> list[Accumulator]:
-        return [Accumulator(reduce, turns=self.schedule.vector) for reduce in self.kernel.totals]
+        return [Accumulator(reduce, self.names, turns=self.schedule.vector) for reduce in self.kernel.totals]
 
     def _sums(self) -> list[str]:
         """The sums of the block's threads."""
         lines, by_type = [], dict[str, list[str]]()
         for a in self._totals():
-            lines += [f"{a.ctype} {a.name} = {a.name}_chains.total();"] if a.in_chains else []
+            lines += [f"{a.ctype} {a.name} = {a.stem}_chains.total();"] if a.in_chains else []
             by_type.setdefault(a.ctype, []).append(a.name)
         for names in by_type.values():
             site, plan = self.sites, self.schedule
@@ -352,6 +373,7 @@ class Lanes(View):
             lines.append(f"fg::row_sum<{plan.across}, {plan.rows}, {site}>({', '.join(names)});")
         return lines
 
-    def _left(self) -> list[tuple[Reduce, Output]]:
-        """The sums, and where their share of this block is left."""
-        return list(zip(self.kernel.totals, self.kernel.partials, strict=True))
+    def _left(self) -> list[str]:
+        """This block's share of the sums, left for a later kernel."""
+        pairs = zip(self.kernel.totals, self.kernel.partials, strict=True)
+        return [f"{self.names.pointer(p.name)}[blockIdx.x] = {self._of(r.name).variable};" for r, p in pairs]

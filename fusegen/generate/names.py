@@ -1,35 +1,111 @@
-"""What a kernel calls the things it reads, so that no argument's name collides with the kernel's own."""
+"""What a kernel calls the things of its op, so that no name collides with one of the kernel's own, nor with another.
+
+A name of the op reaches the text only through `Names`, and marked: in letters of its own, one for one. So the text says
+which of its identifiers were made of which name, and which are the kernel's. Where two would be the same in plain
+letters, one of the things gets another name, and the kernel is rendered anew (generate/render). Thus nothing has to
+know which names the templates use, or what fills their slots.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Iterable, Iterator
+from itertools import count
 
-from fusegen.core.lets import ascii_name, is_reserved, safe_name
+from fusegen.core.lets import OF_KERNELS, ascii_name, is_reserved
 from fusegen.fuse.kernel import Kernel
 
-# Names made from those of tensors and axes: x_ptr, x_v, x_stride1, j0, n1, D2.
-_MADE = re.compile(r"[jnD]\d+|.*_(v|at|ptr|tile|part|chains|partial|row|next|element|state|stride\d+)")
+# A plane of Unicode that is nobody's: no identifier of Python has its letters.
+_PLANE = 0xF0000
+_MARK = {letter: _PLANE + letter for letter in range(128)}
+_PLAIN = {mark: letter for letter, mark in _MARK.items()}
+_MARKS = f"{chr(_PLANE)}-{chr(_PLANE + 127)}"
+_MARKED = re.compile(f"[{_MARKS}]+")
+# Comments and numbers are no identifiers; what stands behind a dot or two colons is looked up there.
+_IDENTIFIER = re.compile(rf"//.*|(?:\.|::) *[\w{_MARKS}]+|\d[\w.]*|([\w{_MARKS}]+)")
+_MACRO = re.compile(r"#\s*define\s((?:.*\\\n)*.*)")
 
 
-def local_names(kernel: Kernel) -> dict[str, str]:
-    """For arguments that cannot keep their name as a variable of the kernel, the name they get there."""
-    own = [thing.name for thing in (*kernel.operands, *kernel.scalars)]
-    others = [item.name for item in kernel.items]
-    found: dict[str, str] = {}
-    for name in own:
-        if name.startswith("@"):  # a position along an axis
-            found[name] = safe_name(name.removeprefix("@"), {*own, *others, *found.values()})
-        elif is_reserved(name) or _MADE.fullmatch(name) or not name.isascii():
-            base = safe_name(name, ())
-            found[name] = safe_name(base if base != name else f"{name}_value", {*own, *others, *found.values()})
-    return found
+def plain(text: str) -> str:
+    """``text`` with marked names in plain letters."""
+    return _MARKED.sub(lambda mark: mark[0].translate(_PLAIN), text)
 
 
-def stem(name: str) -> str:
-    """The start of names made from ``name``; a position's @ is none of C's."""
-    return ascii_name(name.replace("@", "the_"))
+def identifiers(code: str) -> set[str]:
+    """The identifiers of CUDA text that are looked up where they stand."""
+    return set(_IDENTIFIER.findall(code)) - {""}
 
 
-def pointer_name(name: str) -> str:
-    """``x_ptr``."""
-    return f"{stem(name)}_ptr"
+class Names:
+    """The names of one kernel's things, marked. Those of two things differ, however they are spelled in the op.
+
+    Args:
+        headers: text in front of the kernel, whose macros are in the way as well.
+    """
+
+    def __init__(self, kernel: Kernel, headers: Iterable[str] = ()) -> None:
+        self._macros = identifiers("\n".join(text for header in headers for text in _MACRO.findall(header)))
+        self._chosen: dict[tuple[str, bool], str] = {}  # by name, and whether it is a variable's
+        self._left: dict[tuple[str, bool], Iterator[str]] = {}
+        self._owners: dict[str, str] = {}
+        things = [thing.name for thing in (*kernel.operands, *kernel.scalars, *kernel.items)]
+        things.sort(key=str.isascii, reverse=True)  # `u3b1` keeps its name beside `α`
+        for of in (self.variable, self.stem):  # and `x` beside `x_`
+            for name in things:
+                of(name)
+
+    def variable(self, name: str) -> str:
+        """What holds the current value of an operand, scalar, intermediate or reduction."""
+        return self._marked(name, True)
+
+    def stem(self, name: str) -> str:
+        """What other names begin with: ``x_ptr``, ``x_v``, ``total_state``."""
+        return self._marked(name, False)
+
+    def pointer(self, name: str) -> str:
+        """``x_ptr``."""
+        return f"{self.stem(name)}_ptr"
+
+    def settle(self, code: str) -> bool:
+        """Whether each identifier of rendered text means one thing; else what collides has another name from now on."""
+        words = identifiers(code) | self._macros
+        marks = {word: len("".join(_MARKED.findall(word))) for word in words}
+        taken = {word for word in words if not marks[word]}
+        made: dict[str, list[str]] = {}
+        for word in sorted(words - taken, key=lambda word: (marks[word], word)):
+            made.setdefault(plain(word), []).append(word)
+        colliding: dict[tuple[str, bool], None] = {}
+        for name, spelled in made.items():
+            for word in spelled if name in taken or is_reserved(name) else spelled[1:]:  # the shortest name stays
+                (mark,) = _MARKED.findall(word)
+                colliding[self._owners[plain(mark)], mark == word] = None
+        for name, variable in colliding:
+            self._choose(name, variable, taken | made.keys())
+        return not colliding
+
+    def _marked(self, name: str, variable: bool) -> str:
+        if (name, variable) not in self._chosen:
+            self._choose(name, variable)
+        return self._chosen[name, variable]
+
+    def _choose(self, name: str, variable: bool, avoid: Collection[str] = ()) -> None:
+        """The next name that is nobody else's."""
+        left = self._left.setdefault((name, variable), _spellings(name, variable))
+        found = next(n for n in left if self._owners.get(n, name) == name and not is_reserved(n) and n not in avoid)
+        self._owners[found] = name
+        self._chosen[name, variable] = found.translate(_MARK)
+
+
+def _spellings(name: str, variable: bool) -> Iterator[str]:
+    """The names that a thing may have, the most pleasant first. A position's begins with @, which is none of C's."""
+    base = re.sub("__+", "_", ascii_name(name.removeprefix("@")))
+    if variable:
+        if base.endswith("_row") or base in OF_KERNELS:
+            yield f"{base}_value" if base.endswith("_row") else f"{base}_"
+        yield from (base, f"{base}_")
+    base = base.rstrip("_") or "value"
+    if not (variable or name.startswith("@") or is_reserved(f"{base}_ptr")):
+        yield base
+    yield f"the_{base}"
+    for number in count(2):
+        yield f"the_{base}_{number}"

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Computed, Expr, Operand, Output, Ref, Scalar, Size, refs, walk
 from fusegen.core.text import shape_text
 from fusegen.fuse.kernel import Kernel, Position
-from fusegen.fuse.schedule import Access, Schedule
+from fusegen.fuse.schedule import Access, Placement, Schedule
 from fusegen.generate.accumulators import Accumulator
-from fusegen.generate.names import local_names, pointer_name, stem
+from fusegen.generate.names import Names
 
 
 @dataclass(frozen=True)
@@ -33,23 +33,23 @@ class Param:
     dtype: DType | None = None
 
 
-def parameters(kernel: Kernel, schedule: Schedule, stage: str = "main") -> tuple[Param, ...]:
+def parameters(kernel: Kernel, schedule: Schedule, names: Names, stage: str = "main") -> tuple[Param, ...]:
     """The parameter list of ``kernel`` under ``schedule``; ``stage`` "finish" is the second kernel of a split."""
     if stage == "finish":
-        return _finish_parameters(kernel, schedule)
+        return _finish_parameters(kernel, schedule, names)
     found: list[Param] = []
     split = schedule.split
-    found += [_input(operand, kernel, schedule) for operand in _main_operands(kernel, split)]
-    found += [_output(o) for o in kernel.pointwise]
+    found += [_input(operand, kernel, schedule, names) for operand in _main_operands(kernel, split)]
+    found += [_output(o, names) for o in kernel.pointwise]
     items = kernel.reducing if split else kernel.items
     if split:
-        found += [_partial(r.name, f"{Accumulator(r).state_type}* __restrict__") for r in kernel.states]
+        found += [_partial(r.name, f"{Accumulator(r, names).state_type}* __restrict__", names) for r in kernel.states]
     else:
-        found += [_output(o) for o in (*kernel.outputs, *kernel.partials)]
-    found += _numbers(kernel, items)
+        found += [_output(o, names) for o in (*kernel.outputs, *kernel.partials)]
+    found += _numbers(kernel, items, names)
     found += _extents(schedule)
     for placement in schedule.placements:
-        found += _strides(placement.name, placement.access, placement.moves, schedule, kernel, split)
+        found += _strides(placement, schedule, kernel, names)
     return tuple(found)
 
 
@@ -64,38 +64,33 @@ def _reads(expr: Expr) -> set[str]:
     return {ref.name for ref in refs(expr)}
 
 
-def _partial(name: str, ctype: str) -> Param:
-    return Param("partial", f"{name}_partial", ctype, name, 0, "[splits, m]")
+def _partial(name: str, ctype: str, names: Names) -> Param:
+    return Param("partial", f"{names.stem(name)}_partial", ctype, name, 0, "[splits, m]")
 
 
-def _input(operand: Operand, kernel: Kernel, schedule: Schedule) -> Param:
+def _input(operand: Operand, kernel: Kernel, schedule: Schedule, names: Names) -> Param:
     """Results of an earlier kernel are not __restrict__: see fg::wait_for_previous_kernel."""
     given = operand.name not in schedule.fresh and any(operand.name == o.name for o in kernel.op.operands)
     ctype = f"const {operand.dtype.ctype}*{' __restrict__' if given else ''}"
-    return Param("in", pointer_name(operand.name), ctype, operand.name, 0, shape_text(operand.shape))
+    return Param("in", names.pointer(operand.name), ctype, operand.name, 0, shape_text(operand.shape))
 
 
-def _scalar(scalar: Scalar, kernel: Kernel) -> Param:
-    return Param(
-        "scalar",
-        local_names(kernel).get(scalar.name, scalar.name),
-        scalar.dtype.compute.ctype,
-        scalar.name,
-        dtype=scalar.dtype,
-    )
+def _scalar(scalar: Scalar, names: Names) -> Param:
+    ctype = scalar.dtype.compute.ctype
+    return Param("scalar", names.variable(scalar.name), ctype, scalar.name, dtype=scalar.dtype)
 
 
-def _output(output: Output) -> Param:
+def _output(output: Output, names: Names) -> Param:
     comment = shape_text(output.shape)
-    return Param("out", pointer_name(output.name), f"{output.dtype.ctype}* __restrict__", output.name, 0, comment)
+    return Param("out", names.pointer(output.name), f"{output.dtype.ctype}* __restrict__", output.name, 0, comment)
 
 
-def _numbers(kernel: Kernel, items: Iterable[Computed]) -> list[Param]:
+def _numbers(kernel: Kernel, items: Iterable[Computed], names: Names) -> list[Param]:
     """The scalars and sizes of axes that the items read."""
     nodes = list(walk([item.expr for item in items]))
     read = {node.name for node in nodes if isinstance(node, Ref)}
     axes = sorted({node.axis for node in nodes if isinstance(node, Size)})
-    scalars = [_scalar(scalar, kernel) for scalar in kernel.scalars if scalar.name in read]
+    scalars = [_scalar(scalar, names) for scalar in kernel.scalars if scalar.name in read]
     return [*scalars, *(Param("axis", axis.upper(), "int64_t", axis) for axis in axes)]
 
 
@@ -127,25 +122,29 @@ def needs_coordinates(schedule: Schedule) -> bool:
     return any(p.access in (Access.ROW, Access.SPLAT, Access.STRIDED) for p in schedule.placements)
 
 
-def _strides(
-    name: str, access: Access, moves: tuple[str, ...], schedule: Schedule, kernel: Kernel, split: bool
-) -> list[Param]:
-    if access in (Access.DENSE, Access.UNALIGNED, Access.SINGLE):
+def _strides(placement: Placement, schedule: Schedule, kernel: Kernel, names: Names) -> list[Param]:
+    if placement.access in (Access.DENSE, Access.UNALIGNED, Access.SINGLE):
         return []
-    positions = [o for o in kernel.operands if isinstance(o, Position)]
-    if split and name not in {o.name for o in (*_main_operands(kernel, True), *kernel.pointwise, *positions)}:
-        return []
+    if schedule.split:
+        positions = [o for o in kernel.operands if isinstance(o, Position)]
+        if all(o.name != placement.name for o in (*_main_operands(kernel, True), *kernel.pointwise, *positions)):
+            return []
+    return _moving(placement, placement.moves, schedule, names)
+
+
+def _moving(placement: Placement, moves: Sequence[str], schedule: Schedule, names: Names) -> list[Param]:
+    name, start = placement.name, names.stem(placement.name)
     loops = [loop for loop, move in enumerate(moves) if move == "s"]
-    return [Param("stride", f"{stem(name)}_stride{loop}", schedule.index, name, loop) for loop in loops]
+    return [Param("stride", f"{start}_stride{loop}", schedule.index, name, loop) for loop in loops]
 
 
-def _finish_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Param, ...]:
+def _finish_parameters(kernel: Kernel, schedule: Schedule, names: Names) -> tuple[Param, ...]:
     read = {name for item in kernel.ending for name in _reads(item.expr)}
     operands = [o for o in kernel.tensors if o.name in read]
-    found = [_partial(r.name, f"const {Accumulator(r).state_type}*") for r in kernel.states]
-    found += [_input(o, kernel, schedule) for o in operands]
-    found += [_output(o) for o in kernel.outputs]
-    found += _numbers(kernel, kernel.ending)
+    found = [_partial(r.name, f"const {Accumulator(r, names).state_type}*", names) for r in kernel.states]
+    found += [_input(o, kernel, schedule, names) for o in operands]
+    found += [_output(o, names) for o in kernel.outputs]
+    found += _numbers(kernel, kernel.ending, names)
     index = schedule.index
     divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
     found += [Param("count", "m", index, "kept"), Param("splits", "splits", "int")]
@@ -153,9 +152,5 @@ def _finish_parameters(kernel: Kernel, schedule: Schedule) -> tuple[Param, ...]:
     for thing in (*operands, *kernel.outputs):
         placement = schedule.placement(thing.name)
         if placement.access is not Access.SINGLE:
-            found += [
-                Param("stride", f"{stem(thing.name)}_stride{loop}", index, thing.name, loop)
-                for loop, move in enumerate(placement.moves[: schedule.kept])
-                if move == "s"
-            ]
+            found += _moving(placement, placement.moves[: schedule.kept], schedule, names)
     return tuple(found)

@@ -6,7 +6,6 @@ expressions printed by cexpr.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import cache
 from typing import Any
 
@@ -17,6 +16,7 @@ from fusegen.fuse.lanes import LaneKernel
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.schedule import Schedule
 from fusegen.generate.lanes import Lanes
+from fusegen.generate.names import Names, plain
 from fusegen.generate.rendered import Rendered, file_text, template_text
 from fusegen.generate.rows import Rows
 from fusegen.generate.sums import Sums
@@ -37,36 +37,43 @@ def _environment() -> Any:
 
 def render(kernel: Kernel, schedule: Schedule) -> Rendered:
     """CUDA text of ``kernel`` as ``schedule`` says."""
+    headers = _extra_headers(kernel)
+    names = Names(kernel, headers)
+    code = marked(kernel, schedule, names)
+    while not names.settle(code):
+        code = marked(kernel, schedule, names)
+    finish = kernel.finish if schedule.split else None
+    text = file_text(headers, [plain(code)])
+    return Rendered(text, kernel.name, finish, _barriers(kernel, schedule), headers, schedule.dynamic)
+
+
+def marked(kernel: Kernel, schedule: Schedule, names: Names) -> str:
+    """The text, the op's names in it marked (generate/names)."""
+    view: Rows | Lanes | Walk
     if isinstance(kernel, RowKernel) and schedule.template == "rows":
-        body = _environment().get_template("rows.cu.j2").render(Rows(kernel, schedule).rows())
-        finish = None
-        if schedule.split:
-            finish = f"{kernel.name}_finish"
-            body += _environment().get_template("finish.cu.j2").render(Sums(kernel, schedule).finish(finish))
-        return replace(_rendered(kernel, body, finish, True), shared=schedule.dynamic)
-    if isinstance(kernel, LaneKernel):
-        body = _environment().get_template("lanes.cu.j2").render(Lanes(kernel, schedule).lanes())
-        return _rendered(kernel, body, None, schedule.rows > 1 or schedule.sweep)
-    view = Walk(kernel, schedule)
-    fill = {
-        "elementwise": view.elementwise,
-        "turned": view.turned,
-        "whole": view.whole,
-        "serial": view.reduction,
-        "row": view.reduction,
-        "column": view.reduction,
-    }
-    body = _environment().get_template(f"{schedule.template}.cu.j2").render(fill[schedule.template]())
-    finish = None
+        view = Rows(kernel, schedule, names)
+        code = _fill("rows", view.rows())
+    elif isinstance(kernel, LaneKernel):
+        view = Lanes(kernel, schedule, names)
+        code = _fill("lanes", view.lanes())
+    else:
+        view = Walk(kernel, schedule, names)
+        fill = {"elementwise": view.elementwise, "turned": view.turned, "whole": view.whole}
+        code = _fill(schedule.template, fill.get(schedule.template, view.reduction)())
     if schedule.split:
-        finish = f"{kernel.name}_finish"
-        body += _environment().get_template("finish.cu.j2").render(view.finish(finish))
-    return _rendered(kernel, body, finish, schedule.template not in ("elementwise", "serial"))
+        code += _fill("finish", Sums(kernel, schedule, names).finish(kernel.finish))
+    return code
 
 
-def _rendered(kernel: Kernel, body: str, finish: str | None, barriers: bool) -> Rendered:
-    extra = _extra_headers(kernel)
-    return Rendered(file_text(extra, [body]), kernel.name, finish, barriers, extra)
+def _fill(template: str, slots: dict[str, Any]) -> str:
+    text: str = _environment().get_template(f"{template}.cu.j2").render(slots)
+    return text
+
+
+def _barriers(kernel: Kernel, schedule: Schedule) -> bool:
+    if isinstance(kernel, LaneKernel):
+        return schedule.rows > 1 or schedule.sweep
+    return schedule.template not in ("elementwise", "serial")
 
 
 def _nest(text: str, columns: int) -> str:

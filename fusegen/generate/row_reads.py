@@ -9,7 +9,6 @@ from typing import Any
 from fusegen.core.ir import Operand
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.rows_schedule import kept_for_all, kept_in_registers
-from fusegen.generate.names import stem
 from fusegen.generate.view import View
 
 
@@ -42,7 +41,7 @@ class RowReads(View):
         view: dict[str, Any] = {"declarations": [], "reads": [], "arrivals": [], "present": []}
         view["coordinates"] = self._element_coordinates([o.name for o in operands])
         for operand in operands:
-            name, ctype = stem(operand.name), operand.dtype.ctype
+            name, ctype = self.stem(operand.name), operand.dtype.ctype
             element = f"fg::Raw<{ctype}, {plan.vector}>" if plan.vector > 1 else ctype
             offset = self.offset(operand.name, range(self.fast + 1))
             if staged:
@@ -51,7 +50,7 @@ class RowReads(View):
                 if plan.dynamic:
                     placed = [*self.shared, *self.ahead]
                     earlier = placed[: placed.index(operand)]
-                    after = f"fg::behind<{name}_rows>({stem(earlier[-1].name)}_row)" if earlier else ""
+                    after = f"fg::behind<{name}_rows>({self.stem(earlier[-1].name)}_row)" if earlier else ""
                     value = after or f"fg::dynamic_shared<{name}_rows>()"
                     view["declarations"] += [
                         f"using {name}_rows = {element}{extent};", f"{name}_rows& {name}_row = {value};"
@@ -100,7 +99,7 @@ class RowReads(View):
             "reads": [f"const {self.schedule.index} j{self.fast} = edge;"],
         }
         for operand in operands:
-            name, ctype = stem(operand.name), operand.dtype.ctype
+            name, ctype = self.stem(operand.name), operand.dtype.ctype
             view["declarations"].append(f"{ctype} {name}_{'edge_next' if turns else 'edge'};")
             view["arrivals"] += [f"const {ctype} {name}_edge = {name}_edge_next;"] if turns else []
             load = f"{name}_{'edge_next' if turns else 'edge'} = *({{}});"
@@ -114,7 +113,7 @@ class RowReads(View):
 
     def _held(self, operand: Operand) -> str:
         """Where a thread finds what it has read of an operand."""
-        plan, name = self.schedule, stem(operand.name)
+        plan, name = self.schedule, self.stem(operand.name)
         if operand in self.shared:
             return f"{name}_row[part]{'[thread]' if plan.dynamic else ''}"
         if not plan.staged:

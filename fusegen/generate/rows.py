@@ -12,7 +12,7 @@ from fusegen.fuse.row_kernel import RowKernel, Stage, picked_by
 from fusegen.fuse.rows_schedule import REGISTERS
 from fusegen.fuse.schedule import Access
 from fusegen.generate.accumulators import Accumulator
-from fusegen.generate.names import pointer_name, stem
+from fusegen.generate.names import Names
 from fusegen.generate.row_reads import RowReads
 from fusegen.generate.segments import Segments
 
@@ -31,7 +31,7 @@ class Rows(RowReads):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.sites = 0
-        self.segments = Segments(self.kernel, self.schedule, self.printer.text)
+        self.segments = Segments(self.kernel, self.schedule, self.names, self.printer.text)
 
     def rows(self) -> dict[str, Any]:
         """All slots."""
@@ -59,9 +59,9 @@ class Rows(RowReads):
             "load_coordinates": self._row_coordinates([*by_row, *self.ahead] if plan.prefetch else every, loaded),
             "body_coordinates": self._row_coordinates(every, "row") if plan.prefetch else [],
             "row_reads": self._row_reads(by_row),
-            "ahead": [f"{o.dtype.compute.ctype} {stem(o.name)}_next;" for o in by_row] if plan.prefetch else [],
+            "ahead": [f"{o.dtype.compute.ctype} {self.stem(o.name)}_next;" for o in by_row] if plan.prefetch else [],
             "arrivals": [
-                f"const {o.dtype.compute.ctype} {self.local(o.name)} = {stem(o.name)}_next;" for o in by_row
+                f"const {o.dtype.compute.ctype} {self.variable(o.name)} = {self.stem(o.name)}_next;" for o in by_row
             ] if plan.prefetch else [],
             "head": self._head(),
             "ends": self._ends(self.ahead, plan.prefetch),
@@ -78,7 +78,7 @@ class Rows(RowReads):
             "row_end": self._row_end(),
             "column_combine": self._column_combine(),
             "edge_ends": [
-                f"{self._partial(r)}[group * n + edge] = {r.name}_edge;" for r in kernel.columns
+                f"{self._partial(r)}[group * n + edge] = {self.stem(r.name)}_edge;" for r in kernel.columns
             ] if plan.shifted else [],
             "column_ends": [line for r in kernel.columns for line in self._column(r).store(self._partial(r))],
             "group": self._group("blockIdx.x"),
@@ -95,7 +95,7 @@ class Rows(RowReads):
             offset = self.offset(o.name, self.kept_loops)
             if self.schedule.prefetch:
                 value = offset if isinstance(o, Position) else f"fg::load({self.pointer(o.name, offset)})"
-                lines.append(f"{stem(o.name)}_next = {value};")
+                lines.append(f"{self.stem(o.name)}_next = {value};")
             else:
                 lines += self.read(o, offset)
         return lines
@@ -143,13 +143,15 @@ class Rows(RowReads):
 
     def _take(self, operand: Operand, view: dict[str, Any]) -> None:
         """An element of what was read ahead."""
-        name = stem(operand.name)
-        view["edge"].append(f"const {operand.dtype.compute.ctype} {self.local(operand.name)} = fg::load(&{name}_edge);")
+        name = self.stem(operand.name)
+        view["edge"].append(
+            f"const {operand.dtype.compute.ctype} {self.variable(operand.name)} = fg::load(&{name}_edge);"
+        )
         if self.schedule.vector > 1:
             view["reads"].append(f"const auto {name}_v = fg::widen({self._held(operand)});")
             view["inner"].append(self.lane(operand))
         else:
-            declared = f"const {operand.dtype.compute.ctype} {self.local(operand.name)}"
+            declared = f"const {operand.dtype.compute.ctype} {self.variable(operand.name)}"
             view["inner"].append(f"{declared} = fg::load(&{name}_row[part]);")
 
     def _load(self, operand: Operand, view: dict[str, Any]) -> None:
@@ -167,7 +169,7 @@ class Rows(RowReads):
             and self.schedule.placement(name).moves[self.fast] == "1"
             and not isinstance(operand, Position)
         ):
-            view["reads"].append(f"const auto {stem(name)}_v = fg::widen({self._across(name)});")
+            view["reads"].append(f"const auto {self.stem(name)}_v = fg::widen({self._across(name)});")
             view["inner"].append(self.lane(operand))
         elif self.moving([name], [self.fast]):
             view["inner"] += self.read(operand, self.lane_offset(name, offset, self.fast))
@@ -181,12 +183,12 @@ class Rows(RowReads):
         moments = [r for r in stage.reduces if r.kind == "squared_deviation"]
         alone = len(moments) == 1 and all(r in moments or r.name in partners for r in stage.reduces)
         if alone and self.schedule.cluster == 1 and not self.schedule.streamed:
-            return self._in_two_steps(stage, moments[0], next(iter(partners), f"{moments[0].name}_total"))
+            return self._in_two_steps(stage, moments[0], next(iter(partners), None))
         direct = not (kernel.pieces or split)
         picks = {r.name: pick for r in stage.reduces if direct and (pick := self._pick(r))}
-        accumulators = [Accumulator(r) for r in stage.reduces if r.name not in partners and r.name not in picks]
-        coupled = [a for a in accumulators if a.is_coupled]
         own = [r for r in stage.reduces if r.name not in picks]
+        accumulators = [Accumulator(r, self.names) for r in own if r.name not in partners]
+        coupled = [a for a in accumulators if a.is_coupled]
         if stage is kernel.closing:
             lets = list(dict.fromkeys([*stage.lets, *kernel.body]))
             view = self._walk(lets, [*kernel.pointwise, *kernel.columns, *kernel.segments, *own])
@@ -194,7 +196,7 @@ class Rows(RowReads):
         else:
             view = self._walk(stage.lets, own)
         texts = {a.name: self.printer.text(a.reduce.expr) for a in accumulators}
-        held = {a.name: f"{a.name}_chunk" if self.schedule.streamed else a.variable for a in coupled}
+        held = {a.name: f"{a.stem}_chunk" if self.schedule.streamed else a.variable for a in coupled}
         counted = [held[a.name] for a in coupled if a.counts]
         view["inner"] += [
             f"{held[a.name]}.see({texts[a.name]});" if a in coupled else a.add(texts[a.name]) for a in accumulators
@@ -222,25 +224,30 @@ class Rows(RowReads):
             "again": again,
             "combine": [f"{a.variable}.finish();" for a in coupled if not self.schedule.streamed]
             + self._combine(accumulators)
-            + ([] if split else [Accumulator(of).partner(name) for name, of in partners.items()])
+            + ([] if split else [Accumulator(of, self.names).partner(name) for name, of in partners.items()])
             + [line for pick in picks.values() for line in pick],
             "after": [] if split else self.lets(stage.after),
         }
 
-    def _in_two_steps(self, stage: Stage, deviation: Reduce, total: str) -> dict[str, Any]:
+    def _in_two_steps(self, stage: Stage, deviation: Reduce, partner: str | None) -> dict[str, Any]:
         """The sum, then squared deviations from the mean: two exchanges of numbers are less work than one of states.
 
         Where more than half types depend on it, deviations also say what rounding took off the mean.
         """
         exact, ctype = not self.printer.half, deviation.expr.dtype.ctype
-        text, mean, rest = self.printer.text(deviation.expr), f"{deviation.name}_mean", f"{deviation.name}_rest"
+        text, squares, start = (
+            self.printer.text(deviation.expr),
+            self.variable(deviation.name),
+            self.stem(deviation.name),
+        )
+        total, mean, rest = self.variable(partner) if partner else f"{start}_total", f"{start}_mean", f"{start}_rest"
         first, again = self._walk(stage.lets, [deviation]), self._walk(stage.lets, [deviation])
         self._each(first, [f"{total} += {text};"])
         self._each(again, [
             f"const {ctype} away = {self.printer.term(deviation.expr)} - {mean};",
-            f"{deviation.name} += away * away;", *([f"{rest} += away;"] if exact else []),
+            f"{squares} += away * away;", *([f"{rest} += away;"] if exact else []),
         ])  # fmt: skip
-        sums = [deviation.name, rest] if exact else [deviation.name]
+        sums = [squares, rest] if exact else [squares]
         return {
             "accumulators": [f"{ctype} {total} = 0;"], "chunks": [], "merges": [],
             "walk": first,
@@ -254,7 +261,7 @@ class Rows(RowReads):
             "combine": [
                 *self._exchange("sum", sums),
                 *([
-                    f"{deviation.name} -= {rest} * fg::divide_by_count({rest}, {ctype}(n));", f"{total} += {rest};"
+                    f"{squares} -= {rest} * fg::divide_by_count({rest}, {ctype}(n));", f"{total} += {rest};"
                 ] if exact else []),
             ],
             "after": self.lets(stage.after),
@@ -268,15 +275,16 @@ class Rows(RowReads):
         place, operand = picked
         if any(self._along(ref) for ref in refs(place)):
             return None
-        at, name, ctype = f"{reduce.name}_at", operand.name, reduce.expr.dtype.ctype
-        step = {"1": at, "s": f"{at} * {stem(name)}_stride{self.fast}"}.get(plan.placement(name).moves[self.fast])
+        at, name, ctype = f"{self.stem(reduce.name)}_at", operand.name, reduce.expr.dtype.ctype
+        value = self.variable(reduce.name)
+        step = {"1": at, "s": f"{at} * {self.stem(name)}_stride{self.fast}"}.get(plan.placement(name).moves[self.fast])
         if step is None:
             return None
         offset = " + ".join(term for term in (self.offset(name, self.kept_loops), step) if term)
         return [
             f"const int64_t {at} = {self.printer.text(place)};",
-            f"{ctype} {reduce.name} = 0;",
-            *self.access(f"if (0 <= {at} && {at} < n) {reduce.name} = fg::load({{}});", name, offset),
+            f"{ctype} {value} = 0;",
+            *self.access(f"if (0 <= {at} && {at} < n) {value} = fg::load({{}});", name, offset),
         ]
 
     def _along(self, ref: Ref) -> bool:
@@ -318,7 +326,7 @@ class Rows(RowReads):
         for reduce in self.kernel.columns:
             text = self.printer.text(reduce.expr)
             view["inner"].append(self._column(reduce).add(text))
-            view["edge"].append(f"{reduce.name}_edge += {text};")
+            view["edge"].append(f"{self.stem(reduce.name)}_edge += {text};")
         self.segments.take(view)
 
     def _write(self, output: Output, view: dict[str, Any]) -> None:
@@ -326,8 +334,8 @@ class Rows(RowReads):
         offset = self.offset(name, range(self.fast + 1))
         view["edge"] += self.store(output, offset)
         if vector > 1 and self.schedule.placement(name).access is Access.ROW:
-            view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {name}_v;")
-            view["inner"].append(f"{name}_v[k] = {self.printer.text(output.expr)};")
+            view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {self.stem(name)}_v;")
+            view["inner"].append(f"{self.stem(name)}_v[k] = {self.printer.text(output.expr)};")
             view["writes"] += self.write_vector(output, offset)
         else:
             at = self.lane_offset(name, offset, self.fast) if vector > 1 else offset
@@ -346,11 +354,11 @@ class Rows(RowReads):
         kernel = self.kernel
         if self.schedule.split:
             position = f"{self.schedule.index}(blockIdx.y) * m + row"
-            return [line for r in kernel.states for line in Accumulator(r).store(position)]
+            return [line for r in kernel.states for line in Accumulator(r, self.names).store(position)]
         if kernel.pieces:
             reduces = kernel.stages[0].reduces if kernel.stages else ()
             position = f"{self.schedule.index}(blockIdx.y) * m + row"
-            return [f"{self._partial(r)}[{position}] = {r.name};" for r in reduces]
+            return [f"{self._partial(r)}[{position}] = {self.variable(r.name)};" for r in reduces]
         lines = []
         for output in kernel.outputs:
             lines += self.store(output, self.offset(output.name, self.kept_loops))
@@ -358,7 +366,7 @@ class Rows(RowReads):
 
     def _partial(self, reduce: Reduce) -> str:
         """The pointer to where later kernels find what this one has of a sum."""
-        return pointer_name(next(p.name for p in self.kernel.partials if p.expr is reduce.ref))
+        return self.names.pointer(next(p.name for p in self.kernel.partials if p.expr is reduce.ref))
 
     def _row_end(self) -> list[str]:
         """Before the next row overwrites what threads exchange, all must have read it."""
@@ -368,7 +376,7 @@ class Rows(RowReads):
         return ["__syncthreads();"] if plan.threads > 32 and self.sites < 2 else []
 
     def _column(self, reduce: Reduce) -> _Column:
-        return _Column(reduce, self.schedule.vector, self.schedule.shifted)
+        return _Column(reduce, self.names, self.schedule.vector, self.schedule.shifted)
 
     def _column_combine(self) -> list[str]:
         plan = self.schedule
@@ -382,17 +390,18 @@ class _Column:
     """The sums that a thread keeps of its positions in a row."""
 
     reduce: Reduce
+    names: Names
     vector: int
     shifted: bool
 
     @property
     def variable(self) -> str:
-        return f"{self.reduce.name}_v" if self.vector > 1 else f"{self.reduce.name}_sums"
+        return f"{self.names.stem(self.reduce.name)}_{'v' if self.vector > 1 else 'sums'}"
 
     def declare(self, repeat: int) -> list[str]:
         ctype = self.reduce.expr.dtype.ctype
         element = f"fg::Vec<{ctype}, {self.vector}>" if self.vector > 1 else ctype
-        edge = [f"{ctype} {self.reduce.name}_edge = 0;"] if self.shifted else []
+        edge = [f"{ctype} {self.names.stem(self.reduce.name)}_edge = 0;"] if self.shifted else []
         return [f"{element} {self.variable}[{repeat}] = {{}};", *edge]
 
     def add(self, value: str) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 from fusegen.core.ir import Expr, Reduce
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.schedule import Schedule
-from fusegen.generate.names import pointer_name
+from fusegen.generate.names import Names
 
 
 @dataclass(frozen=True)
@@ -23,6 +23,7 @@ class Segments:
 
     kernel: RowKernel
     plan: Schedule
+    names: Names
     text: Callable[[Expr], str]
 
     @property
@@ -34,12 +35,12 @@ class Segments:
         """Where threads leave what they have."""
         rows = f"[{self.plan.rows}]" if self.plan.rows > 1 else ""
         return [
-            f"FUSEGEN_SHARED({r.expr.dtype.ctype}, {r.name}_parts, {rows}{self._vectors});"
+            f"FUSEGEN_SHARED({r.expr.dtype.ctype}, {self.names.stem(r.name)}_parts, {rows}{self._vectors});"
             for r in self.kernel.segments
         ]
 
     def _parts(self, reduce: Reduce) -> str:
-        return f"{reduce.name}_parts" + ("[threadIdx.y]" if self.plan.rows > 1 else "")
+        return f"{self.names.stem(reduce.name)}_parts" + ("[threadIdx.y]" if self.plan.rows > 1 else "")
 
     def take(self, view: dict[str, Any]) -> None:
         """What a vector adds, on the last walk over the row."""
@@ -49,13 +50,14 @@ class Segments:
             if self.plan.vector == 1:
                 view["inner"].append(f"{target} = {value};")
                 continue
-            view["declarations"].append(f"{reduce.expr.dtype.ctype} {reduce.name}_part = 0;")
-            view["inner"].append(f"{reduce.name}_part += {value};")
-            view["writes"].append(f"{target} = {reduce.name}_part;")
+            part = f"{self.names.stem(reduce.name)}_part"
+            view["declarations"].append(f"{reduce.expr.dtype.ctype} {part} = 0;")
+            view["inner"].append(f"{part} += {value};")
+            view["writes"].append(f"{target} = {part};")
 
     def slots(self) -> dict[str, Any] | None:
         """The walk over segments."""
-        plan, kernel = self.plan, self.kernel
+        plan, kernel, of = self.plan, self.kernel, self.names.variable
         if not kernel.segments:
             return None
         several = plan.threads > plan.lanes
@@ -65,11 +67,11 @@ class Segments:
             "number": "turn" + (f" + threadIdx.x / {plan.lanes}" if several else ""),
             "until": "end" if plan.rows > 1 else "n",
             "sums": [
-                f"const {r.expr.dtype.ctype} {r.name} = fg::segment_sum<{plan.lanes}>({self._parts(r)}, part);"
+                f"const {r.expr.dtype.ctype} {of(r.name)} = fg::segment_sum<{plan.lanes}>({self._parts(r)}, part);"
                 for r in kernel.segments
             ],
             "writer": f"{lane} == 0 && part.any()",
-            "stores": [self._store(pointer_name(s.name), self.text(s.expr)) for s in kernel.shares],
+            "stores": [self._store(self.names.pointer(s.name), self.text(s.expr)) for s in kernel.shares],
         }  # fmt: skip
 
     def _store(self, target: str, value: str) -> str:

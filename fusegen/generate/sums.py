@@ -83,8 +83,8 @@ class Sums(View):
     def _write_lane(self, output: Output, offset: str, view: dict[str, Any]) -> None:
         name, vector = output.name, self.schedule.vector
         if vector > 1 and self.schedule.placement(name).access is Access.ROW:
-            view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {name}_v;")
-            view["inner"].append(f"{name}_v[k] = {self.printer.text(output.expr)};")
+            view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {self.stem(name)}_v;")
+            view["inner"].append(f"{self.stem(name)}_v[k] = {self.printer.text(output.expr)};")
             view["writes"] += self.write_vector(output, offset)
             return
         at = self.lane_offset(name, offset, self._fast()) if vector > 1 else offset
@@ -97,7 +97,7 @@ class Sums(View):
     def _accumulators(self) -> list[Accumulator]:
         lanes = self.schedule.vector if self._lanes_are_results else 1
         turns = self.schedule.vector if self.schedule.template in ("row", "whole") else 0
-        return [Accumulator(reduce, lanes, turns) for reduce in self.kernel.reduces]
+        return [Accumulator(reduce, self.names, lanes, turns) for reduce in self.kernel.reduces]
 
     def _combine(self) -> list[str]:
         """The states of a block's threads put together; a thread by itself has nothing to combine."""
@@ -131,8 +131,8 @@ class Sums(View):
             return self.lane_offset(name, offset, self._fast()) if lanes else offset
 
         late = [o for o in self.kernel.operands if o.name in self._late_operands() and o.name not in already]
-        lines = [] if lanes else [line for r in self.kernel.states for line in Accumulator(r).result()]
-        lines += [Accumulator(of).partner(name) for name, of in self.kernel.partners.items()]
+        lines = [] if lanes else [line for r in self.kernel.states for line in Accumulator(r, self.names).result()]
+        lines += [Accumulator(of, self.names).partner(name) for name, of in self.kernel.partners.items()]
         lines += [line for o in late for line in self.read(o, place(o.name))]
         lines += self.lets([item for item in self.kernel.ending if isinstance(item, Let)])
         for output in self.kernel.outputs:
@@ -143,11 +143,11 @@ class Sums(View):
         """The second stage: the pieces of each result, combined."""
         kernel, kept = self.kernel, range(self.schedule.kept)
         late = [*self._late_operands(), *(o.name for o in kernel.outputs)]
-        whole = [Accumulator(reduce) for reduce in kernel.states]
+        whole = [Accumulator(reduce, self.names) for reduce in kernel.states]
         results, (across, rows, _) = FINISHES[self.schedule.finish]
         over, count = ("column", rows) if self.schedule.finish == "tile" else ("block", across)
         return {
-            "signature": signature(name, parameters(kernel, self.schedule, "finish")),
+            "signature": signature(name, parameters(kernel, self.schedule, self.names, "finish")),
             "by": self.schedule.finish,
             "results": results,
             "rows": rows,

@@ -11,7 +11,7 @@ from fusegen.core.text import expr_text, reduce_text
 from fusegen.fuse.kernel import Kernel, Position
 from fusegen.fuse.schedule import THREADS, Schedule
 from fusegen.generate.cexpr import Printer
-from fusegen.generate.names import local_names, pointer_name, stem
+from fusegen.generate.names import Names
 from fusegen.generate.numbers import computed_once
 from fusegen.generate.params import parameters
 from fusegen.generate.wording import WIDTH, comment, explain, signature
@@ -27,15 +27,16 @@ class View:
 
     kernel: Kernel
     schedule: Schedule
+    names: Names
     indent: ClassVar[int] = len("      ")  # of the deepest lines
 
     def __post_init__(self) -> None:
         floats = [o.dtype for o in self.kernel.op.outputs if o.dtype.is_float]
-        self.names = local_names(self.kernel)
         half = bool(floats) and all(dtype.is_half for dtype in floats)
         # A split kernel's two stages do not have all numbers each.
         self.numbers = {} if self.schedule.split else computed_once(self.kernel)
-        self.plain, self.printer = Printer(half, self.names), Printer(half, self.names, self.numbers)
+        self.plain = Printer(half, self.variable)
+        self.printer = Printer(half, self.variable, self.numbers)
         self.read_in_body = self.needed((*self.kernel.body, *self.kernel.reduces, *self.kernel.pointwise))
 
     @staticmethod
@@ -47,7 +48,7 @@ class View:
         """The slots that every template has."""
         return {
             "header": self._header(),
-            "signature": signature(self.kernel.name, parameters(self.kernel, self.schedule)),
+            "signature": signature(self.kernel.name, parameters(self.kernel, self.schedule, self.names)),
             "threads": self.schedule.threads,
             "index": self.schedule.index,
             "vector": self.schedule.vector,
@@ -77,16 +78,20 @@ class View:
         lines.append(explain(kernel, self.schedule))
         return "\n".join(piece for line in lines for piece in comment(line))
 
-    def local(self, name: str) -> str:
+    def variable(self, name: str) -> str:
         """The variable that holds the current element of ``name``."""
-        return self.names.get(name, name)
+        return self.names.variable(name)
+
+    def stem(self, name: str) -> str:
+        """The start of names that are made from ``name``."""
+        return self.names.stem(name)
 
     def lets(self, lets: Sequence[Let]) -> list[str]:
         """Intermediates as constants."""
         return [line for let in lets for line in self._let(let)]
 
     def _let(self, let: Let) -> list[str]:
-        declared, value = f"const {let.expr.dtype.ctype} {let.name} =", self.printer.text(let.expr)
+        declared, value = f"const {let.expr.dtype.ctype} {self.variable(let.name)} =", self.printer.text(let.expr)
         if len(declared) + len(value) + 2 + self.indent <= WIDTH:
             return [f"{declared} {value};"]
         return [declared, f"    {value};"]
@@ -97,17 +102,17 @@ class View:
         for loop in loops:
             move = self.schedule.placement(name).moves[loop]
             if move != "0":
-                terms.append(f"j{loop}" if move == "1" else f"j{loop} * {stem(name)}_stride{loop}")
+                terms.append(f"j{loop}" if move == "1" else f"j{loop} * {self.stem(name)}_stride{loop}")
         return " + ".join(terms)
 
     def pointer(self, name: str, offset: str) -> str:
         """``x_ptr + offset``."""
-        return f"{pointer_name(name)} + {offset}" if offset else pointer_name(name)
+        return f"{self.names.pointer(name)} + {offset}" if offset else self.names.pointer(name)
 
     def lane_offset(self, name: str, offset: str, fast: int) -> str:
         """``offset``, k elements further along the loop ``fast``."""
         move = self.schedule.placement(name).moves[fast]
-        step = {"0": "", "1": "k", "s": f"k * {stem(name)}_stride{fast}"}[move]
+        step = {"0": "", "1": "k", "s": f"k * {self.stem(name)}_stride{fast}"}[move]
         return " + ".join(term for term in (offset, step) if term)
 
     def coordinates(
@@ -147,20 +152,20 @@ class View:
 
     def read(self, operand: Operand, offset: str) -> list[str]:
         """One element as a constant."""
-        declared = f"const {operand.dtype.compute.ctype} {self.local(operand.name)}"
+        declared = f"const {operand.dtype.compute.ctype} {self.variable(operand.name)}"
         if isinstance(operand, Position):
             return [f"{declared} = {offset or 0};"]
         return self.access(f"{declared} = fg::load({{}});", operand.name, offset)
 
     def read_vector(self, operand: Operand, offset: str) -> list[str]:
         """A vector of elements as ``x_v``."""
-        load = f"const auto {stem(operand.name)}_v = fg::load_vector<{self.schedule.vector}>({{}});"
+        load = f"const auto {self.stem(operand.name)}_v = fg::load_vector<{self.schedule.vector}>({{}});"
         return self.access(load, operand.name, offset)
 
     def write_vector(self, output: Output, offset: str) -> list[str]:
         """``out_v`` to memory. The offset is one term: where a pointer grows term by term, the compiler may fail to put
         the words of a vector into one store."""
-        store = f"fg::store_vector<{self.schedule.vector}>({{}}, {output.name}_v);"
+        store = f"fg::store_vector<{self.schedule.vector}>({{}}, {self.stem(output.name)}_v);"
         return self.access(store, output.name, offset, one_term=" + " in offset)
 
     def access(self, line: str, name: str, offset: str, *, one_term: bool = False) -> list[str]:
@@ -168,7 +173,7 @@ class View:
         whole = line.format(self.pointer(name, f"({offset})" if one_term else offset))
         if len(whole) + self.indent <= WIDTH:
             return [whole]
-        at = f"{stem(name)}_at"
+        at = f"{self.stem(name)}_at"
         return [*self._sum(f"const {self.schedule.index} {at} = ", offset), line.format(self.pointer(name, at))]
 
     def _sum(self, start: str, terms: str) -> list[str]:
@@ -186,7 +191,7 @@ class View:
 
     def lane(self, operand: Operand) -> str:
         """Element k of a vector as a constant."""
-        return f"const {operand.dtype.compute.ctype} {self.local(operand.name)} = {stem(operand.name)}_v[k];"
+        return f"const {operand.dtype.compute.ctype} {self.variable(operand.name)} = {self.stem(operand.name)}_v[k];"
 
     def store(self, output: Output, offset: str) -> list[str]:
         """The value's name first where both do not fit one line."""
@@ -194,5 +199,6 @@ class View:
         line = f"fg::store({self.pointer(output.name, offset)}, {value});"
         if len(line) + self.indent <= WIDTH:
             return [line]
-        named = [] if value == output.name else [f"const {output.expr.dtype.ctype} {output.name} = {value};"]
-        return [*named, *self.access(f"fg::store({{}}, {output.name});", output.name, offset)]
+        name = self.names.variable(output.name)
+        named = [] if value == name else [f"const {output.expr.dtype.ctype} {name} = {value};"]
+        return [*named, *self.access(f"fg::store({{}}, {name});", output.name, offset)]

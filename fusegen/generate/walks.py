@@ -6,7 +6,6 @@ from typing import Any
 
 from fusegen.core.ir import Operand, Output
 from fusegen.fuse.schedule import Access
-from fusegen.generate.names import pointer_name, stem
 from fusegen.generate.params import needs_coordinates
 from fusegen.generate.sums import Sums
 from fusegen.generate.view import View
@@ -113,8 +112,8 @@ class Walk(Sums, View):
                 view["reads"] += self.read_vector(operand, "at")
             else:
                 kind = "_unaligned" if access is Access.UNALIGNED else ""
-                load = f"fg::load{kind}<{vector}>({pointer_name(name)}, at, n)"
-                view["reads"].append(f"const auto {stem(name)}_v = {load};")
+                load = f"fg::load{kind}<{vector}>({self.names.pointer(name)}, at, n)"
+                view["reads"].append(f"const auto {self.stem(name)}_v = {load};")
             view["inner"].append(self.lane(operand))
 
     def _strided_offset(self, name: str) -> str:
@@ -130,15 +129,15 @@ class Walk(Sums, View):
             lines[-1] = lines[-1] if self.schedule.whole_rows else f"if (at + k < n) {lines[-1]}"
             view["inner"] += lines
             return
-        view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {name}_v;")
-        view["inner"].append(f"{name}_v[k] = {value};")
+        view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {self.stem(name)}_v;")
+        view["inner"].append(f"{self.stem(name)}_v[k] = {value};")
         if access is Access.ROW:
             view["writes"] += self.write_vector(output, self.offset(name, range(self.schedule.loops)))
         elif access is Access.DENSE and self.schedule.exact:
             view["writes"] += self.write_vector(output, "at")
         else:
             kind = "_unaligned" if access is Access.UNALIGNED else ""
-            view["writes"].append(f"fg::store{kind}<{vector}>({pointer_name(name)}, at, n, {name}_v);")
+            view["writes"].append(f"fg::store{kind}<{vector}>({self.names.pointer(name)}, at, n, {self.stem(name)}_v);")
 
     # -- turned ---------------------------------------------------------------------------------------------------
 
@@ -152,9 +151,9 @@ class Walk(Sums, View):
             ctype = operand.dtype.compute.ctype
             if schedule.placement(operand.name).access is Access.TURNED:
                 offset = self._tile_offset(operand.name, outer)
-                tiles.append({"name": stem(operand.name), "ctype": ctype, "offset": offset})
-                tile = f"{stem(operand.name)}_tile[threadIdx.x][line]"
-                inner.append(f"const {ctype} {self.local(operand.name)} = {tile};")
+                tiles.append({"name": self.stem(operand.name), "ctype": ctype, "offset": offset})
+                tile = f"{self.stem(operand.name)}_tile[threadIdx.x][line]"
+                inner.append(f"const {ctype} {self.variable(operand.name)} = {tile};")
             else:
                 inner += self.read(operand, self._tile_offset(operand.name, outer))
         inner += self.lets(self.kernel.body)
@@ -170,5 +169,5 @@ class Walk(Sums, View):
         terms = [self.offset(name, range(outer))]
         for loop, at in ((outer, "row"), (outer + 1, "col")):
             if moves[loop] != "0":
-                terms.append(at if moves[loop] == "1" else f"{at} * {stem(name)}_stride{loop}")
+                terms.append(at if moves[loop] == "1" else f"{at} * {self.stem(name)}_stride{loop}")
         return " + ".join(term for term in terms if term)

@@ -20,6 +20,7 @@ from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.row_kernel import SHARES
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Launch, Schedule
+from fusegen.generate.names import Names
 from fusegen.generate.params import Param, parameters
 from fusegen.generate.rendered import Rendered
 
@@ -177,19 +178,24 @@ def make_steps(
         return [], []
     declared = f"{kernel.op.name}, declared in {kernel.op.declared}" if kernel.op.declared else kernel.op.name
     loaded = target.load(rendered, rendered.entry, declared, follows)
-    steps = [_step(loaded, launch.grid, launch.block, parameters(kernel, schedule), schedule, launch)]
+    names = Names(kernel)
+    steps = [_step(loaded, launch.grid, launch.block, parameters(kernel, schedule, names), schedule, launch)]
     workspaces: list[Workspace] = []
     if rendered.finish:
         m = prod(launch.sizes[: schedule.kept])
         workspaces = [
-            Workspace(f"{r.name}_partial", r.expr.dtype, launch.splits * m * BY_KIND[r.kind].words)
-            for r in kernel.states
+            Workspace(_pieces(r.name), r.expr.dtype, launch.splits * m * BY_KIND[r.kind].words) for r in kernel.states
         ]
         loaded = target.load(rendered, rendered.finish, declared, True)
         results, block = FINISHES[schedule.finish]
-        params = parameters(kernel, schedule, "finish")
+        params = parameters(kernel, schedule, names, "finish")
         steps.append(_step(loaded, (-(-m // results), 1, 1), block, params, schedule, launch))
     return steps, workspaces
+
+
+def _pieces(name: str) -> str:
+    """The pieces of a reduction, called as no argument can be."""
+    return f"pieces of {name}"
 
 
 def _step(loaded: Loaded, grid: Grid, block: Grid, params: Sequence[Param], schedule: Schedule, launch: Launch) -> Step:
@@ -199,7 +205,7 @@ def _step(loaded: Loaded, grid: Grid, block: Grid, params: Sequence[Param], sche
     formats = "".join(_SCALAR_FORMATS[p.ctype] if p.kind == "scalar" else "Q" for p in dynamic)
     return Step(
         loaded, grid, block,
-        tuple(p.name if p.kind == "partial" else p.source for p in dynamic),
+        tuple(_pieces(p.source) if p.kind == "partial" else p.source for p in dynamic),
         "<" + formats,
         tuple(_static(p, schedule, launch) for p in static),
         tuple(slots[id(p)] for p in params),
