@@ -82,20 +82,16 @@ def argmin(input: fg.Tensor, dim: int | None = None, keepdim: bool = False) -> f
     return fg.argmin(numbers("argmin", input), dim, keepdim)
 
 
-def _truth(input: fg.Tensor, result: fg.Tensor) -> fg.Tensor:
-    return fg.cast(result, fg.uint8) if input.dtype is fg.uint8 else result
-
-
 @fg.op
 def any(input: fg.Tensor, dim: fg.Const = None, keepdim: bool = False) -> fg.Tensor:
     """Whether an element is not zero, NaN included: a bool, of uint8 a uint8. Source: torch.any."""
-    return _truth(input, fg.any(input, dim, keepdim))
+    return fg.any(input, dim, keepdim)
 
 
 @fg.op
 def all(input: fg.Tensor, dim: fg.Const = None, keepdim: bool = False) -> fg.Tensor:
     """Whether no element is zero: a bool, of uint8 a uint8. Source: torch.all."""
-    return _truth(input, fg.all(input, dim, keepdim))
+    return fg.all(input, dim, keepdim)
 
 
 def _legacy(op: str, *, dim: fg.Const, unbiased: fg.Const, correction: fg.Const, **_: fg.Tensor) -> dict[str, fg.Const]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fusegen.core.dtypes import Category
 from fusegen.core.ir import Expr, const
 from fusegen.declare.table import Function, Kind, apply, lookup, register
 
@@ -243,11 +244,12 @@ for _name, _partials in (
     )
 # -- steps, kinks and ties (as torch) --------------------------------------------------------------------------------
 for _name in ("floor", "ceil", "trunc"):
-    _float(_name, smooth=False, cost=1)
-_float("round", cuda="rint{f}({0})", smooth=False, cost=1, doc="Half to even.")
+    _float(_name, smooth=False, cost=1, fixed=Category.INTEGER)
+_float("round", cuda="rint{f}({0})", smooth=False, cost=1, fixed=Category.INTEGER, doc="Half to even.")
 register(
     Function(
         "sign", 1, Kind.NUMERIC, "fg::sign({0})", smooth=False, cost=2, reference=lambda t, x: t.sign(x),
+        fixed=Category.BOOL,
         doc="-1, 0 or 1; 0 at NaN, as torch.",
     )
 )  # fmt: skip

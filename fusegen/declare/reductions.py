@@ -19,6 +19,7 @@ from fusegen.declare.value import (
     Dims,
     Like,
     Value,
+    cast,
     convert,
     current,
     elementwise,
@@ -125,13 +126,18 @@ def amin(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
 
 
 def any(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
-    """Whether some element is not zero; of nothing: False."""
-    return elementwise("gt", reduce("sum", _truth(x), axis, keepdims), 0)
+    """Whether some element is not zero; of nothing: False. A bool, of uint8 a uint8, as torch's."""
+    return _answer(x, elementwise("gt", reduce("sum", _truth(x), axis, keepdims), 0))
 
 
 def all(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
-    """Whether no element is zero; of nothing: True."""
-    return elementwise("eq", reduce("sum", elementwise("logical_not", _truth(x)), axis, keepdims, dtypes.int64), 0)
+    """Whether no element is zero; of nothing: True. A bool, of uint8 a uint8, as torch's."""
+    zeros = reduce("sum", elementwise("logical_not", _truth(x)), axis, keepdims, dtypes.int64)
+    return _answer(x, elementwise("eq", zeros, 0))
+
+
+def _answer(x: Like, answer: Value) -> Value:
+    return cast(answer, dtypes.uint8) if lift(x).dtype is dtypes.uint8 else answer
 
 
 def _truth(x: Like) -> Value:
@@ -250,8 +256,9 @@ def sum_exp(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
 
 
 def logsumexp(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
-    """log(sum(exp(x))) over ``axis``, without overflow: max + log(sum(exp(x - max)))."""
-    value = _float("logsumexp", x)
+    """log(sum(exp(x))) over ``axis``, without overflow: max + log(sum(exp(x - max))); of integers in float32."""
+    value = lift(x)
+    value = value if value.dtype.is_float else cast(value, dtypes.float32)
     top = _stopped(reduce("max", value, axis, keepdims))
     total = reduce("sum_exp", value, axis, keepdims)
     infinite = elementwise("eq", elementwise("abs", top), math.inf)

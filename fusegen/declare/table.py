@@ -14,7 +14,7 @@ from enum import Enum
 from typing import Any
 
 from fusegen.core import dtypes
-from fusegen.core.dtypes import DType
+from fusegen.core.dtypes import Category, DType
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Call, Expr, Ref
 
@@ -47,6 +47,7 @@ class Function:
             double, ``{d}`` the node's detail, ``{T}`` its C type.
         cuda_half: CUDA text for kernels whose results are rounded to float16 or bfloat16: worth a few float32 ulp,
             because a half ulp is 8192 or 65536 of them. None: the same text.
+        fixed: the category whose values it leaves as they are: of those the result is the argument.
         precedence: binding strength of an operator's text (C's levels, larger binds tighter); 0 for a call.
         partials: ``partials(*args, y)`` gives the derivative by each argument as an expression, None where it is zero;
             ``y`` is the function's value, so that a derivative can reuse it. Absent: sympy derives it (``sympy``).
@@ -63,6 +64,7 @@ class Function:
     cuda: str
     reference: Reference
     cuda_half: str | None = None
+    fixed: Category | None = None
     precedence: int = 0
     partials: Partials | None = None
     sympy: Callable[..., Any] | None = None

@@ -372,6 +372,8 @@ def elementwise(name: str, *args: Like, detail: str = "") -> Value:
     head = values[:1] if row.kind is Kind.SELECT else []
     typed = values[len(head) :]
     dtype = _argument_dtype(row, typed)
+    if dtype.category is row.fixed:
+        return values[0]
     weak = all(value.weak for value in values)
     exact = dtypes.float64 if weak and dtype.is_float and current().double else dtype
     exprs = [convert(value.expr, exact) for value in typed]
@@ -383,18 +385,24 @@ def elementwise(name: str, *args: Like, detail: str = "") -> Value:
     return Value(expr, dtypes.bool_ if expr.dtype is dtypes.bool_ else dtype, dims, weak)
 
 
+# What is not of bools, in torch neither.
+_OF_NUMBERS = ("left_shift", "right_shift", "floor_divide", "remainder", "fmod", "floor", "ceil", "trunc", "round")
+
+
 def _argument_dtype(row: Function, values: Sequence[Value]) -> DType:
     dtype = result_type(values)
     if row.kind is Kind.LOGICAL:
         return dtypes.bool_
+    if dtype.category is row.fixed:
+        return dtype
+    if row.name in _OF_NUMBERS and dtype is dtypes.bool_:
+        raise wrong_dtype(row.name, dtype, "numbers", "cast with .to(fg.int64)")
     if row.kind in (Kind.FLOAT, Kind.PREDICATE) and not dtype.is_float:
         return dtypes.float32
     if row.kind is Kind.BITWISE and dtype.is_float:
         raise wrong_dtype(row.name, dtype, "integers or bools", "cast with .to(fg.int64)")
-    if row.name in ("sub", "neg", "sign", "abs") and dtype is dtypes.bool_ and not all(v.weak for v in values):
+    if row.name in ("sub", "neg", "abs", "clamp") and dtype is dtypes.bool_ and not all(v.weak for v in values):
         raise wrong_dtype(row.name, dtype, "numbers (torch refuses this on bools too)", "use ~x, or cast with .to()")
-    if row.name in ("left_shift", "right_shift", "floor_divide", "remainder", "fmod") and dtype is dtypes.bool_:
-        raise wrong_dtype(row.name, dtype, "numbers", "cast with .to(fg.int64)")
     return dtype
 
 
