@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from fusegen.core.ir import Op
 from fusegen.declare.trace import TensorSpec
-from fusegen.wrap.cli_case import POSITIVE, Case, choose_device, load_torch
+from fusegen.wrap.cli_case import POSITIVE, Case, choose_device, load_torch, sized
 from fusegen.wrap.cli_examples import example_of
-from fusegen.wrap.cli_ops import Request, bind, resolve
+from fusegen.wrap.cli_ops import Request, resolve
+from fusegen.wrap.cli_progress import Bar
 from fusegen.wrap.contest import PASSES, Contest, InTorch, Measured, Roof
 from fusegen.wrap.cost import floor_bytes
 from fusegen.wrap.inspect import differentiable, shown_passes
@@ -39,6 +40,7 @@ class Bench:
     Attributes:
         roof: None on the emulator, of which no such claim is made.
         left_out: why a peer has no time, by its name and perhaps a pass.
+        tell: is told what is timed.
     """
 
     op: FusedOp
@@ -47,6 +49,7 @@ class Bench:
     clock: Clock
     roof: Roof | None
     left_out: dict[str, str] = field(default_factory=dict)
+    tell: Callable[[str], None] = lambda what: None
 
     @classmethod
     def of(cls, op: FusedOp, device: str, wanted: tuple[str, ...], repeats: int) -> Bench:
@@ -64,7 +67,10 @@ class Bench:
         if len(floors) == 1:
             del moved["bwd"]
         contest = self._contest(case)
-        found = [Measured(which, size, contest.time(self.clock, which)) for which, size in moved.items()]
+        found = []
+        for which, size in moved.items():
+            self.tell(f"{which}, {size_text(size)}")
+            found.append(Measured(which, size, contest.time(self.clock, which)))
         self.left_out |= contest.left_out
         return found
 
@@ -103,19 +109,23 @@ def bench_op(
         from fusegen.wrap.cli_plots import load_matplotlib
 
         load_matplotlib()  # before anything is measured
-    specs = bind(op, Request.parse(shape, dtype, arg))
+    specs = sized(op, Request.parse(shape, dtype, arg))
     tensors = [spec for spec in specs.values() if isinstance(spec, TensorSpec)]
     size = sum(prod(spec.shape) * spec.dtype.size for spec in tensors)
     if where == "cpu" and size > SLOW:
         print(f"the CPU emulator takes minutes for {size_text(size)}; a smaller --shape shows as much", file=sys.stderr)
-    bench = Bench.of(op, where, wanted, repeats)
-    measured = bench.measure(specs)
-    print_table(bench, specs, measured)
+    sweeping = sweep_specs(op, specs, SWEEP[where]) if plot is not None else []
+    with Bar(total=1 + len(PASSES) * (1 + len(sweeping))) as bar:
+        bar.step("what this machine can do")
+        bench = Bench.of(op, where, wanted, repeats)
+        bench.tell = bar.step
+        measured = bench.measure(specs)
+        print_table(bench, specs, measured)
+        known = set(bench.left_out)
+        sweep = [bench.measure(scaled) for scaled in sweeping]
     if plot is not None:
         from fusegen.wrap.cli_plots import write_plots
 
-        known = set(bench.left_out)
-        sweep = [bench.measure(scaled) for scaled in sweep_specs(op, specs, SWEEP[where])]
         lines = [f"{who} left out of some sizes: {why}" for who, why in bench.left_out.items() if who not in known]
         lines += [f"wrote {path}" for path in write_plots(plot, op.name, place(where), measured, sweep, bench.roof)]
         print("\n".join(lines), file=sys.stderr)

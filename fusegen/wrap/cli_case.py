@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 from fusegen.core.errors import DeviceError
-from fusegen.core.ir import Op
+from fusegen.core.ir import Op, Reduce, expr_axes
+from fusegen.core.products import KIND as DOT
 from fusegen.declare.trace import TensorSpec
+from fusegen.wrap.cli_ops import Request, bind
+from fusegen.wrap.inspect import passes
 from fusegen.wrap.op import FusedOp
 
 if TYPE_CHECKING:
@@ -18,6 +23,8 @@ if TYPE_CHECKING:
 POSITIVE = (0.05, 0.95)
 # Integers are drawn below this: classes, bits of a mask, small numbers.
 INTEGERS = 8
+# Elements that are read, computed and written, at most, where nobody said how many.
+MOST = 2**26
 
 
 def load_torch() -> Any:
@@ -51,6 +58,36 @@ def choose_device(wanted: str | None) -> str:
             fix="leave --device away to run on the CPU emulator; see `fusegen doctor`",
         )  # fmt: skip
     return wanted or ("cuda" if available else "cpu")
+
+
+def sized(op: FusedOp, request: Request) -> dict[str, Any]:
+    """Arguments as the request has them. Shapes that nobody asked for are no larger than what is quickly computed."""
+    specs, factor = bind(op, request), 1
+    while not request.shapes and elements(op, specs) > MOST and (smaller := _smaller(specs)) != specs:
+        specs, factor = smaller, 4 * factor
+    if factor > 1:
+        print(f"sizes are 1/{factor} of the usual, for what is computed of them; see --shape", file=sys.stderr)
+    return specs
+
+
+def elements(op: FusedOp, specs: Mapping[str, Any]) -> int:
+    """How many are read, computed and written, but for what a library does."""
+    (item,) = passes(op, (), specs)
+    sizes, known = item.layout.sizes, item.op.axes_of()
+    spaces = [frozenset(axis for axis in thing.shape if axis) for thing in (*item.op.operands, *item.op.outputs)]
+    for statement in item.op.statements:
+        if not (isinstance(statement, Reduce) and statement.kind == DOT):
+            spaces.append(expr_axes(statement.expr, known))
+    return sum(prod(sizes[axis] for axis in space) for space in spaces)
+
+
+def _smaller(specs: Mapping[str, Any]) -> dict[str, Any]:
+    """A quarter of each size: those that are equal stay so, and what has one element is broadcast as before."""
+    return {
+        name: replace(spec, shape=tuple(max(2, size // 4) if size > 1 else size for size in spec.shape))
+        if isinstance(spec, TensorSpec) else spec
+        for name, spec in specs.items()
+    }  # fmt: skip
 
 
 @dataclass
