@@ -153,6 +153,27 @@ def test_show_prints_all_stages_plainly_in_a_pipe(fusegen: Any) -> None:
     assert re.findall(r"^== (\w+)", out, re.MULTILINE) == ["declared", *["forward"] * 5, *["backward"] * 5]
 
 
+@pytest.mark.parametrize("which", ["forward", "backward", "double-backward", "tangent"])
+def test_show_prints_the_stages_of_one_pass(which: str, fusegen: Any) -> None:
+    arguments = ("lerp", "--which", which, "--shape", "64,128")
+    out, emitted = fusegen("show", *arguments).out, fusegen("emit", *arguments).out
+    label = "double backward" if which == "double-backward" else which
+    titles = [
+        f"{label}: {what}" for what in ("traced" if which == "forward" else "derived", "fused", "scheduled", "CUDA")
+    ]
+    found = re.findall(r"^== (.*?) (?:into .*|on .*)?=+$", out, re.MULTILINE)
+    assert [title for title in found if "rewritten" not in title and "cost" not in title] == ["declared", *titles]
+    assert out.endswith(emitted) and f"{label}: cost" in out
+    specs = [fg.TensorSpec(fg.float32, (64, 128))] * 3
+    assert fg.ops.lerp.show(*specs, which=which).endswith(emitted)
+    assert f"{label}: cost" in fusegen("show", *arguments, "--cost").out
+
+
+def test_show_knows_the_passes(fusegen: Any) -> None:
+    done = fusegen("show", "lerp", "--which", "sideways")
+    assert done.code == 2 and "'forward', 'backward', 'double-backward', 'tangent'" in done.err
+
+
 def test_a_terminal_gets_colours_and_a_pipe_the_same_bytes_without() -> None:
     ours, theirs = pty.openpty()
     code = "from fusegen.wrap.cli import main; main()"

@@ -91,6 +91,10 @@ def _escape(text: str) -> str:
 @app.command()
 def show(
     op: OpName,
+    which: Annotated[
+        str | None,
+        typer.Option("--which", metavar="PASS", help="one pass, as of emit; else forward and backward"),
+    ] = None,
     shape: Shapes = None,
     dtype: Dtypes = None,
     arg: Arguments = None,
@@ -100,7 +104,7 @@ def show(
     """Print every stage: declared, derived, fused, scheduled, cost, CUDA."""
     from fusegen.wrap.cli_show import show_op
 
-    show_op(op, shape or (), dtype or (), arg or (), gpu, cost, print_code)
+    show_op(op, which, shape or (), dtype or (), arg or (), gpu, cost, print_code)
 
 
 @app.command()

@@ -22,15 +22,15 @@ PLAIN_WIDTH = 200
 
 
 def show_op(
-    name: str, shape: Sequence[str], dtype: Sequence[str], arg: Sequence[str], gpu: str, cost_only: bool,
-    print_code: Callable[[str], None],
+    name: str, which: str | None, shape: Sequence[str], dtype: Sequence[str], arg: Sequence[str], gpu: str,
+    cost_only: bool, print_code: Callable[[str], None],
 ) -> None:  # fmt: skip
-    """Print the stages of both passes, with their cost before the CUDA; with ``cost_only`` just that."""
+    """Print the stages of both passes or of one, with their cost before the CUDA; with ``cost_only`` just that."""
     device = find_gpu(gpu)
     op = resolve(name)
     arguments = bind(op, Request.parse(shape, dtype, arg))
     sections: list[str | PassCost] = [*([] if cost_only else [declared(op)]), *called(op)]
-    for item in shown_passes(op, (), arguments):
+    for item in shown_passes(op, (), arguments, which):
         *before, cuda = stages(item)
         cost = pass_cost(item, device)
         sections += [cost] if cost_only else [*before, cost, cuda]

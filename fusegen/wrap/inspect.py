@@ -179,7 +179,7 @@ def passes(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], whic
     """
     if which not in PASSES:
         raise DerivativeError(
-            f"{op.name}, emit", given=f"which={which!r}", expected=", ".join(map(repr, PASSES)), fix="pass one of these"
+            op.name, given=f"which={which!r}", expected=", ".join(map(repr, PASSES)), fix="pass one of these"
         )
     values = op.declaration.bind(args, kwargs)
     infos = {name: info for name, value in values.items() if (info := _info(name, value)) is not None}
@@ -262,16 +262,20 @@ def emit(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], which:
     return passes(op, args, kwargs, which)[-1].text
 
 
-def show(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
-    """Every stage as text: declared, then for the forward and the backward derived, fused, scheduled and CUDA."""
+def show(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], which: str | None = None) -> str:
+    """Every stage as text: declared, then for each pass that is shown derived, fused, scheduled and CUDA."""
     sections = [declared(op), *called(op)]
-    for item in shown_passes(op, args, kwargs):
+    for item in shown_passes(op, args, kwargs, which):
         sections += stages(item)
     return "\n".join(sections)
 
 
-def shown_passes(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Pass]:
-    """The forward, and the backward where there is one."""
+def shown_passes(
+    op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], which: str | None = None
+) -> list[Pass]:
+    """The pass that is asked for; else the forward, and the backward where there is one."""
+    if which is not None:
+        return passes(op, args, kwargs, which)[-1:]
     found = passes(op, args, kwargs)
     return passes(op, args, kwargs, "backward") if differentiable(found[0].op) else found
 

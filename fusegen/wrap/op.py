@@ -268,11 +268,11 @@ class FusedOp:
 
         return Overridden(op, wanted, self.declaration)
 
-    def show(self, /, *args: Any, **kwargs: Any) -> str:
-        """Every stage as text: declared, derived, fused, scheduled, CUDA."""
+    def show(self, /, *args: Any, which: str | None = None, **kwargs: Any) -> str:
+        """Every stage as text: declared, derived, fused, scheduled, CUDA; of forward and backward, or of one pass."""
         from fusegen.wrap.inspect import show
 
-        return show(self, args, kwargs)
+        return show(self, args, kwargs, which)
 
     def emit(self, /, *args: Any, which: str = "forward", **kwargs: Any) -> str:
         """The CUDA text of one pass ("forward", "backward", "double-backward", "tangent") for these arguments."""
