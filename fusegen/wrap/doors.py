@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fusegen.core.errors import DeclarationError, DerivativeError, DeviceError, ShapeError
+from fusegen.core import dtypes
+from fusegen.core.errors import DeclarationError, DerivativeError, DeviceError, DtypeError, ShapeError
 from fusegen.wrap import tensors
 
 _KNOWN = ("torch", "numpy", "cupy")
@@ -56,13 +57,13 @@ def _through_dlpack(
 ) -> tuple[tensors.Framework, dict[str, Any], Callable[[Any], Any]]:
     """Tensors of a library without an adapter (JAX): borrowed as NumPy or CuPy arrays, results handed back likewise."""
     others = {n: f.name for n, v in values.items() if (f := framework_of(v)) is not None}
-    libraries = {type(v).__module__.partition(".")[0] for v in foreign.values()}
+    libraries = set(map(_library, foreign.values()))
     if others or len(libraries) > 1:
         raise DeclarationError(
             op, given=f"tensors of {', '.join(sorted({*libraries, *others.values()}))}",
             expected="tensors of one framework", fix="convert them yourself, for example with from_dlpack (no copy)",
         )  # fmt: skip
-    kinds = {int(v.__dlpack_device__()[0]) for v in foreign.values()}
+    kinds = {_kind_of_device(f"{op}, argument {n}", v) for n, v in foreign.items()}
     if kinds == {1}:
         framework: tensors.Framework = tensors.numpy()
     elif kinds <= {2, 13}:
@@ -72,11 +73,58 @@ def _through_dlpack(
             op, given=f"DLPack devices {sorted(kinds)}", expected="all on the CPU (1) or on CUDA (2)",
             fix="move the tensors yourself",
         )  # fmt: skip
-    borrow = importlib.import_module(framework.name).from_dlpack
-    entered = {n: borrow(v) if n in foreign else v for n, v in values.items()}
+    entered = {n: _borrowed(op, n, v, framework) if n in foreign else v for n, v in values.items()}
     library = libraries.pop()
-    home = "jax.numpy" if library in ("jax", "jaxlib") else library
+    home = "jax.numpy" if library == "jax" else library
     return framework, entered, importlib.import_module(home).from_dlpack
+
+
+def _library(value: Any) -> str:
+    """The package that a tensor is of; JAX has two."""
+    return type(value).__module__.partition(".")[0].replace("jaxlib", "jax")
+
+
+def _kind_of_device(where: str, value: Any) -> int:
+    """DLPack's number for where a tensor is.
+
+    Raises:
+        DeviceError: it is nowhere: a function is being traced, or its memory was given away.
+    """
+    what = f"a {type(value).__name__} of {_library(value)}"
+    tracer = getattr(getattr(sys.modules.get("jax"), "core", None), "Tracer", ())
+    if isinstance(value, tracer) or not hasattr(value, "__dlpack_device__"):
+        raise DeviceError(
+            where, given=f"{what}, which has no elements while it traces",
+            expected="a tensor whose elements are in memory",
+            fix="call the op outside of jit, grad and vmap, or in a function for jax.pure_callback",
+        )  # fmt: skip
+    try:
+        return int(value.__dlpack_device__()[0])
+    except Exception as error:  # any: it is another library's
+        raise DeviceError(
+            where, given=f"{what}, which does not say where it is: {error}",
+            expected="a tensor whose elements are in memory", fix="pass one that was neither deleted nor donated",
+        ) from error  # fmt: skip
+
+
+def _borrowed(op: str, name: str, value: Any, framework: tensors.Framework) -> Any:
+    """A tensor as an array of NumPy's or CuPy's, in the same memory.
+
+    Raises:
+        DtypeError: there is no way for its dtype.
+    """
+    where, dtype = f"{op}, argument {name}", str(getattr(value, "dtype", "unknown dtype"))
+    if dtype not in dtypes.BY_NAME:
+        raise tensors.wrong_dtype(name, f"an array of {dtype}").within(op)
+    try:
+        return importlib.import_module(framework.name).from_dlpack(value)
+    except Exception as error:  # any: it is another library's
+        reason = str(error).partition("\n")[0]
+        by_hand = "numpy.asarray(x), which copies nothing," if framework.name == "numpy" else "torch.from_dlpack(x)"
+        raise DtypeError(
+            where, given=f"an array of {dtype} of {_library(value)}, which {framework.name} cannot borrow: {reason}",
+            expected=f"a dtype that {framework.name}.from_dlpack knows", fix=f"pass {by_hand} or another dtype",
+        ) from error  # fmt: skip
 
 
 def is_traced(values: Sequence[Any]) -> bool:
