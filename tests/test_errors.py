@@ -100,6 +100,33 @@ WRONG: dict[str, tuple[Call, type[Exception], type[Exception], str, str, str]] =
         "equal sizes, or size 1",
         "aligned from the right",
     ),
+    "a bias of another size, behind a product": (
+        lambda: made(lambda x, y: x @ y.mT + fg.expand_dims(fg.sum(y, 0), 0))(X, torch.ones(5, 3)),
+        fg.ShapeError,
+        ValueError,
+        re.escape(
+            "dimension 0 of y of size 5 against dimension 1 of y of size 3: "
+            "[4, 5] (of x[4, 3] and y[5, 3]) and [1, 3] (of y[5, 3])"
+        ),
+        "equal sizes, or size 1",
+        "aligned from the right",
+    ),
+    "an argument against what others become": (
+        lambda: fg.op(lambda a, b, c, d, e: fg.tanh(a * b + c * d) * e, name="made")(X, X[0], X, X[:, :1], X.mT),
+        fg.ShapeError,
+        ValueError,
+        re.escape("[4, 3] (of a[4, 3], b[3], c[4, 3] and others) and e[3, 4]"),
+        "equal sizes, or size 1",
+        "aligned from the right",
+    ),
+    "a transposed argument, and a part of one": (
+        lambda: made(lambda x, y: x.mT + fg.split(y, 3)[0])(X, torch.ones(3, 9)),
+        fg.ShapeError,
+        ValueError,
+        re.escape("[3, 4] (of x[4, 3]) and [3, 3] (of y[3, 9])"),
+        "equal sizes, or size 1",
+        "aligned from the right",
+    ),
     "an axis that does not exist": (
         lambda: made(lambda x: fg.sum(x, 2))(X),
         fg.ShapeError,

@@ -275,9 +275,46 @@ def result_type(values: Sequence[Value]) -> DType:
 
 
 def shape_of(value: Value) -> str:
-    """``x[4, 3]``, or ``[4, 3]`` of an intermediate."""
-    name = value.expr.name if isinstance(value.expr, Ref) and not value.expr.name.startswith("@") else ""
-    return f"{name}{[dim.size if dim else 1 for dim in value.dims]}"
+    """``x[4, 3]``; of an intermediate ``[4, 5] (of x[4, 3] and w[3, 5])``, with the arguments that it is made of."""
+    known = {operand.name: (operand, _sizes(dims)) for operand, dims in current().operands}
+    shape = _sizes(value.dims)
+    if isinstance(value.expr, Ref) and value.expr.name in known:
+        operand, own = known[value.expr.name]
+        if own == shape and operand.part is None:
+            return f"{operand.name}{shape}"
+    made_of = [f"{name}{known[name][1]}" for name in _arguments_of(value.expr) if name in known]
+    if len(made_of) > _SAID:
+        made_of[_SAID:] = ["others"]
+    first, last = ", ".join(made_of[:-1]), "".join(made_of[-1:])
+    return f"{shape} (of {first + ' and ' if first else ''}{last})" if last else f"{shape}"
+
+
+def _sizes(dims: Dims) -> list[int]:
+    return [dim.size if dim else 1 for dim in dims]
+
+
+# How many nodes of an intermediate an error looks at, and how many of the arguments that it finds are said.
+_LOOKED_AT, _SAID = 300, 3
+
+
+def _arguments_of(expr: Expr) -> list[str]:
+    """The tensors among the arguments that an expression is made of, as far as it is not too long to look at."""
+    tracer = current()
+    bases = {operand.name: operand.base for operand, _ in tracer.operands}
+    reduced = {reduce.name: reduce.expr for reduce, _ in tracer.reduces}
+    found: dict[str, None] = {}
+    seen: set[Expr] = set()
+    stack = [expr]
+    while stack and len(seen) < _LOOKED_AT:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        name = node.name if isinstance(node, Ref) else ""
+        if name in bases:
+            found[bases[name]] = None
+        stack += [reduced[name]] if name in reduced else reversed(node.children)
+    return list(found)
 
 
 def broadcast(values: Sequence[Value], what: str, shapes: str = "") -> Dims:
@@ -290,7 +327,6 @@ def broadcast(values: Sequence[Value], what: str, shapes: str = "") -> Dims:
         ShapeError: their sizes differ.
         DeclarationError: see ``check_distinct``.
     """
-    shapes = shapes or " and ".join(shape_of(value) for value in values if value.dims)
     rank = max(len(value.dims) for value in values)
     dims: list[AxisVar | None] = [None] * rank
     for value in values:
@@ -301,6 +337,7 @@ def broadcast(values: Sequence[Value], what: str, shapes: str = "") -> Dims:
             if mine is None:
                 dims[position] = theirs
             elif mine.find() is not theirs:
+                shapes = shapes or " and ".join(shape_of(value) for value in values if value.dims)
                 dims[position] = _unify(mine.find(), theirs, what, shapes)
                 tracer = current()
                 check_distinct(f"{tracer.where}, {what}", tracer.tensors(), meeting=shapes)
