@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
 
 from fusegen.core.ir import Op
 from fusegen.declare.check import check_op
@@ -18,6 +22,7 @@ from fusegen.wrap import evaluate
 from fusegen.wrap.evaluate import Followed
 from fusegen.wrap.gradients import differentiable, result_names
 from fusegen.wrap.run import Runner
+from tools.batched import recorded
 from tools.programs import Program, as_tuple
 
 # Numbers are perturbed by so much, relatively, to see how far rounding can take a result.
@@ -61,11 +66,20 @@ class Expected:
         own: Callable[[Mapping[str, Any]], Sequence[torch.Tensor]] | None = None,
         given: Mapping[str, Any] | None = None, eps: float = 0.0,
     ) -> Expected:  # fmt: skip
+        """By ``function`` of ``roots``.
+
+        Args:
+            own: the same of what was kept, ``given``.
+            eps: spacing of the dtype in which ours is computed, where that is not the oracle's.
+        """
         values = list(function(roots))
-        others = [list(function(perturbed(roots, seed, eps or PERTURBED))) for seed in (1, 2)]
-        if (
-            own is not None and given is not None
-        ):  # a derived op may depend more on what was kept than on what that is of
+        step = eps or PERTURBED
+        others = [list(function(perturbed(roots, 1, step)))]
+        for seed in range(3 if eps else 1):
+            with _Rounding(step, seed):
+                others.append(list(function(perturbed(roots, 2 + seed, step))))
+        # A derived op may depend more on what was kept than on what that is of.
+        if own is not None and given is not None:
             base, moved = list(own(given)), list(own(perturbed(given, 3)))
             others.append(
                 [v + (m - b) if v.is_floating_point() else v for v, m, b in zip(values, moved, base, strict=True)]
@@ -84,7 +98,7 @@ class Expected:
             noise = max(float((other[i].double() - exact).abs().max()) if exact.numel() else 0.0 for other in others)
             if not noise <= max(1e-6, 200 * eps) * (scale + 1):
                 raise Unstable
-            allowed.append((8 * eps or 1e-12) * scale + (eps or 1e-13) + (200 if eps else 20) * noise)
+            allowed.append((8 * eps or 1e-12) * scale + (eps or 1e-13) + 20 * noise)
         return cls(values, allowed)
 
     def differences(self, what: str, stage: str, names: Sequence[str], found: Sequence[Any]) -> Iterator[Difference]:
@@ -103,6 +117,27 @@ class Expected:
             )
             if not error <= allowed:
                 yield Difference(what, stage, name, error, allowed)
+
+
+class _Rounding(TorchDispatchMode):
+    """Moves every number that torch computes by up to ``eps`` of itself, as a computation in that precision would: sums
+    that cancel show what rounding leaves of them."""
+
+    def __init__(self, eps: float, seed: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.eps, self.generator = eps, torch.Generator().manual_seed(seed)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        if any(returned.alias_info for returned in func._schema.returns):  # a view, or in place
+            return result
+        return tree_map_only(torch.Tensor, self._moved, result)
+
+    def _moved(self, value: torch.Tensor) -> torch.Tensor:
+        if not value.is_floating_point() or not value.numel():
+            return value
+        unit = torch.rand(value.shape, generator=self.generator, dtype=value.dtype) * 2 - 1
+        return value * (1 + self.eps * unit)
 
 
 def perturbed(roots: Mapping[str, Any], seed: int, by: float = PERTURBED) -> dict[str, Any]:
@@ -223,12 +258,18 @@ class Stages:
 
 
 @contextmanager
-def interpreted(way: int) -> Iterator[None]:
+def interpreted(way: int, planned: bool = False) -> Iterator[None]:
     """Ops run by the evaluator of one way to fuse them, not by compiled kernels: without a compiler, and on every path
-    by which torch calls them."""
+    by which torch calls them.
+
+    Args:
+        planned: kernels are asked for nevertheless (tools/batched).
+    """
     original = Runner.__call__
 
     def run(self: Runner, tensors: Any, scalars: Any, framework: Any, out: Any = None) -> list[Any]:
+        if planned:
+            self.planned(tensors, framework, out)
         lies = self.lay_out({name: framework.info(name, tensors[name]) for name in self.arguments})
         given = {name: torch.as_tensor(tensors[name]) for name in self.arguments}
         found = list(evaluate.stages(self.op))
@@ -250,10 +291,15 @@ def interpreted(way: int) -> Iterator[None]:
 
 @dataclass
 class Calls:
-    """One program called in every mode, beside torch."""
+    """One program called in every mode, beside torch.
+
+    Attributes:
+        device: where ours is computed; torch's is computed on the CPU, in double.
+    """
 
     program: Program
     seed: int = 0
+    device: str = "cpu"
 
     def __post_init__(self) -> None:
         generator = torch.Generator().manual_seed(self.seed)
@@ -283,7 +329,12 @@ class Calls:
                 continue
 
     def ours(self, roots: Mapping[str, Any]) -> tuple[Any, ...]:
-        return as_tuple(self.op(*[roots.get(n, v) for n, v in self.values.items()]))
+        results = as_tuple(self.op(*[self.there(roots.get(n, v)) for n, v in self.values.items()]))
+        return tuple(result.cpu() for result in results)
+
+    def there(self, value: Any) -> Any:
+        """A tensor where ours is computed."""
+        return value.to(self.device) if isinstance(value, torch.Tensor) else value
 
     def theirs(self, roots: Mapping[str, Any]) -> tuple[Any, ...]:
         return self.program.theirs(*[roots.get(n, v) for n, v in self.values.items()])
@@ -435,10 +486,13 @@ class Calls:
         expected = Expected.of(self.theirs, self.tensors)
         given = []
         for value in self.ours(self.tensors):
-            wide = torch.empty((*value.shape[:-1], value.shape[-1] * 2) if value.dim() else (), dtype=value.dtype)
-            given.append(wide[..., ::2] if value.dim() and self.random.random() < 0.5 else torch.empty_like(value))
-        self.op(*self.values.values(), out=given[0] if len(given) == 1 else tuple(given))
-        yield from expected.differences("out=", "results", self._names, given)
+            wide = torch.empty(
+                (*value.shape[:-1], value.shape[-1] * 2) if value.dim() else (), dtype=value.dtype, device=self.device
+            )
+            spread = value.dim() and self.random.random() < 0.5
+            given.append(wide[..., ::2] if spread else torch.empty_like(value, device=self.device))
+        self.op(*map(self.there, self.values.values()), out=given[0] if len(given) == 1 else tuple(given))
+        yield from expected.differences("out=", "results", self._names, [result.cpu() for result in given])
 
     def single(self) -> Iterator[Difference]:
         yield from self._rounded(torch.float32, "float32")
@@ -483,10 +537,51 @@ class Calls:
 
         roots = self.with_cotangents()
         expected = Expected.of(lambda given: self.gradients(self.theirs, given, self.floats), roots)
-        function = lambda given: as_tuple(call(*[given.get(n, self.values[n]) for n in names]))  # noqa: E731
+        function = lambda given: tuple(  # noqa: E731
+            result.cpu() for result in as_tuple(call(*[self.there(given.get(n, self.values[n])) for n in names]))
+        )
         found = self.gradients(function, roots, self.floats)
         yield from expected.differences("torch.compile", "gradients", [f"d_{n}" for n in self.floats], found)
 
 
 # What jumps where an intermediate is rounded.
 JUMPS = re.compile(r"[<>%]|floor|sign|argm|any\(|all\(|isfinite|softshrink|hardtanh|hardswish")
+
+
+# -- one program, whole ------------------------------------------------------------------------------------------------
+
+# What fusegen refuses by design, in its own words; everything else that a program ends in is a defect.
+REFUSED = re.compile(r"a tensor meets itself along another dimension|used both whole and in parts")
+EVALUATORS, INTERPRETED, COMPILED, GPU = "evaluators", "interpreted", "compiled", "gpu"
+
+
+def checked(program: Program, seed: int, how: str, modes: Collection[str] = ()) -> Iterator[Difference]:
+    """Where a program's numbers part from torch's.
+
+    Args:
+        how: "evaluators": every stage of every op that follows from it. "interpreted": calls in every mode, fused
+            kernels interpreted. "compiled": the same calls, interpreted and then by the emulator. "gpu": on a GPU.
+        modes: of calls; all where none are named.
+
+    Raises:
+        Unstable: there is nothing to compare.
+        fusegen.FusegenError: the program is refused (see `REFUSED`), or does not compile.
+    """
+    if how == EVALUATORS:
+        yield from Stages(program, seed).run()
+        return
+    calls = Calls(program, seed, "cuda" if how == GPU else "cpu")
+    modes = [mode for mode in calls.modes if not modes or mode in modes]
+    if how == GPU:
+        yield from calls.run([mode for mode in modes if mode != "NumPy"])  # whose arrays are the CPU's
+        return
+    untraced = [mode for mode in modes if mode != "torch.compile"]  # which would keep what is interpreted here
+    if how == INTERPRETED:
+        with interpreted(seed):
+            yield from calls.run(untraced)
+        return
+    with recorded() as kernels, interpreted(seed, planned=True):
+        yield from calls.run(untraced)
+    with TemporaryDirectory(prefix="fusegen-programs-") as folder:
+        kernels.build(Path(folder))
+        yield from Calls(program, seed).run(modes)

@@ -204,11 +204,11 @@ class Evaluation:
         return lookup(node.function).reference(self.torch, *args, *detail)
 
     def _cast(self, node: Call, value: Any) -> Any:
-        if node.detail:  # rounds to a half type, in whatever dtype the floats are computed
-            value = value.to(getattr(self.torch, node.detail))
         if node.args[0].dtype.is_float and node.dtype.category is dtypes.Category.INTEGER:
             value = value.detach()
-        return value.to(self.dtype(node.dtype))
+        value = value.to(self.dtype(node.dtype))
+        # To a half type it rounds, in whatever dtype the floats are computed.
+        return _rounding()(value, getattr(self.torch, node.detail)) if node.detail else value
 
     def _multiply(self, reduce: Reduce) -> Any:
         """A matrix product. Its factors are as exact as everything else: only what the op casts is rounded."""
@@ -239,3 +239,31 @@ class Evaluation:
     def over(self, expr: Expr, axes: Collection[str]) -> Any:
         """The value of an expression, with all of its elements along these axes."""
         return self.evaluate(expr).expand([self.sizes[axis] if axis in axes else -1 for axis in self.axes])
+
+
+@functools.cache
+def _rounding() -> Callable[[Any, Any], Any]:
+    """Rounds a tensor to a dtype. Its gradient and its tangent pass as they are, which torch's own cast would round."""
+    import torch
+
+    class Rounded(torch.autograd.Function):
+        generate_vmap_rule = True
+
+        @staticmethod
+        def forward(value: Any, dtype: Any) -> Any:
+            return value.to(dtype).to(value.dtype)
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+            pass
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return grads[0], None
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            return tangents[0].clone()
+
+    apply: Callable[[Any, Any], Any] = Rounded.apply
+    return apply

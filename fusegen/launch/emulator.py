@@ -375,9 +375,12 @@ class EmulatedKernel:
         entry: name of the kernel.
         barriers: as it was built.
         source: the text that it was built from, for reports that quote it.
+        launcher: what starts it, in a library of several kernels.
     """
 
-    def __init__(self, library: Path, entry: str, barriers: bool, source: str = "") -> None:
+    def __init__(
+        self, library: Path, entry: str, barriers: bool, source: str = "", launcher: str = "fusegen_emulated_launch"
+    ) -> None:
         self.entry, self.barriers, self.path, self.source = entry, barriers, library, source
         self.sanitized = b"__asan_" in library.read_bytes()
         # Loading an instrumented library into a process without the runtime would end the process.
@@ -386,10 +389,10 @@ class EmulatedKernel:
         self._library = ctypes.CDLL(str(library))
         if not self.sanitized:  # whose reports name lines of it
             weakref.finalize(self, _unload, self._library._handle).atexit = False
-        self._launchers = [self._library.fusegen_emulated_launch, self._library.fusegen_emulated_launch_early]
-        for launcher in self._launchers:
-            launcher.restype = ctypes.c_int
-            launcher.argtypes = [
+        self._launchers = [self._library[launcher], self._library[f"{launcher}_early"]]
+        for function in self._launchers:
+            function.restype = ctypes.c_int
+            function.argtypes = [
                 ctypes.c_uint * 3, ctypes.c_uint * 3, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64,
                 ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t,
             ]  # fmt: skip

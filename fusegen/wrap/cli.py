@@ -200,11 +200,12 @@ def run(
     arg: Arguments = None,
     device: Annotated[str | None, typer.Option("--device", metavar="cpu|cuda", help="a GPU if there is one")] = None,
     seed: Annotated[int, typer.Option("--seed", help="of the random arguments")] = 0,
+    stages: Annotated[bool, typer.Option("--stages", help="say at which stage of the compiler numbers part")] = False,
 ) -> None:
     """Run on random arguments and compare results and gradients with the float64 reference."""
     from fusegen.wrap.cli_run import run_op
 
-    raise typer.Exit(0 if run_op(op, dtype or [], shape or [], arg or [], device, seed) else 1)
+    raise typer.Exit(0 if run_op(op, dtype or [], shape or [], arg or [], device, seed, stages) else 1)
 
 
 @app.command()

@@ -37,9 +37,14 @@ LONG = 2**29
 
 
 def run_op(
-    name: str, dtype: Sequence[str], shape: Sequence[str], arg: Sequence[str], device: str | None, seed: int
-) -> bool:
-    """Compare forward and gradients with the float64 reference; print a table; True if all is close."""
+    name: str, dtype: Sequence[str], shape: Sequence[str], arg: Sequence[str], device: str | None, seed: int,
+    stages: bool = False,
+) -> bool:  # fmt: skip
+    """Compare forward and gradients with the float64 reference; print a table; True if all is close.
+
+    Args:
+        stages: compare every stage of the compiler instead, in float64 until the last one (wrap/cli_stages).
+    """
     torch = load_torch()
     with Bar(total=10) as bar:
         bar.step("arguments")
@@ -47,6 +52,10 @@ def run_op(
         print(f"{case.op.name} on {case.place}")
         for parameter, tensor in case.tensors.items():
             print(f"  {parameter}: {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}", flush=True)
+        if stages:
+            from fusegen.wrap.cli_stages import run_stages
+
+            return run_stages(case, case.trace(), bar)
         run = _Run(torch, case, case.trace(), bar)
         passed = run.forward()
         if differentiable(run.op):

@@ -157,7 +157,7 @@ class Bounds:
         single = any(dtype.size < 8 for dtype in floats)
         halves = [stored_as(reduce) for reduce in products(op) if stored_as(reduce).is_half]
         step = max([2.0**-24 if single else 2.0**-53, *(_eps(dtype.name) for dtype in halves)])
-        others = [run(_nudged(tensors, step, seed), torch.float64) for seed in (1, 2)]
+        others = [run(nudged(tensors, step, seed), torch.float64) for seed in (1, 2)]
         others += [run(tensors, torch.float32)] if single else []
         names = dict.fromkeys(o.base for o in op.outputs)
         dtypes = {o.base: o.dtype.name for o in op.outputs}
@@ -200,7 +200,8 @@ def _eps(dtype: str) -> float:
     return float(torch.finfo(kind).eps) if kind.is_floating_point else 0.0
 
 
-def _nudged(tensors: Mapping[str, Any], by: float, seed: int) -> dict[str, Any]:
+def nudged(tensors: Mapping[str, Any], by: float, seed: int) -> dict[str, Any]:
+    """Floats moved by up to so much of themselves, at random."""
     import torch
 
     def changed(tensor: torch.Tensor) -> torch.Tensor:
@@ -276,7 +277,7 @@ def verify_gradients(
     single = any(t.is_floating_point() and t.dtype != torch.float64 for t in tensors.values())
     steps = [_eps(str(t.dtype).removeprefix("torch.")) for t in tensors.values() if t.is_floating_point()]
     step = max(steps) if products(forward) else 2.0**-24 if single else 2.0**-53
-    others = [differentiated(_nudged(tensors, step, seed), torch.float64) for seed in (1, 2)]
+    others = [differentiated(nudged(tensors, step, seed), torch.float64) for seed in (1, 2)]
     others += [differentiated(tensors, torch.float32)] if single else []
     eps = [_eps(str(gradients[name].dtype).removeprefix("torch.")) for name in wanted]
     bounds = Bounds(differentiated(tensors, torch.float64), others, eps)

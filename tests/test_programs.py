@@ -1,0 +1,48 @@
+"""Random programs of the whole language (tools/programs), in every mode and through every stage, beside torch."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from fusegen.core.errors import DeclarationError
+from tools.program_checks import COMPILED, EVALUATORS, REFUSED, Unstable, checked
+from tools.programs import Program, programs
+
+# Blocks of programs, each block with numbers of its own: tools/fuzz.py takes the further ones.
+BLOCKS, EACH = 25, 20
+
+
+def _drawn(block: int, check: Callable[[Program], None]) -> None:
+    """Call ``check`` with each program of a block, and with ever shorter ones where it fails."""
+    run = given(programs())(check)
+    run = settings(
+        max_examples=EACH, database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )(run)  # fmt: skip
+    seed(block)(run)()
+
+
+def _right(program: Program, block: int, how: str) -> None:
+    try:
+        found = list(checked(program, block, how))
+    except Unstable:
+        return
+    except DeclarationError as error:
+        if not REFUSED.search(str(error)):
+            raise
+        return
+    assert not found, f"{program}\n" + "\n".join(map(str, found))
+
+
+@pytest.mark.timeout(900)  # a program that fails is made shorter, try by try
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_called_in_every_mode(block: int) -> None:
+    _drawn(block, lambda program: _right(program, block, COMPILED))
+
+
+@pytest.mark.cpu
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("block", range(BLOCKS))
+def test_every_stage(block: int) -> None:
+    _drawn(block, lambda program: _right(program, block, EVALUATORS))

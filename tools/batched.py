@@ -1,0 +1,82 @@
+"""Emulated kernels of many calls, compiled in one go: the compiler's start and its headers cost more than a kernel.
+
+Calls are made twice. The first time kernels are recorded instead of compiled, and results are those of the interpreter
+(tools/program_checks). Then one library is built of all of them; the second time they run.
+"""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from fusegen.generate.rendered import Rendered, one_file, template_text
+from fusegen.launch import emulator, targets
+from fusegen.launch.emulator import EmulatedKernel
+
+
+@dataclass
+class Recorded:
+    """The kernels that calls asked for."""
+
+    target: targets.CpuTarget
+    kernels: dict[tuple[str, str], Rendered] = field(default_factory=dict)
+
+    def build(self, folder: Path) -> None:
+        """Compile them, and let the target have them as if it had loaded each.
+
+        Raises:
+            CompileError: the compiler rejects one of them.
+        """
+        groups: dict[tuple[tuple[str, ...], int], list[tuple[str, str]]] = {}
+        for (text, entry), rendered in self.kernels.items():
+            groups.setdefault((rendered.headers, emulator.cluster_blocks(text, entry)), []).append((text, entry))
+        for members in groups.values():
+            self._build_group(members, folder)
+
+    def _build_group(self, members: Sequence[tuple[str, str]], folder: Path) -> None:
+        mode, renamed, launchers = self.target.mode, list[Rendered](), list[str]()
+        for number, key in enumerate(members):
+            rendered = self.kernels[key]
+            text = re.sub(
+                rf"\b({rendered.entry}|{rendered.finish or rendered.entry})\b", rf"\1_{number}", rendered.text
+            )
+            renamed.append(Rendered(text, f"{key[1]}_{number}", None, rendered.barriers, rendered.headers))
+            for early, suffix in (("false", ""), ("true", "_early")):
+                launchers.append(
+                    f"FUSEGEN_EMULATOR_LAUNCH(launch_{number}{suffix}, {key[1]}_{number}, "
+                    f"{str(rendered.barriers).lower()}, {early})"
+                )
+        source = "\n".join([one_file(renamed), *launchers])
+        library = emulator.build(
+            source, renamed[0].entry, headers={name: template_text(name) for name in targets.HEADERS},
+            barriers=renamed[0].barriers, sanitize=mode.sanitize, races=mode.races,
+        )  # fmt: skip
+        with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as file:
+            file.write(library)
+        for number, (text, entry) in enumerate(members):
+            kernel = EmulatedKernel(Path(file.name), entry, renamed[number].barriers, text, f"launch_{number}")
+            self.target._loaded.put((text, entry), kernel)
+
+
+@contextmanager
+def recorded() -> Iterator[Recorded]:
+    """Meanwhile kernels of the emulator are recorded where they would be compiled; they must not be launched."""
+    target = targets.cpu()
+    record, original = Recorded(target), targets.CpuTarget.load
+
+    def load(self: targets.CpuTarget, rendered: Rendered, entry: str, declared: str, follows: bool) -> Any:
+        if self._loaded.get((rendered.text, entry)) is None:
+            record.kernels[rendered.text, entry] = rendered
+            return None
+        return original(self, rendered, entry, declared, follows)
+
+    targets.CpuTarget.load = load  # type: ignore[method-assign]
+    try:
+        yield record
+    finally:
+        targets.CpuTarget.load = original  # type: ignore[method-assign]
