@@ -7,10 +7,9 @@ Each stage is a function from one printable thing to the next; ``stages`` shows 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
-from typing import Any
 
 from fusegen.core.ir import Op
 from fusegen.core.locks import cached_property
@@ -152,7 +151,7 @@ def _checked_training(training: Training) -> Training:
 
 def backward_op(training: Training, given: Sequence[int]) -> Op:
     """The backward for the outputs that have a cotangent; the derivation is remembered between processes."""
-    if not isinstance(training, Training) or not is_memorable(training.forward):
+    if not is_memorable(training.forward):
         return _checked(training.backward(given))
     kept = op_to_json(kept_as_op(training.forward, training.kept))
     parts = (op_to_json(training.forward), kept, *training.wanted, "given", *map(str, given))
@@ -160,13 +159,8 @@ def backward_op(training: Training, given: Sequence[int]) -> Op:
     return op_from_json(text)
 
 
-def tangent_op(op: Op, wanted: tuple[str, ...], override: Callable[[Op, tuple[str, ...]], Any] | None = None) -> Op:
-    """The tangents of ``op``, given those of ``wanted``; the derivation is remembered between processes.
-
-    ``override``: for an op and names of arguments, what stands in for their derived gradient (derive/override).
-    """
-    if override is not None:
-        return _checked(tangent(op, override(op, wanted).backward(range(len(op.outputs)))))
+def tangent_op(op: Op, wanted: tuple[str, ...]) -> Op:
+    """The tangents of ``op``, given those of ``wanted``; the derivation is remembered between processes."""
     if not is_memorable(op):
         return _checked(tangent(op, gradient(op, wanted)))
     parts = (op_to_json(op), *wanted)

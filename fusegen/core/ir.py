@@ -190,9 +190,19 @@ def call(function: str, *args: Expr, dtype: DType, detail: str = "") -> Call:
     return Call(function, args, dtype, detail)
 
 
-def walk(roots: Iterable[Expr], known: Container[Expr] = ()) -> Iterator[Expr]:
-    """Every distinct subexpression once, children before parents, left to right; not what is ``known``, nor what only
-    that is made of."""
+def _children(node: Expr) -> tuple[Expr, ...]:
+    return node.children
+
+
+def walk(
+    roots: Iterable[Expr], known: Container[Expr] = (), children: Callable[[Expr], tuple[Expr, ...]] = _children
+) -> Iterator[Expr]:
+    """Every distinct subexpression once, children before parents, left to right.
+
+    Args:
+        known: what is left out, with what only that is made of.
+        children: those of a node that are gone into.
+    """
     seen: set[Expr] = set()
     stack: list[tuple[Expr, bool]] = [(root, False) for root in reversed(list(roots))]
     while stack:
@@ -204,7 +214,7 @@ def walk(roots: Iterable[Expr], known: Container[Expr] = ()) -> Iterator[Expr]:
             yield node
         else:
             stack.append((node, True))
-            stack.extend((child, False) for child in reversed(node.children))
+            stack.extend((child, False) for child in reversed(children(node)))
 
 
 def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:
@@ -363,20 +373,11 @@ class Output(Tensorlike, Computed):
 
 
 @dataclass(frozen=True)
-class Given:
-    """A call's arguments by name: tensors and numbers as specs, constants as they are. ``key`` tells calls apart."""
-
-    key: Any
-    arguments: Mapping[str, Any] = field(compare=False)
-
-
-@dataclass(frozen=True)
 class Op:
     """One operation: what it reads, what it computes, what it writes.
 
     ``result`` is how the declaration returned its outputs: "one" or "tuple". ``declared`` says where.
     ``label`` tells the pass: "forward", "backward", ...
-    ``given`` are the arguments that it was traced for, where the user declared a gradient, which is called with them.
     """
 
     name: str
@@ -388,7 +389,6 @@ class Op:
     result: str = "one"
     declared: str = ""
     doc: str = field(default="", compare=False)
-    given: Given | None = None
 
     def with_statements(self, statements: Iterable[Statement], outputs: Iterable[Output]) -> Op:
         return replace(self, statements=tuple(statements), outputs=tuple(outputs))
@@ -456,7 +456,7 @@ def expr_axes(expr: Expr, known: Mapping[str, frozenset[str]]) -> frozenset[str]
         elif isinstance(node, Call) and node.function == FACTOR:  # core/products: its axes are called otherwise
             found |= {dict(renames_of(node)).get(axis, axis) for axis in expr_axes(node.args[0], known)}
         else:
-            stack.extend(node.children)
+            stack.extend(computed_of(node))
     return found
 
 
@@ -474,7 +474,7 @@ class Axes:
     def of(self, root: Expr) -> frozenset[str]:
         """What `expr_axes` finds."""
         if root not in self.found:
-            for node in walk([root], self.found):
+            for node in walk([root], self.found, computed_of):
                 self.found[node] = self._own(node)
         return self.found[root]
 
@@ -483,14 +483,20 @@ class Axes:
             return self.known[node.name]
         if isinstance(node, Index):
             return frozenset({node.axis})
-        inner = frozenset[str]().union(*(self.found[child] for child in node.children))
+        inner = frozenset[str]().union(*(self.found[child] for child in computed_of(node)))
         if isinstance(node, Call) and node.function == FACTOR:
             return frozenset(dict(renames_of(node)).get(axis, axis) for axis in inner)
         return inner
 
 
-# Of matrix products; and a value with where it stands, for reductions that find a place (core/monoids).
-FACTOR, DOT, LOCATED = "factor", "dot", "located"
+def computed_of(node: Expr) -> tuple[Expr, ...]:
+    """The children that a node's value is computed of: not what else a declared gradient is one for."""
+    return node.children[:1] if isinstance(node, Call) and node.function == DECLARED else node.children
+
+
+# Of matrix products; a value with where it stands, for reductions that find a place (core/monoids); and a value whose
+# gradient the user declared (core/declared).
+FACTOR, DOT, LOCATED, DECLARED = "factor", "dot", "located", "declared"
 
 
 def renames_of(factor: Call) -> list[tuple[str, str]]:

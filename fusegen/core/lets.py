@@ -19,6 +19,7 @@ from fusegen.core.ir import (
     Reduce,
     Ref,
     Statement,
+    refs,
     substitute,
     transform,
     walk,
@@ -186,6 +187,15 @@ def describe(args: Sequence[Expr], function: str) -> str:
     plain = verb if function in _VERBS else f"{verb}_value"
     name = "_".join([verb, *named[:2]]) if named else plain
     return name if len(name) <= 24 else plain
+
+
+def live_reduces(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> list[Reduce]:
+    """The reductions that some output needs, in order of need."""
+    needed = {ref.name for output in outputs for ref in refs(output.expr)}
+    for reduce in reversed(reduces):
+        if reduce.name in needed:
+            needed |= {ref.name for ref in refs(reduce.expr)}
+    return [reduce for reduce in reduces if reduce.name in needed]
 
 
 def rename_refs(expr: Expr, names: dict[str, str]) -> Expr:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from fusegen.core import dtypes
+from fusegen.core.declared import Declared, is_declared
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import (
     DOT,
@@ -155,6 +156,9 @@ def renamed_axes(op: Op, name: Callable[[str], str]) -> Op:
         if is_factor(node):
             factor = Factor.of(node)
             return replace(factor, renames=tuple((name(own), name(new)) for own, new in factor.renames)).node
+        if is_declared(node):
+            declared = Declared.of(node)
+            return replace(declared, gradient=renamed_axes(declared.gradient, name)).node
         return type(node)(name(node.axis)) if isinstance(node, (Size, Index)) else node
 
     def expr(root: Expr) -> Expr:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from zlib import crc32
 
 from fusegen.core.ir import (
+    DECLARED,
     FACTOR,
     Call,
     Const,
@@ -93,6 +94,8 @@ def _print(expr: Expr) -> tuple[str, int]:
     if expr.function == FACTOR:
         moved = [f"{own} -> {new}" for own, new in renames_of(expr)]
         return ", ".join([*args, *moved]).join(("factor(", ")")), _ATOM
+    if expr.function == DECLARED:  # its gradient is not what it computes
+        return f"declared({args[0]})", _ATOM
     if expr.function == "cast":
         return f"{expr.detail or expr.dtype}({args[0]})", _ATOM
     if expr.detail:

@@ -4,6 +4,7 @@ by name, before its mistake becomes a wrong number or an error of the C++ compil
 from __future__ import annotations
 
 from fusegen.core import dtypes
+from fusegen.core.declared import Declared, is_declared
 from fusegen.core.errors import LegalityError
 from fusegen.core.ir import (
     DOT,
@@ -28,7 +29,8 @@ _TRUTHS = (Kind.COMPARE, Kind.PREDICATE, Kind.LOGICAL)
 
 def check_op(op: Op) -> None:
     """Names are unique and defined before use; functions get as many arguments as they take, of dtypes that agree;
-    reductions reduce axes that exist; outputs have the axes and the dtype of their expressions.
+    reductions reduce axes that exist; outputs have the axes and the dtype of their expressions; declared gradients are
+    ops that are legal as well.
 
     Raises:
         LegalityError: one of these does not hold: a bug in fusegen.
@@ -118,7 +120,27 @@ class _Check:
             elif isinstance(node, Call):
                 self._call(node, root, reduce)
 
+    def _declared(self, node: Call) -> None:
+        """A declared gradient is an op, which reads cotangents and stand-ins for the inputs, each once."""
+        marked = Declared.of(node)
+        gradient, count = marked.gradient, len(marked.inputs)
+        check_op(gradient)
+        arguments = [*gradient.operands, *gradient.scalars]
+        own = arguments[len(arguments) - count :]
+        alike = count <= len(arguments) and all(
+            thing.ref.dtype is given.dtype for thing, given in zip(own, marked.inputs, strict=True)
+        )
+        self.require(alike, "a declared gradient of other inputs", gradient.name)
+        self.require(marked.result < len(arguments) - count, "a result without a cotangent", gradient.name)
+        distinct = len(set(marked.targets)) == len(marked.targets) == len(gradient.outputs)
+        within = all(0 <= target < count for target in marked.targets)
+        self.require(distinct and within, "declared gradients of other than the inputs", gradient.name)
+        self.require(marked.value.dtype.is_float, "a gradient of what has none", str(marked.value.dtype))
+
     def _call(self, node: Call, root: Expr, reduce: Reduce | None) -> None:
+        if is_declared(node):
+            self._declared(node)
+            return
         row, dtypes_of = lookup(node.function), [arg.dtype for arg in node.args]
         what = f"{node.function} of {', '.join(map(str, dtypes_of)) or 'nothing'} as {node.dtype}"
         self.require(len(node.args) == row.arity, "a call with another number of arguments", what)

@@ -88,6 +88,12 @@ register(
 )  # fmt: skip
 register(
     Function(
+        "declared", 1, Kind.NUMERIC, "{0}", cost=0, reference=lambda t, value, *rest: value,
+        doc="A value whose gradient the user declared (core/declared): no kernel knows of it.",
+    )
+)  # fmt: skip
+register(
+    Function(
         "located", 2, Kind.NUMERIC, "{0}, {1}", cost=0, smooth=False, reference=lambda t, x, place: place,
         doc="A value and where it stands: what a reduction takes that finds the place of an extremum (fuse/first).",
     )

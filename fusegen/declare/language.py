@@ -44,8 +44,8 @@ def _public(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[..., 
 
 
 NOT_FUNCTIONS = (
-    "powi", "int_pow", "cast", "barrier", "factor", "located", "polygamma", "add", "sub", "mul", "div", "neg", "pow",
-    "add_rn", "sub_rn", "mul_rn", "div_rn",
+    "powi", "int_pow", "cast", "barrier", "factor", "located", "declared", "polygamma", "add", "sub", "mul", "div",
+    "neg", "pow", "add_rn", "sub_rn", "mul_rn", "div_rn",
 )  # fmt: skip
 TABLE_FUNCTIONS = _public(_bind(row) for row in rows() if row.name not in NOT_FUNCTIONS)
 REDUCTIONS = _public(_reductions.FUNCTIONS)

@@ -35,7 +35,7 @@ def in_double(
     numbers: dict[Expr, Expr] = {s.ref: Ref(s.name, float64) for s in scalars if s.dtype is float32}
     numbers = {ref: numbers[ref] for ref in walk(sums) if ref in numbers}
     doubled = _doubled(sums, numbers)
-    known = {node: Call("cast", (doubled[node],), float32) for node in (*sums, *numbers)}
+    known = {n: doubled[n] if n.dtype is float64 else Call("cast", (doubled[n],), float32) for n in (*sums, *numbers)}
     done = _rewritten([*exprs, *names], known)
     double = {ref.name for ref in numbers if isinstance(ref, Ref)}
     return (
@@ -47,7 +47,7 @@ def in_double(
 
 
 def _sums(exprs: Iterable[Expr], numbers: set[Ref]) -> list[Expr]:
-    """The largest float subexpressions of numbers alone that add or subtract one."""
+    """The largest float subexpressions of numbers alone that add or subtract one, or are asked for in double."""
     adds: dict[Expr, bool] = {}  # of numbers alone
     reads: dict[Expr, bool] = {}  # some that a call brings
     inner: set[Expr] = set()
@@ -56,18 +56,24 @@ def _sums(exprs: Iterable[Expr], numbers: set[Ref]) -> list[Expr]:
             adds[node], reads[node] = False, node in numbers
         elif isinstance(node, Call) and _is_function(node) and all(child in adds for child in node.args):
             reads[node] = any(reads[child] for child in node.args)
-            is_sum = node.function in _CANCELLING and node.dtype is float32
+            is_sum = (node.function in _CANCELLING and node.dtype is float32) or _is_widening(node)
             adds[node] = (is_sum and reads[node]) or any(adds[child] for child in node.args)
             inner |= set(node.args)
     outside = {child for node in walk(exprs) if node not in adds for child in node.children} | set(exprs)
     found = [node for node, is_sum in adds.items() if is_sum and (node not in inner or node in outside)]
-    return [node for node in found if node.dtype is float32]
+    return [node for node in found if node.dtype is float32 or _is_widening(node)]
+
+
+def _is_widening(node: Expr) -> bool:
+    """Whether it is a number in double of one in single precision."""
+    is_cast = isinstance(node, Call) and node.function == "cast" and node.dtype is float64
+    return is_cast and node.children[0].dtype is float32
 
 
 def _is_function(node: Call) -> bool:
     """Whether it can be computed in double as well: a row of the function table, or a cast from other numbers."""
     if node.function == "cast":
-        return not node.args[0].dtype.is_float
+        return not node.args[0].dtype.is_float or _is_widening(node)
     try:
         lookup(node.function)
     except DeclarationError:
@@ -84,6 +90,9 @@ def _doubled(roots: Iterable[Expr], numbers: Mapping[Expr, Expr]) -> dict[Expr, 
             done[node] = const(node.value, float64) if node.dtype is float32 else node
         elif isinstance(node, Call):
             children = tuple(done[child] for child in node.args)
+            if _is_widening(node):
+                done[node] = children[0]
+                continue
             done[node] = Call(node.function, children, float64 if node.dtype is float32 else node.dtype, node.detail)
     return done
 

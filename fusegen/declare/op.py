@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
-from fusegen.core.ir import Given, Op
+from fusegen.core.ir import Op
 from fusegen.core.products import mismatch
 from fusegen.core.recent import Recent
+from fusegen.declare.gradients import with_gradient
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, called, trace
 from fusegen.declare.value import Value, current, plain_number
 
@@ -69,6 +70,7 @@ class Declaration:
     overwrites: str | None = None
     traces: Recent[Any, Op] = field(default_factory=lambda: Recent(MOST_TRACES))
     sized: Recent[Any, bool] = field(default_factory=lambda: Recent(MOST_TRACES))
+    inlined: bool = False
 
     @classmethod
     def of(cls, function: Callable[..., Any], name: str | None = None, autocast: str | None = None) -> Declaration:
@@ -177,12 +179,12 @@ class Declaration:
         key = (pattern, shapes) if self.sized.get(pattern) else pattern
         op = self.traces.get(key)
         if op is None or (shapes and _sizes_clash(op, arguments)):
-            op, reads_sizes = trace(self.function, self.name, self.declared, arguments, _codes, autocast)
+            op, reads_sizes = trace(
+                self._run, self.name, self.declared, arguments, _codes, autocast, self.function.__doc__ or ""
+            )
             if reads_sizes:
                 self.sized.put(pattern, True)
                 key = pattern, shapes
-            if self.gradient is not None:
-                op = replace(op, given=Given(key, dict(arguments)))
             self.traces.put(key, op)
         return op
 
@@ -204,10 +206,19 @@ class Declaration:
         return self.overwrites if self.overwrites and values[INPLACE_BACKWARD] else None
 
     def set_gradient(self, function: Callable[..., Any]) -> None:
-        """Replace the derived gradient (see ``FusedOp.gradient``)."""
+        """Replace the derived gradient (see ``FusedOp.gradient``).
+
+        Raises:
+            DeclarationError: another op's declaration was traced that calls this one.
+        """
+        if self.inlined:
+            raise DeclarationError(
+                f"{self.name}, gradient", given="a gradient for an op that other ops call, which have been traced",
+                expected="a gradient that is declared before", fix=f"declare it right behind {self.name}",
+            )  # fmt: skip
         _codes.add(getattr(function, "__code__", None))
         self.gradient = function
-        self.traces.clear()  # those to come know what it is called with
+        self.traces.clear()
 
     def inline(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
         """The op called by another op's declaration: its body is traced in place."""
@@ -218,14 +229,15 @@ class Declaration:
                 expected="a call of its own: inside an op there is no memory that a gradient could take",
                 fix=f"leave {INPLACE_BACKWARD} away, or call {self.name} outside",
             )  # fmt: skip
-        if self.gradient is not None:
-            raise DeclarationError(
-                current().where,
-                given=f"a call of {self.name}, whose gradient is overridden, inside another op",
-                expected="ops whose gradient is derived",
-                fix="call it outside, or spell the straight-through part with fg.stop_gradient",
-            )
-        return called(self.function, arguments)
+        self.inlined = True
+        return self._run(arguments)
+
+    def _run(self, values: Mapping[str, Any]) -> Any:
+        """What the function returns for symbolic tensors."""
+        returned = called(self.function, values)
+        if self.gradient is None:
+            return returned
+        return with_gradient(self.name, self.declared, self.gradient, values, returned)
 
 
 def _name_of(function: Callable[..., Any]) -> str:

@@ -88,7 +88,7 @@ def _multiplied(
     """The product with the dimensions ``full``, of which a vector's is not there."""
     tracer = current()
     factors = [Factor(v.expr, v.dtype, tuple(moved)) for v, moved in zip((left, right), renames, strict=True)]
-    reduce = product(f"@r{len(tracer.reduces)}", factors[0], factors[1], ())
+    reduce = product(tracer.new_name("r"), factors[0], factors[1], ())
     *batch, m, n = full
     result: Dims = (*batch, *((m,) if left.ndim > 1 else ()), *((n,) if right.ndim > 1 else ()))
     tracer.varying[reduce.name] = frozenset(dim.find() for dim in full if dim)

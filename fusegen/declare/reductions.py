@@ -45,25 +45,31 @@ def reduce(kind: str, x: Like, axis: Axis = None, keepdims: bool = False, dtype:
     over = tuple(a for a in wanted if a in varying)
     expr = _fold(kind, expr, over)
     for missing in (a for a in wanted if a not in varying):
-        expr = _repeated(kind, expr, convert(tracer.size(missing), dtype))
+        expr = repeated(kind, expr, convert(tracer.size(missing), dtype))
     return Value(expr, dtype, _kept_dims(value, positions, keepdims))
 
 
 def _fold(kind: str, expr: Expr, over: tuple[AxisVar, ...]) -> Expr:
-    if not over:  # every reduced dimension has size one: what a state holds after one element
-        single = {"squared_deviation": lambda: expr - expr, "sum_exp": lambda: _exp(expr - _barrier(expr))}
-        return single[kind]() if kind in single else expr
+    if not over:  # every reduced dimension has size one
+        return of_one(kind, expr)
     tracer = current()
-    node = Reduce(f"@r{len(tracer.reduces)}", kind, expr, ())
     for known, axes in tracer.reduces:
         if (known.kind, known.expr) == (kind, expr) and {a.find() for a in axes} == set(over):
             return known.ref
+    node = Reduce(tracer.new_name("r"), kind, expr, ())
     tracer.varying[node.name] = frozenset(tracer.axes_of(expr) - set(over))
     tracer.reduces.append((node, over))
     return node.ref
 
 
-def _repeated(kind: str, expr: Expr, count: Expr) -> Expr:
+def of_one(kind: str, expr: Expr) -> Expr:
+    """The fold of one element."""
+    if kind == "squared_deviation":
+        return expr - expr
+    return _exp(expr - _barrier(expr)) if kind == "sum_exp" else expr
+
+
+def repeated(kind: str, expr: Expr, count: Expr) -> Expr:
     """The fold of ``count`` equal elements, given that of one."""
     if kind in ("max", "min"):
         return expr

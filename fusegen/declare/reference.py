@@ -16,6 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fusegen.core import dtypes
+from fusegen.core.declared import Declared, declared_calls, is_declared
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import LegalityError
 from fusegen.core.ir import (
@@ -31,6 +32,7 @@ from fusegen.core.ir import (
     Ref,
     Size,
     Statement,
+    axis_order,
     expr_axes,
     walk,
 )
@@ -101,6 +103,49 @@ def packed(op: Op, values: Mapping[str, Any]) -> list[Any]:
     return list(found.values())
 
 
+def _axes(op: Op) -> tuple[str, ...]:
+    """Its axes, and those that only gradients declared in it have."""
+    inner = {axis for call in declared_calls(op) for axis in _axes(call.gradient)}
+    return (*op.axes, *sorted(inner.difference(op.axes), key=axis_order))
+
+
+@functools.cache
+def _with_gradient() -> Any:
+    """A function of torch's: (gradients, value, *inputs) -> value, where ``gradients(cotangent, *inputs)`` are those of
+    the inputs. They are linear in the cotangent, so transposing them gives tangents."""
+    import torch
+
+    class WithGradient(torch.autograd.Function):
+        @staticmethod
+        def forward(gradients: Any, value: Any, *inputs: Any) -> Any:
+            return value.clone()
+
+        @staticmethod
+        def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+            ctx.gradients, _, *given = inputs
+            ctx.save_for_backward(*given)
+            ctx.save_for_forward(*given)
+            ctx.shape = output.shape
+
+        @staticmethod
+        def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+            return (None, None, *ctx.gradients(*cotangents, *ctx.saved_tensors))
+
+        @staticmethod
+        def jvp(ctx: Any, *tangents: Any) -> Any:
+            given = ctx.saved_tensors
+            wanted = [i for i, tangent in enumerate(tangents[2:]) if tangent is not None]
+
+            def transposed(cotangent: Any) -> list[Any]:
+                found = ctx.gradients(cotangent, *given)
+                return [cotangent.sum() * 0 + given[i] * 0 if found[i] is None else found[i] for i in wanted]
+
+            zero = given[wanted[0]].new_zeros(ctx.shape)
+            return torch.func.vjp(transposed, zero)[1]([tangents[2:][i] for i in wanted])[0]
+
+    return WithGradient
+
+
 class Evaluation:
     """Named values and expressions over them. A value has one dimension per axis, in order, of size one where it lacks
     the axis.
@@ -115,7 +160,7 @@ class Evaluation:
         axes: Sequence[str] = (), sizes: Mapping[str, int] = MappingProxyType({}),
     ) -> None:  # fmt: skip
         self.torch, self.op, self.floats = torch, op, floats
-        self.axes = tuple(axes) or op.axes
+        self.axes = tuple(axes) or _axes(op)
         self.sizes: dict[str, int] = dict(sizes)
         self.device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
         self.named: dict[str, Any] = {}
@@ -200,6 +245,8 @@ class Evaluation:
         args = [values[arg] for arg in node.args]
         if node.function == "cast":
             return self._cast(node, args[0])
+        if is_declared(node):
+            return self._declared(Declared.of(node), args)
         detail = (node.detail,) if node.detail else ()
         return lookup(node.function).reference(self.torch, *args, *detail)
 
@@ -209,6 +256,35 @@ class Evaluation:
         value = value.to(self.dtype(node.dtype))
         # To a half type it rounds, in whatever dtype the floats are computed.
         return _rounding()(value, getattr(self.torch, node.detail)) if node.detail else value
+
+    def _declared(self, result: Declared, args: Sequence[Any]) -> Any:
+        """A value whose gradient is the one that was declared. Of several results each hands on its own, which is what
+        they have together where the gradient is linear in cotangents."""
+
+        def gradients(cotangent: Any, *inputs: Any) -> list[Any]:
+            return self._gradients(result, cotangent, inputs)
+
+        return _with_gradient().apply(gradients, *args)
+
+    def _gradients(self, result: Declared, cotangent: Any, inputs: Sequence[Any]) -> list[Any]:
+        """Of each input of a call its gradient, or None, given the cotangent of one result."""
+        inner = object.__new__(Evaluation)
+        inner.__dict__.update(self.__dict__, op=result.gradient, named={})
+        inner.sizes = contracted_sizes(result.gradient, self.sizes)
+        for thing, value in zip(result.placeholders(), inputs, strict=True):
+            assert isinstance(thing, Ref)
+            inner.named[thing.name] = value
+        zero = self.torch.zeros([1] * len(self.axes), dtype=self.floats, device=self.device)
+        for position, operand in enumerate(result.cotangents):
+            inner.named[operand.name] = cotangent if position == result.result else zero
+        for statement in result.gradient.statements:
+            inner.state(statement)
+        found: list[Any] = [None] * len(inputs)
+        for output, target in zip(result.gradient.outputs, result.targets, strict=True):
+            value, shape = inner.evaluate(output.expr), inputs[target].shape
+            small = [min(sizes) for sizes in zip(shape, value.shape, strict=True)]
+            found[target] = value.sum_to_size(small).expand(shape)
+        return found
 
     def _multiply(self, reduce: Reduce) -> Any:
         """A matrix product. Its factors are as exact as everything else: only what the op casts is rounded."""

@@ -11,7 +11,7 @@ from typing import Any
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
-from fusegen.core.ir import Call, Const, Expr, Index, Operand, Reduce, Ref, Size, const, walk
+from fusegen.core.ir import DOT, Call, Const, Expr, Index, Operand, Reduce, Ref, Size, computed_of, const, walk
 from fusegen.declare.table import Function, Kind, lookup
 
 _current = threading.local()
@@ -34,6 +34,26 @@ Dims = tuple["AxisVar | None", ...]
 
 
 @dataclass
+class CalledWith:
+    """A call, within a declaration, of an op whose gradient the user declared, and that gradient.
+
+    Attributes:
+        cotangents: of the call's float results, by name.
+        inputs: what the gradient sees of the arguments, by name: tensors and numbers of its own.
+        gradients: of inputs that have one.
+        reduces, names: those of the gradient, as a tracer's.
+    """
+
+    name: str
+    declared: str
+    cotangents: dict[str, Value]
+    inputs: dict[str, Value]
+    gradients: dict[str, Value] = field(default_factory=dict)
+    reduces: list[tuple[Reduce, tuple[AxisVar, ...]]] = field(default_factory=list)
+    names: dict[Expr, str] = field(default_factory=dict)
+
+
+@dataclass
 class Tracer:
     """What is being recorded: one per trace, current in its thread while the declaration runs."""
 
@@ -41,7 +61,7 @@ class Tracer:
     double: bool = False  # some tensor is float64: Python numbers are computed with in float64
     operands: list[tuple[Operand, Dims]] = field(default_factory=list)
     reduces: list[tuple[Reduce, tuple[AxisVar, ...]]] = field(default_factory=list)
-    varying: dict[str, frozenset[AxisVar]] = field(default_factory=dict)  # of a reduction's result
+    varying: dict[str, frozenset[AxisVar]] = field(default_factory=dict)  # of what is neither operand nor number
     along: dict[Expr, frozenset[AxisVar]] = field(default_factory=dict)  # of expressions, as `axes_of` finds them
     sizes: dict[str, AxisVar] = field(default_factory=dict)
     parts: dict[tuple[str, int, int], tuple[Value, ...]] = field(default_factory=dict)
@@ -53,6 +73,8 @@ class Tracer:
     met_itself: bool = False  # something has
     reads_sizes: bool = False  # beyond which of them are 1
     apart: bool = False  # results of products have axes of their own
+    calls: list[CalledWith] = field(default_factory=list)
+    made: int = 0
 
     def tensors(self) -> list[tuple[str, Dims]]:
         """Of what every dimension is an axis of its own: arguments, and what reductions and products read."""
@@ -60,8 +82,8 @@ class Tracer:
 
     def axes_of(self, expr: Expr) -> set[AxisVar]:
         """The axes that an expression varies along."""
-        for node in walk([expr], self.along):
-            self.along[node] = self._own_axes(node).union(*(self.along[child] for child in node.children))
+        for node in walk([expr], self.along, computed_of):
+            self.along[node] = self._own_axes(node).union(*(self.along[child] for child in computed_of(node)))
         return {axis.find() for axis in self.along[expr]}
 
     def _own_axes(self, node: Expr) -> frozenset[AxisVar]:
@@ -73,6 +95,17 @@ class Tracer:
             return self.varying[node.name]
         dims = next((dims for operand, dims in self.operands if operand.name == node.name), ())
         return frozenset(dim for dim in dims if dim)
+
+    @property
+    def multiplies(self) -> bool:
+        """Whether there is a matrix product."""
+        recorded = [self.reduces, *(call.reduces for call in self.calls)]
+        return any(reduce.kind == DOT for reduces in recorded for reduce, _ in reduces)
+
+    def new_name(self, kind: str) -> str:
+        """A name that nothing else has until the trace is closed."""
+        self.made += 1
+        return f"@{kind}{self.made - 1}"
 
     def size(self, axis: AxisVar) -> Expr:
         """The number of elements along an axis; its name stands for the axis until the trace is closed."""

@@ -13,8 +13,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fusegen.core import dtypes
+from fusegen.core.declared import Declared, differentiated, is_declared
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import (
+    DECLARED,
     Call,
     Const,
     Expr,
@@ -32,11 +34,12 @@ from fusegen.core.ir import (
     substitute,
     walk,
 )
-from fusegen.core.lets import introduce_lets, safe_name
+from fusegen.core.lets import introduce_lets, live_reduces, safe_name
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import Factor, factors, free_axis
 from fusegen.core.products import product as product_of
 from fusegen.declare.table import apply, lookup
+from fusegen.derive.override import declared_gradients
 from fusegen.derive.products import adjoint
 from fusegen.derive.simplify import TIDY, is_zero, selects_apart, simplify, special_calls
 
@@ -46,7 +49,7 @@ LARGEST_EXPRESSION = 40
 
 @dataclass
 class _Definition:
-    """``ref`` stands for ``expr``, or for its reduction over ``over``."""
+    """``ref`` stands for ``expr``, or for its reduction over ``over``. ``kind`` DECLARED: its gradient is declared."""
 
     ref: Ref
     expr: Expr
@@ -65,6 +68,7 @@ class _Reverse:
     reduces: list[Reduce] = field(default_factory=list)
     known: dict[tuple[str, Expr, tuple[str, ...]], Ref] = field(default_factory=dict)
     tidy: dict[Expr, Expr] = field(default_factory=dict)
+    names: dict[Expr, str] = field(default_factory=dict)  # of intermediates of declared gradients
 
     def contribute(self, expr: Expr, cotangent: Expr, space: frozenset[str], wanted: Set[Ref]) -> None:
         """Add ``cotangent * d(expr)/d(ref)`` to every ref that expr reads; sum over axes the ref lacks."""
@@ -154,6 +158,23 @@ class _Reverse:
             found = self.reduced(made.kind, made.expr, made.over, made.name)
             self.contribute(side.expr, found, expr_axes(side.expr, self.axes), wanted)
 
+    def through_declared(self, call: Sequence[_Definition], wanted: Sequence[Ref]) -> None:
+        """Add the gradients that were declared for a call, of which these are results, to what its inputs read."""
+        given: dict[int, Expr] = {}
+        for result in call:
+            total = self.total(result.ref, result.ref.name.strip("@"))
+            if total is not None:
+                given[Declared.of(result.expr).result] = total
+        if not given:
+            return
+        found = declared_gradients(
+            Declared.of(call[0].expr), given, self.axes, self.fresh_axis,
+            lambda reduce: self.reduced(reduce.kind, reduce.expr, reduce.over, reduce.name), self.names,
+        )  # fmt: skip
+        for into, cotangent in found:
+            space = expr_axes(cotangent, self.axes) | expr_axes(into, self.axes)
+            self.contribute(into, _cast(cotangent, into.dtype), space, wanted)
+
     def count(self, over: Iterable[str], dtype: dtypes.DType) -> Expr:
         """Number of elements along the axes."""
         total: Expr | None = None
@@ -211,12 +232,14 @@ def _definitions(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> tuple[
     shared = _shared_and_costly([item.expr for item in (*reduces, *outputs)])
 
     def cut(root: Expr) -> Expr:
-        for node in walk([root]):
-            sizes[node] = 1 + sum(sizes[child] for child in node.children)
-            large = (sizes[node] > LARGEST_EXPRESSION and node is not root) or node in shared
+        for node in walk([root], children=differentiated):
+            sizes[node] = 1 + sum(sizes[child] for child in differentiated(node))
+            declared = is_declared(node)
+            large = (sizes[node] > LARGEST_EXPRESSION and node is not root) or node in shared or declared
             if large and node.dtype.is_float and node not in known:
                 ref = Ref(f"@cut{len(known)}", node.dtype)
-                found.append(_Definition(ref, substitute(node, {k: v for k, v in known.items() if k is not node})))
+                expr = substitute(node, {k: v for k, v in known.items() if k is not node})
+                found.append(_Definition(ref, expr, kind=DECLARED if declared else "sum"))
                 known[node] = ref
             if node in known:
                 sizes[node] = 1
@@ -229,6 +252,12 @@ def _definitions(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> tuple[
         else:
             found.append(_Definition(reduce.ref, cut(reduce.expr), reduce.over, reduce.kind))
     return found, [cut(output.expr) for output in outputs]
+
+
+def _call_of(definition: _Definition) -> tuple[int, tuple[Expr, ...]]:
+    """What the results of one call with a declared gradient have in common."""
+    declared = Declared.of(definition.expr)
+    return declared.call, declared.inputs
 
 
 def _shared_and_costly(roots: Sequence[Expr]) -> set[Expr]:
@@ -302,10 +331,9 @@ def gradient(
     Raises:
         DerivativeError: a wanted argument is not a float tensor of the op.
     """
-    _check_wanted(op, wanted)
     reduces, outputs = op.expand()
     positions = [i for i, o in enumerate(outputs) if o.dtype.is_float and (given is None or i in given)]
-    targets = [operand for operand in op.operands if operand.base in wanted]
+    targets = _targets(op, wanted)
     names = names or GradientNames.of(op)
     cotangents = [names.cotangent(outputs[i]) for i in positions]
     taken = _names(op, reduces) | {c.name for c in cotangents} | {names.arguments[t.name] for t in targets}
@@ -315,6 +343,10 @@ def gradient(
     state.known = {(d.kind, d.expr, d.over): d.ref for d in definitions if d.over}
     for definition in definitions:
         state.axes[definition.ref.name] = expr_axes(definition.expr, state.axes) - set(definition.over)
+    calls: dict[Any, list[_Definition]] = {}
+    for definition in definitions:
+        if definition.kind == DECLARED:
+            calls.setdefault(_call_of(definition), []).append(definition)
     leaves = [target.ref for target in targets]
     differentiable = {*leaves, *(definition.ref for definition in definitions)}
     for position, cotangent in zip(positions, cotangents, strict=True):
@@ -328,6 +360,11 @@ def gradient(
             if total is not None:
                 state.through_product(definition, total, differentiable)
             continue
+        if definition.kind == DECLARED:
+            call = calls[_call_of(definition)]
+            if definition is call[0]:  # of the results the first that is needed: all that reads the others comes behind
+                state.through_declared(call, differentiable)
+            continue
         space = expr_axes(definition.expr, state.axes)
         for further, term in state.terms_of(definition.ref, name):
             state.contribute(definition.expr, _through(definition, term, state), space | further, differentiable)
@@ -336,24 +373,50 @@ def gradient(
     return _close(op, definitions, reduces, state, results, cotangents)
 
 
-def _check_wanted(op: Op, wanted: Sequence[str]) -> None:
-    floats = {o.base for o in op.operands if o.dtype.is_float}
-    whole = {o.name for o in op.operands if o.part is None and _is_read(op, o)}
-    for name in wanted:
-        split = any(o.part and o.part.base == name for o in op.operands)
-        if name not in floats or (split and name in whole):
+def _targets(op: Op, wanted: Sequence[str]) -> list[Operand]:
+    """The operands whose gradients make up those of ``wanted``: of a packed tensor its parts, or the whole.
+
+    Raises:
+        DerivativeError: a wanted argument is not a float tensor of the op, or read as a whole and in parts.
+    """
+    read = reached(op, range(len(op.outputs)))
+    found: list[Operand] = []
+    for name in dict.fromkeys(wanted):
+        mine = [o for o in op.operands if o.base == name and o.dtype.is_float]
+        parts = [o for o in mine if o.part]
+        whole = [o for o in mine if o.part is None]
+        both = bool(whole and parts) and whole[0].name in read and any(o.name in read for o in parts)
+        if not mine or both:
+            floats = {o.base for o in op.operands if o.dtype.is_float}
             raise DerivativeError(
                 f"{op.name}, gradient",
-                given=f"the gradient of {name!r}" + (", used both whole and in parts" if name in floats else ""),
+                given=f"the gradient of {name!r}" + (", used both whole and in parts" if both else ""),
                 expected=f"a float tensor argument: {', '.join(sorted(floats)) or 'this op has none'}",
                 fix="use the parts everywhere, or take the tensor twice, as two arguments"
-                if name in floats
+                if both
                 else "ask for the gradients of float arguments only",
             )
+        found += whole if whole and (not parts or whole[0].name in read) else parts
+    return [operand for operand in op.operands if operand in found]
 
 
-def _is_read(op: Op, operand: Operand) -> bool:
-    return any(operand.ref in refs(item.expr) for item in (*op.statements, *op.outputs))
+def reached(op: Op, positions: Sequence[int]) -> set[str]:
+    """The operands that gradients of the outputs at ``positions`` flow into."""
+    reduces, outputs = op.expand()
+    inner = {reduce.ref: reduce.expr for reduce in reduces}
+    operands = {operand.ref: operand.name for operand in op.operands}
+    found: set[str] = set()
+    seen: set[Expr] = set()
+    stack: list[Expr] = [outputs[position].expr for position in positions]
+    while stack:
+        node = stack.pop()
+        if node in seen or (isinstance(node, Call) and node.function == "barrier"):
+            continue
+        seen.add(node)
+        if node in operands:
+            found.add(operands[node])
+        stack += [inner[node]] if node in inner else differentiated(node)
+    return found
 
 
 def _names(op: Op, reduces: Sequence[Reduce]) -> set[str]:
@@ -409,8 +472,10 @@ def _close(
     kept = [replace(r, expr=tidy[expr]) for r, expr in zip(everything, exprs, strict=False)]
     outputs = [replace(o, expr=tidy[expr]) for o, expr in zip(results, exprs[len(everything) :], strict=True)]
     live = live_reduces(kept, outputs)
-    forward_names = simplify_names(op)
-    statements, bound = introduce_lets(live, outputs, forward_names, state.taken)
+    told = {substitute(expr, back): name for expr, name in state.names.items()}
+    simple = simplify(list(told), TIDY)
+    names = {simple[expr]: name for expr, name in told.items() if isinstance(simple[expr], Call)}
+    statements, bound = introduce_lets(live, outputs, {**names, **simplify_names(op)}, state.taken)
     read = {ref.name for item in (*statements, *bound) for ref in refs(item.expr)}
     operands = [o for o in (*op.operands, *cotangents) if o.name in read]
     shaped = {axis for o in operands for axis in o.shape}
@@ -442,15 +507,6 @@ def simplify_names(op: Op) -> dict[Expr, str]:
     names.update({output.expr: output.name for output in op.expand()[1]})
     tidy = simplify(list(names), TIDY)
     return {tidy[expr]: name for expr, name in names.items() if isinstance(tidy[expr], Call)}
-
-
-def live_reduces(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> list[Reduce]:
-    """The reductions that some output needs, in order of need."""
-    needed = {ref.name for output in outputs for ref in refs(output.expr)}
-    for reduce in reversed(reduces):
-        if reduce.name in needed:
-            needed |= {ref.name for ref in refs(reduce.expr)}
-    return [reduce for reduce in reduces if reduce.name in needed]
 
 
 def operands_read(op: Op) -> tuple[Operand, ...]:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fusegen.core import dtypes
+from fusegen.core.declared import plain
 from fusegen.core.ir import Call, Const, Expr, Op, const, walk
 from fusegen.core.lets import introduce_lets
 from fusegen.declare.table import apply
@@ -205,6 +206,7 @@ def _sharing(roots: list[Expr], *, half: bool) -> tuple[Callable[[Call], Expr | 
 
 def lower(op: Op) -> Op:
     """``op`` with special functions saved where algebra allows it."""
+    op = plain(op)
     reduces, outputs = op.expand()
     items = [*reduces, *outputs]
     half = all(output.dtype.is_half for output in op.outputs)

@@ -29,11 +29,11 @@ from fusegen.core.ir import (
     substitute_all,
     walk,
 )
-from fusegen.core.lets import introduce_lets, safe_name
+from fusegen.core.lets import introduce_lets, live_reduces, safe_name
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import Factor, biases, factors, rounded, stored_as, unrounded
 from fusegen.derive.exact import compared_extrema
-from fusegen.derive.gradient import gradient, live_reduces
+from fusegen.derive.gradient import gradient
 from fusegen.derive.quotients import cancel, is_softmax, sums_of_exponentials, told_by
 
 # An operand that lacks axes of the result is this much lighter for each; sizes are not known when this is decided.

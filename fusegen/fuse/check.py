@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fusegen.core.errors import LegalityError
-from fusegen.core.ir import FACTOR, LOCATED, Axes, Call, Expr, Index, Let, Op, Output, Reduce, Ref, walk
+from fusegen.core.ir import DECLARED, FACTOR, LOCATED, Axes, Call, Expr, Index, Let, Op, Output, Reduce, Ref, walk
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.lanes import LaneKernel
@@ -111,7 +111,7 @@ class _Scope:
             self.require(not isinstance(node, Index), "a position that is no operand", repr(node))
             if isinstance(node, Call):
                 located = node.function == LOCATED and root_of is not None and node is expr
-                plain = node.function not in (FACTOR, LOCATED)
+                plain = node.function not in (DECLARED, FACTOR, LOCATED)
                 self.require(plain or located, "what has no text of its own", node.function)
 
     def _define(self, name: str, ref: Ref, axes: frozenset[str], again: bool = False) -> None:

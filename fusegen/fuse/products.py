@@ -12,13 +12,13 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from fusegen.core.declared import plain
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Call, Expr, Op, Operand, Output, Reduce, Size, const, expr_axes, refs, substitute, walk
-from fusegen.core.lets import introduce_lets, safe_name
+from fusegen.core.lets import introduce_lets, live_reduces, safe_name
 from fusegen.core.products import KIND, Factor, biases, factors, products, rounded, stored_as, unrounded
 from fusegen.core.text import shape_text
 from fusegen.derive.exact import as_written
-from fusegen.derive.gradient import live_reduces
 from fusegen.fuse.rows import in_order
 
 
@@ -115,7 +115,7 @@ def chain(op: Op, *, adds_biases: bool = True) -> Chain | None:
     """
     if not products(op):
         return None
-    op = as_written(op)  # before elements and their extremum come apart
+    op = as_written(plain(op))  # before elements and their extremum come apart
     return _Splitter(op, biases(op) if adds_biases else {}).split()
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import ast
 import json
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import lcm
 from typing import Any
@@ -22,6 +22,7 @@ import torch
 
 from fusegen import pipeline
 from fusegen.core import dtypes
+from fusegen.core.declared import plain
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op, Size, walk
@@ -33,7 +34,6 @@ from fusegen.declare.op import Declaration
 from fusegen.declare.trace import ScalarSpec, TensorSpec
 from fusegen.derive.batch import batch, is_wide
 from fusegen.derive.gradient import GradientNames
-from fusegen.derive.override import Batched, Overridden
 from fusegen.derive.sharding import localized, tied
 from fusegen.derive.stages import staged
 from fusegen.derive.tangent import tangent_names
@@ -42,7 +42,6 @@ from fusegen.wrap import fake, gradients, tensors
 from fusegen.wrap.run import Runner
 from fusegen.wrap.runners import runner_of
 
-Override = Callable[[Op, tuple[str, ...]], Any]
 MOST_RUNNERS = 256
 # No parameter can have these names.
 AUTOCAST = "autocast to"
@@ -61,8 +60,6 @@ class Derived:
         axes: axes whose sizes no operand tells; they are handed over.
         like: results whose strides are handed over, with their ranks: gradients, which lie as their arguments do.
         public: how many results the caller sees; the rest is kept for the backward.
-        override: for the op and names of arguments, what stands in for their derived gradient (derive/override).
-        over: the ``override`` of the op that this one was trained from.
     """
 
     declaration: Declaration
@@ -73,8 +70,6 @@ class Derived:
     like: tuple[tuple[str, int], ...] = ()
     public: int = 0
     training: Any = None
-    override: Override | None = None
-    over: Override | None = None
     runners: dict[tuple[int, ...], Runner] = field(default_factory=dict)
     children: dict[tuple[Any, ...], Derived] = field(default_factory=dict)
 
@@ -120,30 +115,24 @@ class Derived:
     def _train(self, wanted: tuple[str, ...]) -> Derived:
         if not wanted:
             training: Any = Training(self.op, len(self.op.outputs), (), ())
-        elif self.override is not None:
-            training = self.override(self.op, wanted)
         else:
             training = pipeline.train_op(self.op, wanted)
         return replace(
             self, steps=(*self.steps, ("train", wanted)), op=training.forward, public=len(self.names),
-            training=training, override=None, over=self.override, runners={}, children={},
+            training=training, runners={}, children={},
         )  # fmt: skip
 
     def _batch(self, wide: frozenset[str]) -> Derived:
-        single, override = self.override, None
         op = batch(self.op, wide)
-        if single is not None:
-            override = lambda _, wanted: Batched(single(self.op, wanted), wide)  # noqa: E731
-            op = override(self.op, ()).forward
         has_calls = is_wide(op)
         like = tuple((name, rank + has_calls[name]) for name, rank in self.like)
         return replace(
             self, steps=(*self.steps, ("batch", tuple(sorted(wide)))), op=op, axes=untold_axes(op), like=like,
-            training=None, override=override, over=None, runners={}, children={},
+            training=None, runners={}, children={},
         )  # fmt: skip
 
     def _tangent(self, given: tuple[str, ...]) -> Derived:
-        found = gradients.reading(pipeline.tangent_op(self.op, given, self.over), self.op.operands[:1])
+        found = gradients.reading(pipeline.tangent_op(self.op, given), self.op.operands[:1])
         count = len(gradients.result_names(found))
         steps = (*self.steps, ("tangent", given))
         return Derived(self.declaration, self.call, steps, found, untold_axes(found), (), count)
@@ -166,7 +155,7 @@ class Derived:
     @cached_property
     def differentiable(self) -> list[int]:
         """Results (by position) that have a gradient."""
-        return gradients.differentiable(self.op, self.over is not None)
+        return gradients.differentiable(self.op)
 
     @cached_property
     def tangents(self) -> GradientNames:
@@ -182,7 +171,8 @@ class Derived:
         return self._child(("local", which), lambda: self._local(*which))
 
     def _local(self, through: str | None, stage: int, *axes: str) -> Derived:
-        op = localized(self.op if through is None else staged(self.op, tied(self.op, through))[stage], axes)
+        op = plain(self.op)
+        op = localized(op if through is None else staged(op, tied(op, through))[stage], axes)
         names = gradients.result_names(op)
         like = tuple((name, rank) for name, rank in self.like if name in names)
         steps = (*self.steps, ("local", (through, stage, *axes)))
@@ -310,10 +300,7 @@ def _spec(name: str, given: str) -> Any:
 
 def root(declaration: Declaration, call: str, op: Op) -> Derived:
     """The Op of a call, from which others are derived."""
-    override = None
-    if declaration.gradient is not None:
-        override = lambda op, wanted: Overridden(op, wanted, declaration)  # noqa: E731
-    return Derived(declaration, call, (), op, public=len(gradients.result_names(op)), override=override)
+    return Derived(declaration, call, (), op, public=len(gradients.result_names(op)))
 
 
 def find(declaration: Declaration, calls: Recent[str, Derived], text: str) -> Derived:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fusegen import pipeline
+from fusegen.core.declared import plain
 from fusegen.core.ir import Op
 from fusegen.core.products import contracted_sizes
 from fusegen.declare.reference import packed, reference
@@ -45,7 +46,7 @@ def stages(op: Op) -> Iterator[tuple[str, Evaluate]]:
     if whole:
         yield f"cut at {len(whole.steps) - len(parts)} matrix products", _runs(meaning)
     compiled = [pipeline.compile_op(part) for part in parts]
-    if any(found.lowered != found.op for found in compiled):
+    if any(found.lowered != plain(found.op) for found in compiled):
         yield "rewritten to call fewer special functions", _runs(_lowered)
     count = max((len(found.ways) for found in compiled), default=0)
     for way in range(count):

@@ -9,7 +9,7 @@ from typing import Any
 from fusegen import pipeline
 from fusegen.core.ir import Call, Expr, Op, Output, expr_axes, refs, walk
 from fusegen.core.products import contracted_sizes
-from fusegen.derive.gradient import GradientNames, operands_read
+from fusegen.derive.gradient import GradientNames, operands_read, reached
 from fusegen.derive.training import Training
 
 
@@ -165,34 +165,20 @@ def _lean(op: Op, names: set[str]) -> Op:
     return replace(op, operands=operands_read(op))
 
 
-def differentiable(op: Op, declared: bool) -> list[int]:
-    """Results (by position) that have a gradient: float ones that a float argument reaches, or that a gradient is
-    ``declared`` for."""
+def differentiable(op: Op) -> list[int]:
+    """Results (by position) that have a gradient: float ones that a float argument reaches."""
     floats = {operand.base for operand in op.operands if operand.dtype.is_float}
     parts = {name: [i for i, o in enumerate(op.outputs) if o.base == name] for name in result_names(op)}
     found = [all(op.outputs[i].dtype.is_float for i in each) for each in parts.values()]
-    reached = [declared or bool(_reached(op, each) & floats) for each in parts.values()]
-    return [at for at, both in enumerate(zip(found, reached, strict=True)) if all(both)]
+    arrived = [bool(_reached(op, each) & floats) for each in parts.values()]
+    return [at for at, both in enumerate(zip(found, arrived, strict=True)) if all(both)]
 
 
 def _reached(op: Op, positions: Sequence[int]) -> set[str]:
     """Arguments that the outputs at ``positions`` are computed from. Others have no gradient (None), as in torch; those
     reached only through steps have a gradient of zeros."""
-    reduces, outputs = op.expand()
-    inner = {reduce.ref: reduce.expr for reduce in reduces}
-    arguments = {operand.ref: operand.base for operand in op.operands}
-    found: set[str] = set()
-    seen: set[Expr] = set()
-    stack: list[Expr] = [outputs[position].expr for position in positions]
-    while stack:
-        node = stack.pop()
-        if node in seen or (isinstance(node, Call) and node.function == "barrier"):
-            continue
-        seen.add(node)
-        if node in arguments:
-            found.add(arguments[node])
-        stack += [inner[node]] if node in inner else node.children
-    return found
+    names = reached(op, positions)
+    return {operand.base for operand in op.operands if operand.name in names}
 
 
 def axis_sizes(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:

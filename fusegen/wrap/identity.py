@@ -28,7 +28,7 @@ def identity(declaration: Declaration) -> str:
 
     Names are followed through helpers, other ops, closures, defaults and globals, but not into attributes of objects.
     """
-    return digest(_fusegen_digest(), *_described(declaration, set()))[:16]
+    return digest(_fusegen_digest(), *_described(declaration, {}))[:16]
 
 
 def _fusegen_digest() -> str:
@@ -39,8 +39,12 @@ def _fusegen_digest() -> str:
     return digest(compiler_digest(), library)
 
 
-def _described(value: Any, seen: set[int]) -> Iterator[str]:
-    """A value as texts that are the same in every process."""
+def _described(value: Any, seen: dict[int, Any]) -> Iterator[str]:
+    """A value as texts that are the same in every process.
+
+    Args:
+        seen: by address what has been described; it is kept, so that nothing else comes to lie there.
+    """
     if isinstance(value, (bool, int, float, complex, str, bytes)) or type(value).__name__ in ("dtype", "DType"):
         yield f"{type(value).__name__} {value!r}"
         return
@@ -48,7 +52,7 @@ def _described(value: Any, seen: set[int]) -> Iterator[str]:
     if isinstance(value, (type, types.FunctionType)):
         yield f"{value.__module__}.{value.__qualname__}"
     if id(value) not in seen:
-        seen.add(id(value))
+        seen[id(value)] = value
         for part in _parts(value):
             yield from _described(part, seen)
         yield "end"

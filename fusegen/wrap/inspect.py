@@ -14,6 +14,7 @@ from math import prod
 from typing import Any, Protocol
 
 from fusegen import pipeline
+from fusegen.core.declared import plain
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Op, Output, Reduce, Tensorlike
 from fusegen.core.products import contracted_sizes
@@ -50,7 +51,6 @@ class Inspected(Protocol):
     @property
     def name(self) -> str: ...
     def trace(self, /, *args: Any, **kwargs: Any) -> Op: ...
-    def _override(self, op: Op, wanted: tuple[str, ...]) -> Any: ...
 
 
 @dataclass(frozen=True)
@@ -188,10 +188,9 @@ def passes(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], whic
     by_torch = all(framework is None or framework.name == "torch" for framework in frameworks)
     found = [replace(Pass.of(op.trace(*args, **kwargs), infos, {}, {}), by_torch=by_torch)]
     if which == "tangent":
-        return [*found, tangent_of(found[0], op._override if op.declaration.gradient is not None else None, asked)]
+        return [*found, tangent_of(found[0], asked)]
     for depth in range(PASSES.index(which)):
-        override = op._override if op.declaration.gradient is not None and depth == 0 else None
-        found.append(backward_of(found[-1], override, asked if depth == 0 else ()))
+        found.append(backward_of(found[-1], asked if depth == 0 else ()))
     return found
 
 
@@ -209,10 +208,10 @@ def differentiable(op: Op) -> tuple[str, ...]:
     return tuple(dict.fromkeys(o.base for o in op.operands if o.dtype.is_float))
 
 
-def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ()) -> Pass:
+def backward_of(forward: Pass, wanted: Sequence[str] = ()) -> Pass:
     """The backward that autograd would run after ``forward``, for every float result."""
     op, asked = forward.op, _asked(forward.op, wanted, "backward")
-    training = override(op, asked) if override is not None else pipeline.train_op(op, asked)
+    training = pipeline.train_op(op, asked)
     arguments = {o.base: forward.tensors[o.base] for o in op.operands}
     with_kept = Pass.of(training.forward, arguments, forward.layout.sizes, {})
     floats = {output.base for output in op.outputs if output.dtype.is_float}
@@ -229,11 +228,11 @@ def backward_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ())
     return replace(Pass.of(backward, given, forward.layout.sizes, like), kept=kept, same=same)
 
 
-def tangent_of(forward: Pass, override: Any = None, wanted: Sequence[str] = ()) -> Pass:
+def tangent_of(forward: Pass, wanted: Sequence[str] = ()) -> Pass:
     """The pass of forward mode: tangents of every float result."""
     op, asked = forward.op, _asked(forward.op, wanted, "tangent")
     names = tangent_names(op)
-    tangent = _without_sizes(pipeline.tangent_op(op, asked, override))
+    tangent = _without_sizes(pipeline.tangent_op(op, asked))
     given = {**forward.tensors, **{names.arguments[name]: forward.tensors[name] for name in asked}}
     given = {o.base: given[o.base] for o in tangent.operands}
     return Pass.of(tangent, given, forward.layout.sizes, {})
@@ -319,7 +318,7 @@ def stages(item: Pass) -> list[str]:
     found += _split(item)
     for part in item.parts:
         lowered = pipeline.compile_op(part.op).lowered
-        if lowered != part.op:
+        if lowered != plain(part.op):
             found.append(section(f"{part.op.label}: rewritten to call fewer special functions", op_text(lowered)))
     kernels = item.kernels
     sizes = dict(item.layout.sizes)

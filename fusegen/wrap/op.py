@@ -180,8 +180,7 @@ class FusedOp:
             return Overwriting(runner_of(op), overwritten=overwritten)
         from fusegen.wrap.torch_op import Differentiable
 
-        override = self._override if self.declaration.gradient else None
-        return Differentiable(runner_of(op), override)
+        return Differentiable(runner_of(op))
 
     def _into(
         self, runner: Any, values: Mapping[str, Any], scalars: Mapping[str, Any], framework: tensors.Framework,
@@ -231,11 +230,7 @@ class FusedOp:
 
         op = self.trace(*args, **kwargs)
         floats = dict.fromkeys(o.base for o in op.operands if o.dtype.is_float)
-        return (
-            self._override(op, tuple(wanted or floats)).backward(range(len(op.outputs)))
-            if (self.declaration.gradient)
-            else gradient(op, tuple(wanted or floats))
-        )
+        return gradient(op, tuple(wanted or floats))
 
     def tangent(self, /, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
         """The Op that computes the results' tangents, given those of ``wanted`` (by default of every float tensor)."""
@@ -254,7 +249,8 @@ class FusedOp:
         straight-through estimators.
 
         Raises:
-            DerivativeError: in the backward: it takes other arguments, or returns another number of gradients.
+            DeclarationError: other ops that call this one have been traced.
+            DerivativeError: on a call: it takes other arguments, or returns another number of gradients.
         """
         self.declaration.set_gradient(function)
         self._runners.clear()
@@ -262,11 +258,6 @@ class FusedOp:
         if "_registered" in self.__dict__:
             self.__dict__["_registered"].forget()
         return function
-
-    def _override(self, op: Op, wanted: tuple[str, ...]) -> Any:
-        from fusegen.derive.override import Overridden
-
-        return Overridden(op, wanted, self.declaration)
 
     def show(self, /, *args: Any, which: str | None = None, **kwargs: Any) -> str:
         """Every stage as text: declared, derived, fused, scheduled, CUDA; of forward and backward, or of one pass."""

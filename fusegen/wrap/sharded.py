@@ -21,6 +21,7 @@ from torch.distributed.tensor import placement_types as placed
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor._redistribute import redistribute_local_tensor
 
+from fusegen.core.declared import plain
 from fusegen.core.errors import DeclarationError
 from fusegen.derive import placing, sharding
 from fusegen.wrap import fake
@@ -177,7 +178,7 @@ def plan_of(
         )
         for name, t in zip(node.arguments, tensors, strict=True)
     }
-    decision = placing.decide(node.op, given, mesh.shape, positions=positions)
+    decision = placing.decide(plain(node.op), given, mesh.shape, positions=positions)
     infos = {
         name: replace(fake.describe(name, t), device="meta") for name, t in zip(node.arguments, tensors, strict=True)
     }

@@ -22,7 +22,6 @@ from fusegen.core.ir import Op
 from fusegen.core.locks import cached_property
 from fusegen.derive.batch import batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames
-from fusegen.derive.override import Batched
 from fusegen.derive.tangent import tangent_names
 from fusegen.derive.training import Training
 from fusegen.wrap import accumulate, tensors, verify
@@ -46,14 +45,9 @@ T = TypeVar("T")
 
 @dataclass
 class Differentiable:
-    """An Op with everything autograd needs, for one set of hints (see ``Runner``).
-
-    Args:
-        override: for an op and names of arguments, what stands in for their derived gradient (derive/override).
-    """
+    """An Op with everything autograd needs, for one set of hints (see ``Runner``)."""
 
     runner: Runner
-    override: Callable[[Op, tuple[str, ...]], Any] | None = None
     trained: dict[tuple[str, ...], Trained] = field(default_factory=dict)
     native_node: ClassVar[bool] = True  # the native call path's node of the graph does what this one's does
 
@@ -97,12 +91,10 @@ class Differentiable:
         op = self.runner.op
         if not wanted:
             training: Any = Training(op, len(op.outputs), (), ())
-        elif self.override is not None:
-            training = self.override(op, wanted)
         else:
             training = pipeline.train_op(op, wanted)
         runner = runner_of(training.forward, self.runner.sizes, self.runner.like)
-        return Trained(training, runner, len(result_names(op)), self.override)
+        return Trained(training, runner, len(result_names(op)))
 
 
 def _check_not_traced(op: Op) -> None:
@@ -141,7 +133,6 @@ class Trained:
     training: Any
     forward: Runner
     public: int
-    override: Callable[[Op, tuple[str, ...]], Any] | None = None
     calls: dict[Any, Differentiable] = field(default_factory=dict)
     leans: dict[Any, Lean] = field(default_factory=dict)
     tangents: dict[Any, Op] = field(default_factory=dict)
@@ -229,7 +220,7 @@ class Trained:
     @cached_property
     def differentiable(self) -> list[int]:
         """Results (by position) that have a gradient."""
-        return differentiable(self.training.forward, self.override is not None)
+        return differentiable(self.training.forward)
 
     @cached_property
     def tangent_names(self) -> GradientNames:
@@ -246,21 +237,19 @@ class Trained:
 
     def _tangent_op(self, given: tuple[str, ...]) -> Op:
         op = self.training.forward
-        return reading(pipeline.tangent_op(op, given, self.override), op.operands[:1])
+        return reading(pipeline.tangent_op(op, given), op.operands[:1])
 
     def batched(self, wide: frozenset[str], count: int) -> Differentiable:
         """``count`` calls in one, of which the arguments ``wide`` have a value each."""
 
         def make() -> Differentiable:
-            op, single = self.forward.op, self.override
-            override = None if single is None else lambda _, wanted: Batched(single(op, wanted), wide)
-            made = batch(op, wide) if override is None else override(op, ()).forward
+            made = batch(self.forward.op, wide)
             results = is_wide(made)
             like = {
                 name: ((count, *shape), (prod(shape), *strides)) if results.get(name) else (shape, strides)
                 for name, (shape, strides) in self.forward.like.items()
             }
-            return Differentiable(runner_of(made, shifted_sizes(self.forward.sizes), like), override)
+            return Differentiable(runner_of(made, shifted_sizes(self.forward.sizes), like))
 
         return _remembered(self.calls, ("batched", wide, count if self.forward.like else None), make)
 
@@ -299,7 +288,7 @@ class Node(torch.autograd.Function):
         ctx.shapes = {n: v.shape for n, v in values.items()}
         transformed = torch._C._are_functorch_transforms_active()
         ctx.apart = [not transformed and views_a_leaf(argument) for argument in arguments]
-        ctx.unverified = _unverified(trained, values) if verify.is_on() and not transformed else None
+        ctx.unverified = _unverified(values) if verify.is_on() and not transformed else None
         ctx.mark_non_differentiable(*[r for i, r in enumerate(output) if i not in trained.differentiable])
         ctx.set_materialize_grads(False)
 
@@ -340,10 +329,8 @@ class Node(torch.autograd.Function):
         return tuple(calls(values, scalars)), tuple(0 if wide else None for wide in has_calls)
 
 
-def _unverified(trained: Trained, values: Mapping[str, Any]) -> dict[str, tuple[Any, int]] | None:
-    """Arguments that a derived backward is to be compared for, and their versions; None where it is declared."""
-    if trained.override is not None:
-        return None
+def _unverified(values: Mapping[str, Any]) -> dict[str, tuple[Any, int]]:
+    """Arguments that a backward is to be compared for, and their versions."""
     return {name: (tensor.detach(), tensor._version) for name, tensor in values.items()}
 
 

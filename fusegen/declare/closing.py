@@ -1,0 +1,267 @@
+"""Closes what a trace recorded into an Op: axes, reductions and results get names, and only what is needed stays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from fusegen.core.declared import Declared, is_declared
+from fusegen.core.errors import DeclarationError
+from fusegen.core.ir import (
+    Call,
+    Expr,
+    Index,
+    Op,
+    Operand,
+    Output,
+    Part,
+    Reduce,
+    Ref,
+    Scalar,
+    Shape,
+    Size,
+    refs,
+    transform,
+)
+from fusegen.core.lets import introduce_lets, live_reduces, rename_refs, safe_name
+from fusegen.core.monoids import BY_KIND
+from fusegen.core.products import Factor, is_factor
+from fusegen.declare.numbers import in_double
+from fusegen.declare.parts import Packed
+from fusegen.declare.value import (
+    AxisVar,
+    CalledWith,
+    Dims,
+    Tracer,
+    Value,
+    check_distinct,
+    convert,
+    lift,
+    plain_number,
+    tracing,
+)
+
+Result = tuple[Value, Part | None]
+
+
+def close(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar], returned: Any, doc: str) -> Op:
+    """The Op that a declaration has declared which ``returned`` this.
+
+    Raises:
+        DeclarationError: it returned what is no result.
+    """
+    with tracing(tracer):
+        results, kind = _results(tracer, returned)
+        check_distinct(tracer.where, [*tracer.tensors(), *(("a result", value.dims) for value, _ in results)])
+    closing = _Closing(tracer, [value.dims for value, _ in results])
+    arguments = {operand.name for operand, _ in tracer.operands if operand.part is None} | {s.name for s in scalars}
+    taken = arguments | {f"d_{name}" for name in arguments}  # what their gradients will be called
+    parts = {operand.name for operand, _ in tracer.operands if operand.part}
+    final = _reduce_names(tracer.reduces, tracer.names, parts, taken)
+    operands = [replace(o, name=final.get(o.name, o.name), shape=closing.shape(dims)) for o, dims in tracer.operands]
+    reduces = closing.reduces(tracer.reduces, final)
+    outputs = closing.outputs(results, kind, final, taken)
+    local_names = {closing.expr(e, final): n for e, n in tracer.names.items() if not isinstance(e, Ref)}
+    found, reduces, outputs, local_names = in_double(scalars, reduces, outputs, local_names)
+    for output in outputs:
+        local_names.pop(output.expr, None)
+    taken |= {output.name for output in outputs}
+    live = live_reduces(reduces, outputs)
+    statements, bound = introduce_lets(live, outputs, local_names, taken | set(final.values()))
+    used = tuple(_used_operands(operands, statements, bound))
+    return Op(name, "forward", used, tuple(found), tuple(statements), tuple(bound), kind, declared, doc)
+
+
+def _results(tracer: Tracer, returned: Any) -> tuple[list[Result], str]:
+    many = isinstance(returned, (tuple, list))
+    items = list(returned) if many else [returned]
+    if not items:
+        raise _nothing(tracer, "nothing" if many else repr(returned))
+    outputs: list[Result] = []
+    for position, item in enumerate(items):
+        if isinstance(item, Packed):
+            base = f"out_{position}" if many else "out"
+            outputs += [(value, Part(base, item.dim, index, len(item.parts))) for index, value in enumerate(item.parts)]
+        elif isinstance(plain_number(item), (Value, bool, int, float)):
+            outputs.append((lift(item), None))
+        else:
+            raise _nothing(tracer, f"a {type(item).__name__}")
+    return outputs, "tuple" if many else "one"
+
+
+def _nothing(tracer: Tracer, given: str) -> DeclarationError:
+    return DeclarationError(
+        tracer.where,
+        given=f"{given} returned",
+        expected="a symbolic tensor, or a tuple of them",
+        fix="return the expression that the op computes",
+    )
+
+
+def _reduce_names(
+    reduces: Sequence[tuple[Reduce, tuple[AxisVar, ...]]], names: Mapping[Expr, str], parts: set[str], taken: set[str]
+) -> dict[str, str]:
+    """What reductions and parts are called from here on: what the declaration calls them, where it does.
+
+    Args:
+        taken: other names; these are added.
+    """
+    final: dict[str, str] = {}
+    for ref, local in [(e, n) for e, n in names.items() if isinstance(e, Ref)]:
+        if ref.name.startswith("@r") or ref.name in parts:
+            final[ref.name] = safe_name(local, taken)
+            taken.add(final[ref.name])
+    for reduce, _ in reduces:
+        if reduce.name not in final:
+            final[reduce.name] = safe_name(BY_KIND[reduce.kind].result, taken)
+            taken.add(final[reduce.name])
+    return final
+
+
+class _Closing:
+    """The names of a trace's axes, and what is closed with them."""
+
+    def __init__(self, tracer: Tracer, results: Sequence[Dims]) -> None:
+        self.tracer = tracer
+        self.names = _axis_names(tracer, results)
+        self.gradients: dict[int, tuple[Op, list[str]]] = {}
+
+    def shape(self, dims: Dims) -> Shape:
+        return tuple(self.names[dim.find()] if dim else None for dim in dims)
+
+    def expr(self, expr: Expr, final: Mapping[str, str]) -> Expr:
+        """An expression with names for its axes, and with the ``final`` names of other things."""
+        return rename_refs(transform([expr], self._closed)[expr], dict(final))
+
+    def _axis(self, name: str) -> str:
+        return self.names[self.tracer.sizes[name].find()]
+
+    def _closed(self, node: Expr) -> Expr:
+        if isinstance(node, Size) and node.axis in self.tracer.sizes:
+            return Size(self._axis(node.axis))
+        if isinstance(node, Index):
+            return Index(self._axis(node.axis))
+        if is_factor(node):
+            factor = Factor.of(node)
+            pairs = [(self._axis(own), self._axis(new)) for own, new in factor.renames]
+            return replace(factor, renames=tuple(pair for pair in pairs if pair[0] != pair[1])).node
+        if is_declared(node):
+            return self._declared(node)
+        return node
+
+    def reduces(self, recorded: Sequence[tuple[Reduce, tuple[AxisVar, ...]]], final: Mapping[str, str]) -> list[Reduce]:
+        return [
+            Reduce(final[r.name], r.kind, self.expr(r.expr, final), tuple(sorted(self.names[a.find()] for a in over)))
+            for r, over in recorded
+        ]
+
+    def outputs(self, results: Sequence[Result], kind: str, final: Mapping[str, str], taken: set[str]) -> list[Output]:
+        outputs: list[Output] = []
+        names = set(taken)
+        base = ""
+        for position, (value, part) in enumerate(results):
+            wanted = "out" if kind == "one" else f"out_{position}"
+            local = self.tracer.names.get(value.expr)
+            if local and local not in names and not isinstance(value.expr, Ref):
+                wanted = local
+            if part:
+                if part.index == 0:
+                    base = safe_name(part.base, names)
+                part = replace(part, base=base)
+                wanted = f"{base}_{part.index}"
+            wanted = safe_name(wanted, names)
+            names.add(wanted)
+            expr = self.expr(convert(value.expr, value.dtype), final)
+            outputs.append(Output(wanted, expr, value.dtype, self.shape(value.dims), part))
+        return outputs
+
+    # -- declared gradients -------------------------------------------------------------------------------------------
+
+    def _declared(self, node: Expr) -> Expr:
+        """A result with a declared gradient: until here the node names its call, and has all of the call's inputs."""
+        assert isinstance(node, Call)
+        number, result = map(int, node.detail.split())
+        call = self.tracer.calls[number]
+        if number not in self.gradients:
+            self.gradients[number] = self._gradient(call)
+        gradient, names = self.gradients[number]
+        value, *given = node.args
+        known = dict(zip(call.inputs, given, strict=True))
+        inputs = [known[name] for name in names]
+        for i, scalar in enumerate(gradient.scalars, start=len(inputs) - len(gradient.scalars)):
+            inputs[i] = convert(inputs[i], scalar.dtype)
+        targets = tuple(names.index(name) for name in call.gradients)
+        return Declared(value, tuple(inputs), gradient, targets, number, result).node
+
+    def _gradient(self, call: CalledWith) -> tuple[Op, list[str]]:
+        """The gradient of a call, and the inputs that it concerns: float tensors, and what it reads."""
+        exprs = [value.expr for value in call.gradients.values()] + [reduce.expr for reduce, _ in call.reduces]
+        read = set(refs(*exprs))
+        tensors = {n: v for n, v in call.inputs.items() if not v.weak and (v.dtype.is_float or v.expr in read)}
+        numbers = {n: v for n, v in call.inputs.items() if v.weak and v.expr in read}
+        taken = {*tensors, *numbers}
+        final = {_name(value): name for name, value in (tensors | numbers).items()}
+        for name, value in call.cotangents.items():
+            final[_name(value)] = safe_name(name, taken)
+            taken.add(final[_name(value)])
+        results = {name: safe_name(f"d_{name}", taken) for name in call.gradients}
+        taken |= set(results.values())
+        final |= _reduce_names(call.reduces, call.names, set(), taken)
+        outputs = [
+            Output(results[name], self.expr(value.expr, final), value.dtype, self.shape(value.dims))
+            for name, value in call.gradients.items()
+        ]
+        scalars = [Scalar(name, value.expr.dtype) for name, value in numbers.items()]
+        names = {self.expr(e, final): n for e, n in call.names.items() if not isinstance(e, Ref)}
+        scalars, reduces, outputs, names = in_double(scalars, self.reduces(call.reduces, final), outputs, names)
+        statements, bound = introduce_lets(live_reduces(reduces, outputs), outputs, names, taken)
+        operands = [
+            Operand(final[_name(value)], value.dtype, self.shape(value.dims))
+            for value in (*call.cotangents.values(), *tensors.values())
+        ]
+        gradient = Op(
+            call.name, "backward", tuple(operands), tuple(scalars), tuple(statements), tuple(bound), "tuple",
+            call.declared,
+        )  # fmt: skip
+        return gradient, [*tensors, *numbers]
+
+
+def _name(value: Value) -> str:
+    """What a symbol is called while it is traced."""
+    assert isinstance(value.expr, Ref)
+    return value.expr.name
+
+
+def _axis_names(tracer: Tracer, results: Sequence[Dims]) -> dict[AxisVar, str]:
+    """d0, d1, ... after the position in the result (and in the widest operand for axes that are reduced away)."""
+    shapes = [*results, *sorted((dims for _, dims in tracer.operands), key=len, reverse=True)]
+    names: dict[AxisVar, str] = {}
+    rank = max((len(dims) for dims in shapes), default=0)
+
+    def name(dim: AxisVar, number: int) -> None:
+        while f"d{number}" in names.values():
+            number += 1
+        names.setdefault(dim.find(), f"d{number}")
+
+    for dims in sorted(shapes, key=len, reverse=True):
+        for position, dim in enumerate(dims, start=rank - len(dims)):
+            if dim is not None:
+                name(dim, position)
+    recorded = [tracer.reduces, *(call.reduces for call in tracer.calls)]
+    for _, over in (reduce for reduces in recorded for reduce in reduces):  # what only a product has
+        for axis in over:
+            name(axis, max(rank, len(names)))
+    for _, dims in tracer.distinct:  # of products' results: what nothing else has
+        for dim in filter(None, dims):
+            name(dim, max(rank, len(names)))
+    return names
+
+
+def _used_operands(operands: list[Operand], statements: Sequence[Any], outputs: Sequence[Output]) -> list[Operand]:
+    """Operands that are read, and arguments that nothing reads (they still are arguments). Not a packed tensor whose
+    parts are read instead, nor parts that are not.
+    """
+    read = {ref.name for item in (*statements, *outputs) for ref in refs(item.expr)}
+    packed = {operand.part.base for operand in operands if operand.part}
+    return [o for o in operands if o.name in read or (o.part is None and o.name not in packed)]

@@ -1,0 +1,127 @@
+"""Calls of ops whose gradient the user declared: their results carry it (core/declared).
+
+The gradient is traced right behind the function, in the same trace, on symbols that stand for cotangents and arguments:
+so its axes are the trace's, wherever the call stands.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from fusegen.core.errors import DerivativeError
+from fusegen.core.ir import DECLARED, Call, Ref
+from fusegen.declare.parts import Packed
+from fusegen.declare.reductions import reduce
+from fusegen.declare.value import CalledWith, Tracer, Value, broadcast, convert, current, lift, plain_number
+
+
+def with_gradient(
+    name: str, declared: str, gradient: Callable[..., Any], values: Mapping[str, Any], returned: Any
+) -> Any:
+    """What an op's function ``returned`` for these arguments, with the gradient that was declared for the op.
+
+    Raises:
+        DerivativeError: the gradient takes other arguments, or returns another number of gradients.
+    """
+    tracer = current()
+    items = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    results = [lift(r) for item in items for r in (item.parts if isinstance(item, Packed) else (item,)) if _is_value(r)]
+    floats = [result for result in results if result.dtype.is_float]
+    tensors = [name for name, value in values.items() if isinstance(value, Value) and not value.weak]
+    if not floats or not tensors:
+        return returned
+    arguments = {n: _stand_in(tracer, v, is_number=v.weak) if isinstance(v, Value) else v for n, v in values.items()}
+    called_as = "d_out" if len(floats) == 1 else "d_out_{}"
+    cotangents = {called_as.format(i): _stand_in(tracer, result) for i, result in enumerate(floats)}
+    call = CalledWith(name, declared, cotangents, {n: v for n, v in arguments.items() if isinstance(v, Value)})
+    _record(tracer, call, lambda: _gradients(name, gradient, cotangents, arguments, tensors))
+    tracer.calls.append(call)
+    given = [values[name] for name in call.inputs]
+    marks = iter([_marked(tracer, value, given, i) for i, value in enumerate(floats)])
+
+    def carrying(item: Any) -> Any:
+        if isinstance(item, Packed):
+            return Packed(tuple(map(carrying, item.parts)), item.dim)
+        return next(marks) if _is_value(item) and lift(item).dtype.is_float else item
+
+    found = [carrying(item) for item in items]
+    return tuple(found) if isinstance(returned, (tuple, list)) else found[0]
+
+
+def _is_value(item: Any) -> bool:
+    return isinstance(plain_number(item), (Value, bool, int, float))
+
+
+def _stand_in(tracer: Tracer, value: Value, *, is_number: bool = False) -> Value:
+    """A symbol of its own for a value: what the gradient's trace begins with."""
+    name = tracer.new_name("g")
+    tracer.varying[name] = frozenset(tracer.axes_of(value.expr))
+    dtype = value.expr.dtype if is_number else value.dtype.compute
+    return Value(Ref(name, dtype), value.dtype, value.dims, is_number)
+
+
+def _record(tracer: Tracer, call: CalledWith, trace: Callable[[], dict[str, Value]]) -> None:
+    """Trace a gradient apart from what it is traced within."""
+    outer = tracer.reduces, tracer.names
+    tracer.reduces, tracer.names = call.reduces, call.names
+    try:
+        call.gradients = trace()
+    finally:
+        tracer.reduces, tracer.names = outer
+
+
+def _marked(tracer: Tracer, value: Value, given: Sequence[Value], result: int) -> Value:
+    """A result of the call that was recorded last."""
+    detail = f"{len(tracer.calls) - 1} {result}"  # until the trace is closed
+    expr = Call(DECLARED, (value.expr, *(argument.expr for argument in given)), value.expr.dtype, detail)
+    if value.expr in tracer.names:
+        tracer.names[expr] = tracer.names.pop(value.expr)
+    return Value(expr, value.dtype, value.dims, value.weak)
+
+
+def _gradients(
+    op: str, gradient: Callable[..., Any], cotangents: Mapping[str, Value], arguments: Mapping[str, Any],
+    tensors: Sequence[str],
+) -> dict[str, Value]:  # fmt: skip
+    """The gradients of float tensors, each of its tensor's shape."""
+    returned = _called(op, gradient, {**cotangents, **arguments})
+    found = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    if len(found) != len(tensors):
+        raise DerivativeError(
+            f"{op}, gradient", given=f"{len(found)} gradients returned",
+            expected=f"one for each tensor argument: {', '.join(tensors)}", fix="return None where there is none",
+        )  # fmt: skip
+    pairs = [(name, arguments[name], given) for name, given in zip(tensors, found, strict=True)]
+    return {n: _sum_to(lift(given), x) for n, x, given in pairs if given is not None and x.dtype.is_float}
+
+
+def _called(op: str, gradient: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+    """What the user's function returns. It takes values in order, and by name what it says to take so only."""
+    signature = inspect.signature(gradient)
+    by_name = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+    named = {name: values[name] for name in by_name if name in values}
+    ordered = [value for name, value in values.items() if name not in named]
+    try:
+        signature.bind(*ordered, **named)
+    except TypeError as error:
+        raise DerivativeError(
+            f"{op}, gradient", given=f"{getattr(gradient, '__name__', 'gradient')}{signature}: {error}",
+            expected=f"({', '.join(values)})",
+            fix="take the cotangent of each float result, then all of the op's own arguments, options too",
+        ) from None  # fmt: skip
+    return gradient(*ordered, **named)
+
+
+def _sum_to(value: Value, like: Value) -> Value:
+    """A gradient summed over the dimensions along which its argument was broadcast, in the argument's dtype."""
+    broadcast([value, like], "gradient")  # their axes are one from here on
+    extra = value.ndim - like.ndim
+    if extra > 0:
+        value = reduce("sum", value, tuple(range(extra)))
+    first = like.ndim - value.ndim
+    over = tuple(d for d, dim in enumerate(value.dims) if dim is not None and like.dims[first + d] is None)
+    if over:
+        value = reduce("sum", value, over, keepdims=True)
+    return Value(convert(value.expr, like.dtype), like.dtype, like.dims)
