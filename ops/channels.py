@@ -9,15 +9,15 @@ from __future__ import annotations
 import fusegen as fg
 
 from ._options import LibraryOp, floats, limited
-from ._shapes import is_symbolic, product, same_sizes, sizes, view, wrong_shape
+from ._shapes import is_symbolic, product, same_sizes, sizes, wrong_shape
 from .norms import scaled, standardized
 
 NOT_NEGATIVE = ("a number that is at least 0", lambda eps, **_: eps >= 0)
 
 
-def along(tensor: fg.Tensor, x: fg.Tensor, dim: int = 1) -> fg.Tensor:
-    """``tensor``, whose last dimension is ``x``'s dimension ``dim``, as it broadcasts with x; None stays None."""
-    return None if tensor is None else fg.expand_dims(tensor, tuple(range(dim + 1 - x.ndim, 0)))
+def along(tensor: fg.Tensor, x: fg.Tensor) -> fg.Tensor:
+    """``tensor``, whose last dimension is the channels of ``x``, as it broadcasts with x; None stays None."""
+    return None if tensor is None else fg.expand_dims(tensor, tuple(range(2 - x.ndim, 0)))
 
 
 def _check_channels(op: str, values: dict[str, fg.Tensor], nothing: bool = False) -> tuple[int, ...]:
@@ -153,59 +153,28 @@ def instance_norm(
 # -- group norm ------------------------------------------------------------------------------------------------------
 
 
-class GroupedOp(LibraryOp):
-    """An op that is declared on views [N, G, C / G, ...] of its [N, C, ...]; its result is viewed back."""
-
-    def call(
-        self, args: tuple[fg.Tensor, ...], kwargs: dict[str, fg.Tensor], autocast: fg.Tensor = Ellipsis
-    ) -> fg.Tensor:
-        out = kwargs.get("out")
-        values = self.declaration.signature.bind(*args, **{n: v for n, v in kwargs.items() if n != "out"}).arguments
-        if out is not None:
-            viewed = view(out, _grouped(sizes(out), values["num_groups"]))
-            super().call(args, kwargs | {"out": viewed}, autocast)
-            return out
-        return self.restored(values, super().call(args, kwargs, autocast))
-
-    def restored(self, given: fg.Tensor, result: fg.Tensor) -> fg.Tensor:
-        shape = tuple(given["input"].shape)
-        results = [r.reshape(shape) for r in (result if isinstance(result, tuple) else (result,))]
-        return tuple(results) if isinstance(result, tuple) else results[0]
-
-
-def _grouped(shape: tuple[int, ...], groups: int, dim: int = 1) -> tuple[int, ...]:
-    return (*shape[:dim], groups, shape[dim] // groups, *shape[dim + 1 :])
-
-
 def _prepare_group_norm(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
     groups = values["num_groups"]
-    if is_symbolic(values["input"]):
-        raise fg.DeclarationError(
-            f"{op}, argument input", given="an intermediate result of another op's declaration",
-            expected="a tensor: its channels are divided by a view of its memory", fix="call it outside the op",
-        )  # fmt: skip
-    shape = _check_channels(op, values)
-    if not isinstance(groups, int) or groups < 1 or shape[1] % groups:
-        raise wrong_shape(
-            op, "num_groups", f"{groups!r} for an input of shape {list(shape)}",
-            f"a number of groups that divides {shape[1]} channels", "choose a divisor",
-        )  # fmt: skip
-    _check_count(op, shape, shape[0] * product(shape[2:]) * (shape[1] // groups))
-    viewed = {"num_groups": None}
-    viewed |= {name: view(values[name], _grouped(shape, groups)) for name in ("input", "residual") if name in values}
-    channels = [name for name in ("weight", "bias", "norm_bias") if name in values]
-    return viewed | {name: view(values[name], _grouped(shape[1:2], groups, 0)) for name in channels}
+    if sizes(values["input"]) is not None:
+        shape = _check_channels(op, values)
+        if not isinstance(groups, int) or groups < 1 or shape[1] % groups:
+            raise wrong_shape(
+                op, "num_groups", f"{groups!r} for an input of shape {list(shape)}",
+                f"a number of groups that divides {shape[1]} channels", "choose a divisor",
+            )  # fmt: skip
+        _check_count(op, shape, shape[0] * product(shape[2:]) * (shape[1] // groups))
+    return {}
 
 
-@limited(_prepare_group_norm, GroupedOp, autocast="float32")
+@limited(_prepare_group_norm, autocast="float32")
 def group_norm(
     input: fg.Tensor, num_groups: fg.Const, weight: fg.Tensor = None, bias: fg.Tensor = None, eps: float = 1e-5
 ) -> fg.Tensor:
     """(x - mean) / sqrt(variance + eps) weight + bias, over a sample's channels of one group and all that follows.
 
-    The declaration sees the input as [N, G, C / G, ...], ``weight`` and ``bias`` as [G, C / G]: views, no data moves.
     Source: torch.nn.functional.group_norm; Wu and He, arXiv 1803.08494.
     """
     x = floats("group_norm", input)
-    y = standardized(x, tuple(range(2, x.ndim)), eps)
-    return fg.cast(scaled(y, along(weight, x, 2), along(bias, x, 2)), x.dtype)
+    groups = fg.unflatten(x, 1, (num_groups, -1))
+    y = fg.flatten(standardized(groups, tuple(range(2, groups.ndim)), eps), 1, 2)
+    return fg.cast(scaled(y, along(weight, x), along(bias, x)), x.dtype)

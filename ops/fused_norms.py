@@ -92,7 +92,7 @@ def _made(
 
 residual_bias_layer_norm = _with_residual(norm.layer_norm)
 residual_bias_rms_norm = _with_residual(norm.rms_norm)
-residual_bias_group_norm = _with_residual(channels.group_norm, lambda bias, x: channels.along(bias, x, 2))
+residual_bias_group_norm = _with_residual(channels.group_norm, channels.along)
 residual_bias_batch_norm = _with_residual(channels.batch_norm, channels.along)
 residual_bias_instance_norm = _with_residual(channels.instance_norm, channels.along)
 residual_bias_softmax = _with_residual(soft.softmax)

@@ -224,14 +224,14 @@ class Stages:
     ) -> Iterator[tuple[str, Followed]]:
         """What is derived of an op: for all of its arguments, and for some."""
         floats = sorted({o.base for o in op.operands if o.dtype.is_float})
-        if not floats or not differentiable(op, False):
+        if not floats or not differentiable(op):
             return
         sizes = evaluate.all_sizes(op, tensors, sizes)
         for wanted in dict.fromkeys([tuple(floats), self.some(floats)]) if depth > 1 else [self.some(floats)]:
             forward = evaluate.trained(op, wanted, tensors, self.numbers, sizes)
             yield f"{path}{forward.label}", forward
             public = len(result_names(op))
-            may = differentiable(forward.op, False)
+            may = differentiable(forward.op)
             for given in dict.fromkeys(
                 [tuple(i for i in may if i < public), tuple(int(i) for i in self.some(map(str, may)))]
             ):

@@ -283,6 +283,7 @@ class Tensorlike(Named):
     dtype: DType
     shape: Shape
     part: Part | None
+    groups: tuple[Groups, ...]
 
     @property
     def base(self) -> str:
@@ -307,13 +308,23 @@ class Part:
 
 
 @dataclass(frozen=True)
+class Groups:
+    """Dimension ``dim`` of a tensor seen as several: of ``counts`` elements, and of what is left for the last."""
+
+    dim: int
+    counts: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Operand(Tensorlike):
-    """A tensor the op reads. ``part``: it is one of several equal blocks of a packed tensor (no copy is made)."""
+    """A tensor the op reads, as it lies in memory (core/views): perhaps one of several equal blocks of a packed tensor,
+    and perhaps with more dimensions than that has, which make up its own in groups."""
 
     name: str
     dtype: DType
     shape: Shape
     part: Part | None = None
+    groups: tuple[Groups, ...] = ()
 
     @property
     def ref(self) -> Ref:
@@ -363,13 +374,14 @@ Statement = Let | Reduce
 
 @dataclass(frozen=True)
 class Output(Tensorlike, Computed):
-    """A tensor the op writes: ``expr`` rounded once to ``dtype``. ``part``: a block of the packed output ``base``."""
+    """A tensor the op writes: ``expr`` rounded once to ``dtype``. ``part`` and ``groups`` as an operand's."""
 
     name: str
     expr: Expr
     dtype: DType
     shape: Shape
     part: Part | None = None
+    groups: tuple[Groups, ...] = ()
 
 
 @dataclass(frozen=True)

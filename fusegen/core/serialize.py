@@ -10,7 +10,24 @@ import json
 from typing import Any
 
 from fusegen.core.dtypes import BY_NAME
-from fusegen.core.ir import Call, Const, Expr, Index, Let, Op, Operand, Output, Part, Reduce, Ref, Scalar, Size, walk
+from fusegen.core.ir import (
+    Call,
+    Const,
+    Expr,
+    Groups,
+    Index,
+    Let,
+    Op,
+    Operand,
+    Output,
+    Part,
+    Reduce,
+    Ref,
+    Scalar,
+    Size,
+    Tensorlike,
+    walk,
+)
 
 
 def op_to_json(op: Op) -> str:
@@ -26,13 +43,13 @@ def op_to_json(op: Op) -> str:
         "result": op.result,
         "declared": op.declared,
         "expressions": rows,
-        "operands": [[o.name, o.dtype.name, o.shape, _part(o.part)] for o in op.operands],
+        "operands": [[o.name, o.dtype.name, o.shape, _part(o.part), _groups(o)] for o in op.operands],
         "scalars": [[s.name, s.dtype.name] for s in op.scalars],
         "statements": [
             ["let", s.name, table[s.expr]] if isinstance(s, Let) else ["reduce", s.name, table[s.expr], s.kind, s.over]
             for s in op.statements
         ],
-        "outputs": [[o.name, table[o.expr], o.dtype.name, o.shape, _part(o.part)] for o in op.outputs],
+        "outputs": [[o.name, table[o.expr], o.dtype.name, o.shape, _part(o.part), _groups(o)] for o in op.outputs],
     }
     return json.dumps(data, separators=(",", ":"))
 
@@ -54,6 +71,10 @@ def _part(part: Part | None) -> list[Any] | None:
     return [part.base, part.dim, part.index, part.count] if part else None
 
 
+def _groups(thing: Tensorlike) -> list[Any]:
+    return [[groups.dim, *groups.counts] for groups in thing.groups]
+
+
 def op_from_json(text: str) -> Op:
     """The op that ``op_to_json`` wrote.
 
@@ -64,12 +85,17 @@ def op_from_json(text: str) -> Op:
     exprs: list[Expr] = []
     for row in data["expressions"]:
         exprs.append(_expr(row, exprs))
-    operands = tuple(Operand(n, BY_NAME[d], tuple(shape), _to_part(p)) for n, d, shape, p in data["operands"])
+    operands = tuple(
+        Operand(n, BY_NAME[d], tuple(shape), _to_part(p), _to_groups(g)) for n, d, shape, p, g in data["operands"]
+    )
     statements = tuple(
         Let(s[1], exprs[s[2]]) if s[0] == "let" else Reduce(s[1], s[3], exprs[s[2]], tuple(s[4]))
         for s in data["statements"]
     )
-    outputs = tuple(Output(n, exprs[e], BY_NAME[d], tuple(shape), _to_part(p)) for n, e, d, shape, p in data["outputs"])
+    outputs = tuple(
+        Output(n, exprs[e], BY_NAME[d], tuple(shape), _to_part(p), _to_groups(g))
+        for n, e, d, shape, p, g in data["outputs"]
+    )
     scalars = tuple(Scalar(n, BY_NAME[d]) for n, d in data["scalars"])
     return Op(data["name"], data["label"], operands, scalars, statements, outputs, data["result"], data["declared"])
 
@@ -89,3 +115,7 @@ def _expr(row: list[Any], exprs: list[Expr]) -> Expr:
 
 def _to_part(part: list[Any] | None) -> Part | None:
     return Part(*part) if part else None
+
+
+def _to_groups(groups: list[list[int]]) -> tuple[Groups, ...]:
+    return tuple(Groups(dim, tuple(counts)) for dim, *counts in groups)

@@ -19,6 +19,7 @@ from fusegen.core.ir import (
     Ref,
     Scalar,
     Size,
+    Tensorlike,
     renames_of,
 )
 
@@ -122,15 +123,21 @@ def shape_text(shape: tuple[str | None, ...]) -> str:
 def _thing_text(thing: Operand | Scalar) -> str:
     if isinstance(thing, Scalar):
         return f"{thing.name}: {thing.dtype}"
+    return f"{thing.name}: {thing.dtype}{shape_text(thing.shape)}{_place_text(thing, ' = ')}"
+
+
+def _place_text(thing: Tensorlike, sign: str) -> str:
+    """Where a thing lies in a tensor that it is not as it is."""
     part = thing.part
-    where = f" = {part.base}, part {part.index} of {part.count} along dimension {part.dim}" if part else ""
-    return f"{thing.name}: {thing.dtype}{shape_text(thing.shape)}{where}"
+    found = f"{sign}{part.base}, part {part.index} of {part.count} along dimension {part.dim}" if part else ""
+    for groups in thing.groups:
+        found += f", dimension {groups.dim} in groups of {' x '.join(map(str, groups.counts))}"
+    return found
 
 
 def output_text(output: Output) -> str:
     """``name = expression : dtype[shape]``."""
-    part = output.part
-    where = f" -> {part.base}, part {part.index} of {part.count} along dimension {part.dim}" if part else ""
+    where = _place_text(output, " -> ")
     return f"{output.name} = {expr_text(output.expr)} : {output.dtype}{shape_text(output.shape)}{where}"
 
 

@@ -19,6 +19,7 @@ from fusegen.core.ir import (
     Output,
     Reduce,
     Ref,
+    Scalar,
     walk,
 )
 from fusegen.core.monoids import BY_KIND
@@ -125,7 +126,7 @@ class _Check:
         marked = Declared.of(node)
         gradient, count = marked.gradient, len(marked.inputs)
         check_op(gradient)
-        arguments = [*gradient.operands, *gradient.scalars]
+        arguments: list[Operand | Scalar] = [*gradient.operands, *gradient.scalars]
         own = arguments[len(arguments) - count :]
         alike = count <= len(arguments) and all(
             thing.ref.dtype is given.dtype for thing, given in zip(own, marked.inputs, strict=True)

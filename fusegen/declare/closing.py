@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from fusegen.core import dtypes
 from fusegen.core.declared import Declared, is_declared
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import (
     Call,
     Expr,
+    Groups,
     Index,
     Op,
     Operand,
@@ -21,23 +24,24 @@ from fusegen.core.ir import (
     Scalar,
     Shape,
     Size,
+    const,
     refs,
     transform,
 )
 from fusegen.core.lets import introduce_lets, live_reduces, rename_refs, safe_name
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.products import Factor, is_factor
+from fusegen.declare.axes import AxisVar, Dims, NotNested, leaves, mirror
 from fusegen.declare.numbers import in_double
 from fusegen.declare.parts import Packed
 from fusegen.declare.value import (
-    AxisVar,
     CalledWith,
-    Dims,
     Tracer,
     Value,
     check_distinct,
     convert,
     lift,
+    not_nested,
     plain_number,
     tracing,
 )
@@ -59,7 +63,10 @@ def close(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar], r
     taken = arguments | {f"d_{name}" for name in arguments}  # what their gradients will be called
     parts = {operand.name for operand, _ in tracer.operands if operand.part}
     final = _reduce_names(tracer.reduces, tracer.names, parts, taken)
-    operands = [replace(o, name=final.get(o.name, o.name), shape=closing.shape(dims)) for o, dims in tracer.operands]
+    operands = [
+        replace(o, name=final.get(o.name, o.name), shape=closing.shape(dims), groups=_groups(dims))
+        for o, dims in tracer.operands
+    ]
     reduces = closing.reduces(tracer.reduces, final)
     outputs = closing.outputs(results, kind, final, taken)
     local_names = {closing.expr(e, final): n for e, n in tracer.names.items() if not isinstance(e, Ref)}
@@ -124,27 +131,32 @@ class _Closing:
 
     def __init__(self, tracer: Tracer, results: Sequence[Dims]) -> None:
         self.tracer = tracer
+        _mirror(tracer)
         self.names = _axis_names(tracer, results)
         self.gradients: dict[int, tuple[Op, list[str]]] = {}
 
     def shape(self, dims: Dims) -> Shape:
-        return tuple(self.names[dim.find()] if dim else None for dim in dims)
+        """Names of the axes, of a dimension in groups those that it is made of."""
+        return tuple(self.names[axis] if axis else None for axis in _entries(dims))
 
     def expr(self, expr: Expr, final: Mapping[str, str]) -> Expr:
         """An expression with names for its axes, and with the ``final`` names of other things."""
         return rename_refs(transform([expr], self._closed)[expr], dict(final))
 
-    def _axis(self, name: str) -> str:
-        return self.names[self.tracer.sizes[name].find()]
+    def _axes(self, name: str) -> list[str]:
+        return [self.names[axis] for axis in leaves([self.tracer.sizes[name]])]
 
     def _closed(self, node: Expr) -> Expr:
         if isinstance(node, Size) and node.axis in self.tracer.sizes:
-            return Size(self._axis(node.axis))
+            sizes: list[Expr] = [Size(axis) for axis in self._axes(node.axis)]
+            return functools.reduce(Expr.__mul__, sizes) if sizes else const(1, dtypes.int64)
         if isinstance(node, Index):
-            return Index(self._axis(node.axis))
+            places: list[tuple[Expr, Expr]] = [(Index(axis), Size(axis)) for axis in self._axes(node.axis)]
+            place, _ = functools.reduce(lambda before, here: (before[0] * here[1] + here[0], here[1]), places)
+            return place
         if is_factor(node):
             factor = Factor.of(node)
-            pairs = [(self._axis(own), self._axis(new)) for own, new in factor.renames]
+            pairs = [p for own, new in factor.renames for p in zip(self._axes(own), self._axes(new), strict=True)]
             return replace(factor, renames=tuple(pair for pair in pairs if pair[0] != pair[1])).node
         if is_declared(node):
             return self._declared(node)
@@ -152,7 +164,7 @@ class _Closing:
 
     def reduces(self, recorded: Sequence[tuple[Reduce, tuple[AxisVar, ...]]], final: Mapping[str, str]) -> list[Reduce]:
         return [
-            Reduce(final[r.name], r.kind, self.expr(r.expr, final), tuple(sorted(self.names[a.find()] for a in over)))
+            Reduce(final[r.name], r.kind, self.expr(r.expr, final), tuple(sorted(self.names[a] for a in leaves(over))))
             for r, over in recorded
         ]
 
@@ -173,7 +185,7 @@ class _Closing:
             wanted = safe_name(wanted, names)
             names.add(wanted)
             expr = self.expr(convert(value.expr, value.dtype), final)
-            outputs.append(Output(wanted, expr, value.dtype, self.shape(value.dims), part))
+            outputs.append(Output(wanted, expr, value.dtype, self.shape(value.dims), part, _groups(value.dims)))
         return outputs
 
     # -- declared gradients -------------------------------------------------------------------------------------------
@@ -235,14 +247,15 @@ def _name(value: Value) -> str:
 
 def _axis_names(tracer: Tracer, results: Sequence[Dims]) -> dict[AxisVar, str]:
     """d0, d1, ... after the position in the result (and in the widest operand for axes that are reduced away)."""
-    shapes = [*results, *sorted((dims for _, dims in tracer.operands), key=len, reverse=True)]
+    operands = [_entries(dims) for _, dims in tracer.operands]
+    shapes = [*map(_entries, results), *sorted(operands, key=len, reverse=True)]
     names: dict[AxisVar, str] = {}
     rank = max((len(dims) for dims in shapes), default=0)
 
     def name(dim: AxisVar, number: int) -> None:
         while f"d{number}" in names.values():
             number += 1
-        names.setdefault(dim.find(), f"d{number}")
+        names.setdefault(dim, f"d{number}")
 
     for dims in sorted(shapes, key=len, reverse=True):
         for position, dim in enumerate(dims, start=rank - len(dims)):
@@ -250,12 +263,44 @@ def _axis_names(tracer: Tracer, results: Sequence[Dims]) -> dict[AxisVar, str]:
                 name(dim, position)
     recorded = [tracer.reduces, *(call.reduces for call in tracer.calls)]
     for _, over in (reduce for reduces in recorded for reduce in reduces):  # what only a product has
-        for axis in over:
+        for axis in leaves(over):
             name(axis, max(rank, len(names)))
     for _, dims in tracer.distinct:  # of products' results: what nothing else has
-        for dim in filter(None, dims):
-            name(dim, max(rank, len(names)))
+        for axis in leaves(dims):
+            name(axis, max(rank, len(names)))
     return names
+
+
+def _entries(dims: Dims) -> Dims:
+    """Dimensions with those in groups as what they are made of."""
+    return tuple(entry for dim in dims for entry in (dim.entries if dim else (None,)))
+
+
+def _groups(dims: Dims) -> tuple[Groups, ...]:
+    """Which dimensions are in groups."""
+    made = [(at, dim.entries) for at, dim in enumerate(dims) if dim]
+    return tuple(
+        Groups(at, tuple(entry.size if entry else 1 for entry in entries[:-1]))
+        for at, entries in made
+        if len(entries) > 1
+    )
+
+
+def _mirror(tracer: Tracer) -> None:
+    """See to it that what a product calls otherwise than its factors do is in the same groups there.
+
+    Raises:
+        DeclarationError: it cannot be.
+    """
+    changed = True
+    while changed:
+        changed = False
+        for own, new in tracer.mirrored:
+            try:
+                changed |= mirror(own, new)
+            except NotNested:
+                with tracing(tracer):
+                    raise not_nested("matmul", (own, new)) from None
 
 
 def _used_operands(operands: list[Operand], statements: Sequence[Any], outputs: Sequence[Output]) -> list[Operand]:

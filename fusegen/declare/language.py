@@ -14,7 +14,7 @@ from fusegen.declare import functions as _functions  # fills the table
 from fusegen.declare import products as _products
 from fusegen.declare import reductions as _reductions
 from fusegen.declare.foreign import attach, explained
-from fusegen.declare.parts import concat, split
+from fusegen.declare.parts import concat, flatten, split, unflatten
 from fusegen.declare.table import Function, Kind, register, rows
 from fusegen.declare.value import (
     Like,
@@ -198,7 +198,7 @@ def _operators() -> None:
         "__abs__": lambda x: elementwise("abs", x),
         "__invert__": lambda x: elementwise("bitwise_not", x),
     }
-    for method, function in operators.items():
+    for method, function in (operators | {"unflatten": unflatten, "flatten": flatten}).items():
         setattr(Value, method, function)
     for name, function in (TABLE_FUNCTIONS | REDUCTIONS).items():
         if name not in NOT_METHODS:
@@ -208,7 +208,8 @@ def _operators() -> None:
 # What torch's methods of these names do, or would, is something else.
 NOT_METHODS = ("where", "index", "size", "linear", "sum_exp", "ratio", "exp_clamped")
 _operators()
-attach((*TABLE_FUNCTIONS, *REDUCTIONS, *PRODUCTS, "pow", "square", "reciprocal", "concat", "split", "expand_dims"))
+_OTHERS = ("pow", "square", "reciprocal", "concat", "split", "expand_dims", "flatten", "unflatten")
+attach((*TABLE_FUNCTIONS, *REDUCTIONS, *PRODUCTS, *_OTHERS))
 
 __all__ = [
     *TABLE_FUNCTIONS,
@@ -216,6 +217,7 @@ __all__ = [
     *PRODUCTS,
     "concat",
     "expand_dims",
+    "flatten",
     "polygamma",
     "pow",
     "reciprocal",
@@ -223,4 +225,5 @@ __all__ = [
     "split",
     "square",
     "stop_gradient",
+    "unflatten",
 ]

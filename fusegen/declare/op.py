@@ -5,16 +5,17 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
-from fusegen.core.errors import DeclarationError
+from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.core.ir import Op
 from fusegen.core.products import mismatch
 from fusegen.core.recent import Recent
+from fusegen.core.views import view_shape
 from fusegen.declare.gradients import with_gradient
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, called, trace
 from fusegen.declare.value import Value, current, plain_number
@@ -271,16 +272,13 @@ def _sizes_clash(op: Op, arguments: Mapping[str, Any]) -> bool:
     """Whether these sizes contradict the trace found for their pattern; tracing again then says what is wrong."""
     sizes: dict[str, int] = {}
     for operand in op.operands:
-        part = operand.part
-        shape = arguments[operand.base].shape
-        for dim, axis in enumerate(operand.shape):
-            size = shape[dim]
-            if part and dim == part.dim:
-                if size % part.count:
-                    return True
-                size //= part.count
-                if (size == 1) is not (axis is None):  # the pattern of the whole does not tell
-                    return True
+        try:
+            shape = view_shape(operand, arguments[operand.base].shape)
+        except ShapeError:
+            return True
+        for axis, size in zip(operand.shape, shape, strict=True):
+            if (size == 1) is not (axis is None):  # of a part, or a group: the pattern of the whole does not tell
+                return True
             if axis is not None and sizes.setdefault(axis, size) != size:
                 return True
     return mismatch(op, sizes) is not None

@@ -1,21 +1,23 @@
-"""Arguments as equal blocks, and results put together of them: views, no data moves."""
+"""Arguments as equal blocks, results put together of them, and dimensions in groups: views, no data moves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.core.ir import Operand, Part
 from fusegen.core.lets import safe_name
+from fusegen.declare.axes import AxisVar, NotNested, divided, grouped
 from fusegen.declare.value import (
-    AxisVar,
     Like,
     Value,
     broadcast,
     convert,
     current,
     lift,
+    not_nested,
     one_axis,
     plain_number,
     result_type,
@@ -116,3 +118,76 @@ def concat(parts: Sequence[Like], axis: int = -1) -> Packed:
     dtype = result_type(values)
     full = tuple(Value(convert(value.expr, dtype), dtype, dims) for value in values)
     return Packed(full, dim)
+
+
+def unflatten(x: Like, axis: int, sizes: Sequence[int]) -> Value:
+    """``x`` with dimension ``axis`` in groups: ``sizes`` are their number, perhaps that of groups in each, and behind
+    them -1 for the elements of a group. Source: torch.unflatten.
+
+    Of a value of any kind; ``flatten`` is the inverse. What else meets the dimension is seen in the same groups.
+
+    Raises:
+        ShapeError: there is no such dimension, or it does not divide so.
+        DeclarationError: no such sizes, or the dimension is in other groups already, which are none of these.
+    """
+    value, tracer = lift(x), current()
+    counts = _counts(sizes)
+    position = one_axis(value, axis, "unflatten")
+    dim = value.dims[position] if position is not None else None
+    length, groups = dim.size if dim else 1, prod(counts)
+    if position is None or length % groups:
+        raise ShapeError(
+            f"{tracer.where}, unflatten", given=f"dimension {axis} of {shape_of(value)} in {groups} groups",
+            expected="a dimension whose size divides by their number", fix="choose a divisor",
+        )  # fmt: skip
+    found: list[AxisVar | None] = []
+    for count in counts:
+        first = None
+        if dim is not None and count > 1:
+            whole = dim
+            try:
+                first, dim = divided(whole, count)
+            except NotNested:
+                raise not_nested(f"unflatten in {count} groups", [whole]) from None
+        found.append(first)
+    dims = (*value.dims[:position], *found, dim, *value.dims[position + 1 :])
+    return Value(value.expr, value.dtype, dims, value.weak)
+
+
+def _counts(sizes: Sequence[int]) -> list[int]:
+    given = [plain_number(size) for size in sizes] if isinstance(sizes, (tuple, list)) else []
+    if len(given) < 2 or given[-1] != -1 or not all(isinstance(n, int) and n > 0 for n in given[:-1]):
+        raise DeclarationError(
+            f"{current().where}, unflatten", given=f"sizes {sizes!r}",
+            expected="numbers of groups, and -1 for what is left: the size of a group",
+            fix="write fg.unflatten(x, axis, (groups, -1))",
+        )  # fmt: skip
+    return given[:-1]
+
+
+def flatten(x: Like, first: int = 0, last: int = -1) -> Value:
+    """``x`` with the dimensions from ``first`` to ``last`` as one. Source: torch.flatten.
+
+    All but the last must be numbers of groups (``unflatten``), or of size one: sizes that are the same in every call.
+
+    Raises:
+        ShapeError: there are no such dimensions.
+        DeclarationError: they are of any size.
+    """
+    value, where = lift(x), f"{current().where}, flatten"
+    start, end = (one_axis(value, axis, "flatten") for axis in (first, last))
+    if start is None or end is None or start > end:
+        raise ShapeError(
+            where, given=f"dimensions {first} to {last} of {shape_of(value)}", expected="the first of them first",
+            fix="count dimensions from 0, or from -1 at the end",
+        )  # fmt: skip
+    dims = value.dims[start : end + 1]
+    free = [p for p, dim in enumerate(dims[:-1], start=start) if dim and not dim.find().fixed]
+    if free and any(dims[free[0] - start + 1 :]):
+        raise DeclarationError(
+            where, given=f"dimension {free[0]} of {shape_of(value)}, of any size, in front of another one",
+            expected="dimensions that fg.unflatten made, the number of groups in front of a group",
+            fix="flatten the argument, or the result, outside the op: that is a view of its memory",
+        )  # fmt: skip
+    dims = (*value.dims[:start], grouped(dims), *value.dims[end + 1 :])
+    return Value(value.expr, value.dtype, dims, value.weak)

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
-from fusegen.core.ir import Size
 from fusegen.core.products import Factor, product, rounded
+from fusegen.declare.axes import AxisVar, Dims, are_same
 from fusegen.declare.value import (
-    AxisVar,
-    Dims,
     Like,
     Tracer,
     Value,
@@ -70,11 +68,10 @@ def matmul(a: Like, b: Like) -> Value:
     renames: list[Renames] = [[], []]
     if inner is not None and other is not None:
         over = (AxisVar(inner.size, inner.origin),)
-        name = _name(tracer, over[0])
-        renames = [[(_name(tracer, dim.find()), name)] for dim in (inner, other)]
-    if m is not None and n is not None and m.find() is n.find():  # x @ x.mT: the columns get an axis of their own
-        n = AxisVar(m.size, m.find().origin)
-        renames[1].append((_name(tracer, m.find()), _name(tracer, n)))
+        renames = [[_renamed(tracer, dim, over[0])] for dim in (inner, other)]
+    if m is not None and n is not None and are_same(m, n):  # x @ x.mT: the columns get an axis of their own
+        n = AxisVar(m.size, m.origin, fixed=m.find().fixed)
+        renames[1].append(_renamed(tracer, m, n))
     return _multiplied(left, right, renames, over, (*batch, m, n), (row, column), shapes)
 
 
@@ -91,7 +88,7 @@ def _multiplied(
     reduce = product(tracer.new_name("r"), factors[0], factors[1], ())
     *batch, m, n = full
     result: Dims = (*batch, *((m,) if left.ndim > 1 else ()), *((n,) if right.ndim > 1 else ()))
-    tracer.varying[reduce.name] = frozenset(dim.find() for dim in full if dim)
+    tracer.varying[reduce.name] = frozenset(filter(None, full))
     tracer.reduces.append((reduce, over))
     tracer.distinct += [(shapes, dims) for dims in (*sides, full)]
     return Value(rounded(reduce.ref, left.dtype), left.dtype, result)
@@ -106,9 +103,9 @@ def _apart(left: Value, right: Value, row: Dims, column: Dims, shapes: str) -> V
         own = [(side, dim.find()) for side, dim in dims if dim is not None]
         if not own:
             return None
-        axis = AxisVar(own[0][1].size, own[0][1].origin)
+        axis = AxisVar(own[0][1].size, own[0][1].origin, fixed=any(dim.fixed for _, dim in own))
         for side, dim in own:
-            renames[side].append((_name(tracer, dim), _name(tracer, axis)))
+            renames[side].append(_renamed(tracer, dim, axis))
         return axis
 
     rank = max(len(row), len(column)) - 2
@@ -215,10 +212,10 @@ def _size(dim: AxisVar | None) -> int:
     return 1 if dim is None else dim.size
 
 
-def _name(tracer: Tracer, axis: AxisVar) -> str:
-    size = tracer.size(axis)
-    assert isinstance(size, Size)
-    return size.axis
+def _renamed(tracer: Tracer, own: AxisVar, new: AxisVar) -> tuple[str, str]:
+    """A factor's axis, and what the product calls it, which is in groups where that is."""
+    tracer.mirrored.append((own, new))
+    return tracer.name_of(own), tracer.name_of(new)
 
 
 _METHODS: dict[str, Any] = {

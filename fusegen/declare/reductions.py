@@ -14,9 +14,8 @@ from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Call, Expr, Index, Reduce, const
+from fusegen.declare.axes import AxisVar, Dims, leaves
 from fusegen.declare.value import (
-    AxisVar,
-    Dims,
     Like,
     Value,
     cast,
@@ -40,7 +39,7 @@ def reduce(kind: str, x: Like, axis: Axis = None, keepdims: bool = False, dtype:
     tracer = current()
     tracer.distinct.append((f"what {kind} reduces", value.dims))
     expr = convert(value.expr, dtype)
-    wanted = [dim.find() for p in positions if (dim := value.dims[p]) is not None]
+    wanted = leaves(value.dims[p] for p in positions)
     varying = tracer.axes_of(expr)
     over = tuple(a for a in wanted if a in varying)
     expr = _fold(kind, expr, over)
@@ -54,7 +53,7 @@ def _fold(kind: str, expr: Expr, over: tuple[AxisVar, ...]) -> Expr:
         return of_one(kind, expr)
     tracer = current()
     for known, axes in tracer.reduces:
-        if (known.kind, known.expr) == (kind, expr) and {a.find() for a in axes} == set(over):
+        if (known.kind, known.expr) == (kind, expr) and set(leaves(axes)) == set(over):
             return known.ref
     node = Reduce(tracer.new_name("r"), kind, expr, ())
     tracer.varying[node.name] = frozenset(tracer.axes_of(expr) - set(over))
@@ -97,7 +96,7 @@ def _count(value: Value, axis: Axis, what: str) -> Expr | None:
     for p in normalize_axes(value, axis, what):
         dim = value.dims[p]
         if dim is not None:
-            factor = current().size(dim.find())
+            factor = current().size(dim)
             total = factor if total is None else total * factor
     return total
 
@@ -160,8 +159,7 @@ def index(x: Value, axis: int) -> Value:
     after = (None,) * (x.ndim - 1 - position)
     if dim is None:
         return Value(const(0, dtypes.int64), dtypes.int64, (None, *after) if x.dims else ())
-    size = current().size(dim.find())
-    return Value(Index(size.axis), dtypes.int64, (dim.find(), *after))  # type: ignore[attr-defined]
+    return Value(Index(current().name_of(dim)), dtypes.int64, (dim, *after))
 
 
 def argmax(x: Like, axis: int | None = None, keepdims: bool = False) -> Value:
@@ -194,7 +192,7 @@ def _first(kind: str, x: Like, axis: int | None, keepdims: bool) -> Value:
 
 
 def _size(dim: AxisVar) -> Value:
-    return Value(current().size(dim.find()), dtypes.int64)
+    return Value(current().size(dim), dtypes.int64)
 
 
 def mean(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:

@@ -38,6 +38,7 @@ from fusegen.core.ir import (
 )
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import contracted_sizes, factors
+from fusegen.core.views import block_shape, view_shape
 from fusegen.declare.table import lookup
 
 if TYPE_CHECKING:
@@ -198,14 +199,12 @@ class Evaluation:
 
     def aligned(self, operand: Operand, tensor: Any) -> Any:
         """A tensor as a value; its sizes are those of its axes from here on."""
-        part = operand.part
+        part, shape = operand.part, view_shape(operand, tensor.shape)
         if part is not None:
             size = tensor.shape[part.dim] // part.count
             tensor = tensor.narrow(part.dim, part.index * size, size)
         tensor = tensor.to(self.dtype(operand.dtype))
-        for dim, axis in enumerate(operand.shape):
-            if axis is not None:
-                self.sizes[axis] = tensor.shape[dim]
+        self.sizes.update({axis: size for axis, size in zip(operand.shape, shape, strict=True) if axis})
         own = [axis for axis in operand.shape if axis is not None]
         tensor = tensor.reshape([self.sizes[axis] for axis in own])
         tensor = tensor.permute([own.index(axis) for axis in self.axes if axis in own])
@@ -219,7 +218,7 @@ class Evaluation:
         value = value.reshape([self.sizes[axis] for axis in self.axes if axis in own])
         kept = [axis for axis in self.axes if axis in own]
         value = value.permute([kept.index(axis) for axis in own])
-        value = value.reshape([self.sizes[axis] if axis else 1 for axis in output.shape])
+        value = value.reshape(block_shape(output, self.sizes))
         return value.to(self.dtype(output.dtype))
 
     # -- expressions ----------------------------------------------------------------------------------------------

@@ -13,8 +13,9 @@ from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op, Operand, Scalar
+from fusegen.declare.axes import AxisVar
 from fusegen.declare.closing import close
-from fusegen.declare.value import AxisVar, Tracer, Value, cast, tracing
+from fusegen.declare.value import Tracer, Value, cast, tracing
 
 
 @dataclass(frozen=True)

@@ -12,25 +12,10 @@ from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.core.ir import DOT, Call, Const, Expr, Index, Operand, Reduce, Ref, Size, computed_of, const, walk
+from fusegen.declare.axes import AxisVar, Dims, NotNested, are_same, leaves, unite
 from fusegen.declare.table import Function, Kind, lookup
 
 _current = threading.local()
-
-
-class AxisVar:
-    """An axis during tracing. Broadcasting two dimensions against each other makes their axes one (union-find)."""
-
-    def __init__(self, size: int, origin: str) -> None:
-        self.size, self.origin, self.parent = size, origin, self
-
-    def find(self) -> AxisVar:
-        node = self
-        while node.parent is not node:
-            node = node.parent
-        return node
-
-
-Dims = tuple["AxisVar | None", ...]
 
 
 @dataclass
@@ -75,16 +60,17 @@ class Tracer:
     apart: bool = False  # results of products have axes of their own
     calls: list[CalledWith] = field(default_factory=list)
     made: int = 0
+    mirrored: list[tuple[AxisVar, AxisVar]] = field(default_factory=list)  # by products: as long, and not one
 
     def tensors(self) -> list[tuple[str, Dims]]:
         """Of what every dimension is an axis of its own: arguments, and what reductions and products read."""
         return [*((operand.name, dims) for operand, dims in self.operands), *self.distinct]
 
     def axes_of(self, expr: Expr) -> set[AxisVar]:
-        """The axes that an expression varies along."""
+        """The axes that an expression varies along, none of them in groups."""
         for node in walk([expr], self.along, computed_of):
             self.along[node] = self._own_axes(node).union(*(self.along[child] for child in computed_of(node)))
-        return {axis.find() for axis in self.along[expr]}
+        return set(leaves(self.along[expr]))
 
     def _own_axes(self, node: Expr) -> frozenset[AxisVar]:
         if isinstance(node, Index):
@@ -107,11 +93,15 @@ class Tracer:
         self.made += 1
         return f"@{kind}{self.made - 1}"
 
-    def size(self, axis: AxisVar) -> Expr:
-        """The number of elements along an axis; its name stands for the axis until the trace is closed."""
+    def name_of(self, axis: AxisVar) -> str:
+        """A name that stands for an axis until the trace is closed."""
         name = f"@s{len(self.sizes)}"
         self.sizes[name] = axis
-        return Size(name)
+        return name
+
+    def size(self, axis: AxisVar) -> Expr:
+        """The number of elements along an axis."""
+        return Size(self.name_of(axis))
 
 
 def current() -> Tracer:
@@ -369,9 +359,9 @@ def broadcast(values: Sequence[Value], what: str, shapes: str = "") -> Dims:
             mine, theirs = dims[position], dim.find()
             if mine is None:
                 dims[position] = theirs
-            elif mine.find() is not theirs:
+            elif not are_same(mine, theirs):
                 shapes = shapes or " and ".join(shape_of(value) for value in values if value.dims)
-                dims[position] = _unify(mine.find(), theirs, what, shapes)
+                _unify(mine, theirs, what, shapes)
                 tracer = current()
                 check_distinct(f"{tracer.where}, {what}", tracer.tensors(), meeting=shapes)
     return tuple(dim.find() if dim else None for dim in dims)
@@ -392,10 +382,22 @@ def check_sizes(a: AxisVar, b: AxisVar, what: str, shapes: str) -> None:
         )
 
 
-def _unify(a: AxisVar, b: AxisVar, what: str, shapes: str) -> AxisVar:
+def _unify(a: AxisVar, b: AxisVar, what: str, shapes: str) -> None:
     check_sizes(a, b, what, shapes)
-    b.parent = a
-    return a
+    try:
+        unite(a, b)
+    except NotNested:
+        raise not_nested(f"{what} of {shapes}", (a, b)) from None
+
+
+def not_nested(what: str, axes: Sequence[AxisVar]) -> DeclarationError:
+    """The error of one axis in groups of which none are made of the others."""
+    groups = [" x ".join(str(entry.size) if entry else "1" for entry in axis.entries) for axis in axes]
+    return DeclarationError(
+        f"{current().where}, {what}", given=f"an axis of size {axes[0].size} as {' and as '.join(groups)}",
+        expected="groups of which the smaller make up the larger ones",
+        fix="pass the tensor twice, as two arguments, or do one of the two in an op of its own",
+    )  # fmt: skip
 
 
 def check_distinct(where: str, tensors: Iterable[tuple[str, Dims]], meeting: str = "") -> None:
@@ -411,7 +413,7 @@ def check_distinct(where: str, tensors: Iterable[tuple[str, Dims]], meeting: str
         DeclarationError: a tensor has one axis twice.
     """
     for what, dims in tensors:
-        axes = [dim.find() for dim in dims if dim is not None]
+        axes = leaves(dims)
         if len(set(axes)) < len(axes):
             current().met_itself = True
             one = f"{meeting}, by which two dimensions of {what}" if meeting else f"{what}, of which two dimensions"

@@ -67,4 +67,5 @@ def _widened(thing: T, wide: frozenset[str]) -> T:
     if thing.base not in wide:
         return thing
     part = replace(thing.part, dim=thing.part.dim + 1) if thing.part else None
-    return replace(thing, shape=(NEW, *thing.shape), part=part)
+    groups = tuple(replace(groups, dim=groups.dim + 1) for groups in thing.groups)
+    return replace(thing, shape=(NEW, *thing.shape), part=part, groups=groups)

@@ -158,7 +158,7 @@ class _Reverse:
             found = self.reduced(made.kind, made.expr, made.over, made.name)
             self.contribute(side.expr, found, expr_axes(side.expr, self.axes), wanted)
 
-    def through_declared(self, call: Sequence[_Definition], wanted: Sequence[Ref]) -> None:
+    def through_declared(self, call: Sequence[_Definition], wanted: Set[Ref]) -> None:
         """Add the gradients that were declared for a call, of which these are results, to what its inputs read."""
         given: dict[int, Expr] = {}
         for result in call:
@@ -306,7 +306,7 @@ class GradientNames:
     def cotangent(self, output: Output) -> Operand:
         """The operand of the backward op that carries the gradient of ``output``."""
         part = replace(output.part, base=self.results[output.part.base]) if output.part else None
-        return Operand(self.results[output.name], output.dtype, output.shape, part)
+        return Operand(self.results[output.name], output.dtype, output.shape, part, output.groups)
 
 
 def _own_names(things: Iterable[Operand | Output]) -> list[str]:
@@ -429,7 +429,7 @@ def _gradient_output(state: _Reverse, target: Operand, names: GradientNames) -> 
     expr = state.total(target.ref, name)
     part = Part(names.arguments[target.part.base], *_place(target.part)) if target.part else None
     zero = const(0, target.dtype)
-    return Output(name, zero if expr is None else expr, target.dtype, target.shape, part)
+    return Output(name, zero if expr is None else expr, target.dtype, target.shape, part, target.groups)
 
 
 def _unread_parts(targets: Sequence[Operand], names: GradientNames, taken: set[str]) -> list[Output]:
@@ -445,7 +445,7 @@ def _unread_parts(targets: Sequence[Operand], names: GradientNames, taken: set[s
                 name = safe_name(f"{base}_{index}", taken)
                 taken.add(name)
                 part = Part(base, dim, index, count)
-                found.append(Output(name, const(0, target.dtype), target.dtype, target.shape, part))
+                found.append(Output(name, const(0, target.dtype), target.dtype, target.shape, part, target.groups))
     return found
 
 

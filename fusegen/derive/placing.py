@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from fusegen.core.ir import Op
+from fusegen.core.views import axis_sizes
 from fusegen.derive.sharding import (
     UNCUT,
     WHOLE,
@@ -134,14 +135,10 @@ def _ways(op: Op, stages: Sequence[Op], current: Mapping[str, Placement], positi
 
 def _bytes_between(op: Op, stages: Sequence[Op], given: Mapping[str, Tensor]) -> dict[str, int]:
     """Sizes of what stages find for later ones."""
-    sizes: dict[str | None, int] = {None: 1}
-    for operand in op.operands:
-        for d, (axis, size) in enumerate(zip(operand.shape, given[operand.base].shape, strict=True)):
-            sizes[axis] = size // (operand.part.count if operand.part and operand.part.dim == d else 1)
-    sizes[None] = 1
+    sizes = axis_sizes(op, {name: tensor.shape for name, tensor in given.items()})
     own = {output.base for output in op.outputs}
     return {
-        output.name: output.dtype.size * prod(sizes.get(axis, 1) for axis in output.shape)
+        output.name: output.dtype.size * prod(sizes.get(axis or "", 1) for axis in output.shape)
         for stage in stages
         for output in stage.outputs
         if output.base not in own

@@ -43,6 +43,7 @@ from fusegen.core.ir import (
 from fusegen.core.lets import safe_name
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import Factor, factors, is_factor, products
+from fusegen.core.views import dims_of
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,13 @@ def tied(op: Op, axis: str) -> Cut:
 
 
 def cut(things: Iterable[Operand | Output], axes: Cut) -> dict[str, Placement] | None:
-    """Where tensors are cut, or must be whole, if ``axes`` are cut; None if they cannot be: packed, or twice in a
-    tensor, or not in all parts of one."""
+    """Where tensors are cut, or must be whole, if ``axes`` are cut; None if they cannot be: packed, or in groups, or
+    twice in a tensor, or not in all parts of one."""
     found: dict[str, Placement] = {}
     for thing in things:
-        dims = [d for d, name in enumerate(thing.shape) if name in axes]
-        if len(dims) > 1 or (thing.part and thing.part.dim in dims):
+        dims = [dim for dim, name in zip(dims_of(thing), thing.shape, strict=True) if name in axes]
+        made = {*(groups.dim for groups in thing.groups), *([thing.part.dim] if thing.part else [])}
+        if len(dims) > 1 or made.intersection(dims):
             return None
         place = Shard(dims[0]) if dims else WHOLE
         if found.setdefault(thing.base, place) != place:

@@ -139,7 +139,7 @@ def _factors_kept(op: Op, backward: Op, taken: set[str]) -> list[tuple[Operand, 
             shape = tuple(sorted(expr_axes(side.expr, axes), key=axis_order))
             output = outputs.get(side.expr)
             if output is not None and output.dtype is side.dtype:
-                found[side.expr] = Operand(output.name, output.dtype, output.shape)
+                found[side.expr] = Operand(output.name, output.dtype, output.shape, groups=output.groups)
             else:
                 found[side.expr] = Operand(safe_name(names.get(side.expr, "factor"), taken), side.dtype, shape)
                 taken.add(found[side.expr].name)
@@ -160,7 +160,8 @@ def _signs_kept(op: Op, backward: Op, multiplied: Sequence[tuple[Operand, Expr]]
     found: list[tuple[Expr, Operand]] = []
     values: dict[Expr, Expr] = {expr: operand.ref for operand, expr in multiplied}
     nodes = list(walk([substitute(item.expr, values) for items in backward.expand() for item in items]))
-    written = [(o.expr, Operand(o.name, o.dtype, o.shape)) for o in op.expand()[1] if o.part is None]
+    results = [o for o in op.expand()[1] if o.part is None]
+    written = [(o.expr, Operand(o.name, o.dtype, o.shape, groups=o.groups)) for o in results]
     for chosen, operand in [*written, *((unrounded(expr, o.dtype), o) for o, expr in multiplied)]:
         if not isinstance(chosen, Call) or chosen.function != "where":
             continue
@@ -266,7 +267,7 @@ def _best_cut(
         own = forward[node]
         output = by_expr.get(own) if isinstance(own, Call) else None
         if output is not None:
-            operand = Operand(output.name, output.dtype, output.shape)
+            operand = Operand(output.name, output.dtype, output.shape, groups=output.groups)
         else:
             shape = tuple(sorted(along, key=axis_order))
             operand = Operand(safe_name(own_names.get(own, "kept"), taken), dtype, shape)
@@ -316,10 +317,10 @@ def _read_only_by_way_of(roots: Sequence[Expr], weights: Mapping[Expr, float]) -
 
 def kept_as_op(op: Op, kept: Sequence[tuple[Expr, Operand]]) -> Op:
     """The list of kept tensors in the shape of an op (one output each), to be written down like one."""
-    outputs = [Output(operand.name, expr, operand.dtype, operand.shape) for expr, operand in kept]
+    outputs = [Output(o.name, expr, o.dtype, o.shape, groups=o.groups) for expr, o in kept]
     return replace(op, label="kept", statements=(), outputs=tuple(outputs))
 
 
 def kept_from_op(op: Op) -> tuple[tuple[Expr, Operand], ...]:
     """The inverse of ``kept_as_op``."""
-    return tuple((o.expr, Operand(o.name, o.dtype, o.shape)) for o in op.outputs)
+    return tuple((o.expr, Operand(o.name, o.dtype, o.shape, groups=o.groups)) for o in op.outputs)

@@ -171,7 +171,7 @@ class _Splitter:
         """An output that is just this tensor."""
         for o in self.outputs:
             if o.expr in exprs and o.part is None and o.dtype is dtype and set(o.shape) - {None} == axes:
-                return Operand(o.name, dtype, o.shape)
+                return Operand(o.name, dtype, o.shape, groups=o.groups)
         return None
 
     def _place_products(self) -> set[str]:

@@ -12,6 +12,7 @@ from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Op
 from fusegen.core.locks import cached_property
 from fusegen.core.products import contracted_sizes
+from fusegen.core.views import view
 from fusegen.fuse.products import Chain, Product, chain, names_of
 from fusegen.launch.program import Program
 from fusegen.wrap.closing import closing
@@ -27,7 +28,6 @@ from fusegen.wrap.run import (
     Runner,
     Slot,
     common_device,
-    part_of,
     results_of,
     row_major,
 )
@@ -134,9 +134,9 @@ class ChainRunner(Runner):
         lying: dict[str, Lying] = {}
         inputs = []
         for operand in self.op.operands:
-            base = operand.part.base if operand.part else operand.name
-            shape, strides, offset = part_of(infos[base], operand.part)
-            self._measure(operand.shape, shape, base, sizes, origin)
+            base = operand.base
+            shape, strides, offset = view(operand, infos[base].shape, infos[base].strides)
+            self._measure(operand, shape, sizes, origin)
             lying[operand.name] = _lying(base, operand, strides, offset)
             inputs.append(Slot(operand.name, base, offset * operand.dtype.size))
         check_factors(self.op, sizes)
@@ -147,7 +147,8 @@ class ChainRunner(Runner):
             known[name] = given or TensorInfo(shape, strides, dtype, ALIGNED, device)
         for output in self.op.outputs:
             if output.part is None:
-                lying[output.name] = _lying(output.name, output, known[output.name].strides)
+                info = known[output.name]
+                lying[output.name] = _lying(output.name, output, view(output, info.shape, info.strides)[1])
         for between in self.chain.between:
             shape = tuple(sizes[axis] for axis in between.shape if axis)
             strides = strides_between(self.chain, between, sizes, device) if self.by_torch else row_major(shape)
@@ -179,7 +180,7 @@ class ChainRunner(Runner):
     ) -> Step:  # fmt: skip
         if isinstance(step, Op):
             runner = Runner(step, sizes, fresh=fresh)
-            writes = tuple(dict.fromkeys(o.part.base if o.part else o.name for o in step.outputs))
+            writes = tuple(dict.fromkeys(o.base for o in step.outputs))
             own = {name: known[name] for name in runner.arguments}
             return Part(runner, runner.plan_for(own, [known[name] for name in writes]), writes)
         sides = [

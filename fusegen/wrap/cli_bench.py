@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusegen.core.ir import Op
+from fusegen.core.views import dims_of
 from fusegen.declare.trace import TensorSpec
 from fusegen.wrap.cli_case import POSITIVE, Case, choose_device, load_torch, sized
 from fusegen.wrap.cli_examples import example_of
@@ -167,9 +168,10 @@ def _scaled(op: Op, specs: Mapping[str, Any], axis: str | None, factor: float) -
         base = operand.base
         if axis is None or axis not in operand.shape:
             continue
-        dim = operand.shape.index(axis)
+        dim = dims_of(operand)[operand.shape.index(axis)]
         spec = specs[base]
         parts = operand.part.count if operand.part and operand.part.dim == dim else 1
+        parts *= prod(count for groups in operand.groups for count in groups.counts if groups.dim == dim)
         size = max(2, round(spec.shape[dim] // parts * factor)) * parts
         found[base] = TensorSpec(spec.dtype, (*spec.shape[:dim], size, *spec.shape[dim + 1 :]))
     return found

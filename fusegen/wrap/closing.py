@@ -91,7 +91,9 @@ def is_row(ref: Ref) -> bool:
 @functools.lru_cache(maxsize=1024)
 def closing(product: Product, part: Op) -> Closing | None:
     """The epilogue that computes just what ``part``, the op behind a product, does."""
-    return None if product.onto else _of_the_sum(product, part) or _of_more(product, part)
+    if product.onto or any(thing.groups for thing in (*part.operands, *part.outputs)):
+        return None
+    return _of_the_sum(product, part) or _of_more(product, part)
 
 
 def _of_the_sum(product: Product, part: Op) -> Closing | None:

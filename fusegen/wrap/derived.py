@@ -13,9 +13,9 @@ from __future__ import annotations
 import ast
 import json
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import lcm
+from math import lcm, prod
 from typing import Any
 
 import torch
@@ -25,11 +25,12 @@ from fusegen.core import dtypes
 from fusegen.core.declared import plain
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
-from fusegen.core.ir import Op, Size, walk
+from fusegen.core.ir import Op, Operand, Size, walk
 from fusegen.core.locks import cached_property
 from fusegen.core.products import contracted_sizes
 from fusegen.core.recent import Recent
 from fusegen.core.serialize import op_to_json
+from fusegen.core.views import dims_of, rank_of
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import ScalarSpec, TensorSpec
 from fusegen.derive.batch import batch, is_wide
@@ -139,7 +140,7 @@ class Derived:
 
     def _back(self, given: tuple[int, ...]) -> Derived:
         lean = gradients.lean_backward(self.training, given, frozenset(self.training.wanted), sharing=False).op
-        ranks = {o.base: len(o.shape) for o in lean.outputs}
+        ranks = {o.base: rank_of(o) for o in lean.outputs}
         steps = (*self.steps, ("back", given))
         return Derived(self.declaration, self.call, steps, lean, untold_axes(lean), tuple(ranks.items()), len(ranks))
 
@@ -233,21 +234,33 @@ _opaque: dict[str, Any] = {}
 def call_text(specs: Mapping[str, Any], op: Op, autocast: DType | None, identity: str = "") -> str:
     """Arguments of a call as text: ``{"input": "f32[*,1]", "weight": "number float32", "dim": "is -1"}``.
 
-    A star is any size but 1, and 4* one that is read in four parts. What autocast made of tensors comes first. The
-    identity (wrap/identity) is for torch's caches: graphs of another one are as good as long as the checksum holds.
+    A star is any size but 1, 4* one that is read in four parts of more than one element, 4 in parts of one. What
+    autocast made of tensors comes first. The identity (wrap/identity) is for torch's caches: graphs of another one are
+    as good as long as the checksum holds.
     """
-    parts: dict[tuple[str, int], int] = {}
+    parts: dict[tuple[str, int], tuple[int, str]] = {}
     for operand in op.operands:
-        if operand.part:
-            place = operand.part.base, operand.part.dim
-            parts[place] = lcm(parts.get(place, 1), operand.part.count)
+        for dim, count, inner in _divisions(operand):
+            known, _ = parts.get((operand.base, dim), (1, ""))
+            parts[operand.base, dim] = lcm(known, count), "*" if inner else ""
     first = ({} if autocast is None else {AUTOCAST: autocast.name}) | ({IDENTITY: identity} if identity else {})
     return json.dumps({**first, **{name: _spec_text(name, spec, parts) for name, spec in specs.items()}})
 
 
-def _spec_text(name: str, spec: Any, parts: Mapping[tuple[str, int], int]) -> str:
+def _divisions(operand: Operand) -> Iterator[tuple[int, int, str | None]]:
+    """Dimensions of the tensor that are read in parts or groups, in how many, and the axis along each of these."""
+    dims = dims_of(operand)
+    counts = {groups.dim: prod(groups.counts) for groups in operand.groups}
+    if operand.part:
+        counts[operand.part.dim] = operand.part.count * counts.get(operand.part.dim, 1)
+    for dim, count in counts.items():
+        yield dim, count, operand.shape[len(dims) - 1 - dims[::-1].index(dim)]
+
+
+def _spec_text(name: str, spec: Any, parts: Mapping[tuple[str, int], tuple[int, str]]) -> str:
     if isinstance(spec, TensorSpec):
-        sizes = ["1" if size == 1 else f"{parts.get((name, d), '')}*" for d, size in enumerate(spec.shape)]
+        known = [parts.get((name, d), ("", "*")) for d in range(len(spec.shape))]
+        sizes = ["1" if size == 1 else f"{count}{rest}" for size, (count, rest) in zip(spec.shape, known, strict=True)]
         return f"{spec.dtype.short}[{','.join(sizes)}]"
     if isinstance(spec, ScalarSpec):
         return f"number {spec.dtype.name}"
@@ -288,7 +301,8 @@ def _spec(name: str, given: str) -> Any:
         return ast.literal_eval(text)
     if kind != "here":
         short, _, sizes = given.rstrip("]").partition("[")
-        shape = [1 if size == "1" else fake.UNKNOWN * int(size[:-1] or 1) for size in sizes.split(",") if size]
+        told = [size.partition("*") for size in sizes.split(",") if size]
+        shape = [int(count or 1) * (fake.UNKNOWN if star else 1) for count, star, _ in told]
         return TensorSpec(dtypes.BY_SHORT[short], tuple(shape))
     if text not in _opaque:
         raise DeclarationError(

@@ -15,6 +15,7 @@ from fusegen import pipeline
 from fusegen.core.declared import plain
 from fusegen.core.ir import Op
 from fusegen.core.products import contracted_sizes
+from fusegen.core.views import axis_sizes, block_shape, view_shape
 from fusegen.declare.reference import packed, reference
 from fusegen.derive.batch import NEW, batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames
@@ -93,14 +94,7 @@ def _runs(evaluate: Evaluate) -> Evaluate:
 
 def sizes_of(op: Op, tensors: Tensors) -> dict[str, int]:
     """The sizes of the axes of an op's operands."""
-    found: dict[str, int] = {}
-    for operand in op.operands:
-        part = operand.part
-        for dim, axis in enumerate(operand.shape):
-            if axis:
-                size = tensors[operand.base].shape[dim]
-                found[axis] = size // part.count if part and part.dim == dim else size
-    return found
+    return axis_sizes(op, {name: tensor.shape for name, tensor in tensors.items()})
 
 
 def _multiply(whole: Chain, step: Product, known: Tensors) -> torch.Tensor:
@@ -113,18 +107,20 @@ def _multiply(whole: Chain, step: Product, known: Tensors) -> torch.Tensor:
     for source in (step.left, step.right):
         thing = things[source.name]
         tensor = known[thing.base]
+        shape = view_shape(thing, tensor.shape)
         if part := thing.part:
             tensor = tensor.narrow(part.dim, part.index * (size := tensor.shape[part.dim] // part.count), size)
+        tensor = tensor.reshape(shape)
         own = [(axis, size) for axis, size in zip(thing.shape, tensor.shape, strict=True) if axis]
         names = [numbers.setdefault(source.name_of(axis), len(numbers)) for axis, _ in own]
         terms += [tensor.to(torch.float64).reshape([size for _, size in own]), names]
     found = torch.einsum(*terms, [numbers[axis] for axis in step.axes])
     if step.bias:
         found = found + known[step.bias].reshape(-1)
-    shape, lies = things[step.result].shape, [axis for axis in things[step.result].shape if axis]
+    lies = [axis for axis in things[step.result].shape if axis]
     found = found.permute([step.axes.index(axis) for axis in lies])
-    dims = iter(found.shape)
-    found = found.reshape([next(dims) if axis else 1 for axis in shape])
+    sizes = {axis: size for axis, size in zip(lies, found.shape, strict=True) if axis}
+    found = found.reshape(block_shape(things[step.result], sizes))
     return known[step.result] + found if step.onto else found
 
 

@@ -15,11 +15,12 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Op
 from fusegen.core.products import contracted_sizes
+from fusegen.core.views import dims_of, view_shape
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
 from fusegen.wrap import tensors
 from fusegen.wrap.products import check_factors
-from fusegen.wrap.run import common_device, part_of, result_layout
+from fusegen.wrap.run import common_device, result_layout
 from fusegen.wrap.tensors import TensorInfo
 
 # Stands for a size that nobody knows (unbacked): many parts divide it.
@@ -121,15 +122,15 @@ def measure(op: Op, infos: Mapping[str, TensorInfo], sizes: Mapping[str, Any]) -
     origin: dict[str, str] = {}
     for operand in op.operands:
         base = operand.base
-        shape, _, _ = part_of(infos[base], operand.part)
-        for d, axis in enumerate(operand.shape):
+        shape = view_shape(operand, infos[base].shape)
+        for d, axis, own in zip(dims_of(operand), operand.shape, shape, strict=True):
             if axis is None:
                 continue
-            size = found.setdefault(axis, shape[d])
-            if size is not shape[d] and not _equal(size, shape[d]):
+            size = found.setdefault(axis, own)
+            if size is not own and not _equal(size, own):
                 raise ShapeError(
                     f"{op.name}, argument {base}",
-                    given=f"dimension {d} of size {shape[d]} against {origin.get(axis, 'the result')} of size {size}",
+                    given=f"dimension {d} of size {own} against {origin.get(axis, 'the result')} of size {size}",
                     expected="equal sizes, or size 1 on one side",
                     fix="reshape one of them so that trailing dimensions line up (shapes are aligned from the right)",
                 )

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusegen import pipeline
+from fusegen.core import views
 from fusegen.core.ir import Call, Expr, Op, Output, expr_axes, refs, walk
 from fusegen.core.products import contracted_sizes
 from fusegen.derive.gradient import GradientNames, operands_read, reached
@@ -86,7 +87,8 @@ def _handed_on(backward: Op, gradient: Output) -> str | None:
     """The tensor, not a part of one, that a gradient is without any change; None if it is computed."""
     for operand in backward.operands:
         whole = gradient.part is None and operand.part is None
-        if whole and (operand.ref, operand.dtype, operand.shape) == (gradient.expr, gradient.dtype, gradient.shape):
+        theirs = operand.ref, operand.dtype, operand.shape, operand.groups
+        if whole and theirs == (gradient.expr, gradient.dtype, gradient.shape, gradient.groups):
             return operand.name
     return None
 
@@ -94,7 +96,7 @@ def _handed_on(backward: Op, gradient: Output) -> str | None:
 def _shared(gradients: Mapping[str, Output], sums: Mapping[str, Expr]) -> dict[str, str]:
     """Arguments whose gradient is that of an earlier one, as terms of one sum, and which."""
     first: dict[Any, str] = {}
-    found = [(n, (o.expr, o.dtype, o.shape, sums[n])) for n, o in gradients.items() if n in sums]
+    found = [(n, (o.expr, o.dtype, o.shape, o.groups, sums[n])) for n, o in gradients.items() if n in sums]
     return {name: first[what] for name, what in found if first.setdefault(what, name) != name}
 
 
@@ -183,11 +185,4 @@ def _reached(op: Op, positions: Sequence[int]) -> set[str]:
 
 def axis_sizes(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Sizes of the op's axes, products' own among them, from its arguments' shapes."""
-    sizes: dict[str, int] = {}
-    for operand in op.operands:
-        shape = shapes[operand.base]
-        for d, axis in enumerate(operand.shape):
-            if axis:
-                count = operand.part.count if operand.part and operand.part.dim == d else 1
-                sizes[axis] = shape[d] // count
-    return contracted_sizes(op, sizes)
+    return contracted_sizes(op, views.axis_sizes(op, shapes))

@@ -158,7 +158,7 @@ class Registered:
             op, _, _, tensors = fake.trace_call(self.declaration, values, autocast)
             infos = {name: fake.describe(name, tensor) for name, tensor in tensors.items()}
             results = fake.results(op, infos, {}, {})
-            return self.packed(self.op.restored(given, results[0] if op.result == "one" else tuple(results)))
+            return self.packed(results[0] if op.result == "one" else tuple(results))
 
         def differentiated(*args: Any, **kwargs: Any) -> Any:
             given = (*args, *kwargs.values())
@@ -215,7 +215,7 @@ class Registered:
     def _differentiate(self, given: Mapping[str, Any], autocast: DType | None) -> Any:
         root, tensors, scalars = self._root(given, autocast)
         results = differentiate(self, root, tensors, scalars, [])
-        return self.op.restored(given, results[0] if root.op.result == "one" else tuple(results))
+        return results[0] if root.op.result == "one" else tuple(results)
 
     def call_as_derived(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What overload ``name`` computes, by way of the forward that keeps (nothing): there DTensors have a rule."""
@@ -223,7 +223,7 @@ class Registered:
         given = found.named(args, kwargs)
         root, tensors, scalars = self._root(given, autocast)
         results = self.call_derived(root, tensors, scalars, [])
-        return self.packed(self.op.restored(given, results[0] if root.op.result == "one" else tuple(results)))
+        return self.packed(results[0] if root.op.result == "one" else tuple(results))
 
     def _root(self, given: Mapping[str, Any], autocast: DType | None) -> tuple[Derived, list[Any], dict[str, Any]]:
         """The Op of a call, its tensors in order, and its numbers."""

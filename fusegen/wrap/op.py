@@ -114,10 +114,6 @@ class FusedOp:
         results = [back(result) for result in results]
         return results[0] if op.result == "one" else tuple(results)
 
-    def restored(self, given: Mapping[str, Any], result: Any) -> Any:
-        """What a call returns, of what the declaration returns: an op declared on views undoes them here."""
-        return result
-
     def _learn(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], scalars: Mapping[str, Any],
         op: Op, runs: Sequence[Run],

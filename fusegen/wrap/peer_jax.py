@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusegen.core.errors import FusegenError
 from fusegen.core.ir import Call, Const, Expr, Index, Op, Operand, Output, Reduce, Ref, Size, walk
+from fusegen.core.views import block_shape, view_shape
 from fusegen.declare.table import lookup
 from fusegen.wrap.stopwatch import Clock
 
@@ -224,13 +225,13 @@ class _Evaluation:
         return self.jnp.concatenate([value for _, value in ordered], axis=first.dim)
 
     def _aligned(self, operand: Operand, array: Any) -> Any:
-        part = operand.part
+        part, shape = operand.part, view_shape(operand, array.shape)
         if part is not None:
             size = array.shape[part.dim] // part.count
             array = self.jax.lax.slice_in_dim(array, part.index * size, (part.index + 1) * size, axis=part.dim)
         array = array.astype(operand.dtype.compute.name)
         own = [axis for axis in operand.shape if axis is not None]
-        self.sizes.update({axis: array.shape[d] for d, axis in enumerate(operand.shape) if axis is not None})
+        self.sizes.update({axis: size for axis, size in zip(operand.shape, shape, strict=True) if axis is not None})
         array = array.reshape([self.sizes[axis] for axis in own])
         array = array.transpose([own.index(axis) for axis in self.axes if axis in own])
         return array.reshape([self.sizes[axis] if axis in own else 1 for axis in self.axes])
@@ -242,7 +243,7 @@ class _Evaluation:
         value = value.reshape([self.sizes[axis] for axis in self.axes if axis in own])
         kept = [axis for axis in self.axes if axis in own]
         value = value.transpose([kept.index(axis) for axis in own])
-        return value.reshape([self.sizes[axis] if axis else 1 for axis in output.shape]).astype(output.dtype.name)
+        return value.reshape(block_shape(output, self.sizes)).astype(output.dtype.name)
 
     def _evaluate(self, root: Expr) -> Any:
         values: dict[Expr, Any] = {}

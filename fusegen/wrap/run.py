@@ -15,6 +15,7 @@ from fusegen.core.errors import DeviceError, ShapeError
 from fusegen.core.ir import Op, Operand, Output
 from fusegen.core.locks import cached_property
 from fusegen.core.products import contracted_sizes, products
+from fusegen.core.views import dims_of, view, whole_shape
 from fusegen.fuse.schedule import Buffer
 from fusegen.launch.program import Program, scalar_value
 from fusegen.launch.targets import CpuTarget, GpuTarget
@@ -239,10 +240,10 @@ class Runner:
         origin: dict[str, str] = {}
         for operand in self.op.operands:
             info = infos[operand.base]
-            shape, strides, offset = part_of(info, operand.part)
+            shape, strides, offset = view(operand, info.shape, info.strides)
             if 0 in shape:  # no elements, no address: nothing may count as the same for all, to be read before a loop
                 strides = row_major(shape)
-            self._measure(operand.shape, shape, operand.base, sizes, origin)
+            self._measure(operand, shape, sizes, origin)
             slot = Slot(operand.name, operand.base, offset * operand.dtype.size)
             buffers[operand.name] = _buffer(operand, strides, info.alignment + slot.offset)
             inputs.append(slot)
@@ -251,17 +252,16 @@ class Runner:
         layout = pipeline.Layout(sizes, buffers, self.fresh is not None, self.fresh or frozenset())
         return LaidOut(layout, tuple(inputs), tuple(outputs), tuple(results))
 
-    def _measure(
-        self, dims: Sequence[str | None], shape: Sequence[int], name: str, sizes: dict[str, int], origin: dict[str, str]
-    ) -> None:
-        for d, axis in enumerate(dims):
+    def _measure(self, operand: Operand, shape: Sequence[int], sizes: dict[str, int], origin: dict[str, str]) -> None:
+        name = operand.base
+        for d, axis, size in zip(dims_of(operand), operand.shape, shape, strict=True):
             if axis is None:
                 continue
-            if sizes.setdefault(axis, shape[d]) != shape[d]:
+            if sizes.setdefault(axis, size) != size:
                 other = origin.get(axis, "the result")
                 raise ShapeError(
                     f"{self.op.name}, argument {name}",
-                    given=f"dimension {d} of size {shape[d]} against {other} of size {sizes[axis]}",
+                    given=f"dimension {d} of size {size} against {other} of size {sizes[axis]}",
                     expected="equal sizes, or size 1 on one side",
                     fix="reshape one of them so that trailing dimensions line up (shapes are aligned from the right)",
                 )
@@ -281,7 +281,7 @@ class Runner:
                 results.append((base, *made[base], output.dtype))
             given = None if out is None else out[len(results) - 1]
             info = given or TensorInfo(*made[base], output.dtype, 0, "")
-            _, strides, offset = part_of(info, output.part)
+            _, strides, offset = view(output, info.shape, info.strides)
             slot = Slot(output.name, base, offset * output.dtype.size)
             buffers[output.name] = _buffer(output, strides, info.alignment + slot.offset)
             slots.append(slot)
@@ -327,20 +327,6 @@ def common_device(op: Op, infos: Mapping[str, TensorInfo], out: Infos | None) ->
             expected="all tensors on one device", fix="move them yourself with .to(device): fusegen never copies",
         )  # fmt: skip
     return next(iter(found.values()))
-
-
-def part_of(info: TensorInfo, part: Any) -> tuple[tuple[int, ...], tuple[int, ...], int]:
-    """(shape, strides, element offset) of a block of a packed tensor, or of the whole."""
-    if part is None:
-        return info.shape, info.strides, 0
-    if info.shape[part.dim] % part.count:
-        raise ShapeError(
-            f"argument {part.base}", given=f"dimension {part.dim} of size {info.shape[part.dim]} in {part.count} parts",
-            expected=f"a size that divides by {part.count}", fix="check the packing of the argument",
-        )  # fmt: skip
-    size = info.shape[part.dim] // part.count
-    shape = (*info.shape[: part.dim], size, *info.shape[part.dim + 1 :])
-    return shape, info.strides, part.index * size * info.strides[part.dim]
 
 
 def _check_out(op: Op, output: Output, out: TensorInfo, shape: tuple[int, ...]) -> None:
@@ -408,9 +394,7 @@ def result_layout(
     op: Op, output: Output, sizes: Mapping[str, int], arguments: Sequence[TensorInfo], like: Sequence[int] | None
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """Shape and strides of a new result: strides as ``like`` has them if those leave no gaps, else torch's."""
-    shape = [sizes[axis] if axis else 1 for axis in output.shape]
-    if output.part:
-        shape[output.part.dim] *= output.part.count
+    shape = whole_shape(output, sizes)
     if like is None:
         return tuple(shape), _strides_for(op, shape, arguments)
     return tuple(shape), tuple(like) if is_dense(shape, like) else row_major(shape)

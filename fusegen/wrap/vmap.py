@@ -10,6 +10,7 @@ import torch
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Op
+from fusegen.core.views import whole_shape
 from fusegen.derive.batch import NEW, is_wide, shifted_sizes
 from fusegen.wrap import fake, gradients
 from fusegen.wrap.derived import Derived
@@ -88,10 +89,7 @@ def of_derived(registered: Any, name: str, given: Any, numbers: Any, layout: Any
 def _shape(op: Op, name: str, sizes: Mapping[str, Any]) -> list[Any]:
     """The shape of a result, a packed one's as a whole."""
     output = next(o for o in op.outputs if o.base == name)
-    shape = [sizes[axis] if axis else 1 for axis in output.shape]
-    if output.part:
-        shape[output.part.dim] *= output.part.count
-    return shape
+    return whole_shape(output, sizes)
 
 
 def _out_dims(node: Derived) -> list[int | None]:
