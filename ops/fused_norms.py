@@ -79,7 +79,7 @@ def _made(
     activation: fg.Tensor = None,
 ) -> fg.Tensor:  # fmt: skip
     declared = normalize.declaration.signature
-    returns = "tuple[fg.Tensor, ...]" if several else declared.return_annotation
+    returns = "fg.Tensor | tuple[fg.Tensor, ...]" if several else declared.return_annotation
     signature = declared.replace(parameters=parameters, return_annotation=returns)
     function.__dict__["__signature__"] = signature
     function.__name__ = function.__qualname__ = name

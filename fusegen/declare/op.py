@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -60,6 +60,9 @@ class Declaration:
 
     ``overwrites`` is the argument whose gradient is written into its own memory by calls with ``inplace_backward=True``
     (wrap/overwrite).
+
+    ``listed`` are the names of the arguments that the function takes as ``*xs``, in the declaration for so many of them
+    (``of_so_many``); each is what an argument without a default is.
     """
 
     function: Callable[..., Any]
@@ -72,13 +75,15 @@ class Declaration:
     traces: Recent[Any, Op] = field(default_factory=lambda: Recent(MOST_TRACES))
     sized: Recent[Any, bool] = field(default_factory=lambda: Recent(MOST_TRACES))
     inlined: bool = False
+    listed: tuple[str, ...] | None = None
 
     @classmethod
     def of(cls, function: Callable[..., Any], name: str | None = None, autocast: str | None = None) -> Declaration:
         """Read the function's signature.
 
         Raises:
-            DeclarationError: it takes ``*args`` or ``**kwargs``; there is no such policy for autocast.
+            DeclarationError: it takes ``**kwargs``, or what has a default in front of ``*xs``; there is no such policy
+                for autocast.
         """
         if autocast not in AUTOCAST:
             raise DeclarationError(
@@ -102,16 +107,38 @@ class Declaration:
                 f"op {name}", given=str(error), expected="a Python function, whose parameters can be seen",
                 fix="put @fg.op above a def",
             ) from None  # fmt: skip
-        for parameter in signature.parameters.values():
-            if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-                raise DeclarationError(
-                    f"op {name}",
-                    given=f"the parameter {parameter}",
-                    expected="named parameters: each is an operand, a scalar or a constant",
-                    fix="give every tensor a name of its own",
-                )
+        _check_parameters(name, signature)
         _codes.add(getattr(function, "__code__", None))
         return cls(function, name, signature, autocast=autocast)
+
+    @property
+    def tensors(self) -> str | None:
+        """The parameter ``*xs``, if it has one, and it is not known yet how many tensors it stands for."""
+        found = [p.name for p in self.signature.parameters.values() if p.kind is p.VAR_POSITIONAL]
+        return found[0] if found else None
+
+    def of_so_many(self, count: int) -> Declaration:
+        """The declaration with ``count`` parameters ``xs_0, xs_1, ...`` in place of ``*xs``."""
+        before, several, behind = self._around()
+        taken, prefix = {p.name for p in (*before, *behind)}, f"{several.name}_"
+        while any(f"{prefix}{i}" in taken for i in range(count)):
+            prefix += "_"
+        listed = tuple(f"{prefix}{i}" for i in range(count))
+        each = [several.replace(name=name, kind=several.POSITIONAL_OR_KEYWORD) for name in listed]
+        signature = self.signature.replace(parameters=[*before, *each, *behind])
+        own: dict[str, Any] = {"traces": Recent(MOST_TRACES), "sized": Recent(MOST_TRACES), "inlined": False}
+        return replace(self, signature=signature, listed=listed, **own)
+
+    def count_listed(self, args: tuple[Any, ...]) -> int:
+        """How many of a call's positional arguments ``*xs`` stands for."""
+        before, _, _ = self._around()
+        return max(0, len(args) - len(before))
+
+    def _around(self) -> tuple[list[inspect.Parameter], inspect.Parameter, list[inspect.Parameter]]:
+        """The parameters in front of ``*xs``, it, and those behind."""
+        parameters = list(self.signature.parameters.values())
+        at = next(i for i, p in enumerate(parameters) if p.kind is p.VAR_POSITIONAL)
+        return parameters[:at], parameters[at], parameters[at + 1 :]
 
     @property
     def declared(self) -> str:
@@ -235,7 +262,7 @@ class Declaration:
 
     def _run(self, values: Mapping[str, Any]) -> Any:
         """What the function returns for symbolic tensors."""
-        returned = called(self.function, values)
+        returned = called(self.function, values, self.listed or ())
         if self.gradient is None:
             return returned
         return with_gradient(self.name, self.declared, self.gradient, values, returned)
@@ -246,6 +273,29 @@ def _name_of(function: Callable[..., Any]) -> str:
         function = function.func
     name = str(getattr(function, "__name__", type(function).__name__))
     return "lambda_" if name == "<lambda>" else name
+
+
+def _check_parameters(op: str, signature: inspect.Signature) -> None:
+    """Each parameter is an operand, a scalar or a constant; ``*xs`` is any number of them.
+
+    Raises:
+        DeclarationError: ``**kwargs`` is none of these; a default in front of ``*xs``, which no call could leave out.
+    """
+    parameters = list(signature.parameters.values())
+    for at, parameter in enumerate(parameters):
+        if parameter.kind is parameter.VAR_KEYWORD:
+            raise DeclarationError(
+                f"op {op}", given=f"the parameter {parameter}",
+                expected="named parameters, or a list *xs: each is an operand, a scalar or a constant",
+                fix="give every argument a name of its own",
+            )  # fmt: skip
+        optional = [p for p in parameters[:at] if p.default is not p.empty]
+        if parameter.kind is parameter.VAR_POSITIONAL and optional:
+            raise DeclarationError(
+                f"op {op}", given=f"the parameter {optional[0]} in front of {parameter}",
+                expected="no defaults in front of a list: with tensors in it, all in front are passed",
+                fix=f"put {optional[0].name} behind {parameter}: it is passed by name",
+            )  # fmt: skip
 
 
 def _pattern(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from types import FrameType
 from typing import Any
@@ -114,10 +114,11 @@ class _Trace:
         return close(tracer, self.name, self.declared, scalars, returned, self.doc)
 
 
-def called(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """``function`` of arguments by name, also where it takes some by position only."""
+def called(function: Callable[..., Any], values: Mapping[str, Any], listed: Sequence[str] = ()) -> Any:
+    """``function`` of arguments by name, also where it takes some by position only, or as ``*xs``: those ``listed``."""
     parameters = inspect.signature(function).parameters.values()
-    first = [p.name for p in parameters if p.kind is p.POSITIONAL_ONLY and p.name in values]
+    by_position = [p.name for p in parameters if p.kind < p.VAR_POSITIONAL and (listed or p.kind is p.POSITIONAL_ONLY)]
+    first = [*(name for name in by_position if name in values), *listed]
     return function(*(values[name] for name in first), **{n: v for n, v in values.items() if n not in first})
 
 

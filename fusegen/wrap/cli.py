@@ -123,8 +123,9 @@ def emit(
     from fusegen.wrap.cli_ops import Request, bind, resolve
     from fusegen.wrap.inspect import passes
 
-    found = resolve(op)
-    arguments = bind(found, Request.parse(shape or (), dtype or (), arg or ()))
+    request = Request.parse(shape or (), dtype or (), arg or ())
+    found = resolve(op, request)
+    arguments = bind(found, request)
     last = passes(found, (), arguments, which)[-1]
     if arch is not None:
         last = last.on(arch.split(","))

@@ -104,13 +104,14 @@ def bench_op(
     among: str | None, plot: Path | None,
 ) -> None:  # fmt: skip
     """Print the table; with ``plot``, sweep sizes as well and write two pictures into that folder."""
-    op, where = resolve(name), choose_device(device)
+    request = Request.parse(shape, dtype, arg)
+    op, where = resolve(name, request), choose_device(device)
     wanted = choose(among) if among is not None or where == "cuda" else ("torch",)
     if plot is not None:
         from fusegen.wrap.cli_plots import load_matplotlib
 
         load_matplotlib()  # before anything is measured
-    specs = sized(op, Request.parse(shape, dtype, arg))
+    specs = sized(op, request)
     tensors = [spec for spec in specs.values() if isinstance(spec, TensorSpec)]
     size = sum(prod(spec.shape) * spec.dtype.size for spec in tensors)
     if where == "cpu" and size > SLOW:

@@ -51,7 +51,7 @@ def check_ops(
     request = Request.parse(shape, dtype, arg)
     wanted = (request.dtypes[""],) if "" in request.dtypes else DEFAULT_DTYPES
     archs = _architectures(arch)
-    ops = {name: resolve(name) for name in names} or library()
+    ops = {name: resolve(name, request) for name in names} or library()
     console = Console(highlight=False, soft_wrap=True)
     tally = _Tally()
     columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())

@@ -23,10 +23,12 @@ from fusegen.declare.op import Const, Scalar
 from fusegen.declare.trace import TensorSpec
 from fusegen.wrap.cli_examples import Example, example_of
 from fusegen.wrap.cli_formula import formula_op, is_formula
-from fusegen.wrap.op import FusedOp
+from fusegen.wrap.op import FusedOp, ListOp
 
 _IN_FILE = re.compile(r"(?P<file>.+\.py):(?P<op>\w+)")
 _IN_MODULE = re.compile(r"(?P<module>[A-Za-z_][\w.]*):(?P<op>\w+)")
+# Tensors in a list of which nothing is said, and at most.
+LISTED, MOST_LISTED = 3, 1000
 _SCALARS = (Const, Scalar, float, int, bool, str)
 _SCALAR_TEXTS = frozenset(
     ("Const", "fg.Const", "Scalar", "fg.Scalar", "float", "int", "bool", "str", "float | None", "int | None")
@@ -40,12 +42,31 @@ def library() -> dict[str, FusedOp]:
     return dict(sorted(found.items()))
 
 
-def resolve(text: str) -> FusedOp:
+def resolve(text: str, request: Request | None = None) -> FusedOp:
     """The op called ``text``: a name of the library, ``path/file.py:op``, ``package.module:op``, or a formula.
+
+    Args:
+        request: of an op that takes a list of tensors, the op for as many as this names.
 
     Raises:
         DeclarationError: there is none; the message names the nearest.
     """
+    op = _named(text)
+    return op.of(_listed(op, request)) if request is not None and isinstance(op, ListOp) else op
+
+
+def _listed(op: ListOp, request: Request) -> int:
+    """How many tensors of the list ``*xs`` are asked for: by their names (xs_0), or by names of the caller's own
+    for all tensors; else a few."""
+    asked = {name for name in (*request.shapes, *request.dtypes, *request.arguments) if name}
+    numbers = [int(end) for name in asked if (end := name.removeprefix(f"{op.declaration.tensors}_")).isdecimal()]
+    if numbers:
+        return min(max(numbers) + 1, MOST_LISTED)
+    others = len(asked.difference(op.declaration.signature.parameters)) - len(tensor_parameters(op.of(0)))
+    return others if others > 0 else LISTED
+
+
+def _named(text: str) -> FusedOp:
     in_file = _IN_FILE.fullmatch(text)
     if in_file:
         return _member(_module_of_file(in_file["file"]), in_file["op"], text)

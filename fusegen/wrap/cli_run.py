@@ -66,7 +66,7 @@ def run_op(
 
 def _case(name: str, request: Request, device: str | None, seed: int) -> Case:
     """Random arguments. Numbers are normal; where that leaves the op's domain (log, square roots), between 0 and 1."""
-    op, where = resolve(name), choose_device(device)
+    op, where = resolve(name, request), choose_device(device)
     specs = sized(op, request)
     if where == "cpu" and elements(op, specs) > LONG:
         print("the CPU emulator takes minutes for that; a smaller --shape shows as much", file=sys.stderr)

@@ -27,8 +27,9 @@ def show_op(
 ) -> None:  # fmt: skip
     """Print the stages of both passes or of one, with their cost before the CUDA; with ``cost_only`` just that."""
     device = find_gpu(gpu)
-    op = resolve(name)
-    arguments = bind(op, Request.parse(shape, dtype, arg))
+    request = Request.parse(shape, dtype, arg)
+    op = resolve(name, request)
+    arguments = bind(op, request)
     sections: list[str | PassCost] = [*([] if cost_only else [declared(op)]), *called(op)]
     for item in shown_passes(op, (), arguments, which):
         *before, cuda = stages(item)

@@ -57,7 +57,8 @@ def call(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any], compiled: bool 
     packet, _, overload = name.partition(".")
     result = getattr(getattr(_ops, packet), overload)(**given)
     if isinstance(result, (list, tuple)):
-        result = result[0] if isinstance(result, list) and len(result) == 1 else tuple(result)
+        is_one = isinstance(result, list) and len(result) == 1 and not says_tuple(op.token)
+        result = result[0] if is_one else tuple(result)
     return result if out is None else into(op, result, out)
 
 
@@ -81,7 +82,7 @@ def resolve(
         kinds.append((name, kind))
         if kind == "other":
             fixed.append((name, value))
-    overload, passed, more = select(op.token, tuple(kinds), tuple(fixed), compiled)
+    overload, passed, more = select(op.token, len(args), tuple(kinds), tuple(fixed), compiled)
     given = {}
     for name, spelled in passed:
         given[spelled] = values[name]
@@ -127,13 +128,18 @@ def refuse(token: str, given: torch.dtype, given_shape: list[int], expected: tor
     )  # fmt: skip
 
 
+def says_tuple(token: str) -> bool:
+    """Whether the op says that it returns a tuple, also of one result."""
+    return schema.says_tuple(find(token).declaration)
+
+
 def positional(token: str, count: int) -> tuple[str, ...]:
     """Names of the first ``count`` parameters.
 
     Raises:
         DeclarationError: there are fewer that can be passed by position.
     """
-    declaration = find(token).declaration
+    declaration = find(token).for_call((None,) * count).declaration
     parameters = declaration.signature.parameters.values()
     names = tuple(p.name for p in parameters if p.kind is not p.KEYWORD_ONLY)
     if count > len(names):
@@ -142,14 +148,14 @@ def positional(token: str, count: int) -> tuple[str, ...]:
 
 
 def select(
-    token: str, kinds: tuple[tuple[str, str], ...], fixed: tuple[tuple[str, Any], ...], compiled: bool
+    token: str, count: int, kinds: tuple[tuple[str, str], ...], fixed: tuple[tuple[str, Any], ...], compiled: bool
 ) -> tuple[str, tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
-    """The registered overload for a call, ``lerp.default``; the arguments it takes, with its names for them; what it is
-    told beside them.
+    """The registered overload for a call with ``count`` positional arguments, ``lerp.default``; the arguments it takes,
+    with its names for them; what it is told beside them.
 
     What is compiled says what the op is, for torch's caches. An exported program does not: it may outlive a fusegen.
     """
-    entry = registered(find(token))
+    entry = registered(find(token).for_call((None,) * count))
     overload = entry.overload(dict(kinds), dict(fixed))
     keyed = compiled and not torch.compiler.is_exporting()
     spelled = schema.spelled(entry.declaration.signature.parameters)

@@ -45,9 +45,11 @@ def enter(op: str, values: dict[str, Any]) -> tuple[tensors.Framework, dict[str,
     names = {framework.name for framework in found.values()}
     if len(names) != 1:
         given = ", ".join(f"{n}: {f.name}" for n, f in found.items()) or "no tensor"
+        lists = [n for n, v in values.items() if isinstance(v, (tuple, list)) and any(map(framework_of, v))]
+        fix = f"pass the tensors of {lists[0]} one by one: {op}(*{lists[0]})" if lists else "pass tensors"
         raise DeclarationError(
             op, given=given, expected="tensors of one framework, at least one",
-            fix="convert them yourself, for example with torch.from_dlpack (no copy)" if found else "pass tensors",
+            fix="convert them yourself, for example with torch.from_dlpack (no copy)" if found else fix,
         )  # fmt: skip
     return next(iter(found.values())), values, lambda result: result
 

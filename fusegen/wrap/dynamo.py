@@ -10,7 +10,7 @@ from fusegen.wrap import dispatch
 from fusegen.wrap.dispatch import call
 
 # Dynamo runs these as they are, with the kinds of the arguments, and takes the answers for constants.
-for function in (dispatch.positional, dispatch.select, dispatch.refuse):
+for function in (dispatch.positional, dispatch.select, dispatch.says_tuple, dispatch.refuse):
     torch.compiler.assume_constant_result(function)
 
 

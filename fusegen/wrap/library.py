@@ -331,8 +331,10 @@ def name_of(op: Any) -> str:
     module = getattr(function, "__module__", None) or ""
     if module == "fusegen.ops" or module.startswith("fusegen.ops."):
         return str(op.name)
+    listed = op.declaration.listed
+    of_so_many = "" if listed is None else f"_of_{len(listed)}"
     outer = getattr(function, "__qualname__", "").replace(".<locals>", "").split(".")[:-1]
-    name = "_".join([*module.strip("_").split("."), *outer]) + f"__{op.name}"
+    name = "_".join([*module.strip("_").split("."), *outer]) + f"__{op.name}{of_so_many}"
     return re.sub(r"\W", "_", name, flags=re.ASCII)  # a schema's names are plain: no <lambda>, no letter beyond ASCII
 
 
@@ -343,6 +345,9 @@ def register(*ops: Any) -> list[str]:
 
     Returns:
         Names below ``torch.ops.fusegen``.
+
+    Raises:
+        DeclarationError: an op that takes ``*xs`` is as many ops as there are lengths of it.
     """
     if not ops:
         import importlib
@@ -350,6 +355,11 @@ def register(*ops: Any) -> list[str]:
         library = importlib.import_module("fusegen.ops")
         ops = tuple(getattr(library, name) for name in library.__all__)
     for op in ops:
+        if op.declaration.tensors is not None:
+            raise DeclarationError(
+                f"fg.register, {op.name}{op.declaration.signature}", given="an op that takes any number of tensors",
+                expected="one that takes so many", fix=f"say how many: fg.register({op.name}.of(3))",
+            )  # fmt: skip
         for kinds in schema.usual_kinds(op.declaration):
             registered(op).overload(kinds, {})
     return [registered(op).name for op in ops]

@@ -51,6 +51,10 @@ class FusedOp:
         self.token = token_of(self, declaration.name)
         functools.update_wrapper(self, declaration.function)
 
+    def for_call(self, args: tuple[Any, ...]) -> FusedOp:
+        """The op that a call with these positional arguments is one of."""
+        return self
+
     def __repr__(self) -> str:
         declaration = self.declaration
         return f"<fusegen op {declaration.name}{declaration.signature}, declared in {declaration.declared}>"
@@ -268,6 +272,60 @@ class FusedOp:
         return emit(self, args, kwargs, which)
 
 
+class ListOp(FusedOp):
+    """A declared op that takes a list of tensors, ``*xs``: for each number of them it is an op of its own.
+
+    Its tensors are named ``xs_0``, ``xs_1`` and so on.
+    """
+
+    def __init__(self, declaration: Declaration) -> None:
+        super().__init__(declaration)
+        self._ops: dict[int, FusedOp] = {}
+
+    def of(self, count: int) -> FusedOp:
+        """The op that takes ``count`` tensors as its list."""
+        found = self._ops.get(count)
+        return found or self._ops.setdefault(count, FusedOp(self.declaration.of_so_many(count)))
+
+    def for_call(self, args: tuple[Any, ...]) -> FusedOp:
+        """The op for so many tensors."""
+        return self.of(self.declaration.count_listed(args))
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if torch_is_loaded():
+            import torch
+
+            if torch.compiler.is_dynamo_compiling():
+                return compiled_call()(self, args, kwargs, True)
+        return self.for_call(args)(*args, **kwargs)
+
+    def trace(self, /, *args: Any, **kwargs: Any) -> Op:
+        """See ``FusedOp.trace``."""
+        return self.for_call(args).trace(*args, **kwargs)
+
+    def backward(self, /, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
+        """See ``FusedOp.backward``."""
+        return self.for_call(args).backward(*args, wanted=wanted, **kwargs)
+
+    def tangent(self, /, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
+        """See ``FusedOp.tangent``."""
+        return self.for_call(args).tangent(*args, wanted=wanted, **kwargs)
+
+    def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """See ``FusedOp.gradient``: ``function(d_out, *xs)`` returns a gradient for each of them."""
+        for op in self._ops.values():
+            op.gradient(function)
+        return super().gradient(function)
+
+    def show(self, /, *args: Any, which: str | None = None, **kwargs: Any) -> str:
+        """See ``FusedOp.show``."""
+        return self.for_call(args).show(*args, which=which, **kwargs)
+
+    def emit(self, /, *args: Any, which: str = "forward", **kwargs: Any) -> str:
+        """See ``FusedOp.emit``."""
+        return self.for_call(args).emit(*args, which=which, **kwargs)
+
+
 def _plain(runner: Any) -> Runner:
     return runner if isinstance(runner, Runner) else runner.runner
 
@@ -283,16 +341,17 @@ def op(function: Callable[..., Any] | None = None, *, name: str | None = None, a
 
     The function is traced with symbolic tensors under torch's rules for broadcasting, ``axis``/``keepdims`` and dtype
     promotion. What it may use: operators, the functions of ``fusegen`` (``fg.exp``, ``fg.where``, ``fg.sum``, ...),
-    other ops, and Python itself as long as it does not ask for the values.
+    other ops, and Python itself as long as it does not ask for the values. It may take a list of tensors, ``*xs``.
 
     Args:
         autocast: what becomes of float tensors where torch.autocast is on: "float32", "half" (autocast's own dtype),
             "widest" (the widest among them), or None: they stay as they are. Inside another op the other op's counts.
 
     Raises:
-        DeclarationError: the signature has ``*args`` or ``**kwargs``; no such autocast policy; on a call: what it does
-            is not possible.
+        DeclarationError: the signature has ``**kwargs``, or a default in front of ``*xs``; no such autocast policy; on
+            a call: what it does is not possible.
     """
     if function is None:
         return lambda f: op(f, name=name, autocast=autocast)
-    return FusedOp(Declaration.of(function, name, autocast))
+    declaration = Declaration.of(function, name, autocast)
+    return FusedOp(declaration) if declaration.tensors is None else ListOp(declaration)

@@ -198,12 +198,21 @@ def result_count(declaration: Declaration) -> int:
 
     Read off the annotation ``-> tuple[...]``, or else off what the function returns: ``return a, b`` is a tuple of two.
     """
-    annotation = declaration.signature.return_annotation
-    text = annotation if isinstance(annotation, str) else str(annotation)
+    text = _returns(declaration)
     if "tuple" in text:
         inside = re.fullmatch(r"tuple\[(.*)\]", text)
         return MANY if inside is None or "..." in text else inside.group(1).count(",") + 1
     return _returned(declaration.function)
+
+
+def says_tuple(declaration: Declaration) -> bool:
+    """Whether the annotation says that it is a tuple, however many there are."""
+    return re.fullmatch(r"tuple\[.*\]", _returns(declaration)) is not None
+
+
+def _returns(declaration: Declaration) -> str:
+    annotation = declaration.signature.return_annotation
+    return annotation if isinstance(annotation, str) else str(annotation)
 
 
 @lru_cache(maxsize=1024)
