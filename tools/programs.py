@@ -46,10 +46,27 @@ def _guarded(a: Any, b: Any) -> Any:
     return fg.where(a > 0.1, root * fg.log(a) + fg.tanh(root * b) * fg.rsqrt(a), 0)
 
 
+@fg.op
+def _total(*xs: Any) -> Any:
+    """An op of a list of tensors."""
+    first, *rest = xs
+    for i, x in enumerate(rest):
+        first = first * 0.5 + x * (i + 1)
+    return first
+
+
+# What is declared is not what would be derived, and is linear in its cotangents: so it has further derivatives.
+_bent = fg.op(lambda a, b: fg.tanh(a) * b, name="bent")
+_bent.gradient(lambda d_out, a, b: (d_out * (b + fg.sin(a)), d_out * a * 0.5))
+_joint = fg.op(lambda a: (a * 2.0, a - fg.mean(a, -1, keepdims=True)), name="joint")
+_joint.gradient(lambda d_first, d_second, a: d_first * fg.cos(a) + fg.mean(d_second * a, -1, keepdims=True))
+
+
 class Ours:
     """fusegen's functions, by the names that programs use."""
 
     smooth, two, guarded = staticmethod(_smooth), staticmethod(_two), staticmethod(_guarded)
+    total, bent, joint = staticmethod(_total), staticmethod(_bent), staticmethod(_joint)
     cast = staticmethod(fg.cast)
     as_float = staticmethod(lambda x, like: fg.cast(x, like.dtype))
 
@@ -85,9 +102,66 @@ def _torch_guarded(a: Any, b: Any) -> Any:
     return torch.where(taken, root * torch.log(safe) + torch.tanh(root * b) * torch.rsqrt(safe), 0.0)
 
 
+def _torch_total(first: Any, *rest: Any) -> Any:
+    for i, x in enumerate(rest):
+        first = first * 0.5 + x * (i + 1)
+    return first
+
+
+class _Bent(torch.autograd.Function):
+    """What ``_bent`` declares."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Any, b: Any) -> Any:
+        return torch.tanh(a) * b
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        (a, b), (d,) = ctx.saved_tensors, cotangents
+        return (d * (b + torch.sin(a))).sum_to_size(a.shape), (d * a * 0.5).sum_to_size(b.shape)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        (a, b), (t, u) = ctx.saved_tensors, tangents
+        return (0 if t is None else t * (b + torch.sin(a))) + (0 if u is None else u * a * 0.5)
+
+
+class _Joint(torch.autograd.Function):
+    """What ``_joint`` declares."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Any) -> Any:
+        return a * 2.0, a - a.mean(-1, keepdim=True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        (a,), (first, second) = ctx.saved_tensors, cotangents
+        return first * torch.cos(a) + (second * a).mean(-1, keepdim=True)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        (a,), (t,) = ctx.saved_tensors, tangents
+        return t * torch.cos(a), a * t.mean(-1, keepdim=True)
+
+
 class Theirs:
     """torch's, by the same names. Floats are doubles throughout."""
 
+    total, bent, joint = staticmethod(_torch_total), staticmethod(_Bent.apply), staticmethod(_Joint.apply)
     where = staticmethod(lambda c, a, b: torch.where(c, _tensor(a), _tensor(b)))
     minimum = staticmethod(lambda a, b: torch.minimum(_tensor(a), _tensor(b)))
     maximum = staticmethod(lambda a, b: torch.maximum(_tensor(a), _tensor(b)))
@@ -274,6 +348,7 @@ BINARY = {
     "frozen": ("{a7} * lib.stop_gradient({b})", MUL), "atan2": ("lib.atan2({a}, lib.square({b}) + 0.5)", 10),
     "hypot": ("lib.hypot({a}, lib.abs({b}) + 1.0)", 10), "lerp": ("lib.lerp({a}, {b}, lib.sigmoid({b}))", 10),
     "smooth": ("lib.smooth({a}, {b})", 10), "swiglu": ("lib.swiglu({a}, {b})", 10),
+    "bent": ("lib.bent({a}, {b})", 10), "total": ("lib.total({a}, {b}, {a})", 10),
     "minimum": ("lib.minimum({a}, {b})", 10), "maximum": ("lib.maximum({a}, {b})", 10),
     "select": ("lib.where({a4} > {b4}, {a}, {b})", 10), "select_zero": ("lib.where({a4} > {b4}, {b}, 0.0)", 10),
     "guarded": ("lib.guarded({a}, {b})", 10), "less": ("lib.where({a4} <= {b4}, 0.5, {b})", 10),
@@ -513,7 +588,7 @@ class _Writer:
         x = self.tensor()
         if x is None:
             return None
-        form = self.of([*PAIRED, "cross_entropy", "batch_norm", "instance_norm"])
+        form = self.of([*PAIRED, "cross_entropy", "batch_norm", "instance_norm", "group_norm"])
         reduction = self.of(["none", "mean", "sum"])
         rank, shape = len(x.shape), x.shape if reduction == "none" else ()
         if form == "cosine":
@@ -534,7 +609,47 @@ class _Writer:
             return _Value(f"lib.batch_norm({x.text}, None, None{weight}, training=True, eps=0.01)", "f", x.shape)
         if form == "instance_norm" and rank > 2 and math.prod(x.shape[2:]) > 1:
             return _Value(f"lib.instance_norm({x.text}, eps=0.01)", "f", x.shape)
+        if form == "group_norm" and rank > 1:
+            groups, channels = self.groups(x.shape[1]), x.shape[1:2]
+            if x.shape[1] // groups * math.prod(x.shape[2:]) > 1:
+                weights = [self.vector(channels) for _ in range(self.draw(st.integers(0, 2)))]
+                text = f"lib.group_norm({', '.join([x.text, str(groups), *weights])}, eps=0.01)"
+                return _Value(text, "f", x.shape)
         return None
+
+    def groups(self, size: int) -> int:
+        """A number of groups: one, two, four, or a group for each. Of two, one divides the other."""
+        return int(self.of([n for n in (2, 4, 1) if size % n == 0] + [size]))
+
+    def within(self) -> _Value | None:
+        """Within groups of a dimension, which then is as it was."""
+        x = self.tensor()
+        if x is None:
+            return None
+        axis = self.draw(st.integers(0, len(x.shape) - 1))
+        groups = f"lib.unflatten({x.text}, {axis}, ({self.groups(x.shape[axis])}, -1))"
+        inner = self.of([
+            f"lib.softmax({groups}, {axis + 1})", f"{groups} - lib.mean({groups}, {axis + 1}, keepdims=True)",
+            f"{groups} * lib.amax({groups}, {axis}, keepdims=True)", f"lib.total({groups}, {groups})",
+        ])  # fmt: skip
+        return _Value(f"lib.flatten({inner}, {axis}, {axis + 1})", "f", x.shape)
+
+    def several(self) -> _Value | None:
+        """An op of a list of tensors."""
+        x = self.pick()
+        if x is None:
+            return None
+        found, shape = [x], x.shape
+        for _ in range(self.draw(st.integers(0, 3))):
+            found.append(self.meeting(_Value("", "f", shape)))
+            shape = broadcast(shape, found[-1].shape) or ()
+        return _Value(f"lib.total({', '.join(v.text for v in found)})", "f", shape)
+
+    def joint(self) -> None:
+        """An op of two results, with one declared gradient for both."""
+        x = self.tensor()
+        if x is not None:
+            self.unpack(f"lib.joint({x.text})", "f", x.shape)
 
     def parts(self) -> None:
         """Equal parts of an argument that nothing reads as a whole."""
@@ -579,7 +694,7 @@ def mentions(text: str, name: str) -> bool:
 
 KINDS = (
     "unary", "unary", "binary", "binary", "binary", "reduce", "reduce", "rows", "rows", "number", "library", "parts",
-    "two", "product", "integer", "integer",
+    "two", "product", "integer", "integer", "within", "several", "joint",
 )  # fmt: skip
 
 
