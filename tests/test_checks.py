@@ -11,7 +11,8 @@ import pytest
 import fusegen as fg
 from fusegen import pipeline
 from fusegen.core import dtypes
-from fusegen.core.ir import Call, Const, Index, Let, Op, Operand, Output, Part, Reduce, Ref, Size, const
+from fusegen.core.declared import Declared, declared_calls
+from fusegen.core.ir import Call, Const, Groups, Index, Let, Op, Operand, Output, Part, Reduce, Ref, Scalar, Size, const
 from fusegen.declare.check import check_op
 from fusegen.fuse.check import check_kernels
 from fusegen.fuse.kernel import Kernel
@@ -98,6 +99,9 @@ BROKEN_OPS: dict[str, tuple[Callable[[Op], Op], str]] = {
     "one axis twice": (
         lambda op: replace(op, operands=(Operand("x", F32, ("d1", "d1")), *op.operands[1:])), "one axis twice"
     ),
+    "groups that are one": (
+        lambda op: op.with_statements(op.statements, [replace(op.outputs[0], groups=(Groups(0, (1,)),))]), "groups that"
+    ),
     "two arguments of one name": (lambda op: replace(op, operands=(op.operands[0],) * 2), "two arguments of one name"),
 }  # fmt: skip
 
@@ -109,6 +113,40 @@ def test_a_broken_op_is_named(name: str) -> None:
     check_op(op)
     error = refused(lambda: check_op(breaking(op)))
     assert isinstance(error, fg.LegalityError) and text in str(error) and "centered, forward" in str(error)
+
+
+def marked() -> Declared:
+    inner = fg.op(lambda x, by: fg.round(x) * by, name="inner")
+    inner.gradient(lambda d_out, x, by: d_out * by)
+    op = fg.op(lambda x, by: inner(x, by) + 1, name="marked").trace(spec(3), 0.5)
+    return declared_calls(op)[0]
+
+
+BROKEN_MARKS: dict[str, tuple[Callable[[Declared], Declared], str]] = {
+    "more inputs than it takes": (lambda d: replace(d, inputs=d.inputs * 2), "of other inputs"),
+    "an input of another dtype": (
+        lambda d: replace(d, inputs=(Call("cast", d.inputs[:1], F64), *d.inputs[1:])), "of other inputs"
+    ),
+    "no cotangent": (lambda d: replace(d, result=1), "a result without a cotangent"),
+    "of no input": (lambda d: replace(d, targets=(2,)), "of other than the inputs"),
+    "a gradient that is no op": (
+        lambda d: replace(d, gradient=replace(d.gradient, operands=d.gradient.operands[1:])), "not defined"
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BROKEN_MARKS)
+def test_a_broken_declared_gradient_is_named(name: str) -> None:
+    breaking, text = BROKEN_MARKS[name]
+    declared = marked()
+
+    def op(mark: Declared) -> Op:
+        x, by = Operand("x", F32, ("d0",)), Scalar("by", F32)
+        return Op("marked", "forward", (x,), (by,), (), (Output("out", mark.node, F32, ("d0",)),))
+
+    check_op(op(declared))
+    error = refused(lambda: check_op(op(breaking(declared))))
+    assert isinstance(error, fg.LegalityError) and text in str(error)
 
 
 def row_kernels() -> tuple[Op, tuple[Kernel, ...]]:

@@ -23,6 +23,7 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.monoids import BY_KIND
+from fusegen.core.views import dims_of
 from fusegen.declare.table import Kind, lookup
 
 _TRUTHS = (Kind.COMPARE, Kind.PREDICATE, Kind.LOGICAL)
@@ -80,6 +81,11 @@ class _Check:
     def _shape(self, thing: Operand | Output) -> None:
         own = [axis for axis in thing.shape if axis]
         self.require(len(set(own)) == len(own), "a tensor with one axis twice", f"{thing.name}: {own}")
+        dims = dims_of(thing)
+        for groups in thing.groups:
+            numbers = [axis for axis, dim in zip(thing.shape, dims, strict=True) if dim == groups.dim][:-1]
+            alike = [axis is None for axis in numbers] == [count == 1 for count in groups.counts]
+            self.require(alike, "groups that are no dimensions, or one that is", f"{thing.name}: {groups}")
 
     def _outputs(self, along: Axes) -> None:
         outputs = self.op.outputs
