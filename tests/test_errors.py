@@ -377,8 +377,8 @@ def test_functions_of_the_language_outside_an_op() -> None:
 
 
 def test_signatures_without_names() -> None:
-    with pytest.raises(fg.DeclarationError, match=r"the parameter \*xs"):
-        fg.op(lambda *xs: xs[0])
+    with pytest.raises(fg.DeclarationError, match=r"the parameter y=1 in front of \*xs"):
+        fg.op(lambda x, y=1, *xs: xs[0])
     with pytest.raises(fg.DeclarationError, match=r"the parameter \*\*xs"):
         fg.op(lambda **xs: xs["a"])
 

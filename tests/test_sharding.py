@@ -11,6 +11,7 @@ import torch
 import fusegen as fg
 from fusegen import ops
 from fusegen.core.ir import Op
+from fusegen.core.views import axis_sizes, whole_shape
 from fusegen.declare.check import check_op
 from fusegen.declare.reference import Evaluation
 from fusegen.derive.gradient import gradient
@@ -226,13 +227,7 @@ def evaluate(op: Op, tensors: Tensors, scalars: Mapping[str, Any], sizes: Mappin
 
 
 def sizes_of(op: Op, tensors: Tensors) -> dict[str, int]:
-    found = {}
-    for operand in op.operands:
-        tensor = tensors[operand.base]
-        for d, axis in enumerate(operand.shape):
-            if axis:
-                found[axis] = tensor.shape[d] // (operand.part.count if operand.part and operand.part.dim == d else 1)
-    return found
+    return axis_sizes(op, {name: tensor.shape for name, tensor in tensors.items()})
 
 
 def put_together(parts: Sequence[torch.Tensor], place: Placement) -> torch.Tensor:
@@ -284,16 +279,12 @@ def passes(function: Any, arguments: Mapping[str, Any]) -> Iterator[tuple[Op, Te
     floats = tuple(dict.fromkeys(o.base for o in op.operands if o.dtype.is_float))
     if not floats:
         return
-    override = function._override(op, floats) if declaration.gradient else None
-    backward = override.backward(range(len(op.outputs))) if override else gradient(op, floats)
+    backward = gradient(op, floats)
     sizes = sizes_of(op, tensors)
     for operand in backward.operands:
         base = operand.base
         if base not in tensors:
-            shape = [sizes[axis] if axis else 1 for axis in operand.shape]
-            if operand.part:
-                shape[operand.part.dim] *= operand.part.count
-            tensors[base] = torch.randn(shape, dtype=torch.float64)
+            tensors[base] = torch.randn(whole_shape(operand, sizes), dtype=torch.float64)
     names = {operand.base for operand in backward.operands}
     yield backward, {name: tensor for name, tensor in tensors.items() if name in names}, scalars
 
@@ -332,6 +323,7 @@ NOWHERE = {
     "prod",
     "reglu_packed",
     "swiglu_packed",
+    *(name for name in ops.__all__ if "group_norm" in name),  # channels are in groups, which pieces need not respect
 }
 
 
