@@ -9,6 +9,9 @@
 #include <ATen/ThreadLocalPythonObjects.h>
 #include <torch/csrc/autograd/functions/accumulate_grad.h>
 #include <torch/csrc/autograd/graph_task.h>
+#include <torch/csrc/autograd/python_cpp_function.h>
+
+#include <typeinfo>
 
 namespace fusegen {
 
@@ -44,6 +47,11 @@ inline bool is_added_to(torch::autograd::AccumulateGrad& leaf) {
   return found != chosen->end() && found->second.needed_;
 }
 
+// Whether torch would add: it drops gradients of what requires none any more, and refuses those of what is no leaf any more.
+inline bool is_still_leaf(const at::Tensor& variable) {
+  return variable.defined() && variable.requires_grad() && variable.is_leaf();
+}
+
 // A dense tensor of its own, like the leaf, that no graph refers to.
 inline bool is_plain_gradient(const at::Tensor& grad, const at::Tensor& variable) {
   if (!grad.defined() || grad.requires_grad() || grad.is_inference() || !grad.has_storage()) return false;
@@ -64,8 +72,11 @@ inline bool is_on_current_stream(torch::autograd::AccumulateGrad& leaf, c10::Dev
 // backward reads.
 template <class Read>
 at::Tensor place_to_add(torch::autograd::Node* node, const Read& read) {
-  auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(node);
-  if (leaf == nullptr || c10::GradMode::is_enabled() || has_hooks(*leaf) || !is_added_to(*leaf)) return {};
+  // Its very type: another one, derived from it, may do something else with a gradient.
+  if (node == nullptr || typeid(*node) != typeid(torch::autograd::AccumulateGrad)) return {};
+  auto* leaf = static_cast<torch::autograd::AccumulateGrad*>(node);
+  if (c10::GradMode::is_enabled() || !is_still_leaf(leaf->variable)) return {};
+  if (has_hooks(*leaf) || !is_added_to(*leaf)) return {};
   const at::Tensor& grad = leaf->variable.grad();
   if (!is_plain_gradient(grad, leaf->variable) || !is_on_current_stream(*leaf, grad.device())) return {};
   for (const at::Tensor& tensor : read)
@@ -83,24 +94,25 @@ inline PyObject* accumulate(PyObject*, PyObject* on) {
 
 inline PyObject* is_accumulating_here(PyObject*, PyObject*) { return PyBool_FromLong(is_accumulating() && plain_dispatch()); }
 
-// places(leaves, read): for each leaf (a tensor or None) the .grad to add to, or None.
+// What a node of torch's own is to Python stands for; null for everything else, such as a user's Function, whose attributes
+// are what that user has put there.
+inline torch::autograd::Node* node_of(PyObject* object) {
+  if (!torch::autograd::THPCppFunction_Check(object)) return nullptr;
+  return reinterpret_cast<torch::autograd::THPCppFunction*>(object)->cdata.get();
+}
+
+// places(nodes, read): for each node that a gradient goes to (None: nobody asks for it) the .grad to add to, or None.
 inline PyObject* places(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
-  PyObject *leaves, *values;
-  if (!PyArg_ParseTuple(arguments, "O!O!", &PyList_Type, &leaves, &PyList_Type, &values)) return nullptr;
+  PyObject *nodes, *values;
+  if (!PyArg_ParseTuple(arguments, "O!O!", &PyList_Type, &nodes, &PyList_Type, &values)) return nullptr;
   Tensors read;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values); ++i)
     if (PyObject* value = PyList_GET_ITEM(values, i); value != Py_None) read.push_back(THPVariable_Unpack(value));
-  auto found = THPObjectPtr(PyList_New(PyList_GET_SIZE(leaves)));
+  auto found = THPObjectPtr(PyList_New(PyList_GET_SIZE(nodes)));
   if (!found) return nullptr;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(leaves); ++i) {
-    at::Tensor place;
-    if (PyObject* leaf = PyList_GET_ITEM(leaves, i); leaf != Py_None) {
-      const auto node = torch::autograd::impl::grad_accumulator(THPVariable_Unpack(leaf));
-      place = place_to_add(node.get(), read);
-    }
-    PyList_SET_ITEM(found.get(), i, THPVariable_Wrap(place));  // None for an undefined one
-  }
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(nodes); ++i)  // None for an undefined tensor
+    PyList_SET_ITEM(found.get(), i, THPVariable_Wrap(place_to_add(node_of(PyList_GET_ITEM(nodes, i)), read)));
   return found.release();
   END_HANDLE_TH_ERRORS
 }

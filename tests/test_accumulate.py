@@ -189,6 +189,52 @@ def test_a_gradient_that_overlaps_itself_or_is_read(fresh: Any) -> None:
         torch.testing.assert_close(w.grad, 1 + x.mT @ torch.ones_like(x))
 
 
+class Kept(torch.autograd.Function):
+    """A user's function, which keeps something under the name that torch's own node has for its leaf."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Any, kept: Any) -> Any:
+        ctx.variable = kept
+        return x * 1.0
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad, None
+
+
+@pytest.mark.parametrize("kind", ["a leaf", "no leaf", "a name", "nothing"])
+def test_a_node_of_a_users_own_is_no_leaf(kind: str, fresh: Any) -> None:
+    """What it keeps under torch's names is its own: a node is asked for its type, never for an attribute."""
+    op, other = fresh(plain), leaf()
+    kept = {"a leaf": other, "no leaf": torch.ones(1, 1, device=DEVICE), "a name": "a name", "nothing": None}[kind]
+    for _ in range(4):
+        w = leaf()
+        other.grad = torch.zeros_like(other)
+        assert backward(lambda x, w: op(x, Kept.apply(w, kept)), w) == TORCHS
+        assert other.grad.item() == 0
+        assert backward(op, leaf()) == ADDED
+
+
+def test_a_leaf_that_is_none_any_more(fresh: Any) -> None:
+    """torch drops the gradient of what requires none since, and refuses that of what another node has made since."""
+    op = fresh(plain)
+    for _ in range(4):
+        w = leaf()
+        result = forward(op, w)
+        w.requires_grad_(False)
+        with fg.accumulate_grad():
+            result.backward(halves([16.0], [1.0]))
+        assert w.grad is not None and w.grad.item() == -256.0
+        w = leaf()
+        result = forward(op, w)
+        w.requires_grad_(False)
+        w.mul_(torch.ones_like(w).requires_grad_())
+        assert not w.is_leaf
+        with fg.accumulate_grad(), pytest.raises(RuntimeError, match="moved into the graph interior"):
+            result.backward(halves([16.0], [1.0]))
+        assert backward(op, leaf()) == ADDED
+
+
 def step(model: Callable[..., Any], batches: list[torch.Tensor], leaves: list[torch.Tensor]) -> None:
     for x in batches:
         result = model(x, *leaves)

@@ -58,8 +58,8 @@ def places(functions: Sequence[Any], needed: Sequence[bool], read: Sequence[Any]
     module = native.module()
     if module is None or not module.is_accumulating():
         return []
-    leaves = [getattr(f, "variable", None) if asked else None for f, asked in zip(functions, needed, strict=True)]
-    found: list[Any] = module.places(leaves, list(read))
+    nodes = [node if asked else None for node, asked in zip(functions, needed, strict=True)]
+    found: list[Any] = module.places(nodes, list(read))
     return found
 
 
