@@ -8,6 +8,8 @@ TORCH_FLAGS ?=
 # Any number; the order of a block's threads follows from it.
 SHUFFLE ?= 1
 WORKERS ?= 2
+# Tests of the native call path.
+NATIVE := native accumulate call_path call_path_gradients prepared
 
 ENV := .venv
 PY := $(ENV)/bin/python
@@ -19,12 +21,12 @@ SANITIZED := $(PY) -c 'import os, sys; from fusegen.launch.emulator import sanit
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test install lint golden test-all test-sanitized test-races format clean
+.PHONY: demo test install lint golden test-all test-sanitized test-races test-native format clean
 
 demo: $(INSTALLED)
 	$(PY) tools/demo.py
 
-test: lint golden test-all test-sanitized test-races
+test: lint golden test-all test-sanitized test-races test-native
 
 install: $(INSTALLED)
 
@@ -56,6 +58,10 @@ test-sanitized: $(INSTALLED)
 # And once more in another thread order, where accesses that no barrier orders are errors.
 test-races: $(INSTALLED)
 	FUSEGEN_EMULATOR_RACES=1 FUSEGEN_EMULATOR_SHUFFLE=$(SHUFFLE) $(PYTEST) -m emulator
+
+# The native call path as the sanitizers see it, every warning of the compiler's being an error.
+test-native: $(INSTALLED)
+	$(SANITIZED) -n $(WORKERS) $(addprefix tests/test_,$(addsuffix .py,$(NATIVE)))
 
 format: $(INSTALLED)
 	$(PY) -m ruff check --fix

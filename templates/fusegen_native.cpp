@@ -46,7 +46,7 @@ struct Caller {
   PyObject* careful;     // the Python way: (args, kwargs) -> results; it teaches this object what it did
   PyObject* parameters;  // name -> position
   std::vector<int64_t>* flags;
-  Table* table;
+  Plans* table;
 };
 
 bool add_argument(Call& call, PyObject* value, int64_t flags) {
@@ -190,17 +190,36 @@ PyObject* caller_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   self->flags = new std::vector<int64_t>();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(flags); ++i)
     self->flags->push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(flags, i)));
-  self->table = new Table(static_cast<size_t>(most));
+  self->table = new Plans(static_cast<size_t>(most));
   return reinterpret_cast<PyObject*>(self);
 }
 
+// What a plan holds of Python's. One that others hold as well (a graph's node, the stack of a call) is theirs to keep alive.
+int visit_plan(const std::shared_ptr<Plan>& plan, visitproc visit, void* arg) {
+  if (plan.use_count() != 1) return 0;
+  Py_VISIT(plan->fail);
+  if (!plan->training) return 0;
+  Py_VISIT(plan->training->python);
+  return plan->training->backwards.each(
+      [&](const Key&, const std::shared_ptr<Plan>& backward) { return visit_plan(backward, visit, arg); });
+}
+
+// An op holds its caller, whose plans hold what computes the op's gradients, and that may hold the op: a declared gradient
+// does, and so may a constant.
 int caller_traverse(PyObject* self, visitproc visit, void* arg) {
-  Py_VISIT(reinterpret_cast<Caller*>(self)->careful);
-  return 0;
+  const auto& caller = *reinterpret_cast<Caller*>(self);
+  Py_VISIT(caller.careful);
+  Py_VISIT(caller.parameters);
+  return caller.table->each([&](const Key& key, const std::shared_ptr<Plan>& plan) {
+    for (PyObject* object : key.objects) Py_VISIT(object);
+    return visit_plan(plan, visit, arg);
+  });
 }
 
 int caller_forget(PyObject* self) {
-  Py_CLEAR(reinterpret_cast<Caller*>(self)->careful);
+  auto& caller = *reinterpret_cast<Caller*>(self);
+  Py_CLEAR(caller.careful);
+  caller.table->clear();
   return 0;
 }
 
@@ -209,7 +228,6 @@ void caller_delete(PyObject* self) {
   auto* caller = reinterpret_cast<Caller*>(self);
   Py_CLEAR(caller->careful);
   Py_CLEAR(caller->parameters);
-  caller->table->clear();
   delete caller->table;
   delete caller->flags;
   Py_TYPE(self)->tp_free(self);
@@ -403,8 +421,8 @@ PyMethodDef module_methods[] = {
     {nullptr, nullptr, 0, nullptr},
 };
 
-PySequenceMethods caller_as_sequence = {caller_size};
-PyTypeObject caller_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+PySequenceMethods caller_as_sequence{};
+PyTypeObject caller_type = bare_type();
 PyModuleDef module_definition = {
     PyModuleDef_HEAD_INIT, "fusegen_native", "fusegen's native call path", -1, module_methods,
     nullptr, nullptr, nullptr, nullptr};
@@ -419,6 +437,7 @@ PyMODINIT_FUNC PyInit_fusegen_native() {
   caller_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_GC | Py_TPFLAGS_HAVE_VECTORCALL;
   caller_type.tp_vectorcall_offset = offsetof(Caller, vectorcall);
   caller_type.tp_call = PyVectorcall_Call;
+  caller_as_sequence.sq_length = caller_size;
   caller_type.tp_as_sequence = &caller_as_sequence;
   caller_type.tp_methods = caller_methods;
   caller_type.tp_new = caller_new;

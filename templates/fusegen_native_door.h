@@ -149,7 +149,7 @@ inline PyObject* door_call(PyObject* self, PyObject* const* values, size_t count
   if (is_plain && door.handle->hasSchema()) {
     BoxedCall call;
     if (read_objects(door, values, static_cast<size_t>(PyVectorcall_NARGS(count)), names, call)) {
-      if (const auto plan = (*door.prepared)->find(call.key)) {
+      if (const auto plan = (*door.prepared)->plans.find(call.key)) {
         Tensors results;
         run_prepared(*plan, call, results);
         return results_by_schema(door.handle->schema(), results);
@@ -175,7 +175,14 @@ inline void door_delete(PyObject* self) {
   Py_TYPE(self)->tp_free(self);
 }
 
-inline PyTypeObject door_type = {PyVarObject_HEAD_INIT(nullptr, 0)};
+// A static type whose slots are all empty yet.
+inline PyTypeObject bare_type() {
+  PyTypeObject type{};
+  type.ob_base = {PyObject_HEAD_INIT(nullptr) 0};
+  return type;
+}
+
+inline PyTypeObject door_type = bare_type();
 
 inline bool ready_door_type() {
   door_type.tp_name = "fusegen_native.Door";

@@ -16,14 +16,14 @@ namespace fusegen {
 // Numbers as in cuDNN's header.
 struct Fused {
   enum : int { kPack = 16, kInt64 = 3, kPointer = 6, kUnique = 1000, kPointers = 1001, kWorkspace = 1003 };
-  int (*create)(int kind, void** descriptor);
-  int (*tell)(void* descriptor, int attribute, int type, int64_t count, const void* values);
-  int (*finish)(void* descriptor);
-  int (*execute)(void* handle, void* plan, void* pack);
-  int (*destroy)(void* descriptor);
-  int (*set_stream)(void* handle, void* stream);
-  void *handle, *plan;
-  int64_t workspace;
+  int (*create)(int kind, void** descriptor) = nullptr;
+  int (*tell)(void* descriptor, int attribute, int type, int64_t count, const void* values) = nullptr;
+  int (*finish)(void* descriptor) = nullptr;
+  int (*execute)(void* handle, void* plan, void* pack) = nullptr;
+  int (*destroy)(void* descriptor) = nullptr;
+  int (*set_stream)(void* handle, void* stream) = nullptr;
+  void *handle = nullptr, *plan = nullptr;
+  int64_t workspace = 0;
   std::vector<int64_t> unique;     // the library's numbers of left, right, result, bias and argument, and constants
   std::vector<int64_t> constants;  // where they are
 };

@@ -77,30 +77,12 @@ inline bool add_value(BoxedCall& call, const c10::IValue& value, int64_t flags) 
   return true;
 }
 
-// The plans of one registered op. `lock` is never held while Python runs: dispatch does not hold the GIL.
+// The plans of one registered op; dispatch does not hold the GIL.
 struct Prepared {
   std::vector<int64_t> flags;  // of each argument of the schema
-  std::mutex lock;
-  Table plans;
+  SharedPlans plans;
 
-  Prepared(std::vector<int64_t> flags, size_t most) : flags(std::move(flags)), plans(most) {}
-
-  std::shared_ptr<Plan> find(const Key& key) {
-    const std::lock_guard<std::mutex> guard(lock);
-    return plans.find(key);
-  }
-
-  void put(const Key& key, std::shared_ptr<Plan> plan) {
-    std::shared_ptr<Plan> oldest;  // goes after the lock: it holds Python objects
-    const std::lock_guard<std::mutex> guard(lock);
-    if (!plans.find(key)) oldest = plans.put(key, std::move(plan));
-  }
-
-  void clear() {
-    Table held(0);
-    const std::lock_guard<std::mutex> guard(lock);
-    held.swap(plans);
-  }
+  Prepared(std::vector<int64_t> given, size_t most) : flags(std::move(given)), plans(most) {}
 };
 
 // The call that this thread is asking Python about, which may teach its plan (learn_kernel).
@@ -142,7 +124,7 @@ class BackendKernel : public c10::OperatorKernel {
     bool known = plain_dispatch();
     for (size_t i = 0; known && i < arguments.size(); ++i) known = add_value(call, arguments[i], prepared_->flags[i]);
     if (known) {
-      if (const auto plan = prepared_->find(call.key)) return answer(op, *plan, call, *stack);
+      if (const auto plan = prepared_->plans.find(call.key)) return answer(op, *plan, call, *stack);
     }
     const Asking asking(*prepared_, known ? &call.key : nullptr);
     op.redispatchBoxed(c10::DispatchKeySet(), stack);  // no key at all: the kernel for all devices, which is Python's
@@ -235,7 +217,7 @@ inline PyObject* learn_kernel(PyObject*, PyObject* arguments) {
   Prepared& prepared = unwrap_prepared(kernels);
   const Asking* asking = Asking::now;
   if (asking == nullptr || asking->key == nullptr || &asking->prepared != &prepared) Py_RETURN_FALSE;
-  prepared.put(*asking->key, unwrap_plan(plan));
+  prepared.plans.put(*asking->key, unwrap_plan(plan));
   Py_RETURN_TRUE;
   END_HANDLE_TH_ERRORS
 }
@@ -251,7 +233,7 @@ inline PyObject* is_asked(PyObject*, PyObject* kernels) {
 // forget_kernels(kernels): every plan.
 inline PyObject* forget_kernels(PyObject*, PyObject* kernels) {
   HANDLE_TH_ERRORS
-  unwrap_prepared(kernels).clear();
+  unwrap_prepared(kernels).plans.clear();
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -259,9 +241,7 @@ inline PyObject* forget_kernels(PyObject*, PyObject* kernels) {
 // plan_count(kernels).
 inline PyObject* plan_count(PyObject*, PyObject* kernels) {
   HANDLE_TH_ERRORS
-  Prepared& prepared = unwrap_prepared(kernels);
-  const std::lock_guard<std::mutex> guard(prepared.lock);
-  return PyLong_FromSize_t(prepared.plans.size());
+  return PyLong_FromSize_t(unwrap_prepared(kernels).plans.size());
   END_HANDLE_TH_ERRORS
 }
 

@@ -13,16 +13,15 @@ namespace fusegen {
 // What a recorded call needs beside its launches.
 struct Training {
   struct Save {
-    bool is_result;
-    int64_t index;
+    bool is_result = false;
+    int64_t index = 0;
   };
 
   std::string name;
   std::vector<Save> saves;
   std::vector<int64_t> differentiable;  // results that have a gradient, in order
   PyObject* python = nullptr;           // (plan, needed, saved, cotangents, numbers, places) -> a gradient or None each
-  std::mutex lock;                      // of `backwards`: engine threads do not hold the GIL
-  Table backwards{1024};
+  SharedPlans backwards{1024};          // engine threads do not hold the GIL
 };
 
 inline Plan::~Plan() {
@@ -126,12 +125,8 @@ class FusedNode : public torch::autograd::Node {
     Addresses addresses;
     if (!c10::GradMode::is_enabled() && plain_dispatch() &&
         backward_key(needed, tensors, cotangents, numbers, places, key, addresses)) {
-      std::shared_ptr<Plan> found;
-      {
-        const std::lock_guard<std::mutex> guard(plan->training->lock);
-        found = plan->training->backwards.find(key);
-      }
-      if (found) return separated(run_backward(*found, addresses, cotangents, places), cotangents);
+      if (const auto found = plan->training->backwards.find(key))
+        return separated(run_backward(*found, addresses, cotangents, places), cotangents);
     }
     return separated(in_python(needed, tensors, cotangents, places), cotangents);
   }
@@ -319,9 +314,7 @@ inline PyObject* learn_backward(PyObject*, PyObject* arguments) {
     if (!is_gradient) index = std::find(results.begin(), results.end(), index) - results.begin();
     held->elsewhere.push_back({argument, is_gradient != 0, index});
   }
-  std::shared_ptr<Plan> oldest;  // goes after the lock: it holds Python objects
-  const std::lock_guard<std::mutex> guard(plan->training->lock);
-  if (!plan->training->backwards.find(key)) oldest = plan->training->backwards.put(key, std::move(held));
+  plan->training->backwards.put(key, std::move(held));
   Py_RETURN_TRUE;
   END_HANDLE_TH_ERRORS
 }

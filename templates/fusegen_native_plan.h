@@ -17,6 +17,7 @@
 #include <torch/csrc/utils/object_ptr.h>
 
 #include "fusegen_native_product.h"
+#include "fusegen_native_table.h"
 
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
@@ -27,12 +28,10 @@
 
 #include <cstdint>
 #include <cstring>
-#include <list>
 #include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 namespace fusegen {
@@ -50,6 +49,16 @@ struct Key {
   c10::SmallVector<uint64_t, 96> words;
   c10::SmallVector<PyObject*, 4> objects;  // strings and functions, compared as objects; owned by tables only
 
+  void own() const {
+    for (PyObject* object : objects) Py_INCREF(object);
+  }
+
+  void disown() const {
+    for (PyObject* object : objects) Py_DECREF(object);
+  }
+
+  bool same(const Key& other) const { return words == other.words && same_objects(other); }
+
   uint64_t hash() const {
     uint64_t value = 0x9e3779b97f4a7c15u;
     for (uint64_t word : words) {
@@ -58,15 +67,16 @@ struct Key {
     }
     return value;
   }
-};
 
-inline bool same_objects(const Key& a, const Key& b) {
-  for (size_t i = 0; i < a.objects.size(); ++i) {
-    PyObject *x = a.objects[i], *y = b.objects[i];
-    if (x != y && !(PyUnicode_CheckExact(x) && PyUnicode_CheckExact(y) && PyUnicode_Compare(x, y) == 0)) return false;
+ private:
+  bool same_objects(const Key& other) const {
+    for (size_t i = 0; i < objects.size(); ++i) {
+      PyObject *x = objects[i], *y = other.objects[i];
+      if (x != y && !(PyUnicode_CheckExact(x) && PyUnicode_CheckExact(y) && PyUnicode_Compare(x, y) == 0)) return false;
+    }
+    return true;
   }
-  return true;
-}
+};
 
 // What every dense tensor may have beside its backend; anything else (subclasses, fake tensors, transforms, lazy
 // negations, sparse layouts) is left to Python.
@@ -124,32 +134,32 @@ inline bool add_tensor(Key& key, const at::Tensor& tensor, bool recording, c10::
 
 struct Slot {
   enum Kind : int64_t { kInput, kResult, kWorkspace, kNumber };
-  int64_t kind, index, offset;  // a fixed number has index -1 - (its place among the plan's fixed numbers)
-  char format;
+  int64_t kind = kInput, index = 0, offset = 0;  // a fixed number has index -1 - (its place among the plan's fixed numbers)
+  char format = 'Q';
 };
 
 // A launch, or a matrix product.
 struct Step {
   std::unique_ptr<Product> product;
   void* function = nullptr;
-  bool early;       // it may start while the step before drains (fusegen/launch/driver.py)
-  unsigned shared;  // bytes of shared memory by request
-  unsigned grid[3], block[3];
-  std::vector<Slot> slots;        // slot i is at byte 8 i of the argument block
+  bool early = false;   // it may start while the step before drains (fusegen/launch/driver.py)
+  unsigned shared = 0;  // bytes of shared memory by request
+  unsigned grid[3] = {}, block[3] = {};
+  std::vector<Slot> slots;  // slot i is at byte 8 i of the argument block
   std::vector<uint64_t> block_image;
   std::vector<uint32_t> offsets;  // of each kernel argument within the block
 };
 
 struct Result {
   std::vector<int64_t> sizes, strides;
-  at::ScalarType dtype;
+  at::ScalarType dtype = at::ScalarType::Undefined;
   int64_t first = -1, last = -1;  // of a tensor between steps: those that it lives through
 };
 
 // A launch that failed: fusegen's Python says what the code means.
 struct LaunchFailure {
-  size_t step;
-  int code;
+  size_t step = 0;
+  int code = 0;
   std::string message;
 };
 
@@ -157,14 +167,14 @@ using CudaLaunch = int (*)(
     void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
 // CUlaunchConfig and CUlaunchAttribute.
 struct CudaAttribute {
-  unsigned id, pad;
-  int value[16];
+  unsigned id = 0, pad = 0;
+  int value[16] = {};
 };
 struct CudaConfiguration {
-  unsigned grid[3], block[3], shared;
-  void* stream;
-  const CudaAttribute* attributes;
-  unsigned count;
+  unsigned grid[3] = {}, block[3] = {}, shared = 0;
+  void* stream = nullptr;
+  const CudaAttribute* attributes = nullptr;
+  unsigned count = 0;
 };
 static_assert(sizeof(CudaAttribute) == 72 && sizeof(CudaConfiguration) == 56);
 using CudaLaunchEx = int (*)(const CudaConfiguration*, void*, void**, void**);
@@ -172,6 +182,9 @@ using EmulatedLaunch = int (*)(
     const unsigned*, const unsigned*, void**, size_t, int, uint64_t, int, void**, char*, size_t);
 
 struct Training;
+struct Plan;
+using Plans = Table<Key, Plan>;
+using SharedPlans = SharedTable<Key, Plan>;
 
 struct Plan {
   bool cuda = false;
@@ -193,9 +206,9 @@ struct Plan {
   std::vector<int64_t> gradient_of;  // of a backward: the argument that each result is the gradient of (fusegen_native_node.h)
   // Of a backward: a gradient that is a cotangent, or the gradient of another argument.
   struct Elsewhere {
-    int64_t argument;
-    bool is_gradient;
-    int64_t index;
+    int64_t argument = 0;
+    bool is_gradient = false;
+    int64_t index = 0;
   };
   std::vector<Elsewhere> elsewhere;
   std::vector<Number> fixed;
@@ -207,66 +220,6 @@ struct Plan {
   Plan() = default;
   Plan(const Plan&) = delete;
   ~Plan();
-};
-
-// Plans by key, at most `most`: beyond that the oldest goes.
-class Table {
- public:
-  explicit Table(size_t most) : most_(most) {}
-
-  std::shared_ptr<Plan> find(const Key& key) const {
-    const auto range = places_.equal_range(key.hash());
-    for (auto at = range.first; at != range.second; ++at) {
-      const Key& other = at->second->key;
-      if (other.words == key.words && same_objects(other, key)) return at->second->plan;
-    }
-    return nullptr;
-  }
-
-  // Returns the plan that had to go, for the caller to let go of where it holds no lock.
-  std::shared_ptr<Plan> put(const Key& key, std::shared_ptr<Plan> plan) {
-    std::shared_ptr<Plan> oldest;
-    if (!entries_.empty() && entries_.size() >= most_) oldest = drop_oldest();
-    for (PyObject* object : key.objects) Py_INCREF(object);
-    entries_.push_back({key, std::move(plan)});
-    places_.emplace(key.hash(), std::prev(entries_.end()));
-    return oldest;
-  }
-
-  void clear() {
-    while (!entries_.empty()) drop_oldest();
-  }
-
-  void swap(Table& other) {
-    entries_.swap(other.entries_);
-    places_.swap(other.places_);
-  }
-
-  size_t size() const { return entries_.size(); }
-
- private:
-  struct Entry {
-    Key key;
-    std::shared_ptr<Plan> plan;
-  };
-
-  std::shared_ptr<Plan> drop_oldest() {
-    const auto range = places_.equal_range(entries_.front().key.hash());
-    for (auto at = range.first; at != range.second; ++at) {
-      if (at->second == entries_.begin()) {
-        places_.erase(at);
-        break;
-      }
-    }
-    Entry oldest = std::move(entries_.front());  // objects may run Python code when they go: after the table is done
-    entries_.pop_front();
-    for (PyObject* object : oldest.key.objects) Py_DECREF(object);
-    return std::move(oldest.plan);
-  }
-
-  size_t most_;
-  std::list<Entry> entries_;
-  std::unordered_multimap<uint64_t, std::list<Entry>::iterator> places_;
 };
 
 // -- streams ----------------------------------------------------------------------------------------------------------

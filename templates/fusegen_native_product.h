@@ -27,7 +27,7 @@ namespace fusegen {
 
 // A tensor in a matrix product: where it begins, and the dimensions it is read with.
 struct Factor {
-  int64_t kind, index, offset;  // as a Slot's
+  int64_t kind = 0, index = 0, offset = 0;  // as a Slot's
   std::vector<int64_t> sizes, strides;
 };
 
@@ -38,23 +38,24 @@ struct Planned {
       const float* beta, const void* c, void* c_layout, void* d, void* d_layout, void* algorithm, void* workspace,
       size_t workspace_size, void* stream);
   using Tell = int (*)(void* operation, int attribute, const void* value, size_t size);
-  Matmul matmul;
-  Tell tell;
-  void *handle, *operation, *right, *left, *result, *algorithm;
-  int64_t workspace;
-  int64_t pointers[2];  // attributes that say where the bias and the activation's argument are; 0: there is none
-  int64_t adds;         // whether the product is added to what the result holds
-  std::mutex mutex;     // the operation holds addresses
+  Matmul matmul = nullptr;
+  Tell tell = nullptr;
+  void *handle = nullptr, *operation = nullptr, *right = nullptr, *left = nullptr, *result = nullptr;
+  void* algorithm = nullptr;
+  int64_t workspace = 0;
+  int64_t pointers[2] = {};  // attributes that say where the bias and the activation's argument are; 0: there is none
+  int64_t adds = 0;          // whether the product is added to what the result holds
+  std::mutex mutex;          // the operation holds addresses
 };
 
 // result = left @ right; or left @ right + bias, or relu or gelu of that, as the library's epilogue; or
 // result += left @ right. Or what surrounds a product whose sizes are rounded up: zeros in a strip, or a copy.
 struct Product {
   enum Closing : int64_t { kNone, kRelu, kGelu, kBias, kZero, kCopy, kAdded, kPlanned, kFused };
-  int64_t closing;
+  int64_t closing = kNone;
   std::unique_ptr<Planned> planned;
   std::unique_ptr<Fused> fused;
-  at::ScalarType dtype;
+  at::ScalarType dtype = at::ScalarType::Undefined;
   std::vector<Factor> factors;  // left, right, result, and the bias where there is one; or what is written, read
 };
 

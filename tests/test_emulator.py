@@ -380,7 +380,7 @@ def test_sanitizers_find_accesses_out_of_bounds(slot: str, report: str) -> None:
     assert done.returncode == 0 or "k.cu:" in done.stderr  # the generated line
 
 
-@pytest.mark.skipif(emulator._sanitizer_loaded(), reason="this process has the runtime")
+@pytest.mark.skipif(emulator.sanitizer_is_loaded(), reason="this process has the runtime")
 def test_sanitized_kernels_need_the_runtime() -> None:
     with pytest.raises(CompileError, match="AddressSanitizer runtime"):
         kernel("KERNEL() {}", sanitize=True)

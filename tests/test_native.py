@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import subprocess
 import sysconfig
 import threading
 from pathlib import Path
@@ -114,6 +117,63 @@ def test_callers_move_over_when_the_module_arrives(monkeypatch: pytest.MonkeyPat
     for _ in range(3):
         known(x, x, 0.5)
     assert is_native(known) and known.careful == 2
+
+
+# -- what tells one module from another --------------------------------------------------------------------------------
+
+
+def test_a_module_is_for_one_build_of_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its headers and libraries: builds of one version differ in what they export."""
+    keys = [native.recipe().key, native.recipe().key]
+    assert keys[0] == keys[1]
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.version, "git_version", "0" * 40)
+        keys.append(native.recipe().key)
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "__init__.py").touch()
+    monkeypatch.setattr(torch, "__file__", str(tmp_path / "__init__.py"))
+    library = tmp_path / "lib" / "libtorch_python.so"
+    for text, time in (("one", 1), ("other", 1), ("other", 2)):
+        library.write_text(text)
+        os.utime(library, ns=(time, time))
+        keys.append(native.recipe().key)
+    (tmp_path / "lib" / "libgomp.so").touch()
+    keys.append(native.recipe().key)
+    assert len(set(keys)) == len(keys) - 2 and keys[-1] == keys[-2]
+
+
+def test_with_the_sanitizers_it_is_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(emulator.SANITIZE_VARIABLE, raising=False)
+    plain = native.recipe()
+    monkeypatch.setenv(emulator.SANITIZE_VARIABLE, "1")
+    for is_loaded in (False, True):
+        monkeypatch.setattr(emulator, "sanitizer_is_loaded", lambda is_loaded=is_loaded: is_loaded)
+        found = native.recipe()
+        assert (found.key != plain.key) == ("-fsanitize=address,undefined" in found.flags) == is_loaded
+        assert ("-Werror" in found.flags) == ("-w" not in found.flags) == is_loaded
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
+def test_tables_by_themselves(tmp_path: Path, sanitizer: str) -> None:
+    """Threads that use one at once, under ThreadSanitizer: without torch, which it would take for full of races."""
+    tests = Path(__file__).resolve().parent
+    flags = ["-std=c++20", "-O1", "-g1", "-pthread", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
+    flags += [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", f"-I{tests.parent / 'templates'}"]
+    program = tmp_path / "tables"
+    command = [emulator.compiler(), *flags, str(tests / "native_tables.cpp"), "-o", str(program)]
+    built = emulator.run_compiler(command)
+    if built.returncode and "cannot find" in built.stderr:
+        pytest.skip(f"the compiler came without its sanitizer: {built.stderr.splitlines()[0]}")
+    assert built.returncode == 0, built.stderr
+    environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+    # ThreadSanitizer wants memory where kernels that put it in more random places do not have it.
+    still = [found, os.uname().machine, "-R"] if (found := shutil.which("setarch")) else []
+    for before in ([], still):
+        done = subprocess.run([*before, str(program)], capture_output=True, text=True, check=False, env=environment)
+        if "unexpected memory mapping" not in done.stderr:
+            break
+    assert (done.returncode, done.stdout) == (0, "all as it should be\n"), done.stderr
 
 
 # -- on a GPU --------------------------------------------------------------------------------------------------------

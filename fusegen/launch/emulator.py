@@ -360,7 +360,8 @@ def _shared_object(path: Path) -> Path:
 
 
 @cache
-def _sanitizer_loaded() -> bool:
+def sanitizer_is_loaded() -> bool:
+    """Whether this process was started with AddressSanitizer's runtime."""
     return hasattr(ctypes.CDLL(None), "__asan_init")
 
 
@@ -384,7 +385,7 @@ class EmulatedKernel:
         self.entry, self.barriers, self.path, self.source = entry, barriers, library, source
         self.sanitized = b"__asan_" in library.read_bytes()
         # Loading an instrumented library into a process without the runtime would end the process.
-        if self.sanitized and not _sanitizer_loaded():
+        if self.sanitized and not sanitizer_is_loaded():
             raise _not_preloaded(entry)
         self._library = ctypes.CDLL(str(library))
         if not self.sanitized:  # whose reports name lines of it

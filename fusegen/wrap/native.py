@@ -29,10 +29,17 @@ from fusegen.wrap.native_build import Failure, Job
 
 VARIABLE = "FUSEGEN_NATIVE"
 NAME = "fusegen_native"
-HEADERS = ("_door.h", "_fused.h", "_kernel.h", "_leaf.h", "_node.h", "_plan.h", "_product.h")
+HEADERS = ("_door.h", "_fused.h", "_kernel.h", "_leaf.h", "_node.h", "_plan.h", "_product.h", "_table.h")
 SOURCES = tuple(f"{NAME}{part}" for part in (".cpp", *HEADERS))
-FLAGS = ("-std=c++20", "-O2", "-fPIC", "-shared", "-fvisibility=hidden", "-w")
-_LIBRARIES = ("-ltorch_python", "-ltorch_cpu", "-lc10")
+FLAGS = ("-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden")
+FAST = ("-O2", "-w")
+# Where kernels are sanitized as well (`make test-native`). Warnings are errors, but of torch's headers. UBSan cannot
+# look at virtual tables: torch does not export all of what that takes.
+SANITIZED = (
+    *emulator.SANITIZE_FLAGS, "-fno-sanitize=vptr", "-D_GLIBCXX_ASSERTIONS",
+    "-Wall", "-Wextra", "-Wpedantic", "-Werror",
+)  # fmt: skip
+_LIBRARIES = ("torch_python", "torch_cpu", "c10")
 _INSTALL = "install Python's headers (apt install python3-dev) and a C++20 compiler, then fusegen doctor --build"
 # How many calls try to start a thread where there can be no more.
 MOST_STARTS = 20
@@ -59,21 +66,32 @@ def recipe() -> Recipe:
     root = Path(torch.__file__).parent
     texts = [template_text(name) for name in SOURCES]
     abi = sysconfig.get_config_var("SOABI") or sys.version
-    flags = (*FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch._C._GLIBCXX_USE_CXX11_ABI)}")
-    key = digest("native", *texts, torch.__version__, abi, emulator.compiler_identity(), *flags)
-    folders = (root / "include", root / "include/torch/csrc/api/include", sysconfig.get_paths()["include"])
-    return Recipe(key, tuple(map(str, folders)), str(root / "lib"), flags)
+    include = (root / "include", root / "include/torch/csrc/api/include", sysconfig.get_paths()["include"])
+    folders = tuple(map(str, include))
+    way: tuple[str, ...] = FAST
+    if emulator.mode_from_environment().sanitize and emulator.sanitizer_is_loaded():
+        way = (*SANITIZED, *(f"-isystem{folder}" for folder in folders))
+    flags = (*FLAGS, *way, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
+    # Builds of one version differ in what they export: to another one's the module would not fit.
+    told = torch.__version__, str(torch.version.git_version), repr(sorted(_marks(root / "lib").items()))
+    key = digest("native", *texts, *told, abi, emulator.compiler_identity(), *flags)
+    return Recipe(key, folders, str(root / "lib"), flags)
+
+
+def _marks(libraries: Path) -> dict[str, tuple[int, int]]:
+    """Of torch's files that the module is built for."""
+    found = [path for path in libraries.glob("*") if path.name.split(".")[0].removeprefix("lib") in _LIBRARIES]
+    return native_build.marks_of(libraries.parent / "version.py", *sorted(found))
 
 
 def job(wanted: Recipe) -> Job:
     """What a process has to be told to build the module."""
     command = (
         emulator.compiler(), *wanted.flags, *(f"-I{path}" for path in wanted.include), SOURCES[0],
-        "-o", native_build.MODULE, f"-L{wanted.libraries}", *_LIBRARIES,
+        "-o", native_build.MODULE, f"-L{wanted.libraries}", *(f"-l{name}" for name in _LIBRARIES),
     )  # fmt: skip
-    libraries = Path(wanted.libraries)
-    marks = native_build.marks_of(libraries.parent / "version.py", *sorted(libraries.glob("libtorch_*")))
-    return Job(wanted.key, command, {name: template_text(name) for name in SOURCES}, marks)
+    sources = {name: template_text(name) for name in SOURCES}
+    return Job(wanted.key, command, sources, _marks(Path(wanted.libraries)))
 
 
 def build(wanted: Recipe, *, again: bool = False) -> None:
