@@ -4,7 +4,6 @@
 
 #include "fusegen_native_fused.h"
 
-#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/_addmm_activation.h>
 #include <ATen/ops/addmm.h>
@@ -14,6 +13,7 @@
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/mm.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/python_headers.h>
 
 #include <cstdint>
@@ -102,7 +102,9 @@ inline void multiply(Planned& planned, c10::ArrayRef<at::Tensor> tensors, void* 
 // `base` says where an input or result begins. On torch's current stream, which is the launches' too.
 template <class Base>
 void multiply(const Product& product, c10::Device device, const Base& base, void* stream) {
-  const at::AutoDispatchBelowADInplaceOrView below;
+  // Below autograd, and below autocast: what is computed in which dtype has been decided.
+  const c10::impl::ExcludeDispatchKeyGuard below(
+      c10::autograd_dispatch_keyset_with_ADInplaceOrView | c10::autocast_dispatch_keyset);
   c10::SmallVector<at::Tensor, 5> tensors;
   for (const Factor& factor : product.factors)
     tensors.push_back(view(factor, base(factor.kind, factor.index), product.dtype, device));

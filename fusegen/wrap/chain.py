@@ -105,11 +105,12 @@ class ChainRunner(Runner):
         results = results_of(plan, framework, out)
         known = dict(tensors)
         known.update({name: tensor for (name, *_), tensor in zip(plan.results, results, strict=True)})
-        for step, made, dropped in zip(plan.steps, plan.made, plan.dropped, strict=True):
-            known.update({tensor.name: tensor.make(framework, plan.device) for tensor in made})
-            step.run(known, scalars, framework)
-            for name in dropped:
-                del known[name]
+        with framework.without_autocast(plan.device):
+            for step, made, dropped in zip(plan.steps, plan.made, plan.dropped, strict=True):
+                known.update({tensor.name: tensor.make(framework, plan.device) for tensor in made})
+                step.run(known, scalars, framework)
+                for name in dropped:
+                    del known[name]
         if plan.program is None:
             plan.flatten()
         return results

@@ -177,7 +177,7 @@ def run(loss: Any, traced: Op, values: Mapping[str, Any], autocast: DType | None
         framework.back[product], loss.rows, {name: values[name] for name in others}, loss.total, told, target,
         reduction, None if loss.chunk is None else values[loss.chunk],
     )  # fmt: skip
-    with torch.autocast(device.partition(":")[0], enabled=False):
+    with framework.without_autocast(device):
         if torch.is_grad_enabled():
             found: torch.Tensor = _Chunked.apply(rows, flat, weight, values["linear_bias"])  # type: ignore[no-untyped-call]
         else:
@@ -337,7 +337,8 @@ class _Chunked(torch.autograd.Function):
             return None, *_by_ordinary_ops(ctx, x, weight, bias, cotangent)
         if ctx.is_spent or not rows.uniform:
             given = None if rows.uniform else cotangent.to(_one_a_row(x[:0]).dtype)
-            _, gradients = _losses_and_gradients(rows, *rows.factors(x, weight), bias, given, ctx.wanted)
+            with tensors.torch().without_autocast(x.device.type):
+                _, gradients = _losses_and_gradients(rows, *rows.factors(x, weight), bias, given, ctx.wanted)
         ctx.is_spent = True  # the gradients are finished where they are
         d_x, d_weight, d_bias = gradients
         shared, scale = cotangent if rows.uniform else None, rows.scale
@@ -359,7 +360,7 @@ def _finished(gradient: Any, cotangent: Any, scale: float, like: Any) -> Any:
 def _by_ordinary_ops(ctx: Any, x: Any, weight: Any, bias: Any, cotangent: Any) -> list[Any]:
     """Gradients that can be differentiated, or many at once: with the logits of all rows in memory."""
     create_graph = torch.is_grad_enabled()
-    with torch.enable_grad(), torch.autocast(x.device.type, enabled=False):
+    with torch.enable_grad(), tensors.torch().without_autocast(x.device.type):
         left, right = ctx.rows.factors(x, weight)
         losses = ctx.rows.op(**ctx.rows.arguments(torch.mm(left, right.mT), bias, slice(None)))
         leaves = [t for t, wanted in zip((x, weight, bias), ctx.wanted, strict=True) if wanted]

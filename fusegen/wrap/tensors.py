@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -41,6 +42,7 @@ class Framework(Protocol):
     def multiply(self, left: Any, right: Any, out: Any) -> None: ...
     def accumulate(self, left: Any, right: Any, out: Any) -> None: ...
     def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> Any: ...
+    def without_autocast(self, device: str) -> AbstractContextManager[Any]: ...
 
 
 def target_of(device: str) -> CpuTarget | GpuTarget:
@@ -140,6 +142,12 @@ class Torch:
             return None
         return declaration.cast_to(specs, self.dtypes[self.torch.get_autocast_dtype(device)])
 
+    def without_autocast(self, device: str) -> AbstractContextManager[Any]:
+        """A context in which torch's functions compute in the dtypes of what they are given. What an op computes in is
+        decided before it runs."""
+        kind = device.partition(":")[0]
+        return self.torch.autocast(kind, enabled=False) if self.torch.is_autocast_enabled(kind) else nullcontext()
+
     def pointer(self, value: Any) -> int:
         return int(value.data_ptr())
 
@@ -190,6 +198,9 @@ def _device_text(device: Any) -> str:
 class _WithoutAutocast:
     def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         return None
+
+    def without_autocast(self, device: str) -> AbstractContextManager[Any]:
+        return nullcontext()
 
 
 class NumPy(_WithoutAutocast):
