@@ -253,12 +253,13 @@ def _autocast() -> tuple[Any, ...]:
 
 
 def _plain_dispatch() -> bool:
-    """No mode and no transform is active in this thread."""
+    """No mode and no transform is active in this thread, and no tracer."""
     return (
         torch._C._len_torch_dispatch_stack() == 0
         and only_device_modes()
         and torch._C._functorch.peek_interpreter_stack() is None
         and torch.autograd.forward_ad._current_level < 0
+        and not torch.jit.is_tracing()
     )
 
 

@@ -129,20 +129,25 @@ def _borrowed(op: str, name: str, value: Any, framework: tensors.Framework) -> A
         ) from error  # fmt: skip
 
 
-def is_traced(values: Sequence[Any]) -> bool:
-    """Whether torch has to see a call: it traces, or a tensor has no memory (fake, meta) or a class of its own."""
+def is_traced(op: str, values: Sequence[Any]) -> bool:
+    """Whether torch has to see a call: it traces, or a tensor has no memory (fake, meta) or a class of its own.
+
+    Raises:
+        DerivativeError: it traces in a way that cannot see what is derived.
+    """
     if "torch" not in sys.modules:
         return False
     import torch
 
     if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
+        check_no_jit_trace(op)
         return is_recorded()  # what runs has transforms of its own (wrap/torch_op), with fewer steps
     given = [value for value in values if isinstance(value, torch.Tensor)]
     if any(t.is_nested for t in given):
         return False  # refused, by an error of ours
     if any(type(t) not in (torch.Tensor, torch.nn.Parameter) or t.is_meta for t in given):
         return True
-    return torch._C._len_torch_dispatch_stack() > 0
+    return torch._C._len_torch_dispatch_stack() > 0 or torch.jit.is_tracing()
 
 
 def is_recorded() -> bool:
@@ -153,6 +158,23 @@ def is_recorded() -> bool:
     return _C._len_torch_dispatch_stack() > 0 and any(
         _C._get_dispatch_mode(key) is not None for key in (modes.PROXY, modes.FUNCTIONAL, modes.FAKE)
     )
+
+
+def check_no_jit_trace(op: str) -> None:
+    """What is derived says in words and numbers what was derived, of which sizes. Other graphs have guards on these;
+    torch.jit.trace would take them for constants.
+
+    Raises:
+        DerivativeError: torch.jit.trace is at work.
+    """
+    import torch
+
+    if torch.jit.is_tracing():
+        raise DerivativeError(
+            op, given="a derivative, or torch.func's vmap, inside torch.jit.trace",
+            expected="calls alone: such a trace keeps sizes as the constants that they were",
+            fix="differentiate what was traced, or use torch.compile, torch.export or make_fx",
+        )  # fmt: skip
 
 
 def dispatcher() -> Callable[..., Any]:

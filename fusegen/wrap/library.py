@@ -25,7 +25,7 @@ from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op
 from fusegen.core.recent import Recent
 from fusegen.declare.trace import TensorSpec
-from fusegen.wrap import derived, fake, schema, verify, vmap
+from fusegen.wrap import derived, doors, fake, schema, verify, vmap
 from fusegen.wrap import tensors as fusegen_tensors
 from fusegen.wrap.callpath import FLOATS_VARY, INTEGERS_VARY
 from fusegen.wrap.derived import Derived
@@ -242,6 +242,7 @@ class Registered:
         self, node: Derived, given: Sequence[torch.Tensor], scalars: Mapping[str, Any], layout: Sequence[Any]
     ) -> list[torch.Tensor]:
         """The registered op for something derived, called."""
+        doors.check_no_jit_trace(self.op.name)
         self.texts.setdefault(node.text, node)
         last = node.steps[-1][0] if node.steps else "train"
         which = "backward" if last in ("back", "local") else "forward"

@@ -91,7 +91,7 @@ class FusedOp:
         taken = doors.torch_function(self, args, kwargs)
         if taken is not NotImplemented:
             return taken
-        if doors.is_traced((*args, *kwargs.values())):
+        if doors.is_traced(self.name, (*args, *kwargs.values())):
             return doors.dispatcher()(self, args, kwargs)
         return self.call(args, kwargs)
 
