@@ -77,7 +77,7 @@ bool add_argument(Call& call, PyObject* value, int64_t flags) {
 bool read_call(const Caller& caller, PyObject* args, PyObject* kwargs, Call& call) {
   if (!plain_dispatch() || function_mode_sees()) return false;
   call.recording = c10::GradMode::is_enabled();
-  call.key.words.push_back(autocast_word() << 1 | uint64_t{call.recording});
+  call.key.words.append({autocast_word() << 1 | uint64_t{call.recording}, settings_word()});
   const auto given = static_cast<size_t>(PyTuple_GET_SIZE(args));
   if (given > caller.flags->size()) return false;
   for (size_t i = 0; i < given; ++i)
@@ -451,6 +451,10 @@ PyMODINIT_FUNC PyInit_fusegen_native() {
   if (!torch_c) return nullptr;
   raw_stream_function = PyObject_GetAttrString(torch_c.get(), "_cuda_getCurrentRawStream");
   if (raw_stream_function == nullptr) PyErr_Clear();  // a build without CUDA
+  auto devices = THPObjectPtr(PyImport_ImportModule("torch.utils._device"));
+  PyObject* context = devices ? PyObject_GetAttrString(devices.get(), "DeviceContext") : nullptr;
+  if (context != nullptr && PyType_Check(context)) device_context = reinterpret_cast<PyTypeObject*>(context);
+  PyErr_Clear();
   if (PyModule_AddObject(module, "Caller", Py_NewRef(reinterpret_cast<PyObject*>(&caller_type))) < 0) return nullptr;
   return module;
 }

@@ -32,6 +32,8 @@ struct BoxedCall {
   Addresses addresses;
   Numbers numbers;
   c10::SmallVector<at::Tensor, 8> owners;  // of tensors that nothing else keeps while the plan runs
+
+  BoxedCall() { key.words.push_back(settings_word()); }
 };
 
 inline void add_text(Key& key, const std::string& text) {

@@ -19,6 +19,7 @@
 #include "fusegen_native_product.h"
 #include "fusegen_native_table.h"
 
+#include <ATen/Context.h>
 #include <ATen/PythonTorchFunctionTLS.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/empty_strided.h>
@@ -90,14 +91,16 @@ inline bool plain_dispatch() {
   return (included - harmless() - c10::DispatchKeySet(c10::DispatchKey::BackendSelect)).empty();
 }
 
+inline PyTypeObject* device_context = nullptr;  // torch.utils._device.DeviceContext; null where torch has none
+
 // Whether a __torch_function__ mode would see the call. torch.device as a context, and torch.set_default_device, are modes
-// that only functions without tensors ask.
+// that only functions without tensors ask; a class of the user's, derived from theirs or of that name, may do more.
 inline bool function_mode_sees() {
   if (!at::impl::torch_function_mode_enabled()) return false;
   using Modes = at::impl::PythonTorchFunctionTLS;
   for (int64_t i = 0; i < Modes::stack_len(); ++i) {
     const PyObject* mode = Modes::get_stack_at(i)->ptr(getPyInterpreter());
-    if (std::strcmp(Py_TYPE(mode)->tp_name, "DeviceContext") != 0) return true;
+    if (Py_TYPE(mode) != device_context) return true;
   }
   return false;
 }
@@ -109,6 +112,14 @@ inline uint64_t autocast_word() {
     return off.has(key) ? 0 : 1 + static_cast<uint64_t>(at::autocast::get_autocast_dtype(device));
   };
   return word(c10::DispatchKey::AutocastCPU, at::kCPU) << 8 | word(c10::DispatchKey::AutocastCUDA, at::kCUDA);
+}
+
+// What torch is told of how GPUs multiply, which plans of products heed (fusegen/wrap/tensors.py, Settings).
+inline uint64_t settings_word() {
+  const at::Context& told = at::globalContext();
+  const auto carveout = told._SMCarveout_EXPERIMENTAL();
+  return uint64_t{told.allowFP16AccumulationCuBLAS()} | uint64_t{told.userEnabledCuDNN()} << 1 |
+         uint64_t{carveout.has_value()} << 2 | static_cast<uint64_t>(static_cast<uint32_t>(carveout.value_or(0))) << 3;
 }
 
 // A tensor's words; false for a tensor that only Python can judge. `addresses` gets where its elements are.

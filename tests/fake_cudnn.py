@@ -371,7 +371,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, own: float = 300.0, library: float = 250.0) -> None:
         self.times, self.measured = (own, library), list[list[str]]()
-        monkeypatch.setattr(stopwatch, "Stopwatch", lambda repeats: self)
+        monkeypatch.setattr(stopwatch, "Stopwatch", lambda *_, **__: self)
 
     def turns(self, works: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
         self.measured.append(list(works))

@@ -235,3 +235,40 @@ def test_a_default_device_does_not_slow_calls_down(fresh: Any) -> None:
         for _ in range(3):
             known(x, y, 0.5)
     assert known.careful == 1
+
+
+def users_own() -> Any:
+    """A mode that happens to be called like torch's."""
+
+    class DeviceContext(torch.overrides.TorchFunctionMode):
+        seen = 0
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen += isinstance(func, fg.FusedOp)
+            return func(*args, **(kwargs or {}))
+
+    return DeviceContext()
+
+
+def derived_from_torchs() -> Any:
+    class Counting(torch.utils._device.DeviceContext):
+        seen = 0
+
+        def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            self.seen += isinstance(func, fg.FusedOp)
+            return super().__torch_function__(func, types, args, kwargs or {})
+
+    return Counting(torch.device(DEVICE))
+
+
+@pytest.mark.parametrize("make", [users_own, derived_from_torchs])
+def test_a_mode_is_told_by_its_type(fresh: Any, make: Callable[[], Any]) -> None:
+    known = fresh(lerp)
+    x, y = tensors((4, 3), (4, 3))
+    for _ in range(3):
+        known(x, y, 0.5)
+    mode = make()
+    with mode:
+        for calls in range(1, 4):
+            same(known(x, y, 0.5), x + 0.5 * (y - x))
+            assert mode.seen == calls

@@ -18,15 +18,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from fusegen.core import locks
 from fusegen.core.dtypes import DType
 from fusegen.launch.cache import default_cache
 from fusegen.launch.memo import compiler_digest
 from fusegen.launch.sealed import digest
-from fusegen.wrap import cublaslt, cublaslt_api
+from fusegen.wrap import cublaslt, cublaslt_api, tensors
 from fusegen.wrap.cublaslt import WORKSPACE, Algorithm, Ending, Planned
 from fusegen.wrap.cublaslt_api import Epilogue
-from fusegen.wrap.factors import Factors, NotNow, Task
+from fusegen.wrap.factors import MEASURING, Factors, NotNow, Task
 from fusegen.wrap.padding import ALIGNMENT, suits
 from fusegen.wrap.products import Arranged
 from fusegen.wrap.torch_step import TorchStep, View
@@ -55,11 +54,8 @@ def is_considered(device: str) -> bool:
 def is_wanted(dtype: str) -> bool:
     """Whether torch is not told to multiply in some way that cuBLASLt is not told of: with sums of halves, or leaving
     some multiprocessors to others."""
-    import torch
-
-    sums_of_halves = getattr(torch.backends.cuda.matmul, "allow_fp16_accumulation", False)
-    kept_free = getattr(torch._C, "_get_sm_carveout_experimental", lambda: None)()
-    return not (dtype == "float16" and sums_of_halves) and kept_free is None
+    told = tensors.torch().settings()
+    return not (dtype == "float16" and told.sums_of_halves) and told.kept_free is None
 
 
 def is_worth(sizes: Sequence[int]) -> bool:
@@ -107,7 +103,6 @@ Routine = Callable[[Factors], None]
 _planned: dict[Task, Planned | None] = {}
 _alike: Counter[Task] = Counter()
 _tried: Counter[Task] = Counter()
-_settling = locks.reentrant_lock()
 
 
 def planned(
@@ -130,7 +125,7 @@ def planned(
         with torch.cuda.device_of(given.out):
             if torch.cuda.is_current_stream_capturing():
                 return None
-            with _settling:
+            with MEASURING:
                 if task not in _planned:
                     _settle(task, given, by_torch, check)
     return _planned.get(task)
@@ -239,7 +234,7 @@ def _measured(task: Task, given: Factors, by_torch: Routine | None) -> Choice:
 
     from fusegen.wrap.stopwatch import Stopwatch
 
-    clock = Stopwatch(ONCE, warm_up=1)  # first: it takes most of the memory
+    clock = Stopwatch(ONCE, warm_up=1, device=given.out.device)  # first: it takes most of the memory
     plan, failed = Planned(task), list[RuntimeError]()
     ways: dict[str, Callable[[], Any]] = {} if by_torch is None else {BY_TORCH: partial(by_torch, given)}
     offered: dict[str, Algorithm] = {}
@@ -260,7 +255,9 @@ def _measured(task: Task, given: Factors, by_torch: Routine | None) -> Choice:
     first = clock.turns(ways)
     del clock
     best = sorted(offered, key=lambda way: first[way])[:FINALISTS]
-    times = Stopwatch(REPEATS).turns({way: ways[way] for way in (BY_TORCH, *best) if way in ways})
+    times = Stopwatch(REPEATS, device=given.out.device).turns(
+        {way: ways[way] for way in (BY_TORCH, *best) if way in ways}
+    )
     fastest = min(best, key=lambda way: times[way])
     if by_torch is not None and not (
         times[fastest] < GAIN * times[BY_TORCH] and _is_alike(ways[BY_TORCH], ways[fastest], given.out)

@@ -27,7 +27,7 @@ from fusegen.launch.memo import compiler_digest
 from fusegen.launch.sealed import digest
 from fusegen.wrap import algorithms, cublaslt, cudnn, cudnn_words, epilogues
 from fusegen.wrap.closing import Closing, activate, closing, is_row
-from fusegen.wrap.factors import Factors, NotNow
+from fusegen.wrap.factors import MEASURING, Factors, NotNow
 from fusegen.wrap.products import Arranged
 from fusegen.wrap.torch_step import TorchStep, View
 
@@ -42,6 +42,7 @@ class Library:
 
     Attributes:
         needs_alignment: whether it takes only rows, and a bias, at multiples of 16 bytes.
+        heeds_torch: whether it multiplies as torch is told to (``algorithms.is_wanted``).
         least: elements of results that it is worth trying for.
         is_considered: for tensors on a device.
         has: an epilogue, in a dtype (by name).
@@ -53,6 +54,7 @@ class Library:
 
     name: str
     needs_alignment: bool
+    heeds_torch: bool
     least: int
     is_considered: Callable[[str], bool]
     has: Callable[[Closing, str], bool]
@@ -90,22 +92,24 @@ def torch_step(closing: Closing, arranged: Arranged, dtype: DType, device: str) 
 
 LIBRARIES = (
     Library(
-        LIBRARY, False, 0, lambda device: device != "cpu", torch_has, lambda closing, given: True, by_torch, torch_step
+        LIBRARY, False, True, 0, lambda device: device != "cpu", torch_has, lambda closing, given: True, by_torch,
+        torch_step,
     ),
     Library(
-        CUBLASLT, True, 0, algorithms.is_considered, epilogues.has, epilogues.is_ready, epilogues.run, epilogues.step,
-        epilogues.is_refused,
+        CUBLASLT, True, False, 0, algorithms.is_considered, epilogues.has, epilogues.is_ready, epilogues.run,
+        epilogues.step, epilogues.is_refused,
     ),
     Library(
-        CUDNN, True, cudnn.LEAST, cudnn.is_considered, cudnn_words.has, cudnn.is_ready, cudnn.run, cudnn.step,
+        CUDNN, True, False, cudnn.LEAST, cudnn.is_considered, cudnn_words.has, cudnn.is_ready, cudnn.run, cudnn.step,
         cudnn.is_refused,
     ),
 )  # fmt: skip
 
 
 def libraries(closing: Closing, dtype: str, device: str) -> list[Library]:
-    """Those that could do it."""
-    return [library for library in LIBRARIES if library.is_considered(device) and library.has(closing, dtype)]
+    """Those that could do it, as torch is told to multiply now."""
+    able = [library for library in LIBRARIES if library.is_considered(device) and library.has(closing, dtype)]
+    return [library for library in able if library.heeds_torch or algorithms.is_wanted(dtype)]
 
 
 # -- which one ---------------------------------------------------------------------------------------------------------
@@ -178,17 +182,9 @@ def choose(
     Args:
         rest: what is left to do behind a library.
     """
-    import torch
-
-    found = remembered(key)
+    found = remembered(key) or _measured(key, closing, given, libraries, own, rest)
     if found is None:
-        if torch.cuda.is_current_stream_capturing():
-            return None
-        try:
-            found = _known[key] = _measure(closing, given, libraries, own, rest)
-        except (torch.cuda.OutOfMemoryError, NotNow):  # no reason to fail; the next call tries again
-            return None
-        default_cache().put(_place(key), json.dumps(dict(found.times)).encode())
+        return None
     for library in in_order(found, libraries):
         if library is None or _is_ready(library, closing, given):
             return library
@@ -208,12 +204,34 @@ def _is_ready(library: Library, closing: Closing, given: Factors) -> bool:
         return False
 
 
+def _measured(
+    key: tuple[str, ...], closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any],
+    rest: Callable[[], Any],
+) -> Measured | None:  # fmt: skip
+    """What the tensors' GPU, on the stream that is current there, has measured and will remember; None: not now."""
+    import torch
+
+    with torch.cuda.device_of(given.out):
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        with MEASURING:
+            found = remembered(key)  # by the thread that this one waited for
+            if found is not None:
+                return found
+            try:
+                found = _known[key] = _measure(closing, given, libraries, own, rest)
+            except (torch.cuda.OutOfMemoryError, NotNow):  # no reason to fail; the next call tries again
+                return None
+            default_cache().put(_place(key), json.dumps(dict(found.times)).encode())
+            return found
+
+
 def _measure(
     closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any], rest: Callable[[], Any]
 ) -> Measured:
     from fusegen.wrap.stopwatch import Stopwatch
 
-    clock, ways = Stopwatch(REPEATS), {OWN: own}
+    clock, ways = Stopwatch(REPEATS, device=given.out.device), {OWN: own}
     where = given.out.dtype, str(given.out.device)
     own()
     some = given.out[:: -(-len(given.out) // _SAMPLED)]

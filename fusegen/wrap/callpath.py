@@ -199,7 +199,9 @@ class PythonCaller:
         found: list[Any] = []
         numbers: list[Any] = []
         recording = torch.is_grad_enabled()
-        key: list[Any] = [_autocast()] if torch._C._is_any_autocast_enabled() else []
+        key: list[Any] = [tensors.torch().settings()]
+        if torch._C._is_any_autocast_enabled():
+            key.append(_autocast())
         places = range(len(args))
         if kwargs:
             if not kwargs.keys() <= self.places.keys():
@@ -259,7 +261,7 @@ def _plain_dispatch() -> bool:
         and only_device_modes()
         and torch._C._functorch.peek_interpreter_stack() is None
         and torch.autograd.forward_ad._current_level < 0
-        and not torch.jit.is_tracing()
+        and not torch._C._is_tracing()
     )
 
 
@@ -267,7 +269,7 @@ def only_device_modes() -> bool:
     """Whether no ``__torch_function__`` mode would look at a call. ``torch.device`` as a context, and
     ``torch.set_default_device``, are modes that only functions without tensors ask."""
     modes = (torch._C._get_function_stack_at(i) for i in range(torch._C._len_torch_function_stack()))
-    return all(isinstance(mode, DeviceContext) for mode in modes)
+    return all(type(mode) is DeviceContext for mode in modes)  # a class of the user's may do more
 
 
 def _again(lesson: Lesson, found: list[Any], numbers: list[Any]) -> Any:

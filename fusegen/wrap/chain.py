@@ -32,7 +32,7 @@ from fusegen.wrap.run import (
     row_major,
 )
 from fusegen.wrap.steps import Fill, Flat, Part, Several, Step, copied
-from fusegen.wrap.tensors import Framework, TensorInfo, target_of
+from fusegen.wrap.tensors import Framework, Settings, TensorInfo, target_of
 from fusegen.wrap.torch_step import View
 
 # Addresses from a framework's allocator, modulo 16.
@@ -114,6 +114,10 @@ class ChainRunner(Runner):
         if plan.program is None:
             plan.flatten()
         return results
+
+    def settings(self, framework: Framework) -> Settings | None:
+        """What the framework is told of products now."""
+        return framework.settings()
 
     def _check_in_place(self, plan: Plan, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any]) -> None:
         addresses = {framework.pointer(tensors[name]): name for name in self.arguments}

@@ -92,12 +92,13 @@ def is_ready(closing: Closing, given: Factors) -> bool:
     if task not in _kernels:
         import torch
 
-        if torch.cuda.is_current_stream_capturing():
-            return False
-        with torch.cuda.device_of(given.out), _making:
-            if task not in _kernels and not _has_enough(task):
-                _kernels[task] = _made(task)
-                _alike[_bucket(task)] += 1
+        with torch.cuda.device_of(given.out):
+            if torch.cuda.is_current_stream_capturing():
+                return False
+            with _making:
+                if task not in _kernels and not _has_enough(task):
+                    _kernels[task] = _made(task)
+                    _alike[_bucket(task)] += 1
     return _kernels.get(task) is not None
 
 

@@ -147,7 +147,7 @@ def is_traced(op: str, values: Sequence[Any]) -> bool:
         return False  # refused, by an error of ours
     if any(type(t) not in (torch.Tensor, torch.nn.Parameter) or t.is_meta for t in given):
         return True
-    return torch._C._len_torch_dispatch_stack() > 0 or torch.jit.is_tracing()
+    return torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
 
 
 def is_recorded() -> bool:
@@ -169,7 +169,7 @@ def check_no_jit_trace(op: str) -> None:
     """
     import torch
 
-    if torch.jit.is_tracing():
+    if torch._C._is_tracing():
         raise DerivativeError(
             op, given="a derivative, or torch.func's vmap, inside torch.jit.trace",
             expected="calls alone: such a trace keeps sizes as the constants that they were",

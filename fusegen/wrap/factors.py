@@ -6,8 +6,12 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from fusegen.core import locks
 from fusegen.wrap.padding import ALIGNMENT, MULTIPLE
 from fusegen.wrap.torch_step import View
+
+# Whoever measures is the only one in this process who does: two at once would time each other.
+MEASURING = locks.reentrant_lock()
 
 
 class NotNow(RuntimeError):

@@ -20,7 +20,7 @@ from fusegen.fuse.schedule import Buffer
 from fusegen.launch.program import Program, scalar_value
 from fusegen.launch.targets import CpuTarget, GpuTarget
 from fusegen.wrap import verify
-from fusegen.wrap.tensors import Framework, TensorInfo, target_of
+from fusegen.wrap.tensors import Framework, Settings, TensorInfo, target_of
 
 MOST_PLANS = 4096
 
@@ -173,7 +173,7 @@ class Runner:
         given = None
         if out is not None:
             given = [None if t is None else framework.info(f"out[{i}]", t) for i, t in enumerate(out)]
-        key = (tuple(infos.values()), tuple(given) if given else None)
+        key = (tuple(infos.values()), tuple(given) if given else None, self.settings(framework))
         plan = self.plans.get(key)
         if plan is None:
             plan = self.plan_for(infos, given)
@@ -216,6 +216,10 @@ class Runner:
         assert program is not None
         plan.target.run(lambda: program.run(values, lambda size: framework.workspace(size, plan.device), stream))
         return results
+
+    def settings(self, framework: Framework) -> Settings | None:
+        """What a plan depends on besides the tensors."""
+        return None
 
     # -- planning -------------------------------------------------------------------------------------------------
 

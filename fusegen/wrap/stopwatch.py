@@ -59,18 +59,20 @@ def in_turns(
 
 
 class Stopwatch:
-    """Device time on torch's current GPU and stream.
+    """Device time on a GPU, of what runs on torch's current stream there.
 
     Args:
         repeats: how many calls are timed.
         warm_up: how many come before them and do not count.
+        device: the GPU; by default torch's current one. Another one may be current meanwhile.
     """
 
-    def __init__(self, repeats: int = 30, warm_up: int = WARM_UP) -> None:
+    def __init__(self, repeats: int = 30, warm_up: int = WARM_UP, device: Any = None) -> None:
         import torch
 
         self.torch, self.repeats, self.warm_up = torch, max(repeats, 1), warm_up
-        self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device="cuda")
+        self.device = torch.device("cuda", torch.cuda.current_device()) if device is None else torch.device(device)
+        self.flush = torch.empty(FLUSH_BYTES, dtype=torch.uint8, device=self.device)
 
     def __call__(self, work: Callable[[], Any]) -> float:
         """Median time of ``work`` on the device."""
@@ -78,12 +80,13 @@ class Stopwatch:
 
     def turns(self, works: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
         """Median time of each on the device."""
-        cycles = {}
-        for name, work in works.items():
-            for _ in range(self.warm_up):
-                work()
-            cycles[name] = self._sleep_for(work)
-        return in_turns(works, self.repeats, lambda name, work: self._once(work, cycles[name]))
+        with self.torch.cuda.device(self.device):
+            cycles = {}
+            for name, work in works.items():
+                for _ in range(self.warm_up):
+                    work()
+                cycles[name] = self._sleep_for(work)
+            return in_turns(works, self.repeats, lambda name, work: self._once(work, cycles[name]))
 
     def _sleep_for(self, work: Callable[[], Any]) -> int:
         """How long the device sleeps while the host enqueues ``work``."""
@@ -105,19 +108,19 @@ class Stopwatch:
 
     def back_to_back(self, work: Callable[[], Any], wait: Callable[[Any], Any]) -> float:
         """Mean wall-clock time of ``work`` on streams that torch's events do not see."""
-        self.torch.cuda.synchronize()
+        self.torch.cuda.synchronize(self.device)
         return back_to_back(work, wait, self.repeats)
 
     def copy_bandwidth(self) -> float:
         """Bytes per microsecond of a large device-to-device copy, reads plus writes: what every floor divides by."""
-        free, _ = self.torch.cuda.mem_get_info()
-        source = self.torch.randn(min(COPIED_ELEMENTS, free // 16), device="cuda")
+        free, _ = self.torch.cuda.mem_get_info(self.device)
+        source = self.torch.randn(min(COPIED_ELEMENTS, free // 16), device=self.device)
         target = self.torch.empty_like(source)
         return 2 * source.numel() * source.element_size() / self(lambda: target.copy_(source))
 
     def launch_floor(self) -> float:
         """Time of a kernel that has next to nothing to do: no pass is faster than that."""
-        value = self.torch.zeros(1, device="cuda")
+        value = self.torch.zeros(1, device=self.device)
         return self(lambda: value.add_(1))
 
 

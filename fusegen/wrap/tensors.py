@@ -6,7 +6,7 @@ import functools
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
@@ -26,6 +26,20 @@ class TensorInfo:
     device: str
 
 
+class Settings(NamedTuple):
+    """What torch is told of how GPUs multiply. A plan of products is for one answer.
+
+    Attributes:
+        sums_of_halves: float16 may be added up in float16.
+        kept_free: how many multiprocessors are left to others, or None.
+        cudnn: it may be used.
+    """
+
+    sums_of_halves: bool
+    kept_free: int | None
+    cudnn: bool
+
+
 class Framework(Protocol):
     """One tensor library."""
 
@@ -43,6 +57,7 @@ class Framework(Protocol):
     def accumulate(self, left: Any, right: Any, out: Any) -> None: ...
     def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> Any: ...
     def without_autocast(self, device: str) -> AbstractContextManager[Any]: ...
+    def settings(self) -> Settings | None: ...
 
 
 def target_of(device: str) -> CpuTarget | GpuTarget:
@@ -148,6 +163,13 @@ class Torch:
         kind = device.partition(":")[0]
         return self.torch.autocast(kind, enabled=False) if self.torch.is_autocast_enabled(kind) else nullcontext()
 
+    def settings(self) -> Settings:
+        """As they are now: a user may set them between two calls. (torch.backends takes ten times as long to ask.)"""
+        told = self.torch._C
+        return Settings(
+            told._get_cublas_allow_fp16_accumulation(), told._get_sm_carveout_experimental(), told._get_cudnn_enabled()
+        )
+
     def pointer(self, value: Any) -> int:
         return int(value.data_ptr())
 
@@ -195,15 +217,20 @@ def _device_text(device: Any) -> str:
     return "cpu" if device.type == "cpu" else f"cuda:{device.index}"
 
 
-class _WithoutAutocast:
+class _Plain:
+    """A library that neither has autocast nor is told how to multiply."""
+
     def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         return None
 
     def without_autocast(self, device: str) -> AbstractContextManager[Any]:
         return nullcontext()
 
+    def settings(self) -> None:
+        return None
 
-class NumPy(_WithoutAutocast):
+
+class NumPy(_Plain):
     """NumPy arrays, on the emulator. bfloat16 needs the ml_dtypes package."""
 
     name = "numpy"
@@ -272,7 +299,7 @@ class NumPy(_WithoutAutocast):
         out += product
 
 
-class CuPy(_WithoutAutocast):
+class CuPy(_Plain):
     """CuPy arrays."""
 
     name = "cupy"
