@@ -6,11 +6,15 @@ them into an existing model. torch is imported with this package, not with fuseg
 
 from __future__ import annotations
 
+from fusegen.wrap import torch_names
+
 from .cells import CELLS
 from .convs import CONVS
 from .drop_ins import DROP_INS
 from .gated import AddLayerNorm, AddRMSNorm, GeGLU, QuickGELU, ReGLU, SquaredReLU, SwiGLU
 from .patching import Patched, patch
+
+torch_names.require(torch_names.MODULES)
 
 _CLASSES = {made.__name__: made for made in (*DROP_INS.values(), *CELLS.values(), *CONVS)}
 globals().update(_CLASSES)

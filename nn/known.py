@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch import nn
 from torch.nn import functional as F
-from torch.nn.modules.module import _has_any_global_hook
+from torch.nn.modules import module as modules_of_torch
 
 import fusegen as fg
 
@@ -105,8 +105,9 @@ _PLAIN: WeakKeyDictionary[nn.Module, str] = WeakKeyDictionary()
 
 def _is_still(activation: nn.Module, name: str) -> bool:
     """Whether a module is the activation called so, and nobody would notice that it is not called."""
-    forward = activation._forward_hooks or activation._forward_pre_hooks or "forward" in activation.__dict__
-    if forward or activation._backward_hooks or activation._backward_pre_hooks or _has_any_global_hook():
+    hooks = [activation._forward_hooks, activation._forward_pre_hooks]
+    hooks += [activation._backward_hooks, activation._backward_pre_hooks]
+    if any(hooks) or "forward" in activation.__dict__ or modules_of_torch._has_any_global_hook():
         return False
     if activation not in _PLAIN:
         try:

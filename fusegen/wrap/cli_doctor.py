@@ -123,6 +123,15 @@ def _torch() -> str:
     return f"{torch.__version__} {cuda}"
 
 
+@_look("torch's names", "update fusegen, or use a torch that it knows")
+def _torch_names() -> str:
+    if importlib.util.find_spec("torch") is None:
+        return "torch is not installed: nothing to ask it"
+    from fusegen.wrap import torch_names
+
+    return torch_names.report()
+
+
 @_look("cuBLASLt", "products go torch's way; PyTorch for CUDA brings cuBLASLt")
 def _cublaslt() -> str:
     if importlib.util.find_spec("torch") is None:
@@ -177,4 +186,4 @@ def _call_path() -> str:
     return native.report()
 
 
-LOOKS = (_fusegen, _gpu, _cupy, _nvrtc, _torch, _cublaslt, _cudnn, _compiler, _cache, _call_path)
+LOOKS = (_fusegen, _gpu, _cupy, _nvrtc, _torch, _torch_names, _cublaslt, _cudnn, _compiler, _cache, _call_path)

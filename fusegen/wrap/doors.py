@@ -140,6 +140,8 @@ def is_traced(op: str, values: Sequence[Any]) -> bool:
     import torch
 
     if torch._C._are_functorch_transforms_active() or torch.autograd.forward_ad._current_level >= 0:
+        from fusegen.wrap.gradients import check_no_jit_trace
+
         check_no_jit_trace(op)
         return is_recorded()  # what runs has transforms of its own (wrap/torch_op), with fewer steps
     given = [value for value in values if isinstance(value, torch.Tensor)]
@@ -160,23 +162,6 @@ def is_recorded() -> bool:
     )
 
 
-def check_no_jit_trace(op: str) -> None:
-    """What is derived says in words and numbers what was derived, of which sizes. Other graphs have guards on these;
-    torch.jit.trace would take them for constants.
-
-    Raises:
-        DerivativeError: torch.jit.trace is at work.
-    """
-    import torch
-
-    if torch._C._is_tracing():
-        raise DerivativeError(
-            op, given="a derivative, or torch.func's vmap, inside torch.jit.trace",
-            expected="calls alone: such a trace keeps sizes as the constants that they were",
-            fix="differentiate what was traced, or use torch.compile, torch.export or make_fx",
-        )  # fmt: skip
-
-
 def dispatcher() -> Callable[..., Any]:
     """What calls an op through torch's dispatcher."""
     from fusegen.wrap.dispatch import call
@@ -189,6 +174,15 @@ def compiled_call() -> Callable[..., Any]:
     from fusegen.wrap.dynamo import call
 
     return call
+
+
+def torch_is_unknown() -> bool:
+    """Whether torch is there and lacks names that calls ask (wrap/torch_names)."""
+    if "torch" not in sys.modules:
+        return False
+    from fusegen.wrap import torch_names
+
+    return bool(torch_names.missing())
 
 
 def torch_function(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:

@@ -8,6 +8,7 @@ from typing import Any
 
 from fusegen import pipeline
 from fusegen.core import views
+from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Call, Expr, Op, Output, expr_axes, refs, walk
 from fusegen.core.products import contracted_sizes
 from fusegen.derive.gradient import GradientNames, operands_read, reached
@@ -186,3 +187,20 @@ def _reached(op: Op, positions: Sequence[int]) -> set[str]:
 def axis_sizes(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     """Sizes of the op's axes, products' own among them, from its arguments' shapes."""
     return contracted_sizes(op, views.axis_sizes(op, shapes))
+
+
+def check_no_jit_trace(op: str) -> None:
+    """What is derived says in words and numbers what was derived, of which sizes. Other graphs have guards on these;
+    torch.jit.trace would take them for constants.
+
+    Raises:
+        DerivativeError: torch.jit.trace is at work.
+    """
+    import torch
+
+    if torch._C._is_tracing():
+        raise DerivativeError(
+            op, given="a derivative, or torch.func's vmap, inside torch.jit.trace",
+            expected="calls alone: such a trace keeps sizes as the constants that they were",
+            fix="differentiate what was traced, or use torch.compile, torch.export or make_fx",
+        )  # fmt: skip

@@ -25,7 +25,11 @@ from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op
 from fusegen.core.recent import Recent
 from fusegen.declare.trace import TensorSpec
-from fusegen.wrap import derived, doors, fake, schema, verify, vmap
+from fusegen.wrap import torch_names
+
+torch_names.require(torch_names.CALLS, torch_names.TRACING)
+
+from fusegen.wrap import derived, fake, gradients, schema, verify, vmap
 from fusegen.wrap import tensors as fusegen_tensors
 from fusegen.wrap.callpath import FLOATS_VARY, INTEGERS_VARY
 from fusegen.wrap.derived import Derived
@@ -109,8 +113,8 @@ class Registered:
         return self._identity
 
     def _teach(self) -> None:
-        """Tell torch what becomes of DTensors, where there can be any."""
-        if "torch.distributed.tensor" in sys.modules:
+        """Tell torch what becomes of DTensors, where there can be any. (Else it says itself that it does not know.)"""
+        if "torch.distributed.tensor" in sys.modules and not torch_names.missing(torch_names.SHARDING):
             if self._sharded is None:
                 from fusegen.wrap.sharded import Sharded
 
@@ -242,7 +246,7 @@ class Registered:
         self, node: Derived, given: Sequence[torch.Tensor], scalars: Mapping[str, Any], layout: Sequence[Any]
     ) -> list[torch.Tensor]:
         """The registered op for something derived, called."""
-        doors.check_no_jit_trace(self.op.name)
+        gradients.check_no_jit_trace(self.op.name)
         self.texts.setdefault(node.text, node)
         last = node.steps[-1][0] if node.steps else "train"
         which = "backward" if last in ("back", "local") else "forward"

@@ -46,7 +46,7 @@ and under transforms, and on NumPy's and CuPy's arrays."""
             return super().call(args, kwargs, autocast)
         values = self.declaration.bind(args, kwargs)
         framework = doors.framework_of(values["input"])
-        if framework is None or framework.name != "torch":
+        if framework is None or framework.name != "torch" or doors.torch_is_unknown():
             return super().call(args, kwargs, autocast)
         from fusegen.wrap import linear_loss
 

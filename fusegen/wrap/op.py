@@ -88,6 +88,8 @@ class FusedOp:
         """A call of any kind. One on torch's tensors teaches the call path (wrap/callpath)."""
         if is_symbolic(args, kwargs):
             return self.declaration.inline(args, kwargs)
+        if doors.torch_is_unknown():  # what it is at cannot be asked
+            return self.call(args, kwargs)
         taken = doors.torch_function(self, args, kwargs)
         if taken is not NotImplemented:
             return taken
@@ -111,10 +113,13 @@ class FusedOp:
             asked = self.declaration.autocast is not None
             autocast = framework.autocast(self.declaration, specs, values) if asked else None
         op = self.declaration.trace(specs, autocast)
-        with watch() as runs:
-            results = self._run(op, values, scalars, framework, out)
-        if is_usual and framework.name == "torch" and out is None:
-            self._learn(args, kwargs, values, scalars, op, runs)
+        if framework.name == "torch" and doors.torch_is_unknown():
+            results = self._unfused(op, values, scalars, out)
+        else:
+            with watch() as runs:
+                results = self._run(op, values, scalars, framework, out)
+            if is_usual and framework.name == "torch" and out is None:
+                self._learn(args, kwargs, values, scalars, op, runs)
         results = [back(result) for result in results]
         return results[0] if op.result == "one" else tuple(results)
 
@@ -170,6 +175,12 @@ class FusedOp:
             runner(values, scalars) if framework.name == "torch" else _plain(runner)(values, scalars, framework)
         )
         return result
+
+    def _unfused(self, op: Op, values: Mapping[str, Any], scalars: Mapping[str, Any], out: Any) -> list[Any]:
+        from fusegen.wrap import unfused
+
+        outs = out if out is None or isinstance(out, (tuple, list)) else [out]
+        return unfused.call(op, values, scalars, self.declaration, outs)
 
     def _new_runner(self, op: Op, framework: tensors.Framework, overwritten: str | None) -> Any:
         if framework.name != "torch":

@@ -123,7 +123,7 @@ class Torch:
         if value.is_neg():
             given = "a tensor with a lazy negation (the imaginary part of a conjugate)"
             raise wrong_layout(name, given, "negate it in memory: .resolve_neg()")
-        if self.torch._C._dispatch_keys(value).has("Python"):
+        if type(value).__torch_dispatch__ is not self.torch.Tensor.__torch_dispatch__:
             raise DeviceError(
                 f"argument {name}", given=f"a {type(value).__name__}, whose class defines __torch_dispatch__",
                 expected="a plain tensor: reading its memory would bypass what the class does",

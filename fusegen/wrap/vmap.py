@@ -12,7 +12,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.ir import Op
 from fusegen.core.views import whole_shape
 from fusegen.derive.batch import NEW, is_wide, shifted_sizes
-from fusegen.wrap import doors, fake, gradients
+from fusegen.wrap import fake, gradients
 from fusegen.wrap.derived import Derived
 from fusegen.wrap.schema import Schema
 
@@ -29,7 +29,7 @@ def of_call(
         return overload(**schema.theirs(given))
 
     def rule(info: Any, in_dims: Any, given: Mapping[str, Any]) -> Answer:
-        doors.check_no_jit_trace(registered.op.name)
+        gradients.check_no_jit_trace(registered.op.name)
         dims = {name: dim for name, dim in in_dims[0].items() if isinstance(dim, int)}
         tensors = {name: value.movedim(dims[name], 0) if name in dims else value for name, value in given.items()}
         one = {name: value[0] if name in dims else value for name, value in tensors.items()}
