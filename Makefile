@@ -9,7 +9,7 @@ TORCH_FLAGS ?=
 SHUFFLE ?= 1
 WORKERS ?= 2
 # Tests of the native call path.
-NATIVE := native accumulate call_path call_path_gradients prepared
+NATIVE := native accumulate call_path call_path_gradients measuring prepared
 
 ENV := .venv
 PY := $(ENV)/bin/python
