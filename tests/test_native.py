@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import fusegen as fg
+from fusegen.launch import emulator
 from fusegen.launch.cache import default_cache
 from fusegen.wrap import native
 from tests.call_paths import DEVICE, Counted, is_native, lerp, norm, torch_norm

@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import functools
 import importlib
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from fusegen.core.errors import DeviceError
+from fusegen.core.errors import DeviceError, warn
 
 CALLS, TRACING, SHARDING, MODULES = "calls", "tracing", "sharding", "modules"
 # What fusegen does that needs them; without those of calls there is nothing but torch's own functions (wrap/unfused).
@@ -47,6 +46,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "torch.Tensor._base",
         "torch.Tensor._is_view",
         "torch.Tensor._is_zerotensor",
+        "torch.Tensor._version",
         "torch.autograd.forward_ad._current_level",
         "torch.cuda._sleep",
         "torch.utils._device.DeviceContext",
@@ -140,12 +140,9 @@ def require(*uses: str) -> None:
 
 
 @functools.cache
-def warn() -> None:
-    """Say once what calls come to."""
-    warnings.warn(
-        f"fusegen does not know {_said(missing())}: ops run as torch's own functions, unfused. To mend it, {_FIX}",
-        RuntimeWarning, stacklevel=2,
-    )  # fmt: skip
+def warn_once() -> None:
+    """Say what calls come to."""
+    warn(f"it does not know {_said(missing())}: ops run as torch's own functions, unfused. To mend it, {_FIX}")
 
 
 def report() -> str:

@@ -27,7 +27,7 @@ def call(
         values: arguments by name; ``scalars``: those of them that are Python numbers handed over at run time.
         declaration: whose gradient counts if it has one.
     """
-    torch_names.warn()
+    torch_names.warn_once()
     names = list(dict.fromkeys(operand.base for operand in op.operands))
     given = [values[name] for name in names]
     fake.measure(op, {name: fake.describe(name, values[name]) for name in names}, {})  # refuses sizes that do not fit
