@@ -195,6 +195,8 @@ PyObject* caller_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
 }
 
 // What a plan holds of Python's. One that others hold as well (a graph's node, the stack of a call) is theirs to keep alive.
+// Others may let go at any time, but begin to hold under the GIL only (a backward's plan, too, while a node holds the
+// forward's): what the collector sees in its first pass, it sees in its second.
 int visit_plan(const std::shared_ptr<Plan>& plan, visitproc visit, void* arg) {
   if (plan.use_count() != 1) return 0;
   Py_VISIT(plan->fail);

@@ -73,8 +73,9 @@ using Needed = c10::SmallVector<bool, 16>;
 // result that nobody asked for, computed along, has -1.
 inline int64_t added_to(int64_t argument) { return -2 - argument; }
 
-// The key of a backward: what torch is told of products, which gradients are asked for, which results have a cotangent, the numbers' types, every
-// tensor that it may read, and those that it may add gradients to (a list that is empty if there are none).
+// The key of a backward: what torch is told of products, which gradients are asked for, which results have a cotangent,
+// the numbers' types, every tensor that it may read, and those that it may add gradients to (an empty list if there are
+// none).
 inline bool backward_key(
     const Needed& needed, const Tensors& saved, const torch::autograd::variable_list& cotangents,
     const Numbers& numbers, const Tensors& places, Key& key, Addresses& addresses) {

@@ -173,14 +173,19 @@ def test_a_call_path_holds_no_tensors(fresh: Any) -> None:
 
 def test_an_op_that_its_own_plans_hold_goes(fresh: Any) -> None:
     """tests/test_leaks.py has all kinds of ops and calls; this one the sanitizers see too."""
-    declared = fg.op(lambda x, y: fg.sin(x) * y, name="declared")
-    declared.gradient(lambda d_out, x, y: (d_out * y, d_out * x if known else None))
-    known: Any = fresh(declared)
+
+    def make() -> Any:
+        declared = fg.op(lambda x, y: fg.sin(x) * y, name="declared")
+        known: Any = fresh(declared)
+        declared.gradient(lambda d_out, x, y: (d_out * y, d_out * x if known else None))
+        return known
+
+    known = make()
     x = torch.randn(4).requires_grad_()
     for _ in range(3):
         torch.autograd.grad(known(x, x.detach()).sum(), x)
     watched = weakref.ref(known)
-    del known, declared
+    del known
     gc.collect()
     assert watched() is None
 
