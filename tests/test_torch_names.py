@@ -253,6 +253,25 @@ class TestUnfused:
         torch.testing.assert_close(d_y, 3.0 * x.sum(0))
         torch.testing.assert_close(torch.autograd.grad(d_x.sum(), y)[0], torch.full((4,), 18.0))
 
+    def test_a_declared_gradient_under_transforms_and_autocast(self) -> None:
+        op = fg.op(lambda x, w: fg.round(x) @ w, name="through")
+        op.gradient(lambda d_out, x, w: (d_out @ w.mT, x.mT @ d_out))
+        x, w = torch.randn(2, 3, 4), torch.randn(4, 5)
+        expected = torch.ones(3, 5) @ w.mT
+
+        def total(x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = op(x, w)
+            return result.sum()
+
+        torch.testing.assert_close(torch.func.vmap(op, in_dims=(0, None))(x, w), x.round() @ w)
+        torch.testing.assert_close(torch.func.grad(total)(x[0]), expected)
+        torch.testing.assert_close(torch.func.vmap(torch.func.grad(total))(x), expected.expand(2, 3, 4))
+        leaf = x[0].clone().requires_grad_()
+        result = total(leaf)
+        with torch.autocast("cpu", torch.bfloat16):
+            (gradient,) = torch.autograd.grad(result, leaf)
+        torch.testing.assert_close(gradient, expected)
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_the_librarys_ops(self, dtype: torch.dtype) -> None:
         x, w = torch.randn(2, 6, 3).to(dtype), torch.randn(6).to(dtype)

@@ -1,5 +1,6 @@
 """Ops by torch's own functions, one after the other: what calls come to where fusegen does not know torch
-(wrap/torch_names). Autograd, modes, transforms and compilers see ordinary functions, which need not be told anything.
+(wrap/torch_names). Autograd, modes, transforms and compilers see ordinary functions, which need not be told anything;
+of an op with a declared gradient one autograd.Function, which has no forward mode.
 """
 
 from __future__ import annotations
@@ -56,16 +57,18 @@ def _into(op: Op, results: Sequence[torch.Tensor], out: Sequence[torch.Tensor]) 
 class _Declared(torch.autograd.Function):
     """forward(op, names, scalars, declaration, *tensors) -> results, with the gradient that was declared."""
 
+    generate_vmap_rule = True
+
     @staticmethod
-    def forward(
-        ctx: Any, op: Op, names: list[str], scalars: Mapping[str, Any], declaration: Any, *given: Any
-    ) -> tuple[Any, ...]:
-        results = _as_list(eager(op, names, scalars)(*given))
-        ctx.op, ctx.names, ctx.scalars, ctx.declaration = op, names, scalars, declaration
+    def forward(op: Op, names: list[str], scalars: Mapping[str, Any], declaration: Any, *given: Any) -> tuple[Any, ...]:
+        return tuple(_as_list(eager(op, names, scalars)(*given)))
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
+        ctx.op, ctx.names, ctx.scalars, ctx.declaration, *given = inputs
         ctx.save_for_backward(*given)
-        ctx.mark_non_differentiable(*(result for result in results if not result.is_floating_point()))
+        ctx.mark_non_differentiable(*(result for result in output if not result.is_floating_point()))
         ctx.set_materialize_grads(False)
-        return tuple(results)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
@@ -78,6 +81,7 @@ class _Declared(torch.autograd.Function):
         values |= {own.results[results[i]]: cotangents[i] for i in given}
         read = list(dict.fromkeys(operand.base for operand in backward.operands))
         scalars = {scalar.name: ctx.scalars[scalar.name] for scalar in backward.scalars}
-        gradients = _as_list(eager(backward, read, scalars)(*(values[n] for n in read)))
+        with torch.autocast(ctx.saved_tensors[0].device.type, enabled=False):
+            gradients = _as_list(eager(backward, read, scalars)(*(values[n] for n in read)))
         found = dict(zip(result_names(backward), gradients, strict=True))
         return (None, None, None, None, *(found.get(own.arguments.get(name, "")) for name in ctx.names))
