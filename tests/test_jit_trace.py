@@ -47,6 +47,7 @@ CALLS: dict[str, tuple[Any, Callable[..., Any], Callable[[], tuple[torch.Tensor,
     "a product": (mlp, lambda op, x, w, b: op(x, w, b), lambda: (randn(5, 8), randn(6, 8), randn(6))),
     "twice": (lerp, lambda op, x, y: op(op(x, y, 0.5), y * 2, x), lambda: (randn(4, 3), randn(3))),
     "a declared gradient": (through, lambda op, x, y: op(x, y), lambda: (randn(4, 3), randn(3))),
+    "no sizes": (both, lambda op, x, y: op(x, y), lambda: (randn(), randn())),  # those are tensors in a trace
     "a size": (lerp, lambda op, x, y: op(x, y, 1 / x.shape[0]), lambda: (randn(4, 3), randn(3))),
 }
 
