@@ -272,6 +272,12 @@ class TestUnfused:
             (gradient,) = torch.autograd.grad(result, leaf)
         torch.testing.assert_close(gradient, expected)
 
+    def test_a_declared_gradient_of_several_results_is_refused(self) -> None:
+        op = fg.op(lambda x, y: (x * y, x + y), name="both")
+        op.gradient(lambda d_out, d_sum, x, y: (d_out * d_sum, d_out))
+        with pytest.raises(fg.DeviceError, match=r"both, with a declared gradient of several results\n.*which lacks"):
+            op(torch.randn(3), torch.randn(3))
+
     @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
     def test_the_librarys_ops(self, dtype: torch.dtype) -> None:
         x, w = torch.randn(2, 6, 3).to(dtype), torch.randn(6).to(dtype)

@@ -117,6 +117,8 @@ def _with_gradient() -> Any:
     import torch
 
     class WithGradient(torch.autograd.Function):
+        generate_vmap_rule = True
+
         @staticmethod
         def forward(gradients: Any, value: Any, *inputs: Any) -> Any:
             return value.clone()
@@ -130,7 +132,8 @@ def _with_gradient() -> Any:
 
         @staticmethod
         def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
-            return (None, None, *ctx.gradients(*cotangents, *ctx.saved_tensors))
+            with torch.autocast(cotangents[0].device.type, enabled=False):
+                return (None, None, *ctx.gradients(*cotangents, *ctx.saved_tensors))
 
         @staticmethod
         def jvp(ctx: Any, *tangents: Any) -> Any:

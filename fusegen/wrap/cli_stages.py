@@ -43,7 +43,7 @@ def _derived(case: Case, op: Op, doubles: Mapping[str, Any]) -> Iterator[Followe
     import torch
 
     floats = tuple(sorted({operand.base for operand in op.operands if operand.dtype.is_float}))
-    may = differentiable(op, False)
+    may = differentiable(op)
     if not floats or not may:
         return
     generator = torch.Generator(case.device).manual_seed(1)

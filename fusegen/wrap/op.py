@@ -180,7 +180,7 @@ class FusedOp:
         from fusegen.wrap import unfused
 
         outs = out if out is None or isinstance(out, (tuple, list)) else [out]
-        return unfused.call(op, values, scalars, self.declaration, outs)
+        return unfused.call(op, values, scalars, outs)
 
     def _new_runner(self, op: Op, framework: tensors.Framework, overwritten: str | None) -> Any:
         if framework.name != "torch":

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import importlib
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from fusegen.core.errors import DeviceError, warn
 
@@ -133,10 +133,19 @@ def require(*uses: str) -> None:
     """
     lacking = [name for use in uses for name in missing(use)]
     if lacking:
-        raise DeviceError(
-            f"fusegen's {uses[-1]}", given=_said(lacking), fix=_FIX,
-            expected="a torch whose private names are those that fusegen asks",
-        )  # fmt: skip
+        refuse(f"fusegen's {uses[-1]}", lacking)
+
+
+def refuse(what: str, lacking: Sequence[str] = ()) -> NoReturn:
+    """Say that ``what`` cannot be with this torch.
+
+    Raises:
+        DeviceError: always.
+    """
+    raise DeviceError(
+        what, given=_said(lacking or missing()), fix=_FIX,
+        expected="a torch whose private names are those that fusegen asks",
+    )  # fmt: skip
 
 
 @functools.cache
