@@ -22,6 +22,7 @@ import time
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -113,15 +114,29 @@ def run_block(block: int, how: str, most: int, modes: Sequence[str] = ()) -> Fou
     return found
 
 
-def run_blocks(blocks: Sequence[int], how: str, most: int, modes: Sequence[str], jobs: int) -> Iterator[Found]:
-    """Blocks in processes of their own, in any order."""
+def run_blocks(
+    blocks: Sequence[int], how: str, most: int, modes: Sequence[str], jobs: int, seconds: float
+) -> Iterator[Found]:
+    """Blocks in processes of their own; after so many seconds no further one, so that the first ones are done."""
     work = partial(run_block, how=how, most=most, modes=modes)
+    end = time.monotonic() + seconds
     if jobs == 1:
-        yield from map(work, blocks)
+        for block in blocks:
+            yield work(block)
+            if time.monotonic() > end:
+                return
         return
-    # A process that has run for long has loaded thousands of kernels: it ends, and another one takes its place.
-    with multiprocessing.get_context("spawn").Pool(jobs, maxtasksperchild=8) as pool:
-        yield from pool.imap_unordered(work, blocks)
+    # A process that has run for long has loaded thousands of kernels: it ends, and another one takes its place. One
+    # that dies is an error here, where a Pool of multiprocessing would wait for it.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=8) as pool:
+        futures = [pool.submit(work, block) for block in blocks]
+        for done in as_completed(futures):
+            if not done.cancelled():
+                yield done.result()
+            if time.monotonic() > end:
+                for future in futures:
+                    future.cancel()
 
 
 def next_block(stage: str, page: str) -> int:
@@ -164,20 +179,19 @@ def main() -> int:
     blocks = range(first, first + -(-given.programs // EACH)) if given.block is None else [given.block]
     modes = [mode for mode in given.modes.split(",") if mode]
     found, start, done = Found(), time.monotonic(), 0
-    for block in run_blocks(blocks, given.stage, given.statements, modes, min(given.jobs, len(blocks))):
+    jobs = min(given.jobs, len(blocks))
+    for block in run_blocks(blocks, given.stage, given.statements, modes, jobs, given.seconds):
         found.add(block)
         done += 1
-        passed = time.monotonic() - start
         if sys.stderr.isatty():
+            passed = time.monotonic() - start
             print(f"\r{done} of {len(blocks)} blocks, {passed:.0f} s", end="", file=sys.stderr, flush=True)
-        if passed > given.seconds:
-            break
     for key, (program, text) in found.failures.items():
         print(f"---- {key}\n{program}\n{text}\n")
-    print(f"{COLUMNS}\n{found.row(given.stage, blocks[:done] if given.jobs == 1 else blocks)}")
-    if given.record and done == len(blocks):
-        PAGE.write_text(recorded(page, found.row(given.stage, blocks)), encoding="utf-8")
-        print(f"{total(given.stage, page) + found.counts['programs']} programs by this stage so far")
+    row = found.row(given.stage, blocks[:done])
+    print(f"{COLUMNS}\n{row}\n{total(given.stage, page) + found.counts['programs']} programs of this stage so far")
+    if given.record:
+        PAGE.write_text(recorded(page, row), encoding="utf-8")
     return int(found.failed)
 
 
