@@ -136,8 +136,8 @@ class _Rounding(TorchDispatchMode):
         return tree_map_only(torch.Tensor, self._moved, result)
 
     def _moved(self, value: torch.Tensor) -> torch.Tensor:
-        if not value.is_floating_point() or not value.numel():
-            return value
+        if not value.is_floating_point() or not value.numel() or value._is_zerotensor():
+            return value  # autograd's own zeros have no memory
         unit = torch.rand(value.shape, generator=self.generator, dtype=value.dtype) * 2 - 1
         return value * (1 + self.eps * unit)
 
