@@ -126,10 +126,9 @@ def run_blocks(
             if time.monotonic() > end:
                 return
         return
-    # A process that has run for long has loaded thousands of kernels: it ends, and another one takes its place. One
-    # that dies is an error here, where a Pool of multiprocessing would wait for it.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(jobs, mp_context=context, max_tasks_per_child=8) as pool:
+    # A process that dies is an error here, where a Pool of multiprocessing would wait for it. None is replaced
+    # (max_tasks_per_child): Python 3.12's executor may stand still then.
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         futures = [pool.submit(work, block) for block in blocks]
         for done in as_completed(futures):
             if not done.cancelled():
@@ -183,9 +182,9 @@ def main() -> int:
     for block in run_blocks(blocks, given.stage, given.statements, modes, jobs, given.seconds):
         found.add(block)
         done += 1
-        if sys.stderr.isatty():
-            passed = time.monotonic() - start
-            print(f"\r{done} of {len(blocks)} blocks, {passed:.0f} s", end="", file=sys.stderr, flush=True)
+        if sys.stderr.isatty() or done % 20 == 0:  # in a log too, so that a run that is ended says how far it came
+            said = f"{done} of {len(blocks)} blocks, {time.monotonic() - start:.0f} s"
+            print(f"\r{said}" if sys.stderr.isatty() else f"{said}: {dict(found.counts)}", file=sys.stderr, flush=True)
     for key, (program, text) in found.failures.items():
         print(f"---- {key}\n{program}\n{text}\n")
     row = found.row(given.stage, blocks[:done])
