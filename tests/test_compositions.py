@@ -323,3 +323,21 @@ def test_factors_of_a_row_stay_in_their_order(x: float, w: float, s: float) -> N
     expected = given[0].double() * given[1] * given[2]
     for found, truth in zip(fg.op(scaled)(*given), (expected, expected.sum(-1)), strict=True):
         torch.testing.assert_close(found.double(), truth, rtol=1e-5, atol=1e-5 * float(truth.abs().max()))
+
+
+def test_blocks_of_one_result_that_do_not_stand_together() -> None:
+    """Tangents that are zero come last: behind other results, before a matrix product."""
+
+    def op(x: Any, y: Any, w: Any) -> Any:
+        return fg.concat([fg.where(x > 0, 0.5, 1.0), x], -1), fg.cos(y), fg.cos(y) @ w
+
+    def same(x: Any, y: Any, w: Any) -> Any:
+        return torch.cat([torch.where(x > 0, 0.5, 1.0).double(), x], -1), y.cos(), y.cos() @ w
+
+    x, y, w = draw(4, 6).detach(), draw(4, 3, seed=1).detach(), draw(3, 5, seed=2).detach()
+    tangents = torch.ones_like(x), torch.ones_like(y)
+    found, expected = (
+        torch.func.jvp(lambda x, y, f=f: f(x, y, w), (x, y), tangents)[1] for f in (fg.op(op), same)
+    )  # fmt: skip
+    for mine, theirs in zip(found, expected, strict=True):
+        torch.testing.assert_close(mine, theirs)

@@ -278,13 +278,14 @@ class Runner:
         results: list[Any] = []
         slots: list[Slot] = []
         made: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {}
+        given: dict[str, TensorInfo | None] = {}  # blocks of one result need not stand together
         for output in self.op.outputs:
             base = output.base
             if base not in made:
-                made[base] = self._result_layout(output, base, infos, sizes, None if out is None else out[len(results)])
+                given[base] = None if out is None else out[len(results)]
+                made[base] = self._result_layout(output, base, infos, sizes, given[base])
                 results.append((base, *made[base], output.dtype))
-            given = None if out is None else out[len(results) - 1]
-            info = given or TensorInfo(*made[base], output.dtype, 0, "")
+            info = given[base] or TensorInfo(*made[base], output.dtype, 0, "")
             _, strides, offset = view(output, info.shape, info.strides)
             slot = Slot(output.name, base, offset * output.dtype.size)
             buffers[output.name] = _buffer(output, strides, info.alignment + slot.offset)
