@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -145,3 +146,18 @@ def _random(spec: TensorSpec, generator: Any, low_high: tuple[float, float] | No
         return torch.randn(spec.shape, generator=generator, dtype=drawn, device=device).to(dtype)
     low, high = low_high
     return (low + (high - low) * torch.rand(spec.shape, generator=generator, dtype=drawn, device=device)).to(dtype)
+
+
+def apart(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Absolute differences, in float64. NaN and infinities match themselves, and are infinitely far from all else."""
+    a, b = found.detach().double(), expected.detach().double()
+    if a.shape != b.shape:
+        return b.new_full((1,), math.inf)
+    same = (a == b) | (a.isnan() & b.isnan())
+    return (a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf)
+
+
+def size(expected: torch.Tensor) -> float:
+    """The largest finite magnitude."""
+    values = expected.detach().double().abs().nan_to_num(nan=0.0, posinf=0.0)
+    return float(values.max().item()) if values.numel() else 0.0

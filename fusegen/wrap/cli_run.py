@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusegen.core.ir import Op
 from fusegen.declare.reference import reference
-from fusegen.wrap.cli_case import POSITIVE, Case, choose_device, elements, load_torch, sized
+from fusegen.wrap.cli_case import POSITIVE, Case, apart, choose_device, elements, load_torch, size, sized
 from fusegen.wrap.cli_examples import example_of
 from fusegen.wrap.cli_ops import Request, resolve
 from fusegen.wrap.cli_progress import Bar
@@ -215,21 +214,6 @@ class _Moves:
         eps = torch.finfo(torch.promote_types(tensor.dtype, torch.float32)).eps
         signs = torch.rand(tensor.shape, generator=generator, dtype=torch.float64).to(tensor.device) * 2 - 1
         return wide * (1 + ROUNDINGS * eps * ((1, -1)[draw] if draw < 2 else signs))
-
-
-def apart(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-    """Absolute differences, in float64. NaN and infinities match themselves, and are infinitely far from all else."""
-    a, b = found.detach().double(), expected.detach().double()
-    if a.shape != b.shape:
-        return b.new_full((1,), math.inf)
-    same = (a == b) | (a.isnan() & b.isnan())
-    return (a - b).abs().masked_fill(same, 0.0).nan_to_num(nan=math.inf)
-
-
-def size(expected: torch.Tensor) -> float:
-    """The largest finite magnitude."""
-    values = expected.detach().double().abs().nan_to_num(nan=0.0, posinf=0.0)
-    return float(values.max().item()) if values.numel() else 0.0
 
 
 def _seconds(value: float) -> str:

@@ -8,9 +8,8 @@ from typing import Any
 
 from fusegen.core.ir import Op
 from fusegen.wrap import evaluate, tensors
-from fusegen.wrap.cli_case import Case
+from fusegen.wrap.cli_case import Case, apart, size
 from fusegen.wrap.cli_progress import Bar
-from fusegen.wrap.cli_run import apart, size
 from fusegen.wrap.evaluate import Followed
 from fusegen.wrap.gradients import differentiable, result_names
 from fusegen.wrap.runners import runner_of
