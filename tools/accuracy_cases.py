@@ -117,7 +117,7 @@ ZERO_TIES = ("minimum", "maximum", "clamp")
 # domains: division and the exponential.
 _NOT_SWEPT = (
     "cast powi int_pow barrier factor located polygamma where logical_and logical_or logical_xor logical_not "
-    "bitwise_and bitwise_or bitwise_xor bitwise_not left_shift right_shift ratio exp_clamped"
+    "bitwise_and bitwise_or bitwise_xor bitwise_not left_shift right_shift ratio exp_clamped add_rn sub_rn mul_rn div_rn"
 )
 NOT_SWEPT = frozenset(_NOT_SWEPT.split())
 
