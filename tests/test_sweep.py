@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
+from typing import Any
 
 import mpmath
 import pytest
@@ -45,13 +47,48 @@ def test_the_inputs_are_what_the_page_says() -> None:
 
 def test_errors_are_counted_in_units_of_the_last_place() -> None:
     x = (torch.zeros(4),)
-    exact = torch.tensor([1.0, 1.0, 2.0**-149, math.inf], dtype=torch.float64)
+    reference = torch.tensor([1.0, 1.0, 2.0**-149, math.inf], dtype=torch.float64)
     got = torch.tensor([1 + 2**-23, 1.0, 2.0**-148, torch.finfo(torch.float32).max])
-    assert accuracy.largest_error(got[:2], exact[:2], (x[0][:2],)).ulp == 1
-    assert accuracy.largest_error(got[2:3], exact[2:3], (x[0][:1],)).ulp == 1
-    assert accuracy.largest_error(got[3:], exact[3:], (x[0][:1],)).ulp == 1
-    assert accuracy.largest_error(torch.tensor([math.nan]), exact[:1], (x[0][:1],)).nan_differs
-    assert accuracy.largest_error(torch.tensor([-0.0]), exact[:1] * 0, (x[0][:1],)).zero_differs
+
+    def error(got: torch.Tensor, place: slice, sign: float = 1) -> accuracy.Error:
+        return accuracy.largest_error(got, accuracy.exactly(sign * reference[place]), (x[0][: len(got)],))
+
+    assert error(got[:2], slice(2)).ulp == 1
+    assert error(got[2:3], slice(2, 3)).ulp == 1
+    assert error(got[3:], slice(3, None)).ulp == 1
+    assert error(torch.tensor([math.nan]), slice(1)).nan_differs
+    assert error(torch.tensor([-0.0]), slice(1), 0).zero_differs
+
+
+def test_what_is_allowed_is_the_results_own() -> None:
+    """A bound that holds of each result: torch's errors, or large ones elsewhere, allow nothing."""
+    case = CASES["ops.gelu"]
+    x = torch.tensor([-5.0, -0.7517916, 0.5, 1.0, 20.0], dtype=torch.float64)
+    value, slope = accuracy.references(case, (x,))
+    in_ulp = [exact.allowed(torch.float32) / accuracy.ulp(exact.of, torch.float32) for exact in (value, slope)]
+    assert 4 < in_ulp[0][2] < 10 and 90 < in_ulp[0][0] < 130  # x^2 as many in the tail
+    assert in_ulp[1][1] > 1e4 and in_ulp[1][3] < 6  # next to the slope's zero; at 1
+    floor = accuracy.references(CASES["floor"], (torch.tensor([1.0, -2.0, 2.5], dtype=torch.float64),))[0]
+    assert (floor.allowed(torch.float32) / accuracy.ulp(floor.of, torch.float32) == 0.5).all()  # nothing for the jump
+
+
+@pytest.mark.parametrize("name", ["ops.relu", "ops.elu", "ops.gelu", "ops.silu", "exp", "tanh", "atan", "pow"])
+def test_a_derivative_that_is_slightly_off_is_seen(name: str) -> None:
+    """By 20 ulp everywhere: that is less than floors of 2.5e-6 let pass where slopes are below 1."""
+    case = CASES[name]
+
+    class Off(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            return x.clone()
+
+        @staticmethod
+        def backward(ctx: Any, d: torch.Tensor) -> torch.Tensor:
+            return d * (1 + 20 * 2**-23)
+
+    broken = replace(case, op=lambda x, *rest: case.torch_op(Off.apply(x), *rest))
+    said = accuracy.complaints(accuracy.sweep(broken, torch.float32))
+    assert any(f"{name}, fp32, derivative: " in sentence and "bound" in sentence for sentence in said), said
 
 
 SMOOTH = sorted(accuracy_cases.STABLE_DERIVATIVES)
