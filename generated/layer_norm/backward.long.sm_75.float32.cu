@@ -1,0 +1,165 @@
+// fusegen emit layer_norm --which backward --dtype float32 --shape input=64,16384 --shape weight=16384
+//     --shape bias=16384 --arg normalized_shape=(16384,) --arch sm_75
+#include "fusegen.cuh"
+
+// layer_norm, backward                                        declared in ops/norms.py
+//   diff_input = input - total / float32(D1)
+//   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
+//   prod = 0.5 * weight * diff_input * rsqrt_value^3
+//   prod_weight_rsqrt_value = weight * rsqrt_value
+//   sum_deviation = sum[d1](-(d_out * (prod / float32(D1))))
+//   sum_total = sum[d1](-(d_out * (prod_weight_rsqrt_value / float32(D1))))
+// row: a block a result, reduced over D1, along the fast axis
+extern "C" __global__ __launch_bounds__(256, 4)
+void layer_norm_backward_f32_sum_deviation_and_1_more(const float* __restrict__ input_ptr,      // [D0, D1]
+                                                      const float* __restrict__ weight_ptr,     // [D1]
+                                                      const float* __restrict__ d_out_ptr,      // [D0, D1]
+                                                      const float* __restrict__ total_ptr,      // [D0]
+                                                      const float* __restrict__ deviation_ptr,  // [D0]
+                                                      float* __restrict__ sum_deviation_ptr,    // [D0]
+                                                      float* __restrict__ sum_total_ptr,        // [D0]
+                                                      float eps, int64_t D1, int m, int n, int input_stride0,
+                                                      int d_out_stride0) {
+  // A block owns one result and its n elements.
+  const int result = blockIdx.x;
+  const int j0 = result;
+  const float total = fg::load(total_ptr + j0);
+  const float deviation = fg::load(deviation_ptr + j0);
+
+  fg::Chains<float> sum_deviation_chains;
+  fg::Chains<float> sum_total_chains;
+  for (int at = 4 * threadIdx.x; at < n; at += 1024) {
+    const int j1 = at;
+    const auto input_v = fg::load_vector<4>(input_ptr + j0 * input_stride0 + j1);
+    const auto weight_v = fg::load_vector<4>(weight_ptr + j1);
+    const auto d_out_v = fg::load_vector<4>(d_out_ptr + j0 * d_out_stride0 + j1);
+    float sum_deviation_part = 0;
+    float sum_total_part = 0;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float input = input_v[k];
+      const float weight = weight_v[k];
+      const float d_out = d_out_v[k];
+      const float diff_input = input - fg::divide_by_count(total, float(D1));
+      const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
+      const float prod = 0.5f * weight * diff_input * (rsqrt_value * rsqrt_value * rsqrt_value);
+      const float prod_weight_rsqrt_value = weight * rsqrt_value;
+      sum_deviation_part += -(d_out * fg::divide_by_count(prod, float(D1)));
+      sum_total_part += -(d_out * fg::divide_by_count(prod_weight_rsqrt_value, float(D1)));
+    }
+    sum_deviation_chains.add(sum_deviation_part);
+    sum_total_chains.add(sum_total_part);
+  }
+  const float sum_deviation = fg::block_sum<256>(sum_deviation_chains.total());
+  const float sum_total = fg::block_sum<256>(sum_total_chains.total());
+
+  if (threadIdx.x == 0) {
+    fg::store(sum_deviation_ptr + j0, sum_deviation);
+    fg::store(sum_total_ptr + j0, sum_total);
+  }
+}
+
+// layer_norm, backward                                        declared in ops/norms.py
+//   diff_input = input - total / float32(D1)
+//   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
+//   sum_d_weight = sum[d0](d_out * (diff_input * rsqrt_value))
+//   sum_d_bias = sum[d0](d_out)
+//   d_weight = sum_d_weight
+//   d_bias = sum_d_bias
+// column: 64 neighbouring results a block, reduced over D0
+extern "C" __global__ __launch_bounds__(512)
+void layer_norm_backward_f32_d_weight_and_1_more(const float* __restrict__ input_ptr,      // [D0, D1]
+                                                 const float* __restrict__ d_out_ptr,      // [D0, D1]
+                                                 const float* __restrict__ total_ptr,      // [D0]
+                                                 const float* __restrict__ deviation_ptr,  // [D0]
+                                                 float* __restrict__ d_weight_ptr,         // [D1]
+                                                 float* __restrict__ d_bias_ptr,           // [D1]
+                                                 float eps, int64_t D1, int m, int n, int input_stride1,
+                                                 int d_out_stride1) {
+  fg::wait_for_previous_kernel();
+  // A block owns 64 neighbouring results; its 16 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 64 + 2 * threadIdx.x;
+  const bool inside = result < m;
+  const int j0 = result;
+
+  fg::Vec<float, 2> sum_d_weight_v = {};
+  fg::Vec<float, 2> sum_d_bias_v = {};
+  if (inside) {
+#pragma unroll 4
+    for (int at = threadIdx.y; at < n; at += 16) {
+      const int j1 = at;
+      const auto input_v = fg::load_vector<2>(input_ptr + j0 + j1 * input_stride1);
+      const auto d_out_v = fg::load_vector<2>(d_out_ptr + j0 + j1 * d_out_stride1);
+      const float total = fg::load(total_ptr + j1);
+      const float deviation = fg::load(deviation_ptr + j1);
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const float input = input_v[k];
+        const float d_out = d_out_v[k];
+        const float diff_input = input - fg::divide_by_count(total, float(D1));
+        const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
+        sum_d_weight_v[k] += d_out * (diff_input * rsqrt_value);
+        sum_d_bias_v[k] += d_out;
+      }
+    }
+  }
+  sum_d_weight_v = fg::column_sum<16>(sum_d_weight_v);
+  sum_d_bias_v = fg::column_sum<16>(sum_d_bias_v);
+
+  if (inside && threadIdx.y == 0) {
+    for (int k = 0; k < 2; ++k) {
+      const float sum_d_weight = sum_d_weight_v[k];
+      const float sum_d_bias = sum_d_bias_v[k];
+      fg::store(d_weight_ptr + j0 + k, sum_d_weight);
+      fg::store(d_bias_ptr + j0 + k, sum_d_bias);
+    }
+  }
+}
+
+// layer_norm, backward                                        declared in ops/norms.py
+//   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
+//   prod_weight_rsqrt_value = weight * rsqrt_value
+//   diff_input = input - total / float32(D1)
+//   sum = d_out * prod_weight_rsqrt_value + sum_deviation * 2 * diff_input
+//   d_input = sum + sum_total
+// elementwise: 4 elements a thread; weight, total, deviation, sum_deviation, sum_total broadcast
+extern "C" __global__ __launch_bounds__(256)
+void layer_norm_backward_f32_d_input(const float* __restrict__ input_ptr,      // [D0, D1]
+                                     const float* __restrict__ weight_ptr,     // [D1]
+                                     const float* __restrict__ d_out_ptr,      // [D0, D1]
+                                     const float* __restrict__ total_ptr,      // [D0]
+                                     const float* __restrict__ deviation_ptr,  // [D0]
+                                     const float* sum_deviation_ptr,           // [D0]
+                                     const float* sum_total_ptr,               // [D0]
+                                     float* __restrict__ d_input_ptr,          // [D0, D1]
+                                     float eps, int64_t D1, int n, fg::Divisor n1) {
+  fg::wait_for_previous_kernel();
+  // Locate: each thread owns 4 consecutive elements.
+  const int at = 4 * (int(blockIdx.x) * 256 + threadIdx.x);
+  if (at >= n) return;
+  int rest = at;
+  const int j1 = fg::take(rest, n1);
+  const int j0 = rest;
+
+  const auto input_v = fg::load_vector<4>(input_ptr + at);
+  const auto weight_v = fg::load_vector<4>(weight_ptr + j1);
+  const auto d_out_v = fg::load_vector<4>(d_out_ptr + at);
+  const float total = fg::load(total_ptr + j0);
+  const float deviation = fg::load(deviation_ptr + j0);
+  const float sum_deviation = fg::load(sum_deviation_ptr + j0);
+  const float sum_total = fg::load(sum_total_ptr + j0);
+  fg::Vec<float, 4> d_input_v;
+
+#pragma unroll
+  for (int k = 0; k < 4; ++k) {
+    const float input = input_v[k];
+    const float weight = weight_v[k];
+    const float d_out = d_out_v[k];
+    const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
+    const float prod_weight_rsqrt_value = weight * rsqrt_value;
+    const float diff_input = input - fg::divide_by_count(total, float(D1));
+    const float sum = d_out * prod_weight_rsqrt_value + sum_deviation * 2.0f * diff_input;
+    d_input_v[k] = sum + sum_total;
+  }
+  fg::store_vector<4>(d_input_ptr + at, d_input_v);
+}
