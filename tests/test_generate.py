@@ -20,15 +20,16 @@ import fusegen as fg
 from fusegen.core.errors import DerivativeError
 from fusegen.generate.rendered import PREAMBLE, headers, one_file
 from fusegen.launch.cache import default_cache
-from fusegen.launch.compile import cached_cubin
-from fusegen.launch.targets import CpuTarget
+from fusegen.launch.compile import cached_cubin, supported_architectures
+from fusegen.launch.targets import CpuTarget, chip_of
 from fusegen.wrap.cli_ops import library
 from fusegen.wrap.inspect import passes
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDENS = sorted((ROOT / "generated").rglob("*.cu"))
-# Every text is compiled for one architecture, and this part of them, another one each time, for the others.
-SPREAD = 8
+# What every architecture gets is compiled of these, which are scheduled in many ways, and of a part of the library that
+# is another one for each.
+SCHEDULED = ("batch_norm", "layer_norm", "residual_bias_group_norm_gelu", "softmax")
 
 
 @cache
@@ -131,20 +132,53 @@ def test_every_op_is_emitted_and_only_those_without_goldens_are_near_copies(tool
         tool.main(["linear_mish"])
 
 
-@pytest.mark.parametrize("arch", ["sm_75", "sm_80", "sm_90", "sm_100"])
-def test_what_is_emitted_compiles(arch: str) -> None:
-    part = ["sm_75", "sm_80", "sm_100"].index(arch) if arch != "sm_90" else None
-    chosen = list(emitted()) if part is None else list(emitted())[part::SPREAD]
+def compiled(texts: dict[str, str], arch: str) -> list[str]:
+    """What the compiler says of those texts that it refuses."""
 
     def compile_one(path: str) -> str | None:
         try:
-            cached_cubin(emitted()[path], arch=arch, headers=headers(), declared=path, cache=default_cache())
+            cached_cubin(texts[path], arch=arch, headers=headers(), declared=path, cache=default_cache())
         except fg.CompileError as error:
             return str(error)
         return None
 
     with ThreadPoolExecutor(2) as pool:
-        assert [error for error in pool.map(compile_one, chosen) if error] == []
+        return [error for error in pool.map(compile_one, texts) if error]
+
+
+def test_what_is_emitted_compiles() -> None:
+    """Every text, for the architecture that it was made for."""
+    of = {path: (re.findall(r"\.(sm_\d+)\.", path) or ["sm_90"])[0] for path in emitted()}
+    for arch in sorted(set(of.values())):
+        assert compiled({path: text for path, text in emitted().items() if of[path] == arch}, arch) == []
+
+
+OTHERS = [arch for arch in supported_architectures() if int(arch[3:]) >= 75 and arch != "sm_90"]
+
+
+@pytest.mark.parametrize("arch", OTHERS)
+def test_what_other_architectures_get_compiles(arch: str) -> None:
+    """Scheduled for them, where that makes a difference."""
+    tool, names = load_tool(), sorted(library())
+    part = names[2 * OTHERS.index(arch) :: 2 * len(OTHERS)]
+    texts = {path: text for name in {*SCHEDULED, *part} for path, text in tool.cuda(name, arch)}
+    own = {path: text for path, text in texts.items() if ".long." not in path or f".{arch}." in path}
+    assert len(own) > 30
+    assert compiled(own, arch) == []
+
+
+def test_every_kind_of_gpu_has_goldens_of_its_own_where_rows_are_long() -> None:
+    tool = load_tool()
+    kinds = {chip_of(arch) for arch in tool.KINDS}
+    assert len(kinds) == len(tool.KINDS)
+    assert {chip_of(arch) for arch in supported_architectures() if int(arch[3:]) >= 75} <= kinds
+    long = {path for path in emitted() if ".long." in path}
+    for arch in ("sm_75", "sm_80", "sm_86", "sm_90", "sm_110"):
+        assert [path for path in long if f".{arch}." in path], arch
+    texts = [emitted()[path].partition("#include")[2] for path in long]
+    assert len(set(texts)) == len(texts) == len(long)
+    before = [text for path, text in emitted().items() if re.search(r"\.long\.sm_[78]", path)]
+    assert before and not [text for text in before if "cluster" in text.lower()]  # what no chip before Hopper has
 
 
 # -- what is shown is what runs --------------------------------------------------------------------------------------

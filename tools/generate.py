@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
@@ -52,6 +53,15 @@ IMAGES: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, int]]] = {
     "normalize": ({"input": (8, 256, 64, 64)}, {"dim": 1}),
     "cross_entropy": ({"input": (8, 19, 512, 512), "target": (8, 512, 512)}, {}),
 }
+# Rows that kinds of GPUs keep on chip in different ways, or not at all: shapes of their tensors, and arguments.
+LONG: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, Any]]] = {
+    "softmax": ({"input": (64, 65536)}, {"dim": -1}),
+    "layer_norm": (
+        {"input": (64, 16384), "weight": (16384,), "bias": (16384,)}, {"normalized_shape": (16384,)},
+    ),
+}  # fmt: skip
+# An architecture of each kind: those whose row kernels can count on the same (`launch.targets.chip_of`).
+KINDS = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_107", "sm_110", "sm_120")
 
 
 def files(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
@@ -60,22 +70,52 @@ def files(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
     for name in names or shown:
         op = resolve(name)
         yield f"{name}/stages.txt", op.show(**bind(op, Request()))
-        for dtype in DTYPES:
-            arguments = bind(op, Request(), dtype)
-            specs = {n: v for n, v in arguments.items() if isinstance(v, TensorSpec)}
-            options = [f"--arg {n}={v}" for n, v in arguments.items() if n not in specs and n not in _defaults(op)]
-            for item in passes(op, (), arguments, "backward" if _has_backward(op, arguments) else "forward"):
-                if not item.kernels:  # a matrix product and nothing else
-                    continue
-                which = item.op.label
-                shapes = [f"--shape {n}={','.join(map(str, s.shape))}" for n, s in specs.items()]
-                kinds = [f"--dtype {n}={s.dtype}" for n, s in specs.items() if s.dtype is not dtype]
-                command = ["fusegen emit", name, f"--which {which}", f"--dtype {dtype}", *kinds, *shapes, *options]
-                yield f"{name}/{which}.{dtype}.cu", _commented(command) + item.text
-        if name == "lerp":
-            yield from _patterns(op)
-        if name in IMAGES:
-            yield from _images(op)
+        yield from cuda(name)
+
+
+def cuda(name: str, arch: str = "sm_90") -> Iterator[tuple[str, str]]:
+    """(path below generated/, text) of the CUDA of one op, scheduled for an architecture."""
+    op = resolve(name)
+    for dtype in DTYPES:
+        yield from _each(op, Request(), dtype, arch)
+    if name == "lerp":
+        yield from _patterns(op)
+    if name in IMAGES:
+        yield from _images(op, arch)
+    for dtype in DTYPES if name in LONG else ():
+        yield from _long(op, dtype)
+
+
+def _each(op: FusedOp, request: Request, dtype: DType, arch: str, path: str = "", how: str = "") -> Iterator[
+    tuple[str, str]
+]:  # fmt: skip
+    """The passes of an op, each under the command that prints it."""
+    arguments = bind(op, request, dtype)
+    specs = {n: v for n, v in arguments.items() if isinstance(v, TensorSpec)}
+    options = [f"--arg {n}={v}" for n, v in arguments.items() if n not in specs and n not in _defaults(op)]
+    for item in passes(op, (), arguments, "backward" if _has_backward(op, arguments) else "forward"):
+        if not item.kernels:  # a matrix product and nothing else
+            continue
+        which = item.op.label
+        shapes = [f"--shape {n}={','.join(map(str, s.shape))}" for n, s in specs.items()]
+        kinds = [f"--dtype {n}={s.dtype}" for n, s in specs.items() if s.dtype is not dtype]
+        command = ["fusegen emit", op.name, f"--which {which}", f"--dtype {dtype}", *kinds, *shapes, *options]
+        if how:
+            command.append(how)
+        yield f"{op.name}/{which}{path}.{dtype}.cu", _commented(command) + item.on([arch]).text
+
+
+def _long(op: FusedOp, dtype: DType) -> Iterator[tuple[str, str]]:
+    """What kinds of GPUs get of long rows; of those that get the same, the first."""
+    shapes, options = LONG[op.name]
+    seen: set[str] = set()
+    for arch in KINDS:
+        request = Request(shapes, arguments=options)
+        for path, text in _each(op, request, dtype, arch, f".long.{arch}", f"--arch {arch}"):
+            body = text.partition('#include "fusegen.cuh"')[2]
+            if body not in seen:
+                yield path, text
+            seen.add(body)
 
 
 def _defaults(op: FusedOp) -> set[str]:
@@ -102,12 +142,12 @@ def _patterns(op: FusedOp) -> Iterator[tuple[str, str]]:
                 yield f"{op.name}/{item.op.label}.{pattern}.{dtype}.cu", how + item.text
 
 
-def _images(op: FusedOp) -> Iterator[tuple[str, str]]:
+def _images(op: FusedOp, arch: str) -> Iterator[tuple[str, str]]:
     shapes, options = IMAGES[op.name]
     for dtype in DTYPES:
         for item in passes(op, (), bind(op, Request(shapes, arguments=options), dtype), "backward"):
             how = "// Operands with rows side by side: see IMAGES in tools/generate.py\n"
-            yield f"{op.name}/{item.op.label}.images.{dtype}.cu", how + item.text
+            yield f"{op.name}/{item.op.label}.images.{dtype}.cu", how + item.on([arch]).text
 
 
 def _laid_out(
