@@ -39,21 +39,30 @@ def gradients(function: Function, arguments: Sequence[Any]) -> tuple[tuple[torch
 
 
 def check_derivatives(function: Function, arguments: Sequence[torch.Tensor]) -> None:
-    """First and second derivatives against finite differences, in float64."""
+    """First and second derivatives against finite differences, in float64.
+
+    Of one or two arguments every element of the second derivative; of more, products of it with three directions, all
+    gradients at once: a double backward for each subset of them would be as many kernels to compile. A mistake is seen
+    where any of the directions has anything of it, and these have all elements, and differ in which are large.
+    """
     assert torch.autograd.gradcheck(function, arguments)
     outputs = outputs_of(function(*arguments))
     cotangents = [draw(*output.shape, seed=10 + i) for i, output in enumerate(outputs)]
-    directions = [draw(*argument.shape, seed=20 + i).detach() for i, argument in enumerate(arguments)]
+    if len(arguments) <= 2:
+        assert torch.autograd.gradgradcheck(function, arguments, cotangents, atol=1e-4)
+        return
 
-    def gradient_along(*given: torch.Tensor) -> torch.Tensor:
-        inputs, cotangents = given[: len(arguments)], given[len(arguments) :]
-        found = torch.autograd.grad(
-            outputs_of(function(*inputs)), inputs, cotangents, create_graph=True, materialize_grads=True
-        )
-        return torch.stack([(g * v).sum() for g, v in zip(found, directions, strict=True)]).sum()
+    for seed in (20, 40, 60):
+        directions = [draw(*argument.shape, seed=seed + i).detach() for i, argument in enumerate(arguments)]
 
-    # gradgradcheck in one random direction: one double backward for all gradients at once, so few kernels to compile.
-    assert torch.autograd.gradcheck(gradient_along, (*arguments, *cotangents), atol=1e-4)
+        def gradient_along(*given: torch.Tensor, directions: Sequence[torch.Tensor] = directions) -> torch.Tensor:
+            inputs, cotangents = given[: len(arguments)], given[len(arguments) :]
+            found = torch.autograd.grad(
+                outputs_of(function(*inputs)), inputs, cotangents, create_graph=True, materialize_grads=True
+            )
+            return torch.stack([(g * v).sum() for g, v in zip(found, directions, strict=True)]).sum()
+
+        assert torch.autograd.gradcheck(gradient_along, (*arguments, *cotangents), atol=1e-4)
 
 
 def exactly(arguments: Sequence[Any]) -> list[Any]:

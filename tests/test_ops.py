@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
+from tests.oracles import check_derivatives
 
 INF, NAN = float("inf"), float("nan")
 ACTIVATIONS = {
@@ -94,19 +95,7 @@ def test_every_op_is_differentiated() -> None:
 @pytest.mark.parametrize("name", sorted(DERIVATIVES))
 def test_first_and_second_derivatives(name: str) -> None:
     function, arguments = DERIVATIVES[name]
-    assert torch.autograd.gradcheck(function, arguments)
-    results = function(*arguments)
-    outputs = results if isinstance(results, tuple) else (results,)
-    cotangents = [draw(*output.shape, seed=10 + i) for i, output in enumerate(outputs)]
-    directions = [draw(*argument.shape, seed=20 + i).detach() for i, argument in enumerate(arguments)]
-
-    def gradient_along(*given: torch.Tensor) -> torch.Tensor:
-        inputs, cotangents = given[: len(arguments)], given[len(arguments) :]
-        gradients = torch.autograd.grad(function(*inputs), inputs, cotangents, create_graph=True)
-        return torch.stack([(g * v).sum() for g, v in zip(gradients, directions, strict=True)]).sum()
-
-    # gradgradcheck in one random direction: one double backward for all gradients at once, so few kernels to compile.
-    assert torch.autograd.gradcheck(gradient_along, (*arguments, *cotangents), atol=1e-4)
+    check_derivatives(function, arguments)
 
 
 # -- kinks, signed zeros, infinities, NaN ----------------------------------------------------------------------------
