@@ -1,7 +1,7 @@
 """Bias gradients as sums over what the bias lacks, at the sizes at which people missed them (Flux 558, CUDA.jl).
 
-What is large for an emulator runs at its real size on a GPU alone; without one it is planned at that size, compiled, and
-run with fewer rows of the same columns.
+What is large for an emulator runs at its real size on a GPU alone; without one it is planned at that size, compiled,
+and run with fewer rows of the same columns.
 """
 
 from __future__ import annotations
