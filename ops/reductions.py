@@ -52,7 +52,7 @@ def _one(op: str, *, dim: fg.Const, **_: fg.Tensor) -> dict[str, fg.Tensor]:
 def prod(input: fg.Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: fg.Const = None) -> fg.Tensor:
     """Product along one dimension, or of all elements; ``dtype``: the input is cast first. Source: torch.prod.
 
-    First and second gradients are right for any zeros; of three and more in one product the third gradient is zero.
+    First, second and third gradients are right for any zeros; of four in one product the fourth gradient is zero.
     """
     total = fg.prod(_cast(input, dtype), dim, keepdim)
     return _cast(total, dtype)

@@ -169,6 +169,23 @@ def test_the_second_gradient_of_a_product_with_zeros(zeros: int) -> None:
     torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("zeros", [0, 1, 2, 3, 4])
+def test_the_third_gradient_of_a_product_with_zeros(zeros: int) -> None:
+    """Of three zeros it is the product of the rest, where all before are zero; of four zeros, zero."""
+    x = draw(2, 5, dtype=torch.float64).detach()
+    for row in range(2):
+        x[row, torch.randperm(5)[:zeros]] = 0
+    x.requires_grad_()
+    cotangent, *along = (torch.randn(*shape, dtype=torch.float64) for shape in ((2,), (2, 5), (2, 5)))
+    found = []
+    for function in pair("prod", 1):
+        first = torch.autograd.grad(function(x), x, cotangent, create_graph=True)[0]
+        second = torch.autograd.grad(first, x, along[0], create_graph=True)[0]
+        found.append(torch.autograd.grad(second, x, along[1])[0])
+    torch.testing.assert_close(*found)
+    assert bool((found[1] != 0).any()) == (zeros < 4)
+
+
 def test_a_deviation_of_zero_has_no_gradient() -> None:
     x = torch.ones(2, 4, requires_grad=True)
     (value,), (gradient,) = gradients(lambda x: fg.ops.std(x, 1), [x])

@@ -115,7 +115,7 @@ def sum(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
 
 
 def prod(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
-    """Product over ``axis``; of integers and bools in int64. Of three zeros in it the third gradient is zero."""
+    """Product over ``axis``; of integers and bools in int64. Of four zeros in it the fourth gradient is zero."""
     value = lift(x)
     return reduce("prod", value, axis, keepdims, value.dtype if value.dtype.is_float else dtypes.int64)
 

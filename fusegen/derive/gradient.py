@@ -204,17 +204,29 @@ def _through(definition: _Definition, adjoint: Expr, state: _Reverse) -> Expr:
 
 
 def _product_of_others(x: Expr, product: Ref, over: tuple[str, ...], state: _Reverse) -> Expr:
-    """product / x, and for an element that is zero the product of the rest, times the other one where two are zero.
+    """product / x, and for an element that is zero the product of the rest times that of the other zeros.
 
-    That is zero, but not its derivative by the other one. (With three zeros the third derivatives would be wrong.)
+    That is zero where there are others, but not its derivatives by them: so it is written as the polynomial that it is,
+    in what all zeros add up to, and their squares. (Of four zeros the fourth derivatives would be wrong.)
     """
     one, zero = const(1, x.dtype), const(0, x.dtype)
     is_zero = apply("eq", x, zero)
-    zeros = state.reduced("sum", apply("where", is_zero, one, zero), over, f"zeros_{product.name}")
+
+    def of_zeros(name: str, expr: Expr) -> Ref:
+        return state.reduced("sum", apply("where", is_zero, expr, zero), over, f"{name}_{product.name}")
+
+    zeros, total, squares = of_zeros("zeros", one), of_zeros("sum_of_zeros", x), of_zeros("squares_of_zeros", x * x)
     rest = state.reduced("prod", apply("where", is_zero, one, x), over, f"rest_{product.name}")
-    sum_of_zeros = state.reduced("sum", apply("where", is_zero, x, zero), over, f"sum_of_zeros_{product.name}")
-    two = apply("where", apply("eq", zeros, const(2, x.dtype)), (sum_of_zeros - x) * rest, zero)
-    at_zero = apply("where", apply("eq", zeros, one), rest, two)
+    others, their_squares = total - x, squares - x * x
+    of_others = {
+        1: one,
+        2: others,
+        3: (others * others - their_squares) * const(0.5, x.dtype),
+    }  # by Newton's identities
+    at_zero = zero
+    for count in sorted(of_others, reverse=True):
+        exactly = apply("eq", zeros, const(count, x.dtype))
+        at_zero = apply("where", exactly, rest if count == 1 else of_others[count] * rest, at_zero)
     return apply("where", is_zero, at_zero, product / apply("where", is_zero, one, x))
 
 
