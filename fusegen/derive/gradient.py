@@ -223,7 +223,7 @@ def _product_of_others(x: Expr, product: Ref, over: tuple[str, ...], state: _Rev
         2: others,
         3: (others * others - their_squares) * const(0.5, x.dtype),
     }  # by Newton's identities
-    at_zero = zero
+    at_zero: Expr = zero
     for count in sorted(of_others, reverse=True):
         exactly = apply("eq", zeros, const(count, x.dtype))
         at_zero = apply("where", exactly, rest if count == 1 else of_others[count] * rest, at_zero)
