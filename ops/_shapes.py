@@ -1,8 +1,8 @@
 """What torch asks of shapes, checked on every call before anything runs.
 
-A trace knows only which sizes are 1, so that a new shape compiles nothing; what sizes must be is checked here, on the
+A trace knows only which sizes are 1, so that a new shape is no new trace; what sizes must be is checked here, on the
 tensors. Inside another op's declaration it is checked on the sizes that the call's tensors have there: a declaration
-that calls ops with such checks is traced for each shape, and compiles nothing new.
+that calls ops with such checks is traced for each shape, and finds its kernels.
 """
 
 from __future__ import annotations

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import re
 import subprocess
@@ -17,6 +18,7 @@ import fusegen as fg
 from fusegen.core.errors import CompileError
 from fusegen.generate.rendered import headers
 from fusegen.launch import compile as compiler
+from fusegen.launch import nvrtc as direct_nvrtc
 from fusegen.launch.cache import Cache
 from fusegen.launch.compile import Resources, cached_cubin, nvrtc_version, resources, supported_architectures, to_cubin
 from fusegen.wrap.inspect import passes
@@ -209,6 +211,7 @@ def test_an_unknown_option_is_named() -> None:
 
 def test_a_missing_compiler_says_what_to_install() -> None:
     code = "import sys; sys.modules['cupy_backends'] = None\n"
+    code += "from fusegen.launch import nvrtc; nvrtc.libraries = list\n"
     code += "from fusegen.launch.compile import nvrtc_version\nnvrtc_version()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert "pip install 'fusegen[cuda13]'" in done.stderr and "CompileError" in done.stderr
@@ -278,6 +281,55 @@ def test_the_identity_of_the_compiler_follows_its_library(tmp_path: Path, monkey
         found.append(compiler.compiler_identity())
     compiler.compiler_identity.cache_clear()
     assert found[0] != found[1]
+
+
+def test_nvrtc_is_called_without_cupy(tmp_path: Path) -> None:
+    """To import CuPy's binding takes longer than to compile; and both make the same cubin."""
+    code = """
+import sys
+from fusegen.launch.compile import to_cubin
+made = to_cubin(sys.stdin.read(), arch="sm_90", headers={}, declared="x").data
+assert not [name for name in sys.modules if name.startswith("cupy")]
+print(made.hex())
+"""
+    source = KERNEL.replace('#include "helpers.h"', HEADER)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, input=source, capture_output=True, text=True, check=True)
+    nvrtc = pytest.importorskip("cupy_backends.cuda.libs.nvrtc")
+    program = nvrtc.createProgram(source, "kernel.cu", [], [])
+    nvrtc.compileProgram(program, ("-arch=sm_90", *compiler.DEFAULT_OPTIONS))
+    assert bytes.fromhex(done.stdout).rstrip(b"\0") == nvrtc.getCUBIN(program).rstrip(b"\0")
+    assert nvrtc_version() == nvrtc.getVersion()
+    assert supported_architectures() == [f"sm_{number}" for number in sorted(nvrtc.getSupportedArchs())]
+
+
+def test_a_library_that_does_not_load_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And one that is newer than the driver is taken only where there is no other."""
+    mine = [name for name in direct_nvrtc.libraries() if re.search(r"/libnvrtc\.so\.\d+", name)]
+    broken = tmp_path / "libnvrtc.so.99"
+    broken.write_bytes(b"no library")
+    tried: list[str] = []
+
+    class Libraries:
+        @staticmethod
+        def CDLL(name: str) -> object:
+            if "libnvrtc" in name:
+                tried.append(name)
+            return ctypes.CDLL(name)
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(ctypes, name)
+
+    monkeypatch.setattr(direct_nvrtc, "ctypes", Libraries())
+    monkeypatch.setattr(direct_nvrtc, "libraries", lambda: [*mine, str(broken)])
+    for driver, order in ((99, [str(broken), mine[0]]), (14, mine[:1]), (1, [str(broken), mine[0]])):
+        monkeypatch.setattr(direct_nvrtc, "_driver_major", lambda driver=driver: driver)
+        tried.clear()
+        found = direct_nvrtc.direct.__wrapped__()
+        assert found is not None and found.getVersion() == nvrtc_version()
+        assert tried == order
+    monkeypatch.setattr(direct_nvrtc, "libraries", lambda: [str(broken)])
+    assert direct_nvrtc.direct.__wrapped__() is None
 
 
 def test_a_damaged_entry_is_compiled_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -162,6 +162,28 @@ def test_every_pair_of_reductions_in_every_way_to_fuse_them() -> None:
     assert failed == []
 
 
+@pytest.mark.parametrize("axes", [(-1, -1), (-1, 0), (0, -1)], ids=str)
+def test_every_reduction_feeds_every_other_in_every_way_to_fuse_them(axes: tuple[int, int]) -> None:
+    """Along the same axis, and along the one that the first has left."""
+    x, (inner, outer) = draw(5, 7, seed=6).detach(), axes
+    everything = {**BESIDE, "var": (lambda x, a: fg.var(x, a), lambda x, a: x.var(a))}
+    failed = []
+    for first, (ours, theirs) in everything.items():
+        for second, (others, their_others) in everything.items():
+
+            def fed(x: Any, f: Function = ours, g: Function = others) -> Any:
+                total = f(x, inner)
+                return g(x * (fg.expand_dims(total, -1) if inner else total) / 4 + x, outer)
+
+            op = fg.op(fed).trace(x)
+            expected = their_others(x * theirs(x, inner).unsqueeze(inner) / 4 + x, outer)
+            for stage, run in evaluate.stages(op):
+                (found,) = run(op, {"x": x}, {}, {})
+                if not torch.allclose(found, expected, rtol=1e-10, atol=1e-12):
+                    failed.append(f"{first}, {second}: {stage}")
+    assert failed == []
+
+
 # -- the branch that is not taken --------------------------------------------------------------------------------------
 
 

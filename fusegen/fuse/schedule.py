@@ -1,7 +1,7 @@
 """How a kernel walks memory: order and merging of axes, vector width, and what each operand needs to be found.
 
 A ``Schedule`` is what the CUDA text depends on; a ``Launch`` is the numbers of one call. Many launches share a
-schedule, so a new shape of a known pattern compiles nothing.
+schedule, so a new shape compiles nothing that has a known schedule.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""CUDA text to cubin through NVRTC, by way of CuPy's binding; needs neither a GPU nor a driver.
+"""CUDA text to cubin through NVRTC; needs neither a GPU nor a driver.
 
 We do not use CuPy's own ``RawModule.compile``: it asks the device for its architecture, adds flags of its own
 (``-ftz=true``), and its disk cache does not look into included headers.
@@ -11,18 +11,16 @@ and nothing is read from disk, so whoever calls cannot be surprised by a file in
 from __future__ import annotations
 
 import functools
-import glob
 import os
 import re
 import struct
-import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from fusegen.core.errors import CompileError
 from fusegen.launch.cache import Cache, digest
+from fusegen.launch.nvrtc import direct, libraries
 
 SOURCE_NAME = "kernel.cu"
 DEFAULT_OPTIONS = ("--std=c++17", "--no-source-include")
@@ -51,7 +49,10 @@ class Resources:
 
 @functools.cache
 def _nvrtc() -> Any:
-    """CuPy's binding, which finds the library in NVIDIA's wheels, in conda, or in an installed toolkit."""
+    """NVRTC's own library where we find it (`nvrtc.libraries`); else the one that CuPy's binding finds."""
+    found = direct()
+    if found is not None:
+        return found
     try:
         from cupy_backends.cuda.libs import nvrtc
 
@@ -136,21 +137,15 @@ def _all_options(arch: str, options: tuple[str, ...]) -> tuple[str, ...]:
 
 @functools.cache
 def compiler_identity() -> tuple[str, ...]:
-    """What tells one NVRTC from another, without loading it (which imports CuPy, a quarter of a second).
+    """What tells one NVRTC from another, without loading it.
 
-    Size and time of every NVRTC library that CuPy's search could come upon, in the order it looks: a change to any of
-    them is taken for another compiler. Where none is found, the version that the loaded library reports.
+    Size and time of every NVRTC library that a search could come upon: a change to any of them is taken for another
+    compiler. Where none is found, the version that the loaded library reports.
     """
-    folders = [Path(entry) / "nvidia" for entry in sys.path if entry]
-    patterns = [str(folder / "*" / "lib" / "libnvrtc*.so*") for folder in folders]
-    roots = [os.environ.get(name) for name in ("CUDA_PATH", "CUDA_HOME", "CONDA_PREFIX")]
-    patterns += [f"{root}/lib*/libnvrtc*.so*" for root in [*roots, "/usr/local/cuda"] if root]
-    patterns += [f"{entry}/libnvrtc*.so*" for entry in os.environ.get("LD_LIBRARY_PATH", "").split(":") if entry]
     found = []
-    for pattern in patterns:
-        for name in sorted(glob.glob(pattern)):
-            about = os.stat(name)
-            found.append(f"{os.path.basename(name)} {about.st_size} {about.st_mtime_ns}")
+    for name in libraries():
+        about = os.stat(name)
+        found.append(f"{os.path.basename(name)} {about.st_size} {about.st_mtime_ns}")
     return tuple(found) or tuple(map(str, nvrtc_version()))
 
 

@@ -1,7 +1,7 @@
 """The few driver calls that loading and launching needs, straight from libcuda.
 
 CuPy's binding has them too, but its first use imports all of CuPy: a quarter of a second, more than everything else in
-a warm start together. CuPy stays what compiles (its NVRTC binding) and the owner of CuPy arrays.
+a warm start together. CuPy stays the owner of CuPy arrays.
 """
 
 from __future__ import annotations

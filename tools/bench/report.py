@@ -17,7 +17,8 @@ from tools.bench.limits import behind, limits
 _HEAD = """# Performance
 
 What `python -m tools.bench --write docs/performance.md` last printed, on one {gpu} with torch {torch}
-(CUDA {cuda}){libraries}. Nothing here was typed by hand. A table is one run, of fusegen and its peers.
+(CUDA {cuda}){libraries}. No figure was typed by hand; the reasons
+behind rows were. A table is one run, of fusegen and its peers.
 """
 _ROWS = """## Passes over memory
 
@@ -31,7 +32,7 @@ of calls back to back by the wall clock, without flushing. Rows with fewer peers
 _COLD = """## First calls
 
 A fresh process after `import torch` and a first CUDA operation: forward and backward of a three-line op, in seconds;
-`import` is part of the first call. A new shape of the same pattern compiles nothing. Medians of three processes.
+`import` is part of the first call. The new shape compiles a sum anew: it has other rows. Medians of three processes.
 
 | | import | first forward + backward | first call of a new shape |
 |---|---|---|---|
