@@ -161,7 +161,8 @@ def linear_cross_entropy(
     chunk of rows at a time, and so does their gradient. Where losses are added up the gradients are computed with
     the loss, and a backward only scales them; with reduction="none", and in a second backward, the logits are computed
     again. They exist in full where a gradient is differentiated again, under forward mode and torch.func, where
-    gradients of ``weight`` or of probabilities are asked for, with NumPy and CuPy. torch.compile breaks its graph here.
+    gradients of ``weight`` or of probabilities are asked for, with NumPy and CuPy. torch.compile breaks its graph here,
+    or has all logits in memory with fullgraph=True.
 
     The weight's gradient is added up over chunks in its own dtype: in half types it is rounded once a chunk.
     ``options`` says how many rows a chunk has: a number, or torch's LinearCrossEntropyOptions, of which the

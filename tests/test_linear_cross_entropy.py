@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -396,7 +397,45 @@ def test_what_does_not_fit_is_refused() -> None:
 
 
 @pytest.mark.cpu
-def test_a_whole_graph_is_refused_with_a_reason() -> None:
-    compiled = torch.compile(lambda x, w: OURS(x, w, target), backend="aot_eager", fullgraph=True)
-    with pytest.raises(Exception, match="Leave out fullgraph=True"):
-        compiled(x, weight)
+@pytest.mark.parametrize("reduction", ["mean", "none"])
+def test_a_whole_graph_has_it_with_all_logits(reduction: str) -> None:
+    """It says so once, and what takes less memory."""
+    from fusegen.wrap import dynamo
+
+    dynamo._tell.cache_clear()
+    graphs = []
+
+    def backend(module: Any, given: Any) -> Any:
+        from torch._dynamo.backends.debugging import aot_eager
+
+        graphs.append(module)
+        return aot_eager(module, given)
+
+    def step(function: Any, x: Any, w: Any) -> Any:
+        return function(torch.tanh(x), w, target, reduction=reduction) * 2
+
+    compiled = torch.compile(lambda x, w: step(OURS, x, w), backend=backend, fullgraph=True)
+    with pytest.warns(UserWarning, match="(?s)linear_cross_entropy.*logits of all rows.*without fullgraph=True"):
+        found = compiled(x, weight)
+    expected = step(theirs, x, weight)
+    torch.testing.assert_close(found, expected)
+    cotangent = torch.randn_like(expected)
+    gradients = [torch.autograd.grad(result, (x, weight), cotangent) for result in (found, expected)]
+    torch.testing.assert_close(*gradients)
+    assert len(graphs) == 1
+    torch._dynamo.reset()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        again = torch.compile(lambda x, w: step(OURS, x, w), backend="aot_eager", fullgraph=True)
+        torch.testing.assert_close(again(x, weight), expected)
+
+
+@pytest.mark.cpu
+def test_a_strict_export_has_it() -> None:
+    class Head(torch.nn.Module):
+        def forward(self, x: torch.Tensor, w: torch.Tensor) -> Any:
+            return OURS(x, w, target)
+
+    given = x.detach(), weight.detach()
+    exported = torch.export.export(Head(), given, strict=True).module()
+    torch.testing.assert_close(exported(*given), theirs(*given, target))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import warnings
 from typing import Any
 
 import torch
@@ -14,10 +16,28 @@ for function in (dispatch.positional, dispatch.select, dispatch.says_tuple, disp
     torch.compiler.assume_constant_result(function)
 
 
-_REASON = (
-    "fusegen: an op that goes a chunk of rows at a time (linear_cross_entropy) runs between two graphs. Leave out "
-    "fullgraph=True, export with strict=False, or use fg.ops.cross_entropy(fg.ops.linear(...), ...), whose logits exist"
-)
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def one_graph(name: str) -> bool:
+    """Whether a break of the graph is an error: ``fullgraph=True``, strict export. Then ``name`` keeps its logits."""
+    from torch._dynamo.symbolic_convert import InstructionTranslator
+
+    translator = InstructionTranslator.current_tx()
+    asked = bool(translator.one_graph or translator.error_on_graph_break)
+    if asked and not torch.compiler.is_exporting():  # what is exported runs as eager code does
+        _tell(name)
+    return asked
+
+
+@functools.cache
+def _tell(name: str) -> None:
+    warnings.warn(
+        f"fusegen: {name} is part of a whole graph (fullgraph=True), where the logits of all rows are in memory; "
+        "without fullgraph=True it runs between two graphs, a chunk of rows at a time, in a tenth of that memory",
+        stacklevel=2,
+    )
+
+
+_REASON = "fusegen: an op that goes a chunk of rows at a time (linear_cross_entropy) runs between two graphs"
 
 
 @torch.compiler.disable(reason=_REASON)  # type: ignore[untyped-decorator]
@@ -26,4 +46,4 @@ def outside(op: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     return op(*args, **kwargs)
 
 
-__all__ = ["call", "outside"]
+__all__ = ["call", "one_graph", "outside"]

@@ -14,7 +14,7 @@ class LinearLossOp(FusedOp):
     The declaration takes input [..., K], linear_weight [N, K], linear_bias [N] or None, target (a part for each row of
     the input), reduction, and what else ``rows`` takes. It runs as it stands, with the logits of all rows in memory,
     where it is differentiated twice, forwards or under a transform, inside other ops, in what torch traces (but
-    torch.compile, which breaks its graph here), and on other libraries' arrays. Else see wrap/linear_loss.
+    torch.compile breaks its graph here, where it may), and on other libraries' arrays. Else see wrap/linear_loss.
 
     Attributes:
         rows: logits [M, N], and arguments of the declaration by name, to a loss for each row.
@@ -36,9 +36,10 @@ and under transforms, and on NumPy's and CuPy's arrays."""
             import torch
 
             if torch.compiler.is_dynamo_compiling():
-                from fusegen.wrap.dynamo import outside
+                from fusegen.wrap.dynamo import one_graph, outside
 
-                return outside(self, args, kwargs)
+                if not one_graph(self.name):
+                    return outside(self, args, kwargs)
         return super().__call__(*args, **kwargs)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], autocast: Any = Ellipsis) -> Any:
