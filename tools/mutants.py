@@ -18,6 +18,7 @@ from functools import cache
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import Any
 
 FOLDERS = ("fusegen/derive", "fusegen/fuse", "fusegen/generate", "templates")
 
@@ -147,10 +148,8 @@ class _Source:
         return self.starts[line - 1] + len(self.lines[line - 1].encode()[:column].decode())
 
     def span(self, node: ast.AST) -> tuple[int, int]:
-        where: tuple[int, int, int, int] = tuple(
-            getattr(node, name) for name in ("lineno", "col_offset", "end_lineno", "end_col_offset")
-        )  # type: ignore[assignment]
-        return self.at(*where[:2]), self.at(*where[2:])
+        where: Any = node
+        return self.at(where.lineno, where.col_offset), self.at(where.end_lineno, where.end_col_offset)
 
     def code(self, node: ast.AST) -> str:
         start, end = self.span(node)
@@ -168,28 +167,28 @@ def _source(text: str) -> _Source:
 def _fixed(tree: ast.Module) -> Iterator[ast.AST]:
     """What no result depends on."""
     for node in ast.walk(tree):
-        if isinstance(node, (ast.Import, ast.ImportFrom, ast.Raise, ast.Assert)):
-            yield node
-        elif isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-            yield from node.decorator_list
-            if isinstance(node, ast.FunctionDef) and node.returns:
-                yield node.returns
-        elif isinstance(node, ast.arg) and node.annotation:
-            yield node.annotation
-        elif isinstance(node, ast.AnnAssign):
-            yield node.annotation
-        elif isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant):
-            yield node
-        elif isinstance(node, ast.Call) and _name(node.func).endswith(("Error", "warn", "TypeVar", "cast")):
-            yield node
-        elif isinstance(node, ast.JoinedStr) and _is_prose(node):
-            yield node
-        elif isinstance(node, ast.If) and _name(node.test) == "TYPE_CHECKING":
-            yield node
-        elif isinstance(node, ast.Assign) and _name(node.targets[0]) == "__all__":
-            yield node
-        elif _is_alias_of_types(node):
-            yield node
+        match node:
+            case ast.FunctionDef(returns=returns, decorator_list=decorators):
+                yield from (*decorators, *([returns] if returns else []))
+            case ast.ClassDef(decorator_list=decorators):
+                yield from decorators
+            case ast.arg(annotation=ast.AST() as annotation) | ast.AnnAssign(annotation=annotation):
+                yield annotation
+            case _ if _is_fixed(node):
+                yield node
+
+
+def _is_fixed(node: ast.AST) -> bool:
+    match node:
+        case ast.Import() | ast.ImportFrom() | ast.Raise() | ast.Assert() | ast.Expr(value=ast.Constant()):
+            return True
+        case ast.Call(func=function):
+            return _name(function).endswith(("Error", "warn", "TypeVar", "cast"))
+        case ast.If(test=ast.Name(id="TYPE_CHECKING")) | ast.Assign(targets=[ast.Name(id="__all__")]):
+            return True
+        case ast.JoinedStr():
+            return _is_prose(node)
+    return _is_alias_of_types(node)
 
 
 def _is_prose(node: ast.JoinedStr) -> bool:
@@ -262,8 +261,12 @@ def _plain(name: str) -> str:
 
 def _of_python(path: str, text: str) -> Iterator[Site]:
     source = _source(text)
+    # Python 3.11 does not know where things stand in an f-string.
+    within = {
+        id(inner) for node in ast.walk(source.tree) if isinstance(node, ast.JoinedStr) for inner in ast.walk(node)
+    }
     for node in ast.walk(source.tree):
-        if not hasattr(node, "lineno"):
+        if not hasattr(node, "lineno") or id(node) in within:
             continue
         for operator, start, end, by in _changes(source, node):
             if not source.is_kept(start):

@@ -15,7 +15,9 @@ from tools.mutants import Mutant
 
 ROOT = Path(__file__).resolve().parent.parent
 # Functions and states of the device headers, by the lines that they begin in.
-_DEFINED = re.compile(r"^(?:template <.*?> )?(?:struct (\w+)|.*?FG_DEVICE [^;=()]*?(\w+)\(|using (\w+) =|#define (\w+))")
+_DEFINED = re.compile(
+    r"^(?:template <.*?> )?(?:struct (\w+)|.*?FG_DEVICE [^;=()]*?(\w+)\(|using (\w+) =|#define (\w+))"
+)
 
 
 @dataclass

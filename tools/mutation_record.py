@@ -68,11 +68,12 @@ class Recorder:
             self.words.update(_CALLED.findall(text))
             return built(text, *others, **options)
 
-        Recent.__init__ = create  # type: ignore[method-assign]
-        render._fill = fill
-        targets.CpuTarget.load = load  # type: ignore[method-assign]
-        emulator.build = build
-        pipeline.remember = _make_anew
+        changed: list[tuple[Any, str, Any]] = [
+            (Recent, "__init__", create), (render, "_fill", fill), (targets.CpuTarget, "load", load),
+            (emulator, "build", build), (pipeline, "remember", _make_anew),
+        ]  # fmt: skip
+        for owner, name, by in changed:
+            setattr(owner, name, by)
         tables.add(pipeline._compiled)
 
     def forget(self) -> None:

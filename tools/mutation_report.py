@@ -12,9 +12,9 @@ if TYPE_CHECKING:
 
 _HEAD = """# Mutants
 
-Small changes of the compiler's code, drawn at random, each against the tests that reach it: how many do the tests see?
-Written by `python tools/mutate.py --sample {sample} --seed {seed} --report docs/mutation.md`; `tools/mutants.py` says what
-is changed, and what is left out because no result depends on it. A line of code is drawn first, then one of the
+Small changes of the compiler's code, drawn at random, each against the tests that reach it: how many do they see?
+Written by `python tools/mutate.py --sample {sample} --seed {seed} --report docs/mutation.md`; `tools/mutants.py` says
+what is changed, and what is left out because no result depends on it. A line of code is drawn first, then one of the
 changes that it allows. Goldens see any change of printed CUDA, right or wrong: what they alone kill is counted apart.
 """
 
