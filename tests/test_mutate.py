@@ -177,9 +177,9 @@ path = "fusegen/derive/sums.py"
 text = (root / path).read_text()
 chosen = [made for site in mutants._of_python(path, text) if (made := apply(site, text))]
 reach = mutation_reach.Reach.read(root / "reach")
-for result in mutate.live(chosen, reach, 2, 60, {}, {}):
+for result in mutate.live(chosen, reach, 2, 60):
     print(result.outcome, "|", result.new, "|", result.by, "|", result.ran, result.of)
-print("wrong:", mutate.verify(reach.tests, 60))
+print("wrong:", mutate.failing(reach.tests, 60))
 """
 
 

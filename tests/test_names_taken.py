@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -39,7 +40,7 @@ def declared(body: str, names: tuple[str, ...]) -> Op:
     """The op with its arguments called so."""
     space: dict[str, Any] = {"language": fg}
     for old, new in zip("abc", names, strict=True):
-        body = __import__("re").sub(rf"(?<![\w.]){old}(?!\w)", new, body)
+        body = re.sub(rf"(?<![\w.]){old}(?!\w)", new, body)
     exec(f"def op({', '.join(names)}):\n    return {body.replace('fg.', 'language.')}\n", space)
     traced: Op = fg.op(space["op"]).trace(*(fg.TensorSpec(fg.float32, shape) for shape in SHAPES))
     return traced
@@ -61,7 +62,6 @@ STAGES: dict[str, Callable[[Op], list[Op]]] = {
     "tangent": lambda op: [tangent(op, gradient(op, _floats(op)))],
     "joint": lambda op: [value_and_gradient(op, _floats(op), (0,))],
     "batched": lambda op: [batch(op, frozenset(_floats(op)[:2]))],
-    "second": lambda op: [gradient(made := gradient(op, _floats(op)), _floats(made))],
     "staged": lambda op: [made for axis in ("d0", "d1") for made in staged(op, tied(op, axis))],
 }
 
@@ -84,13 +84,13 @@ def kernels(op: Op) -> Iterator[str]:
 @pytest.mark.parametrize("stage", STAGES)
 @pytest.mark.parametrize("body", BODIES)
 def test_an_argument_called_like_something_that_a_stage_makes_up(body: str, stage: str) -> None:
-    usual = ("a", "b", "c")
-    made_up = {name for op in STAGES[stage](declared(BODIES[body], usual)) for name in (*things(op), *kernels(op))}
-    for name in sorted(made_up - set(usual)):
-        if not name.isidentifier():
-            continue
-        for place in range(3):
-            names = (*usual[:place], name, *usual[place + 1 :])
-            for op in STAGES[stage](declared(BODIES[body], names)):
-                check_op(op)
-                list(kernels(op))
+    made = STAGES[stage](declared(BODIES[body], ("a", "b", "c")))
+    for name in sorted({name for op in made for name in things(op)} - set("abc")):
+        for op in STAGES[stage](declared(BODIES[body], (name, "b", "c"))):
+            check_op(op)
+
+
+@pytest.mark.parametrize("body", BODIES)
+def test_an_argument_called_like_something_that_kernels_hand_on(body: str) -> None:
+    for name in sorted(set(kernels(declared(BODIES[body], ("a", "b", "c")))) - set("abc")):
+        list(kernels(declared(BODIES[body], (name, "b", "c"))))

@@ -214,7 +214,7 @@ class Child:
         import pytest
 
         watch = _Watch(self.tests, self.seconds, self.target, self.stop)
-        names = list(dict.fromkeys(test.partition("::")[0] for test in self.tests))
+        names = list(dict.fromkeys(map(_file, self.tests)))
         names = [name for name in names if Path(name).exists()]
         options = ["-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--assert=plain", "--disable-warnings"]
         return int(pytest.main([*options, *names], plugins=[watch]))
@@ -278,31 +278,28 @@ class Life:
         return True
 
 
-def lots(mutant: Mutant, reach: Reach, first: Iterable[str] = ()) -> tuple[list[list[str]], int]:
+def lots(mutant: Mutant, reach: Reach, usable: Iterable[str]) -> tuple[list[list[str]], int]:
     """The tests that a mutant meets: cheap ones first, each from another file; then programs; goldens at last."""
-    tests = [*first, *(test for test in reach.tests_of(mutant) if test not in set(first))]
-    few = tests[:12]
+    tests = reach.tests_of(mutant)
     # Printed text is run by calls alone; what comes before it by the evaluators of the stages, at less cost.
     program = CALLS if mutant.folder in ("fusegen/generate", "templates") else STAGES
-    programs = [program] if (ROOT / program.partition("::")[0]).exists() else []
-    found = [lot for lot in (few, tests[12:], programs, [GOLDENS]) if lot]
+    found = [lot for lot in (tests[:12], tests[12:], [program] if program in usable else [], [GOLDENS]) if lot]
     return found, sum(map(len, found))
 
 
 def live(
-    sample: Sequence[Mutant], reach: Reach, jobs: int, seconds: float, known: dict[str, Result], again: dict[str, str]
+    sample: Sequence[Mutant], reach: Reach, jobs: int, seconds: float, usable: Iterable[str] = ()
 ) -> Iterator[Result]:
-    """The result of each mutant that has none, as they come."""
+    """What becomes of each mutant, as it turns out."""
     copies = [Copy(number) for number in range(jobs)]
-    waiting = [mutant for mutant in sample if mutant.key not in known]
+    waiting = list(sample)
     lives: list[Life] = []
     while waiting or lives:
         while waiting and copies:
             mutant, copy = waiting.pop(0), copies.pop()
             copy.put(mutant)
             result = Result.of_mutant(mutant)
-            before = [again[mutant.key]] if again.get(mutant.key) in reach.tests else []
-            meets, result.of = lots(mutant, reach, before)
+            meets, result.of = lots(mutant, reach, usable)
             lives.append(Life(mutant, copy, meets, seconds, result))
         for life in list(lives):
             if life.step():
@@ -327,15 +324,25 @@ def preload() -> None:
     torch.set_num_threads(1)
 
 
-def verify(tests: Iterable[str], seconds: float) -> list[str]:
-    """Those of the tests that fail without any mutant: they have killed nothing."""
-    names = sorted(test for test in set(tests) if "::" in test)
-    child = Child(Copy(99).root, names, seconds, seconds + 60, stop=False).start()
-    while (found := child.finished()) is None:
-        time.sleep(0.2)
-    if not found.get("done"):
-        raise SystemExit(f"the tests end without mutants: {found}")
-    return list(found["failed"])
+def failing(tests: Iterable[str], seconds: float) -> list[str]:
+    """Those of the tests, or of the files with tests, that fail without any mutant: they kill nothing."""
+    root = Copy(99).root
+    wrong: list[str] = []
+    left = sorted({test for test in tests if (root / _file(test)).is_file() and test != GOLDENS})
+    while left:
+        child = Child(root, left, seconds, seconds + 60, stop=False).start()
+        while (found := child.finished()) is None:
+            time.sleep(0.2)
+        wrong += found["failed"]
+        if found.get("done"):
+            break
+        wrong.append(found["by"])  # it has ended the process
+        left = [test for test in left if test not in wrong] if found["by"] in left else []
+    return wrong
+
+
+def _file(test: str) -> str:
+    return test.partition("::")[0]
 
 
 # -- command line ------------------------------------------------------------------------------------------------------
@@ -373,12 +380,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
         known = {key: result for key, result in known.items() if result.outcome == "killed"}
     preload()
     if given.verify:
-        wrong = verify((r.by for r in known.values() if r.outcome == "killed"), 3600)
+        wrong = failing((r.by for r in known.values() if r.outcome == "killed"), 3600)
         print("fail without a mutant:", *wrong or ["none"])
         known = {key: result for key, result in known.items() if result.by not in wrong}
         store.write_text(json.dumps([asdict(r) for r in known.values()], indent=1))
-    chosen = [mutant for mutant in sample if given.only in mutant.path]
-    for result in live(chosen, reach, given.jobs, given.seconds, known, {}):
+    chosen = [mutant for mutant in sample if given.only in mutant.path and mutant.key not in known]
+    wrong = failing((STAGES, CALLS), 600) if chosen else []
+    for result in live(chosen, reach, given.jobs, given.seconds, {STAGES, CALLS}.difference(wrong)):
         known[result.key] = result
         store.parent.mkdir(parents=True, exist_ok=True)
         store.write_text(json.dumps([asdict(r) for r in known.values()], indent=1))
