@@ -88,6 +88,12 @@ def grouped(x: Any, w: Any) -> Any:
     return centred * fg.rsqrt(fg.mean(centred * centred, (-2, -1), keepdims=True) + 1e-5) * w
 
 
+@fg.op
+def whole_norm(x: Any, w: Any) -> Any:
+    centred = x - fg.mean(x, (-3, -2, -1), keepdims=True)
+    return centred * fg.rsqrt(fg.mean(centred * centred, (-3, -2, -1), keepdims=True) + 1e-5) * w
+
+
 Case = tuple[Any, tuple[Shape, ...], str, dict[int, Shape], int, Chip, bool]
 
 
@@ -141,6 +147,10 @@ def cases() -> Iterator[Case]:
         yield case(scaled_rows, (m, n), (m, 1), dtype="bfloat16", backward=True)
     for size in (5, 6, 8, 32, 64, 160):
         yield case(grouped, (4, 8, size, size), (8, 1, 1), backward=True)
+    for size in (4, 16):
+        channels_first = {0: (6 * size * size, size, 1, size * size)}
+        yield case(whole_norm, (4, size, size, 6), (6,), strides=channels_first, backward=True)
+        yield case(whole_norm, (4, 6, size, size), (6, 1, 1), dtype="bfloat16", backward=True)
     yield case(grouped, (4, 8, 4, size, size), (4, 1, 1), dtype="bfloat16", backward=True)
 
 
