@@ -101,16 +101,16 @@ def test_templates(operator: str, text: str, expected: set[str]) -> None:
 
 @pytest.mark.parametrize("text", [
     "// a < b, 3 threads", "{# a < b, 3 threads #}", "#pragma unroll 2", "#define TWO 2",
-    "#ifdef FUSEGEN_EMULATOR\n#else\nx = 2;\n#endif", "#ifndef FUSEGEN_EMULATOR\nx = 2;\n#endif",
+    "#ifdef FUSEGEN_EMULATOR\ny = 1;\n#else\nx = 2;\n#endif", "#ifndef FUSEGEN_EMULATOR\nx = 2;\n#endif",
     "#if __CUDA_ARCH__ >= 800\nx = 2;\n#endif",
 ])  # fmt: skip
 def test_what_is_not_run_here_is_left_alone(text: str) -> None:
     assert list(mutants._of_text("a.cuh", text)) == []
 
 
-def test_what_the_emulator_compiles_is_changed() -> None:
-    for text in ("#ifdef FUSEGEN_EMULATOR\nx = 2;\n#else\n#endif", "#ifndef FUSEGEN_EMULATOR\n#else\nx = 2;\n#endif"):
-        assert changed(list(mutants._of_text("a.cuh", text)), text, "constant")
+def test_what_the_emulator_shares_with_gpus_is_changed() -> None:
+    text = "#if defined(FUSEGEN_EMULATOR) || __CUDA_ARCH__ < 800\nx = 2;\n#else\ny = 4;\n#endif\nz = 6;"
+    assert len(changed(list(mutants._of_text("a.cuh", text)), text, "constant")) == 4
 
 
 def test_a_change_that_is_none_is_no_mutant() -> None:
@@ -128,6 +128,7 @@ def test_samples_repeat_themselves_and_spare_the_tree() -> None:
     assert {m.key for m in one} != {m.key for m in three}
     assert all(m.text != (ROOT / m.path).read_text(encoding="utf-8") for m in one)
     assert len({(m.path, m.line) for m in one}) == 12
+    assert mutants.sample(ROOT, 6, 5) == one[:6]
 
 
 def test_statements() -> None:

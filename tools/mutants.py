@@ -5,7 +5,7 @@ this code has is below: terms of sums and adjoints, axes of reductions, guards, 
 
 What cannot change a result is left out by rule: docstrings, annotations, imports, decorators, ``raise`` and ``assert``,
 what errors, warnings and comments of kernels say, how text is indented, comments, preprocessor lines, and lines of
-headers that a GPU alone compiles.
+headers that a GPU alone compiles, or the emulator alone.
 """
 
 from __future__ import annotations
@@ -13,24 +13,24 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
+from hashlib import sha256
 from itertools import pairwise
 from pathlib import Path
-from random import Random
 from typing import Any
 
 FOLDERS = ("fusegen/derive", "fusegen/fuse", "fusegen/generate", "templates")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Site:
     """One change that can be made to a file."""
 
     path: str
     line: int
     operator: str
-    change: Callable[[str], str | None]
+    change: Callable[[str], str | None] = field(compare=False)
 
 
 @dataclass(frozen=True)
@@ -76,24 +76,32 @@ def sites(path: str, text: str) -> list[Site]:
 
 def sample(root: Path, size: int, seed: int) -> list[Mutant]:
     """So many mutants: lines are drawn first, then one change of each, so that a line counts as much as any other."""
-    texts = {path: (root / path).read_text(encoding="utf-8") for path in files(root)}
-    by_line: dict[tuple[str, int], list[Site]] = {}
-    for path, text in texts.items():
+    drawn: list[tuple[str, str, list[Site]]] = []
+    for path in files(root):
+        text = (root / path).read_text(encoding="utf-8")
+        lines = text.splitlines()
+        by_line: dict[int, list[Site]] = {}
         for site in sites(path, text):
-            by_line.setdefault((path, site.line), []).append(site)
-    random = Random(seed)
-    lines = sorted(by_line)
-    random.shuffle(lines)
+            by_line.setdefault(site.line, []).append(site)
+        seen: dict[str, int] = {}
+        for line, choices in sorted(by_line.items()):
+            words = lines[line - 1].strip()
+            seen[words] = seen.get(words, 0) + 1
+            drawn.append((_rank(seed, path, words, seen[words]), text, choices))
     found: list[Mutant] = []
-    for place in lines:
-        choices = by_line[place]
-        random.shuffle(choices)
-        made = next((made for site in choices if (made := apply(site, texts[site.path]))), None)
+    for rank, text, choices in sorted(drawn, key=lambda item: item[0]):
+        ranked = sorted((_rank(seed, rank, site.operator, i), site) for i, site in enumerate(choices))
+        made = next((made for _, site in ranked if (made := apply(site, text))), None)
         if made is not None:
             found.append(made)
         if len(found) == size:
             break
     return found
+
+
+def _rank(*words: object) -> str:
+    """A place in an order at random, whatever else is in it: a sample stays what it was where the code did."""
+    return sha256(repr(words).encode()).hexdigest()
 
 
 def apply(site: Site, text: str) -> Mutant | None:
@@ -393,7 +401,7 @@ def _of_text(path: str, text: str) -> Iterator[Site]:
     """Changes of CUDA text, and of the template's own language in it."""
     kept = [match.span() for match in _COMMENT.finditer(text)]
     kept += [(match.start(), match.end()) for match in re.finditer(r"template <[^;{}]*?> (?=\w)", text)]
-    kept += _for_a_gpu_alone(text)
+    kept += _for_one_alone(text)
     seen: set[tuple[int, int, str]] = set()
     for operator, start, end, by in _text_changes(text):
         if any(a <= start < b for a, b in kept) or (start, end, by) in seen:
@@ -449,23 +457,20 @@ def _closing(text: str, start: int) -> int:
     return len(text)
 
 
-def _for_a_gpu_alone(text: str) -> list[tuple[int, int]]:
-    """What the emulator's compiler does not see: nothing here executes it."""
+def _for_one_alone(text: str) -> list[tuple[int, int]]:
+    """What a GPU alone compiles, which nothing here executes, and what the emulator has in its place."""
     found: list[tuple[int, int]] = []
-    hidden: list[bool] = []  # of the conditions around a line, and what their first branch was
-    first: list[bool] = []
+    alone: list[bool] = []  # of the conditions around a line
     place = 0
     for line in text.splitlines(keepends=True):
         word = line.strip()
         if word.startswith("#if"):
-            hidden.append("FUSEGEN_EMULATOR" not in word or word.startswith("#ifndef"))
-            first.append(hidden[-1])
+            alone.append("defined(FUSEGEN_EMULATOR) ||" not in word)  # older GPUs have that, too
         elif word.startswith(("#else", "#elif")):
-            hidden[-1] = not first[-1]
+            alone[-1] = True
         elif word.startswith("#endif"):
-            hidden.pop()
-            first.pop()
-        if any(hidden):
+            alone.pop()
+        if any(alone):
             found.append((place, place + len(line)))
         place += len(line)
     return found
