@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 import torch
@@ -322,3 +323,124 @@ def test_fast_functions_are_as_near_as_they_say(which: int) -> None:
     wanted = exact(x)
     error = (torch.from_numpy(y).double() - wanted).abs() / wanted.abs().clamp(min=1e-38)
     assert float(error.max()) < off, f"{call} is {float(error.max())} off at {float(x[error.argmax()])}"
+
+
+# ---- functions of C++ text, beside torch's ------------------------------------------------------------------------
+
+SINGLE = {
+    "sigmoid": torch.sigmoid, "softplus": torch.nn.functional.softplus, "logsigmoid": torch.nn.functional.logsigmoid,
+    "digamma": torch.digamma, "sign": torch.sign, "abs": torch.abs,
+    "square": torch.square, "powi<1>": lambda x: x, "powi<5>": lambda x: x**5, "powi<6>": lambda x: x**6,
+    "isnan": torch.isnan, "isinf": torch.isinf, "isfinite": torch.isfinite,
+    "exp_clamped": lambda x: torch.exp(x.clamp(max=40 if x.dtype is torch.float32 else 350)),
+}  # fmt: skip
+PAIRS = {
+    "minimum": torch.minimum, "maximum": torch.maximum, "fmod": torch.fmod, "remainder": torch.remainder,
+    "floor_divide": torch.floor_divide, "xlogy": torch.xlogy, "add_rn": torch.add, "sub_rn": torch.sub,
+    "mul_rn": torch.mul, "div_rn": torch.div,
+}  # fmt: skip
+BODY = "KERNEL(const T* x, const T* z, T* y, int n, int which) {{ for (int i = 0; i < n; ++i) {{ {} }} }}"
+TABLE = BODY.format(
+    "\n".join(
+        [f"if (which == {i}) y[i] = T(fg::{name}(x[i]));" for i, name in enumerate(SINGLE)]
+        + [f"if (which == {len(SINGLE) + i}) y[i] = fg::{name}(x[i], z[i]);" for i, name in enumerate(PAIRS)]
+    )
+)  # fmt: skip
+NUMBERS = [
+    0.0, -0.0, 0.3, -0.3, 0.5, 1.0, -1.0, 1.5, 2.0, -2.5, 3.7, -4.2, 7.0, 9.99, 10.0, 12.5, -12.3, 33.0, 60.0, 1e3,
+    float("inf"), -float("inf"), float("nan"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("name", [*SINGLE, *PAIRS])
+def test_functions_of_floats_are_torchs(name: str, dtype: torch.dtype) -> None:
+    real = "float" if dtype is torch.float32 else "double"
+    pairs = [(a, b) for a in NUMBERS for b in (NUMBERS if name in PAIRS else [0.0])]
+    x, z = (torch.tensor([pair[i] for pair in pairs], dtype=dtype) for i in (0, 1))
+    y = torch.full_like(x, 77)
+    which = ctypes.c_int([*SINGLE, *PAIRS].index(name))
+    launch(
+        device(TABLE.replace("T*", f"{real}*").replace("T(", f"{real}(")),
+        1,
+        1,
+        x.numpy(),
+        z.numpy(),
+        y.numpy(),
+        ctypes.c_int(len(x)),
+        which,
+    )
+    with np.errstate(all="ignore"):
+        wanted = SINGLE[name](x) if name in SINGLE else PAIRS[name](x, z)
+    eps = 4e-6 if dtype is torch.float32 else 1e-13
+    torch.testing.assert_close(y, wanted.to(dtype), rtol=eps, atol=eps, equal_nan=True)
+
+
+POLYGAMMA = BODY.format(
+    "y[i] = which == 1 ? fg::polygamma<1>(x[i]) : which == 2 ? fg::polygamma<2>(x[i]) : fg::polygamma<3>(x[i]);"
+)
+
+
+@pytest.mark.parametrize("order", [1, 2, 3])
+def test_polygamma_is_mpmaths(order: int) -> None:
+    x = torch.tensor([a for a in NUMBERS if 0 < abs(a) < 100 and (a > 0 or a % 1)], dtype=torch.float64)
+    y = torch.zeros_like(x)
+    numbers = ctypes.c_int(len(x)), ctypes.c_int(order)
+    launch(device(POLYGAMMA.replace("T*", "double*")), 1, 1, x.numpy(), x.numpy(), y.numpy(), *numbers)
+    wanted = torch.tensor([float(mpmath.psi(order, a)) for a in x.tolist()], dtype=torch.float64)
+    torch.testing.assert_close(y, wanted, rtol=1e-11, atol=0)
+
+
+WHOLE = {
+    "minimum": torch.minimum, "maximum": torch.maximum, "fmod": torch.fmod, "remainder": torch.remainder,
+    "floor_divide": torch.floor_divide, "left_shift": torch.bitwise_left_shift, "int_pow": None,
+    "right_shift": torch.bitwise_right_shift,
+}  # fmt: skip
+INTEGERS = BODY.format(
+    "\n".join(
+        [f"if (which == {i}) y[i] = fg::{name}(x[i], z[i]);" for i, name in enumerate(WHOLE)]
+        + ["if (which == 8) y[i] = fg::abs(x[i]);", "if (which == 9) y[i] = fg::sign(x[i]);",
+           "if (which == 10) y[i] = fg::bitwise_not(x[i]);", "if (which == 11) y[i] = fg::to_integer<T>(x[i]);"]
+    )
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype"), [("int32_t", torch.int32), ("int8_t", torch.int8), ("int64_t", torch.int64)]
+)
+def test_functions_of_integers_are_torchs(name: str, dtype: torch.dtype) -> None:
+    small = [0, 1, -1, 2, -2, 3, 5, -7, 8, 13, -100, 127, -128]
+    large = [31, 32, 63, 64, -(2**31), 2**31 - 1, 12345] if dtype is not torch.int8 else [31]
+    pairs = [(a, b) for a in small + large for b in small + large]
+    x, z = (torch.tensor([pair[i] for pair in pairs], dtype=dtype) for i in (0, 1))
+    bits = 8 * x.element_size()
+    for which, function in enumerate([*WHOLE.values(), torch.abs, torch.sign, torch.bitwise_not, lambda x: x]):
+        y = torch.full_like(x, 77)
+        numbers = ctypes.c_int(len(x)), ctypes.c_int(which)
+        launch(
+            device(INTEGERS.replace("T*", f"{name}*").replace("<T>", f"<{name}>")),
+            1,
+            1,
+            x.numpy(),
+            z.numpy(),
+            y.numpy(),
+            *numbers,
+        )
+        kept = torch.ones_like(x, dtype=torch.bool)
+        what = [*WHOLE, "abs", "sign", "not", "to_integer"][which]
+        if what in ("fmod", "remainder", "floor_divide"):
+            kept = z != 0
+            assert (y[~kept] == 0).all()
+        if function is None:
+            wanted = torch.tensor([_power(a, b, bits) for a, b in pairs]).to(dtype)
+        else:
+            wanted = function(x[kept], z[kept]) if what in WHOLE else function(x[kept])
+        torch.testing.assert_close(y[kept], wanted, msg=lambda m, w=what: f"{w}: {m}")
+
+
+def _power(base: int, exponent: int, bits: int) -> int:
+    """As the header says: integers wrap around; a negative power is 0, except of 1 and -1."""
+    if exponent < 0:
+        return base if base == -1 and exponent % 2 else 1 if base in (1, -1) else 0
+    wrapped = pow(base, exponent, 2**bits)
+    return wrapped - 2**bits if wrapped >= 2 ** (bits - 1) else wrapped

@@ -19,7 +19,8 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -278,9 +279,14 @@ class Life:
         return True
 
 
-def lots(mutant: Mutant, reach: Reach, usable: Iterable[str]) -> tuple[list[list[str]], int]:
-    """The tests that a mutant meets: cheap ones first, each from another file; then programs; goldens at last."""
+def lots(
+    mutant: Mutant, reach: Reach, usable: Iterable[str], killers: Mapping[str, Counter[str]]
+) -> tuple[list[list[str]], int]:
+    """The tests that a mutant meets: those that killed others in its file; cheap ones, each from another file of tests;
+    then programs; goldens at last."""
     tests = reach.tests_of(mutant)
+    known = killers.get(mutant.path, Counter())
+    tests.sort(key=lambda test: -known[test])  # the others stay in their order
     # Printed text is run by calls alone; what comes before it by the evaluators of the stages, at less cost.
     program = CALLS if mutant.folder in ("fusegen/generate", "templates") else STAGES
     found = [lot for lot in (tests[:12], tests[12:], [program] if program in usable else [], [GOLDENS]) if lot]
@@ -294,17 +300,19 @@ def live(
     copies = [Copy(number) for number in range(jobs)]
     waiting = list(sample)
     lives: list[Life] = []
+    killers: dict[str, Counter[str]] = {}
     while waiting or lives:
         while waiting and copies:
             mutant, copy = waiting.pop(0), copies.pop()
             copy.put(mutant)
             result = Result.of_mutant(mutant)
-            meets, result.of = lots(mutant, reach, usable)
+            meets, result.of = lots(mutant, reach, usable, killers)
             lives.append(Life(mutant, copy, meets, seconds, result))
         for life in list(lives):
             if life.step():
                 lives.remove(life)
                 copies.append(life.copy)
+                killers.setdefault(life.mutant.path, Counter())[life.result.by] += life.result.outcome == "killed"
                 yield life.result
         time.sleep(0.05)
 

@@ -81,9 +81,9 @@ class Recorder:
         for table in list(self.tables):
             table.clear()
         for item in gc.get_objects():
-            if isinstance(item, functools._lru_cache_wrapper):
+            if type(item) is functools._lru_cache_wrapper:
                 module = str(getattr(item, "__module__", ""))
-                if module.startswith(tuple(f"fusegen.{folder}" for folder in FOLDERS)):
+                if module.startswith(("tests.", *(f"fusegen.{folder}" for folder in FOLDERS))):
                     item.cache_clear()
 
     @pytest.hookimpl(wrapper=True)
