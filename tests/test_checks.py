@@ -164,11 +164,15 @@ def walked(kernel: RowKernel) -> Stage:
     return kernel.stages[0]
 
 
+TWIN = Let("twin", const(1, F32))
 BROKEN_KERNELS: dict[str, tuple[Callable[[RowKernel], Kernel], str]] = {
     "a let that no walk computes": (lambda k: replace(k, body=()), "not known here"),
     "a reduction that is not taken": (lambda k: with_stage(k, 0, reduces=walked(k).reduces[1:]), "not known here"),
     "once a row what varies along it": (
         lambda k: replace(k, before=(*k.before, *walked(k).lets)), "varies along other axes"
+    ),
+    "once a row what a walk has computed": (
+        lambda k: with_stage(k, 0, lets=(*walked(k).lets, TWIN), after=(TWIN, *walked(k).after)), "defined twice"
     ),
     "an operand that is not read": (lambda k: replace(k, operands=k.operands[1:]), "not known here"),
     "a tensor of other axes": (

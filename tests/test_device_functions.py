@@ -111,6 +111,15 @@ FIRST = """KERNEL(const float* x, int64_t* y, float* z, int n) {
     least_merged.merge(b);
   }
   y[0] = most.result(), y[1] = most_merged.result(), y[2] = least.result(), y[3] = least_merged.result();
+  fg::Stored<fg::FirstMaximum<float>> stored[16];
+  fg::Stored<fg::Product<float>> products[16];
+  for (int i = 0; i < 16; ++i) {
+    fg::FirstMaximum<float> a;
+    fg::Product<float> b;
+    if (i < n) a.add(x[i], i), b.add(x[i]);
+    stored[i].put(a), products[i].put(b);
+  }
+  y[4] = fg::merged(stored, 16).result(), z[5] = fg::merged(products, 16).result();
   z[0] = top.result(), z[1] = bottom.result(), z[2] = product.result(), z[3] = most.value, z[4] = least.value;
 }"""
 
@@ -120,12 +129,12 @@ FIRST = """KERNEL(const float* x, int64_t* y, float* z, int n) {
     [np.inf, -np.inf, 0.5, np.inf, -np.inf], [0.0] * 5, [-np.inf] * 3, [np.inf] * 4,
 ])  # fmt: skip
 def test_extrema_and_where_they_stand_first(numbers: list[float]) -> None:
-    x, y, z = np.array(numbers, np.float32), np.zeros(4, np.int64), np.zeros(5, np.float32)
+    x, y, z = np.array(numbers, np.float32), np.zeros(5, np.int64), np.zeros(6, np.float32)
     launch(device(FIRST), 1, 1, x, y, z, ctypes.c_int(len(x)))
     most, least = int(np.argmax(x)), int(np.argmin(x))  # NaN before all numbers, as here
-    assert list(y) == [most, most, least, least]
+    assert list(y) == [most, most, least, least, most]
     with np.errstate(invalid="ignore"):
-        np.testing.assert_allclose(z, [x.max(), x.min(), x.prod(), x.max(), x.min()], rtol=1e-6)
+        np.testing.assert_allclose(z, [x.max(), x.min(), x.prod(), x.max(), x.min(), x.prod()], rtol=1e-6)
 
 
 MERGED = """KERNEL(const REAL* x, REAL* y) {

@@ -13,7 +13,7 @@ from fusegen.core.ir import Call, Const, Expr, Ref, const, walk
 from fusegen.core.text import expr_text
 from fusegen.declare.table import apply, lookup
 from fusegen.derive import lower
-from fusegen.derive.simplify import TIDY, Rule, selects_apart, simplify
+from fusegen.derive.simplify import TIDY, Rule, is_select, selects_apart, simplify
 
 F64 = dtypes.float64
 X, Y, Z = (Ref(name, F64) for name in "xyz")
@@ -220,3 +220,12 @@ def test_selects_apart_are_the_sum_they_were(block: int) -> None:
                 condition, first = key
                 assert part.children[0] is condition
                 assert part.children[1 if first else 2] is ZERO
+            elif len(parts) > 1:
+                assert not any(is_select(term) for term in added(part))
+
+
+def added(expr: Expr) -> list[Expr]:
+    """What a sum adds up."""
+    if isinstance(expr, Call) and expr.function in ("add", "sub"):
+        return [term for arg in expr.args for term in added(arg)]
+    return [expr]

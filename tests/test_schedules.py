@@ -94,6 +94,16 @@ def whole_norm(x: Any, w: Any) -> Any:
     return centred * fg.rsqrt(fg.mean(centred * centred, (-3, -2, -1), keepdims=True) + 1e-5) * w
 
 
+@fg.op
+def two_quotients(x: Any, r: Any) -> Any:
+    return x * (1 / r + r / 3)
+
+
+@fg.op
+def two_spaces(a: Any, b: Any) -> Any:
+    return fg.sum(a, -1), fg.sum(b * b, 0), fg.sum(b * b, -1)
+
+
 Case = tuple[Any, tuple[Shape, ...], str, dict[int, Shape], int, Chip, bool]
 
 
@@ -145,6 +155,8 @@ def cases() -> Iterator[Case]:
     for m, n in ((64, 30), (64, 2048), (2000, 2**15), (3, 2**17)):
         yield case(scaled_rows, (m, n), (m, 1))
         yield case(scaled_rows, (m, n), (m, 1), dtype="bfloat16", backward=True)
+    yield case(two_quotients, (64, 2048), (64, 1))
+    yield case(two_spaces, (5, 40, 512), (40, 512))
     for size in (5, 6, 8, 32, 64, 160):
         yield case(grouped, (4, 8, size, size), (8, 1, 1), backward=True)
     for size in (4, 16):
