@@ -50,7 +50,8 @@ def test_python_of_this_code(operator: str, text: str, expected: set[str]) -> No
     '"""A - B."""', "import a, b", "from a import b, c", "@cache(1 - 2)\ndef f() -> int:\n    pass",
     "x: dict[int, str]", "raise SomeError(a - b, given=1 - 2)", "assert a - b", "def f(a: 1 - 2) -> 1 - 2: ...",
     "x = ShapeError('x', given=a - b)", "__all__ = ['a', 'b']",
-    "if TYPE_CHECKING:\n    from a import b", "Shape = tuple[int, str]", "x = f'{a - b} threads share a row'",
+    "if TYPE_CHECKING:\n    from a import b", "Shape = tuple[int, str]", "Placement = Whole | Partial",
+    "x = f'{a - b} threads share a row'",
 ])  # fmt: skip
 def test_what_no_result_depends_on_is_left_alone(text: str) -> None:
     assert list(mutants._of_python("a.py", text)) == []

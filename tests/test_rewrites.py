@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import pytest
 import torch
 
+import fusegen as fg
 from fusegen.core import dtypes
 from fusegen.core.ir import Call, Const, Expr, Ref, const, walk
 from fusegen.core.text import expr_text
@@ -229,3 +230,10 @@ def added(expr: Expr) -> list[Expr]:
     if isinstance(expr, Call) and expr.function in ("add", "sub"):
         return [term for arg in expr.args for term in added(arg)]
     return [expr]
+
+
+@pytest.mark.parametrize(("dtype", "function"), [(dtypes.float32, "erf"), (dtypes.float16, "erfc")], ids=str)
+def test_halves_alone_have_the_complement(dtype: dtypes.DType, function: str) -> None:
+    op = lower.lower(fg.op(lambda x: 1 + fg.erf(x), name="tail").trace(fg.TensorSpec(dtype, (4,))))
+    exprs = [item.expr for item in (*op.statements, *op.outputs)]
+    assert [n.function for n in walk(exprs) if isinstance(n, Call) and "erf" in n.function] == [function]

@@ -206,13 +206,19 @@ def _is_prose(node: ast.JoinedStr) -> bool:
 
 
 def _is_alias_of_types(node: ast.AST) -> bool:
-    """``Shape = tuple[int, ...]``"""
-    return (
-        isinstance(node, ast.Assign)
-        and isinstance(node.value, (ast.Subscript, ast.BinOp))
-        and _name(node.value.value if isinstance(node.value, ast.Subscript) else node.value.left)
-        in ("tuple", "dict", "list", "Callable", "Mapping", "Sequence", "Union", "Expr")
-    )
+    """``Shape = tuple[int, ...]``, ``Placement = Whole | Shard``"""
+    if not isinstance(node, ast.Assign):
+        return False
+    value = node.value
+    if isinstance(value, ast.Subscript):
+        return _name(value.value) in ("tuple", "dict", "list", "Callable", "Mapping", "Sequence")
+    return _name(node.targets[0])[:1].isupper() and _is_union(value)
+
+
+def _is_union(node: ast.AST) -> bool:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return all(_name(side)[:1].isupper() or _is_union(side) for side in (node.left, node.right))
+    return False
 
 
 def _name(node: ast.AST) -> str:

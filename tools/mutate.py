@@ -361,7 +361,7 @@ def record(tests: Sequence[str]) -> None:
     for test in tests:
         name = re.sub(r"\W", "_", Path(test).stem)
         command = ["-m", "pytest", "-p", "tools.mutation_record", "--reach", str(BUILD / "reach" / f"{name}.json")]
-        subprocess.run([sys.executable, *command, "-q", "-p", "no:warnings", test], cwd=ROOT, check=False)
+        subprocess.run([sys.executable, *command, "-q", "--disable-warnings", test], cwd=ROOT, check=False)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
