@@ -1,0 +1,146 @@
+"""The printer of expressions: what it prints means what was given, with the fewest parentheses."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from fusegen.core import dtypes
+from fusegen.core.ir import Call, Const, Expr, Ref, const, walk
+from fusegen.declare.table import apply
+from fusegen.generate.cexpr import Printer
+
+F64, F32, I32, I8 = dtypes.float64, dtypes.float32, dtypes.int32, dtypes.int8
+X, Y, Z = (Ref(name, F64) for name in "xyz")
+A, B = (Ref(name, F32) for name in "ab")
+I, J = (Ref(name, I32) for name in "ij")
+S = Ref("s", I8)
+C = Ref("c", dtypes.bool_)
+
+
+def power(expr: Expr, exponent: int) -> Call:
+    return apply("powi", expr, detail=str(exponent))
+
+
+def cast(expr: Expr, dtype: dtypes.DType, detail: str = "") -> Call:
+    return Call("cast", (expr,), dtype, detail)
+
+
+def add(a: Expr, b: Expr) -> Call:
+    return apply("add", a, b)
+
+
+TEXTS: dict[str, tuple[Expr, str]] = {
+    "a sum in a product": (apply("mul", add(X, Y), Z), "(x + y) * z"),
+    "a product in a sum": (add(apply("mul", X, Y), Z), "x * y + z"),
+    "a difference behind a minus": (apply("sub", X, apply("sub", Y, Z)), "x - (y - z)"),
+    "a difference before one": (apply("sub", apply("sub", X, Y), Z), "x - y - z"),
+    "a quotient of quotients": (apply("div", X, apply("div", Y, Z)), "x / (y / z)"),
+    "minus a sum": (apply("neg", add(X, Y)), "-(x + y)"),
+    "minus a call": (apply("neg", apply("exp", X)), "-exp(x)"),
+    "minus minus": (apply("neg", apply("neg", X)), "-(-x)"),
+    "a square": (power(X, 2), "x * x"),
+    "a cube": (power(X, 3), "x * x * x"),
+    "a fourth power": (power(X, 4), "fg::powi<4>(x)"),
+    "a square of a sum": (power(add(X, Y), 2), "fg::powi<2>(x + y)"),
+    "a square of a small integer": (power(S, 2), "fg::powi<2>(s)"),
+    "by a square": (apply("div", Y, power(X, 2)), "y / (x * x)"),
+    "a cast": (cast(add(A, B), F64), "double(a + b)"),
+    "a cast that is none": (apply("mul", cast(add(X, Y), F64), Z), "(x + y) * z"),
+    "to an integer": (cast(add(X, Y), I32), "fg::to_integer<int32_t>(x + y)"),
+    "to a bool": (cast(X, dtypes.bool_), "bool(x)"),
+    "rounded": (cast(add(A, B), F32, "bfloat16"), "fg::round_to<bf16>(a + b)"),
+    "a select": (apply("where", C, add(X, Y), Z), "c ? x + y : z"),
+    "a select in a sum": (add(apply("where", C, X, Y), Z), "(c ? x : y) + z"),
+    "a select in a select": (apply("where", C, X, apply("where", C, Y, Z)), "c ? x : (c ? y : z)"),
+    "small integers wrap around": (add(S, S), "int8_t(s + s)"),
+    "integers": (add(I, J), "i + j"),
+    "by a number that is no count": (apply("div", A, B), "a / b"),
+    "by an element of a row": (apply("div", X, cast(I, F64)), "x / double(i)"),
+    "a typed literal": (apply("minimum", I, const(3, I32)), "fg::minimum(i, int32_t(3))"),
+    "a negative literal": (apply("mul", const(-2, F64), X), "-2.0 * x"),
+    "float32": (apply("mul", const(0.5, F32), A), "0.5f * a"),
+    "infinity": (const(float("inf"), F32), "fg::infinity<float>()"),
+    "NaN": (const(float("nan"), F64), "fg::nan<double>()"),
+    "a large integer": (const(2**31, dtypes.int64), "2147483648LL"),
+    "an integer": (const(2**31 - 1, dtypes.int64), "2147483647"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("what", TEXTS)
+def test_text(what: str) -> None:
+    given, expected = TEXTS[what]
+    assert Printer(half=False).text(given) == expected
+
+
+def test_what_is_known_has_a_name() -> None:
+    known = add(X, Y)
+    printer = Printer(half=False, known={known: "total"}, variable=lambda name: f"{name}_")
+    assert printer.text(apply("mul", known, Z)) == "total * z_"
+
+
+def test_in_front_of_a_minus() -> None:
+    printer = Printer(half=False)
+    assert printer.term(apply("where", C, X, Y)) == "(c ? x : y)"
+    assert printer.term(apply("mul", X, Y)) == "x * y"
+
+
+def test_halves_have_the_faster_texts() -> None:
+    half, full = Printer(half=True), Printer(half=False)
+    square = apply("neg", power(A, 2))
+    assert half.text(apply("exp", A)) == "fg::fast_exp(a)" and full.text(apply("exp", A)) == "expf(a)"
+    assert half.text(apply("exp", square)) == "fg::fast_exp_below(-(a * a))"
+
+
+def drawn(draw: random.Random, depth: int) -> Expr:
+    if depth == 0 or draw.random() < 0.1:
+        return draw.choice((X, Y, Z, const(2, F64), const(-3, F64), const(0.5, F64)))
+    name = draw.choice(("add", "sub", "sub", "mul", "div", "div", "neg", "powi", "cast"))
+    first = drawn(draw, depth - 1)
+    if name == "powi":
+        return power(first, draw.choice((2, 3))) if isinstance(first, Ref) else first
+    if name in ("neg", "cast"):
+        return Call(name, (first,), F64)
+    return Call(name, (first, drawn(draw, depth - 1)), F64)
+
+
+def value(root: Expr, names: dict[str, float]) -> float:
+    found: dict[Expr, float] = {}
+    for node in walk([root]):
+        if isinstance(node, Const):
+            found[node] = float(node.value)
+        elif isinstance(node, Ref):
+            found[node] = names[node.name]
+        else:
+            assert isinstance(node, Call)
+            a, *rest = (found[arg] for arg in node.args)
+            exact = {"neg": lambda a=a: -a, "cast": lambda a=a: a, "powi": lambda a=a, n=node: _power(a, int(n.detail))}
+            if node.function in exact:
+                found[node] = exact[node.function]()
+                continue
+            b = rest[0]
+            found[node] = (
+                a + b if node.function == "add" else a - b if node.function == "sub"
+                else a * b if node.function == "mul" else a / b
+            )  # fmt: skip
+    return found[root]
+
+
+def _power(base: float, exponent: int) -> float:
+    return base * base if exponent == 2 else base * base * base
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_random_text_means_what_was_given(block: int) -> None:
+    """Python's precedence of these operators is C's."""
+    draw = random.Random(block)
+    names = {"x": 1.37, "y": -0.73, "z": 2.9}
+    for _ in range(300):
+        given = drawn(draw, 5)
+        text = Printer(half=False).text(given)
+        try:
+            expected = value(given, names)
+        except ZeroDivisionError:
+            continue
+        assert eval(text, {}, names) == expected, text
