@@ -14,7 +14,7 @@ from fusegen.generate.cexpr import Printer
 F64, F32, I32, I8 = dtypes.float64, dtypes.float32, dtypes.int32, dtypes.int8
 X, Y, Z = (Ref(name, F64) for name in "xyz")
 A, B = (Ref(name, F32) for name in "ab")
-I, J = (Ref(name, I32) for name in "ij")
+K, J = (Ref(name, I32) for name in "ij")
 S = Ref("s", I8)
 C = Ref("c", dtypes.bool_)
 
@@ -55,10 +55,10 @@ TEXTS: dict[str, tuple[Expr, str]] = {
     "a select in a sum": (add(apply("where", C, X, Y), Z), "(c ? x : y) + z"),
     "a select in a select": (apply("where", C, X, apply("where", C, Y, Z)), "c ? x : (c ? y : z)"),
     "small integers wrap around": (add(S, S), "int8_t(s + s)"),
-    "integers": (add(I, J), "i + j"),
+    "integers": (add(K, J), "i + j"),
     "by a number that is no count": (apply("div", A, B), "a / b"),
-    "by an element of a row": (apply("div", X, cast(I, F64)), "x / double(i)"),
-    "a typed literal": (apply("minimum", I, const(3, I32)), "fg::minimum(i, int32_t(3))"),
+    "by an element of a row": (apply("div", X, cast(K, F64)), "x / double(i)"),
+    "a typed literal": (apply("minimum", K, const(3, I32)), "fg::minimum(i, int32_t(3))"),
     "a negative literal": (apply("mul", const(-2, F64), X), "-2.0 * x"),
     "float32": (apply("mul", const(0.5, F32), A), "0.5f * a"),
     "infinity": (const(float("inf"), F32), "fg::infinity<float>()"),

@@ -294,13 +294,16 @@ def lots(
 
 
 def live(
-    sample: Sequence[Mutant], reach: Reach, jobs: int, seconds: float, usable: Iterable[str] = ()
-) -> Iterator[Result]:
-    """What becomes of each mutant, as it turns out."""
+    sample: Sequence[Mutant], reach: Reach, jobs: int, seconds: float, usable: Iterable[str] = (),
+    known: Iterable[Result] = (),
+) -> Iterator[Result]:  # fmt: skip
+    """What becomes of each mutant, as it turns out; ``known``: what has become of others."""
     copies = [Copy(number) for number in range(jobs)]
     waiting = list(sample)
     lives: list[Life] = []
     killers: dict[str, Counter[str]] = {}
+    for result in known:
+        killers.setdefault(result.path, Counter())[result.by] += 1
     while waiting or lives:
         while waiting and copies:
             mutant, copy = waiting.pop(0), copies.pop()
@@ -394,7 +397,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         store.write_text(json.dumps([asdict(r) for r in known.values()], indent=1))
     chosen = [mutant for mutant in sample if given.only in mutant.path and mutant.key not in known]
     wrong = failing((STAGES, CALLS), 600) if chosen else []
-    for result in live(chosen, reach, given.jobs, given.seconds, {STAGES, CALLS}.difference(wrong)):
+    for result in live(
+        chosen, reach, given.jobs, given.seconds, {STAGES, CALLS}.difference(wrong), list(known.values())
+    ):
         known[result.key] = result
         store.parent.mkdir(parents=True, exist_ok=True)
         store.write_text(json.dumps([asdict(r) for r in known.values()], indent=1))
