@@ -375,7 +375,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=150, help="for the tests of one mutant")
-    parser.add_argument("--again", action="store_true", help="forget the results of those that are alive")
+    parser.add_argument(
+        "--again", action="store_true", help="once more those that are alive, or killed by goldens alone"
+    )
     parser.add_argument("--verify", action="store_true", help="run every test that killed without a mutant, too")
     parser.add_argument("--only", default="", help="mutants of paths that have this in them")
     parser.add_argument("--report", type=Path, help="the page to write")
@@ -388,7 +390,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     store = BUILD / f"results-{given.seed}.json"
     known = {r["key"]: Result(**r) for r in json.loads(store.read_text())} if store.exists() else {}
     if given.again:
-        known = {key: result for key, result in known.items() if result.outcome == "killed"}
+        known = {key: r for key, r in known.items() if r.outcome == "killed" and r.by != GOLDENS}
     preload()
     if given.verify:
         wrong = failing((r.by for r in known.values() if r.outcome == "killed"), 3600)
