@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
+from fusegen.core.products import KIND as DOT
 from fusegen.derive.training import train
 from fusegen.fuse.products import Product, chain
 from fusegen.wrap import padding
@@ -291,3 +292,18 @@ def test_relu_between_layers_keeps_what_the_next_one_multiplies() -> None:
     torch.testing.assert_close(
         torch.autograd.grad(again, own[1]), torch.autograd.grad(exact, theirs[1]), **near  # type: ignore[call-overload]
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("function", [
+    lambda x, w, b: fg.exp(x @ w + b),
+    lambda x, w, b: (x @ w + b) * (x @ w),
+    lambda x, w, b: (x @ w + b) ** 2 * (x @ w + b + 1),
+    lambda x, w, b: fg.sin(x @ w + b) * fg.cos(x @ w + 2 * b),
+])  # fmt: skip
+def test_a_backward_has_the_products_of_gradients_and_no_others(function: Function) -> None:
+    """Where it needs a product itself, and not what comes of it when a bias is added, the product is what is kept."""
+    op = fg.op(function, name="biased").trace(*(fg.TensorSpec(fg.float16, shape) for shape in ((4, 6), (6, 8), (8,))))
+    training = train(op, ("x", "w", "b"))
+    backward = training.backward((0,))
+    multiplied = sum(reduce.kind == DOT for reduce in op.expand()[0])
+    assert sum(reduce.kind == DOT for reduce in backward.expand()[0]) == 2 * multiplied
