@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from typing import Any
 
 import torch
 
+from fusegen.core.errors import warn
 from fusegen.wrap import dispatch
 from fusegen.wrap.dispatch import call
 
@@ -30,10 +30,9 @@ def one_graph(name: str) -> bool:
 
 @functools.cache
 def _tell(name: str) -> None:
-    warnings.warn(
-        f"fusegen: {name} is part of a whole graph (fullgraph=True), where the logits of all rows are in memory; "
-        "without fullgraph=True it runs between two graphs, a chunk of rows at a time, in a tenth of that memory",
-        stacklevel=2,
+    warn(
+        f"{name} is part of a whole graph (fullgraph=True), where the logits of all rows are in memory; without "
+        "fullgraph=True it runs between two graphs, a chunk of rows at a time, in a tenth of that memory"
     )
 
 

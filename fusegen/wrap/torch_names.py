@@ -55,6 +55,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "torch._C._AutoDispatchBelowAutograd",
         "torch._C._is_fwd_grad_enabled",
         "torch._check",
+        "torch._dynamo.symbolic_convert.InstructionTranslator.current_tx",
         "torch._functorch.autograd_function.custom_function_call_vmap_helper",
         "torch._functorch.pyfunctorch.retrieve_current_functorch_interpreter",
         "torch._functorch.utils.enable_single_level_autograd_function",
