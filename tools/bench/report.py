@@ -32,7 +32,8 @@ of calls back to back by the wall clock, without flushing. Rows with fewer peers
 _COLD = """## First calls
 
 A fresh process after `import torch` and a first CUDA operation: forward and backward of a three-line op, in seconds;
-`import` is part of the first call. The new shape compiles a sum anew: it has other rows. Medians of three processes.
+`import` is part of the first call. Of the new shape the forward is known; the backward, whose sum over the rows other
+blocks share, compiles anew. Medians of three processes.
 
 | | import | first forward + backward | first call of a new shape |
 |---|---|---|---|
