@@ -1,16 +1,18 @@
 """Random programs of the whole language (tools/programs), in every mode and through every stage, beside torch."""
 
+import os
 from collections.abc import Callable
 
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from fusegen.core.errors import DeclarationError
-from tools.program_checks import COMPILED, EVALUATORS, REFUSED, Unstable, checked
+from tools.program_checks import COMPILED, EVALUATORS, GPU, REFUSED, Unstable, checked
 from tools.programs import Program, programs
 
 # Blocks of programs, each block with numbers of its own: tools/fuzz.py takes the further ones.
 BLOCKS, EACH = 25, 20
+CALLED = GPU if os.environ.get("FUSEGEN_TEST_DEVICE") == "cuda" else COMPILED
 
 
 def _drawn(block: int, check: Callable[[Program], None]) -> None:
@@ -38,7 +40,7 @@ def _right(program: Program, block: int, how: str) -> None:
 @pytest.mark.timeout(900)  # a program that fails is made shorter, try by try
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_called_in_every_mode(block: int) -> None:
-    _drawn(block, lambda program: _right(program, block, COMPILED))
+    _drawn(block, lambda program: _right(program, block, CALLED))
 
 
 @pytest.mark.cpu
