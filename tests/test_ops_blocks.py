@@ -199,7 +199,10 @@ REFUSED: dict[str, tuple[Function, tuple[str, ...]]] = {
     "a bias of another size": (lambda: fg.ops.linear(X, W, torch.ones(4)), ("weight[5, 4] and bias[4]", "out = 5")),
     "a bias of rank 2": (lambda: fg.ops.linear(X, W, torch.ones(3, 5)), ("bias[3, 5]", "linear_residual")),
     "the bias of the second layer": (lambda: fg.ops.mlp(X, W, B, W.mT, B), ("down[4, 5] and down_bias[5]", "out = 4")),
-    "a gate of another size": (lambda: fg.ops.swiglu_mlp(X, W, W[:3], W.mT), ("[3, 5] and [3, 3]", "gate", "up")),
+    "a gate of another size": (
+        lambda: fg.ops.swiglu_mlp(X, W, W[:3], W.mT),
+        ("[3, 5] (of input[3, 4] and gate[5, 4])", "[3, 3] (of input[3, 4] and up[3, 4])"),
+    ),
     "no dimensions": (lambda: fg.ops.linear(X[0, 0], W), ("input[]", "weight[5, 4]")),
     "a bias that is True": (lambda: fg.ops.linear(X, W, torch.tensor(True)), ("bool", "None")),
     "ranks": (lambda: fg.ops.addmm(B, X[None], W.mT), ("mat1[1, 3, 4] and mat2[4, 5]", "rank 2")),

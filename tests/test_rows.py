@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional as F
 
 import fusegen as fg
-from fusegen.core.ir import Call, Ref, const
+from fusegen.core.ir import Axes, Call, Ref, const
 from fusegen.core.text import expr_text
 from fusegen.fuse import rows_schedule
 from fusegen.fuse.hoist import Hoist
@@ -249,9 +249,8 @@ def test_the_same_bits_every_time() -> None:
 def test_factors_of_a_row_meet_in_one_number() -> None:
     f32 = fg.float32
     x, w, d, r = (Ref(name, f32) for name in "xwdr")  # r is the same for a whole row
-    hoist = Hoist(
-        {name: frozenset({"d0"} if name == "r" else {"d0", "d1"}) for name in "xwdr"}, frozenset({"d1"}), True
-    )
+    axes = Axes({name: frozenset({"d0"} if name == "r" else {"d0", "d1"}) for name in "xwdr"})
+    hoist = Hoist(axes, frozenset({"d1"}), True)
     cube = Call("powi", (r,), f32, "3")
     regrouped = {
         0.5 * x * cube * 2: "x * r^3",

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from fusegen.core.errors import warn
-from fusegen.wrap import dispatch
+from fusegen.wrap import dispatch, torch_names
 from fusegen.wrap.dispatch import call
 
 # Dynamo runs these as they are, with the kinds of the arguments, and takes the answers for constants.
@@ -18,7 +18,10 @@ for function in (dispatch.positional, dispatch.select, dispatch.says_tuple, disp
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def one_graph(name: str) -> bool:
-    """Whether a break of the graph is an error: ``fullgraph=True``, strict export. Then ``name`` keeps its logits."""
+    """Whether a break of the graph is an error: ``fullgraph=True``, strict export. Then ``name`` keeps its logits. Of a
+    torch that does not say so it is taken for no."""
+    if torch_names.missing(torch_names.GRAPHS):
+        return False
     from torch._dynamo.symbolic_convert import InstructionTranslator
 
     translator = InstructionTranslator.current_tx()

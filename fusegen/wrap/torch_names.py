@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 from fusegen.core.errors import DeviceError, warn
 
-CALLS, TRACING, SHARDING, MODULES = "calls", "tracing", "sharding", "modules"
+CALLS, TRACING, SHARDING, MODULES, GRAPHS = "calls", "tracing", "sharding", "modules", "whole graphs"
 # What fusegen does that needs them; without those of calls there is nothing but torch's own functions (wrap/unfused).
 # Names that torch exchanged for each other stand in one entry.
 NAMES: dict[str, tuple[str, ...]] = {
@@ -55,7 +55,6 @@ NAMES: dict[str, tuple[str, ...]] = {
         "torch._C._AutoDispatchBelowAutograd",
         "torch._C._is_fwd_grad_enabled",
         "torch._check",
-        "torch._dynamo.symbolic_convert.InstructionTranslator.current_tx",
         "torch._functorch.autograd_function.custom_function_call_vmap_helper",
         "torch._functorch.pyfunctorch.retrieve_current_functorch_interpreter",
         "torch._functorch.utils.enable_single_level_autograd_function",
@@ -82,6 +81,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "torch.nn.Module._forward_pre_hooks",
         "torch.nn.modules.module._has_any_global_hook",
     ),
+    GRAPHS: ("torch._dynamo.symbolic_convert.InstructionTranslator.current_tx",),  # looked for where Dynamo traces
 }
 # The same where torch was built for GPUs.
 ON_GPUS: tuple[str, ...] = ("torch._C._cuda_getCurrentRawStream",)
