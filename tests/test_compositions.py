@@ -363,3 +363,17 @@ def test_blocks_of_one_result_that_do_not_stand_together() -> None:
     )  # fmt: skip
     for mine, theirs in zip(found, expected, strict=True):
         torch.testing.assert_close(mine, theirs)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_value_that_is_two_results_stays_a_scalar_of_each_lane(axis: int) -> None:
+    """What another result reads is named like its own result, and is no vector where reductions end before it."""
+
+    def twice(x: Any) -> Any:
+        same = fg.softmax(fg.sin(x), axis)
+        return same, same
+
+    x = draw(3, 64).detach().bfloat16()
+    expected = torch.softmax(x.float().sin(), axis)
+    for found in fg.op(twice)(x):
+        torch.testing.assert_close(found.float(), expected, rtol=2**-7, atol=1e-6)

@@ -335,7 +335,7 @@ class Lanes(View):
     def _write(self, output: Output, offset: str, view: dict[str, Any]) -> None:
         name, vector, expr = output.name, self.schedule.vector, output.expr
         if vector > 1 and self.schedule.placement(name).access is Access.ROW:
-            if not (isinstance(expr, Ref) and expr.name == name):  # else it is a vector already
+            if not (isinstance(expr, Ref) and expr.name == name and name in self.in_vectors):  # else it is one already
                 view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {self.stem(name)}_v;")
                 view["each"] += self._assignment(f"{self.stem(name)}_v[k] = {self.printer.text(expr)};")
             view["writes"] += self.write_vector(output, offset)
