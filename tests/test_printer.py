@@ -60,6 +60,8 @@ TEXTS: dict[str, tuple[Expr, str]] = {
     "by an element of a row": (apply("div", X, cast(K, F64)), "x / double(i)"),
     "a typed literal": (apply("minimum", K, const(3, I32)), "fg::minimum(i, int32_t(3))"),
     "a negative literal": (apply("mul", const(-2, F64), X), "-2.0 * x"),
+    "minus a literal": (apply("neg", const(2, F64)), "-2.0"),
+    "minus a negative literal": (apply("neg", const(-2, F64)), "-(-2.0)"),
     "float32": (apply("mul", const(0.5, F32), A), "0.5f * a"),
     "infinity": (const(float("inf"), F32), "fg::infinity<float>()"),
     "NaN": (const(float("nan"), F64), "fg::nan<double>()"),
