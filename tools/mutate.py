@@ -284,9 +284,7 @@ def lots(
 ) -> tuple[list[list[str]], int]:
     """The tests that a mutant meets: those that killed others in its file; cheap ones, each from another file of tests;
     then programs; goldens at last."""
-    tests = reach.tests_of(mutant)
-    known = killers.get(mutant.path, Counter())
-    tests.sort(key=lambda test: -known[test])  # the others stay in their order
+    tests = reach.tests_of(mutant, killers.get(mutant.path, Counter()))
     # Printed text is run by calls alone; what comes before it by the evaluators of the stages, at less cost.
     program = CALLS if mutant.folder in ("fusegen/generate", "templates") else STAGES
     found = [lot for lot in (tests[:12], tests[12:], [program] if program in usable else [], [GOLDENS]) if lot]
@@ -303,7 +301,7 @@ def live(
     lives: list[Life] = []
     killers: dict[str, Counter[str]] = {}
     for result in known:
-        killers.setdefault(result.path, Counter())[result.by] += 1
+        _count(killers, result)
     while waiting or lives:
         while waiting and copies:
             mutant, copy = waiting.pop(0), copies.pop()
@@ -315,9 +313,15 @@ def live(
             if life.step():
                 lives.remove(life)
                 copies.append(life.copy)
-                killers.setdefault(life.mutant.path, Counter())[life.result.by] += life.result.outcome == "killed"
+                _count(killers, life.result)
                 yield life.result
         time.sleep(0.05)
+
+
+def _count(killers: dict[str, Counter[str]], result: Result) -> None:
+    """Add a result to what has killed mutants of each file: tests, and files of tests."""
+    if result.outcome == "killed":
+        killers.setdefault(result.path, Counter()).update({result.by, _file(result.by)})
 
 
 def preload() -> None:
