@@ -60,6 +60,8 @@ TEXTS: dict[str, tuple[Expr, str]] = {
     "by an element of a row": (apply("div", X, cast(K, F64)), "x / double(i)"),
     "a typed literal": (apply("minimum", K, const(3, I32)), "fg::minimum(i, int32_t(3))"),
     "a negative literal": (apply("mul", const(-2, F64), X), "-2.0 * x"),
+    "minus a literal": (apply("neg", const(2, F64)), "-2.0"),
+    "minus a negative literal": (apply("neg", const(-2, F64)), "-(-2.0)"),
     "float32": (apply("mul", const(0.5, F32), A), "0.5f * a"),
     "infinity": (const(float("inf"), F32), "fg::infinity<float>()"),
     "NaN": (const(float("nan"), F64), "fg::nan<double>()"),
@@ -91,6 +93,9 @@ def test_halves_have_the_faster_texts() -> None:
     square = apply("neg", power(A, 2))
     assert half.text(apply("exp", A)) == "fg::fast_exp(a)" and full.text(apply("exp", A)) == "expf(a)"
     assert half.text(apply("exp", square)) == "fg::fast_exp_below(-(a * a))"
+    assert half.text(apply("exp", apply("sub", A, apply("barrier", B)))) == "fg::fast_exp_from_top(a - b)"
+    assert half.text(apply("sin", square)) == "sinf(-(a * a))"
+    assert full.text(apply("exp", square)) == "expf(-(a * a))"
 
 
 def drawn(draw: random.Random, depth: int) -> Expr:

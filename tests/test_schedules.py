@@ -156,6 +156,8 @@ def cases() -> Iterator[Case]:
         yield case(scaled_rows, (m, n), (m, 1))
         yield case(scaled_rows, (m, n), (m, 1), dtype="bfloat16", backward=True)
     yield case(two_quotients, (64, 2048), (64, 1))
+    for n in (65535 * 4096, 65536 * 4096):  # blocks of a grid in y
+        yield case(two_quotients, (2, n), (2, 1))
     yield case(two_spaces, (5, 40, 512), (40, 512))
     for size in (5, 6, 8, 32, 64, 160):
         yield case(grouped, (4, 8, size, size), (8, 1, 1), backward=True)

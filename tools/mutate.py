@@ -19,7 +19,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -282,11 +282,9 @@ class Life:
 def lots(
     mutant: Mutant, reach: Reach, usable: Iterable[str], killers: Mapping[str, Counter[str]]
 ) -> tuple[list[list[str]], int]:
-    """The tests that a mutant meets: those that killed others in its file; cheap ones, each from another file of tests;
+    """The tests that a mutant meets: those that killed others near it; cheap ones, each from another file of tests;
     then programs; goldens at last."""
-    tests = reach.tests_of(mutant)
-    known = killers.get(mutant.path, Counter())
-    tests.sort(key=lambda test: -known[test])  # the others stay in their order
+    tests = reach.tests_of(mutant, killers[mutant.path] + killers[mutant.folder])
     # Printed text is run by calls alone; what comes before it by the evaluators of the stages, at less cost.
     program = CALLS if mutant.folder in ("fusegen/generate", "templates") else STAGES
     found = [lot for lot in (tests[:12], tests[12:], [program] if program in usable else [], [GOLDENS]) if lot]
@@ -301,9 +299,9 @@ def live(
     copies = [Copy(number) for number in range(jobs)]
     waiting = list(sample)
     lives: list[Life] = []
-    killers: dict[str, Counter[str]] = {}
+    killers: dict[str, Counter[str]] = defaultdict(Counter)
     for result in known:
-        killers.setdefault(result.path, Counter())[result.by] += 1
+        _count(killers, result)
     while waiting or lives:
         while waiting and copies:
             mutant, copy = waiting.pop(0), copies.pop()
@@ -315,9 +313,15 @@ def live(
             if life.step():
                 lives.remove(life)
                 copies.append(life.copy)
-                killers.setdefault(life.mutant.path, Counter())[life.result.by] += life.result.outcome == "killed"
+                _count(killers, life.result)
                 yield life.result
         time.sleep(0.05)
+
+
+def _count(killers: dict[str, Counter[str]], result: Result) -> None:
+    """Add a result to what has killed mutants of each file and folder: tests, and files of tests."""
+    for place in (result.path, result.folder) if result.outcome == "killed" else ():
+        killers[place].update({result.by, _file(result.by)})
 
 
 def preload() -> None:

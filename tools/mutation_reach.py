@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from tools.mutants import Mutant
@@ -45,8 +46,12 @@ class Reach:
                     own.setdefault(int(line), []).extend(tests)
         return made
 
-    def tests_of(self, mutant: Mutant) -> list[str]:
-        """The tests that reach a mutant, cheap ones first, and from many files rather than many from one."""
+    def tests_of(self, mutant: Mutant, kills: Mapping[str, int] = MappingProxyType({})) -> list[str]:
+        """The tests that reach a mutant, cheap ones first, and from many files rather than many from one.
+
+        Args:
+            kills: how many mutants nearby tests have killed, and files of tests.
+        """
         if mutant.path.endswith(".py"):
             found = self._of_statement(mutant.path, mutant.line)
         elif mutant.path.endswith(".cu.j2"):
@@ -55,17 +60,18 @@ class Reach:
         else:
             words = self.users(mutant.path, mutant.line)
             found = {test for test, about in self.tests.items() if words.intersection(about["words"])}
-        return self.ordered(found)
+        return self.ordered(found, kills)
 
-    def ordered(self, tests: Iterable[str]) -> list[str]:
-        """Cheap ones first; the second of a file counts twice its time, the third three times."""
+    def ordered(self, tests: Iterable[str], kills: Mapping[str, int]) -> list[str]:
+        """Cheap ones first; the second of a file counts twice its time, the third three times, and less in files that
+        have killed mutants."""
         taken: dict[str, int] = {}
         cost: dict[str, float] = {}
         for test in sorted(tests, key=lambda test: (self.tests[test]["seconds"], test)):
             file = test.partition("::")[0]
             taken[file] = taken.get(file, 0) + 1
-            cost[test] = (self.tests[test]["seconds"] + 0.05) * taken[file]
-        return sorted(cost, key=lambda test: (cost[test], test))
+            cost[test] = (self.tests[test]["seconds"] + 0.05) * taken[file] / (1 + kills.get(file, 0))
+        return sorted(cost, key=lambda test: (-kills.get(test, 0), cost[test], test))
 
     def _of_statement(self, path: str, line: int) -> set[str]:
         own = self.lines.get(path, {})
