@@ -37,6 +37,11 @@ def randn(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device=DEVICE)
 
 
+def there(number: float) -> Any:
+    """Computed of sizes: a tensor in a trace, which torch makes on the CPU, and fusegen moves none."""
+    return number.to(DEVICE) if isinstance(number, torch.Tensor) else number
+
+
 # An op, a call of it by its tensors, and two sets of these.
 CALLS: dict[str, tuple[Any, Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]] = {
     "plain": (lerp, lambda op, x, y: op(x, y, 0.5), lambda: (randn(4, 3), randn(3))),
@@ -48,7 +53,7 @@ CALLS: dict[str, tuple[Any, Callable[..., Any], Callable[[], tuple[torch.Tensor,
     "twice": (lerp, lambda op, x, y: op(op(x, y, 0.5), y * 2, x), lambda: (randn(4, 3), randn(3))),
     "a declared gradient": (through, lambda op, x, y: op(x, y), lambda: (randn(4, 3), randn(3))),
     "no sizes": (both, lambda op, x, y: op(x, y), lambda: (randn(), randn())),  # those are tensors in a trace
-    "a size": (lerp, lambda op, x, y: op(x, y, 1 / x.shape[0]), lambda: (randn(4, 3), randn(3))),
+    "a size": (lerp, lambda op, x, y: op(x, y, there(1 / x.shape[0])), lambda: (randn(4, 3), randn(3))),
 }
 
 
@@ -169,6 +174,21 @@ def test_derivatives_within_a_trace_are_refused(fresh: Any, name: str, learned: 
     with pytest.raises(fg.DerivativeError, match=r"lerp\n.*torch.jit.trace\n.*\n.*torch.export"):
         trace(lambda x: transformed(known, x.detach()), (randn(4, 3),))
     transformed(known, randn(4, 3))
+
+
+def test_so_is_one_in_another_thread(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As a GPU's backward is, where torch does not know of the trace."""
+    known = fresh(lerp)
+
+    def gradient(x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        total = known(x, x, 0.5).sum()
+        with monkeypatch.context() as there:
+            there.setattr(torch._C, "_is_tracing", lambda: False)
+            return torch.autograd.grad(total, x)[0]
+
+    with pytest.raises(fg.FusegenError, match=r"lerp[\s\S]*torch.jit.trace[\s\S]*fix:"):
+        trace(gradient, (randn(4, 3),))
 
 
 @pytest.mark.parametrize("learned", [False, True])

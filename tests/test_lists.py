@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 import fusegen as fg
 from fusegen.wrap import callpath, native
 from fusegen.wrap.cli import app
+from tests.call_paths import DEVICE
 from tests.modes import MODES
 from tests.oracles import draw, refused
 
@@ -83,7 +84,7 @@ def test_a_call_like_an_earlier_one_goes_by_the_call_path(in_python: bool, monke
     if not in_python and native.module() is None:
         pytest.skip(f"no native call path: {native.problem()}")
     op = fg.op(lambda *xs, by=1.0: functools.reduce(lambda a, b: a + b * by, xs), name="fresh")
-    given = [t.detach() for t in tensors(SHAPES[5])]
+    given = [t.detach().to(DEVICE) for t in tensors(SHAPES[5])]
     member = op.of(5)
     member._take(callpath.Teacher(member.declaration, member._careful, in_python=in_python))
     op(*given), op(*given, by=2.0)

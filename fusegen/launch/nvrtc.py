@@ -103,8 +103,12 @@ def direct() -> Nvrtc | None:
     """The first of `libraries` that loads, of the newest kind that the driver takes; None where none does."""
     newest = _driver_major()
     found = [(int(match[1]), name) for name in libraries() if (match := re.search(r"/libnvrtc\.so\.(\d+)", name))]
-    for _, name in sorted(found, key=lambda item: (item[0] > newest, -item[0])):
+    for major, name in sorted(found, key=lambda item: (item[0] > newest, -item[0])):
         try:
+            # NVRTC asks for these by name alone, and is found to lie beside them only where nothing wraps dlopen, as
+            # AddressSanitizer does. What has been loaded is not looked for.
+            for builtins in glob.glob(f"{Path(name).parent}/libnvrtc-builtins.so.{major}.*"):
+                ctypes.CDLL(builtins)
             return Nvrtc(ctypes.CDLL(name))
         except (OSError, AttributeError):  # of another machine, or no NVRTC at all: the next one, or CuPy's
             continue

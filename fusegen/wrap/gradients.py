@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -189,6 +190,21 @@ def axis_sizes(op: Op, shapes: Mapping[str, Sequence[int]]) -> dict[str, int]:
     return contracted_sizes(op, views.axis_sizes(op, shapes))
 
 
+def is_jit_traced() -> bool:
+    """Whether torch.jit.trace is at work, which a backward on a GPU cannot ask torch: it runs in a thread of its own,
+    that has the dispatch keys of the thread which asked for it, and not its tracer."""
+    import torch
+
+    return torch._C._is_tracing() or torch._C._dispatch_tls_is_dispatch_key_included(_tracer_key())
+
+
+@functools.lru_cache(maxsize=1)
+def _tracer_key() -> Any:
+    import torch
+
+    return torch._C._dispatch_key_parse("Tracer")
+
+
 def check_no_jit_trace(op: str) -> None:
     """What is derived says in words and numbers what was derived, of which sizes. Other graphs have guards on these;
     torch.jit.trace would take them for constants.
@@ -196,9 +212,7 @@ def check_no_jit_trace(op: str) -> None:
     Raises:
         DerivativeError: torch.jit.trace is at work.
     """
-    import torch
-
-    if torch._C._is_tracing():
+    if is_jit_traced():
         raise DerivativeError(
             op, given="a derivative, or torch.func's vmap, inside torch.jit.trace",
             expected="calls alone: such a trace keeps sizes as the constants that they were",

@@ -29,6 +29,7 @@ from fusegen.wrap.gradients import (
     Lean,
     axis_sizes,
     differentiable,
+    is_jit_traced,
     lean_backward,
     reading,
     result_names,
@@ -53,7 +54,7 @@ class Differentiable:
 
     def __call__(self, values: Mapping[str, Any], scalars: Mapping[str, Any]) -> list[Any]:
         """Results of the op; recorded by autograd and seen by torch.func where these are on."""
-        if torch._C._len_torch_dispatch_stack() or torch._C._is_tracing():
+        if torch._C._len_torch_dispatch_stack() or is_jit_traced():
             _check_not_traced(self.runner.op)
         names = self.runner.arguments
         # A tensor may have outlived its level of torch.func's transforms: vjp's backward reads such.
@@ -101,7 +102,7 @@ def _check_not_traced(op: Op) -> None:
     """A launch leaves no trace: what make_fx, a fake mode or torch.jit.trace records would lack it without a word."""
     modes = [(key, f"{key.name.lower()} mode") for key in (_Mode.PROXY, _Mode.FUNCTIONAL, _Mode.FAKE)]
     found = [name for key, name in modes if torch._C._get_dispatch_mode(key) is not None]
-    found += ["torch.jit.trace"] * torch._C._is_tracing()
+    found += ["torch.jit.trace"] * is_jit_traced()
     if found:
         raise DeviceError(
             f"{op.name}, {op.label}", given=f"a launch while torch traces ({found[0]})",
