@@ -180,13 +180,14 @@ def main() -> int:
     found, start, done = Found(), time.monotonic(), 0
     jobs = min(given.jobs, len(blocks))
     for block in run_blocks(blocks, given.stage, given.statements, modes, jobs, given.seconds):
+        for key, (program, text) in block.failures.items():
+            if key not in found.failures:  # at once: a run that is ended has named what it found
+                print(f"---- {key}\n{program}\n{text}\n", flush=True)
         found.add(block)
         done += 1
         if sys.stderr.isatty() or done % 20 == 0:  # in a log too, so that a run that is ended says how far it came
             said = f"{done} of {len(blocks)} blocks, {time.monotonic() - start:.0f} s"
             print(f"\r{said}" if sys.stderr.isatty() else f"{said}: {dict(found.counts)}", file=sys.stderr, flush=True)
-    for key, (program, text) in found.failures.items():
-        print(f"---- {key}\n{program}\n{text}\n")
     row = found.row(given.stage, blocks[:done])
     print(f"{COLUMNS}\n{row}\n{total(given.stage, page) + found.counts['programs']} programs of this stage so far")
     if given.record:
