@@ -7,8 +7,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
 from fusegen.core.errors import DeclarationError
-from tools.program_checks import COMPILED, EVALUATORS, GPU, REFUSED, Unstable, checked
-from tools.programs import Program, programs
+from tools.program_checks import COMPILED, EVALUATORS, GPU, INTERPRETED, REFUSED, Unstable, checked
+from tools.programs import Argument, Program, programs
 
 # Blocks of programs, each block with numbers of its own: tools/fuzz.py takes the further ones.
 BLOCKS, EACH = 25, 20
@@ -48,3 +48,12 @@ def test_called_in_every_mode(block: int) -> None:
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_every_stage(block: int) -> None:
     _drawn(block, lambda program: _right(program, block, EVALUATORS))
+
+
+@pytest.mark.cpu
+def test_a_product_is_interpreted_as_it_is_stored() -> None:
+    """In halves its elements are compared with their maximum after both were rounded."""
+    body = "    return lib.square(lib.amax(x @ y, axis=(-1,), keepdims=True))"
+    given = tuple(Argument(name=name, kind="f", shape=shape) for name, shape in (("x", (5, 12)), ("y", (12, 3))))
+    for ways in range(3):
+        assert not list(checked(Program(body, given, 1), ways, INTERPRETED, ("halves",)))

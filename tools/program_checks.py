@@ -274,7 +274,7 @@ def interpreted(way: int, planned: bool = False) -> Iterator[None]:
             self.planned(tensors, framework, out)
         lies = self.lay_out({name: framework.info(name, tensors[name]) for name in self.arguments})
         given = {name: torch.as_tensor(tensors[name]) for name in self.arguments}
-        found = list(evaluate.stages(self.op))
+        found = list(evaluate.stages(self.op, stored=True))
         _, stage = found[way % len(found)]
         exact = stage(self.op, given, scalars, self.sizes)
         results = list(out or [None] * len(lies.results))

@@ -40,19 +40,23 @@ def meaning(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes) -> list[to
     return reference(op, tensors, numbers, sizes=sizes)
 
 
-def stages(op: Op) -> Iterator[tuple[str, Evaluate]]:
-    """Of each further stage its name, and the function that runs it."""
+def stages(op: Op, stored: bool = False) -> Iterator[tuple[str, Evaluate]]:
+    """Of each further stage its name, and the function that runs it.
+
+    Args:
+        stored: what lies between kernels is rounded to its dtype, as memory does.
+    """
     whole = chain(op)
     parts = whole.parts if whole else [op]
     if whole:
-        yield f"cut at {len(whole.steps) - len(parts)} matrix products", _runs(meaning)
+        yield f"cut at {len(whole.steps) - len(parts)} matrix products", _runs(meaning, stored)
     compiled = [pipeline.compile_op(part) for part in parts]
     if any(found.lowered != plain(found.op) for found in compiled):
-        yield "rewritten to call fewer special functions", _runs(_lowered)
+        yield "rewritten to call fewer special functions", _runs(_lowered, stored)
     count = max((len(found.ways) for found in compiled), default=0)
     for way in range(count):
         kinds = {type(kernel).__name__ for found in compiled for kernel in _way(found, way)}
-        yield f"fused, way {way + 1} of {count}: {', '.join(sorted(kinds))}", _runs(_fused(way))
+        yield f"fused, way {way + 1} of {count}: {', '.join(sorted(kinds))}", _runs(_fused(way), stored)
 
 
 def _lowered(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes) -> list[torch.Tensor]:
@@ -71,22 +75,26 @@ def _fused(way: int) -> Evaluate:
     return evaluate
 
 
-def _runs(evaluate: Evaluate) -> Evaluate:
+def _runs(evaluate: Evaluate, stored: bool) -> Evaluate:
     """Of an op with matrix products, ``evaluate`` runs the ops between them."""
 
     def run(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes) -> list[torch.Tensor]:
         whole = chain(op)
         if whole is None:
             return evaluate(op, tensors, numbers, sizes)
+        import torch
+
         known: dict[str, Any] = dict(tensors)
         sizes = all_sizes(op, tensors, sizes)
+        dtypes = {thing.name: getattr(torch, thing.dtype.name) for thing in (*whole.op.outputs, *whole.between)}
         for step in whole.steps:
             if isinstance(step, Product):
-                known[step.result] = _multiply(whole, step, known)
+                made = {step.result: _multiply(whole, step, known)}
             else:  # several steps may write blocks of one packed result
                 alone = replace(step, outputs=tuple(replace(output, part=None) for output in step.outputs))
                 results = evaluate(alone, known, numbers, sizes)
-                known |= zip((output.name for output in step.outputs), results, strict=True)
+                made = dict(zip((output.name for output in step.outputs), results, strict=True))
+            known |= {name: value.to(dtypes[name]) for name, value in made.items()} if stored else made
         return packed(op, known)
 
     return run
