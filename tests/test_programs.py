@@ -51,9 +51,18 @@ def test_every_stage(block: int) -> None:
 
 
 @pytest.mark.cpu
-def test_a_product_is_interpreted_as_it_is_stored() -> None:
-    """In halves its elements are compared with their maximum after both were rounded."""
-    body = "    return lib.square(lib.amax(x @ y, axis=(-1,), keepdims=True))"
-    given = tuple(Argument(name=name, kind="f", shape=shape) for name, shape in (("x", (5, 12)), ("y", (12, 3))))
-    for ways in range(3):
-        assert not list(checked(Program(body, given, 1), ways, INTERPRETED, ("halves",)))
+@pytest.mark.parametrize(
+    "body",
+    [
+        "    return lib.square(lib.amax(x @ y, axis=(-1,), keepdims=True))",
+        "    return lib.tanh(lib.softmax(lib.where(b, x, -1e30), 1) * z)",
+    ],
+    ids=["a product and its maximum", "a number and what was kept"],
+)
+def test_what_is_kept_is_interpreted_as_kernels_know_it(body: str) -> None:
+    """What is compared, or subtracted, was rounded alike: to halves in memory, to float32 between kernels."""
+    shapes = {"x": (7, 2), "y": (2, 3), "z": (2,), "b": (7, 2)}
+    given = tuple(Argument(name=n, kind="b" if n == "b" else "f", shape=shape) for n, shape in shapes.items())
+    for seed in range(6):
+        found = list(checked(Program(body, given, 1), seed, INTERPRETED, ("halves",)))
+        assert not found, "\n".join(map(str, found))

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusegen import pipeline
 from fusegen.core.declared import plain
+from fusegen.core.dtypes import float32
 from fusegen.core.ir import Op
 from fusegen.core.products import contracted_sizes
 from fusegen.core.views import axis_sizes, block_shape, view_shape
@@ -33,18 +34,21 @@ Numbers = Mapping[str, Any]
 Sizes = Mapping[str, int]
 Evaluate = Callable[[Op, Tensors, Numbers, Sizes], "list[torch.Tensor]"]
 Draw = Callable[[Any], Any]
+# The same, and in which dtype all floats are computed: float64 for None.
+_Evaluate = Callable[[Op, Tensors, Numbers, Sizes, Any], "list[torch.Tensor]"]
 
 
-def meaning(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes) -> list[torch.Tensor]:
+def meaning(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes, floats: Any = None) -> list[torch.Tensor]:
     """What the op computes: the first stage, with which the others are compared."""
-    return reference(op, tensors, numbers, sizes=sizes)
+    return reference(op, tensors, numbers, floats, sizes)
 
 
 def stages(op: Op, stored: bool = False) -> Iterator[tuple[str, Evaluate]]:
     """Of each further stage its name, and the function that runs it.
 
     Args:
-        stored: what lies between kernels is rounded to its dtype, as memory does.
+        stored: floats are as wide as kernels compute with, and what lies between kernels is rounded to its dtype, as
+            memory does; float64 everywhere if not.
     """
     whole = chain(op)
     parts = whole.parts if whole else [op]
@@ -59,31 +63,33 @@ def stages(op: Op, stored: bool = False) -> Iterator[tuple[str, Evaluate]]:
         yield f"fused, way {way + 1} of {count}: {', '.join(sorted(kinds))}", _runs(_fused(way), stored)
 
 
-def _lowered(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes) -> list[torch.Tensor]:
-    return reference(pipeline.compile_op(op).lowered, tensors, numbers, sizes=sizes)
+def _lowered(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes, floats: Any) -> list[torch.Tensor]:
+    return reference(pipeline.compile_op(op).lowered, tensors, numbers, floats, sizes)
 
 
 def _way(compiled: pipeline.Compiled, way: int) -> Sequence[Kernel]:
     return compiled.ways[min(way, len(compiled.ways) - 1)]
 
 
-def _fused(way: int) -> Evaluate:
-    def evaluate(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes) -> list[torch.Tensor]:
+def _fused(way: int) -> _Evaluate:
+    def evaluate(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes, floats: Any) -> list[torch.Tensor]:
         compiled = pipeline.compile_op(op)
-        return interpret(_way(compiled, way), compiled.lowered, tensors, numbers, sizes=sizes)
+        return interpret(_way(compiled, way), compiled.lowered, tensors, numbers, floats, sizes)
 
     return evaluate
 
 
-def _runs(evaluate: Evaluate, stored: bool) -> Evaluate:
+def _runs(evaluate: _Evaluate, stored: bool) -> Evaluate:
     """Of an op with matrix products, ``evaluate`` runs the ops between them."""
 
     def run(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes) -> list[torch.Tensor]:
-        whole = chain(op)
-        if whole is None:
-            return evaluate(op, tensors, numbers, sizes)
         import torch
 
+        computed = {thing.dtype.compute for thing in (*op.operands, *op.outputs) if thing.dtype.is_float}
+        floats = torch.float32 if stored and computed == {float32} else None
+        whole = chain(op)
+        if whole is None:
+            return evaluate(op, tensors, numbers, sizes, floats)
         known: dict[str, Any] = dict(tensors)
         sizes = all_sizes(op, tensors, sizes)
         dtypes = {thing.name: getattr(torch, thing.dtype.name) for thing in (*whole.op.outputs, *whole.between)}
@@ -92,7 +98,7 @@ def _runs(evaluate: Evaluate, stored: bool) -> Evaluate:
                 made = {step.result: _multiply(whole, step, known)}
             else:  # several steps may write blocks of one packed result
                 alone = replace(step, outputs=tuple(replace(output, part=None) for output in step.outputs))
-                results = evaluate(alone, known, numbers, sizes)
+                results = evaluate(alone, known, numbers, sizes, floats)
                 made = dict(zip((output.name for output in step.outputs), results, strict=True))
             known |= {name: value.to(dtypes[name]) for name, value in made.items()} if stored else made
         return packed(op, known)
