@@ -63,6 +63,6 @@ def test_what_is_kept_is_interpreted_as_kernels_know_it(body: str) -> None:
     """What is compared, or subtracted, was rounded alike: to halves in memory, to float32 between kernels."""
     shapes = {"x": (7, 2), "y": (2, 3), "z": (2,), "b": (7, 2)}
     given = tuple(Argument(name=n, kind="b" if n == "b" else "f", shape=shape) for n, shape in shapes.items())
-    for seed in range(6):
-        found = list(checked(Program(body, given, 1), seed, INTERPRETED, ("halves",)))
+    for number in range(6):
+        found = list(checked(Program(body, given, 1), number, INTERPRETED, ("halves",)))
         assert not found, "\n".join(map(str, found))
