@@ -23,7 +23,7 @@ from fusegen.core.serialize import op_from_json, op_to_json
 from fusegen.core.text import op_text
 from fusegen.wrap import evaluate
 from fusegen.wrap.identity import identity
-from tests.oracles import draw, outputs_of
+from tests.oracles import draw, outputs_of, refused
 
 pytestmark = pytest.mark.emulator
 
@@ -425,3 +425,16 @@ def test_its_errors_name_the_op_that_is_called() -> None:
         wrong = fg.op(lambda x: x * 2, name="wrong")
         wrong.gradient(lambda d_out, x: fg.sum(d_out, -1))
         fg.op(lambda x: wrong(x) + 1, name="outer")(draw(3, 4))
+
+
+def test_a_number_in_an_arguments_place_gets_no_gradient() -> None:
+    """What is returned for it goes nowhere; it may as well be left away."""
+    for rule in (lambda d, x, b: (d * 2, d * 3), lambda d, x, b: d * 2):
+        op = fg.op(lambda x, b: x + b, name="with_a_number")
+        op.gradient(rule)
+        x = draw(3, 4)
+        for call in (lambda x, op=op: op(x, 2.0), fg.op(lambda x, op=op: op(x, 2.0), name="within")):
+            assert torch.equal(torch.autograd.grad(call(x).sum(), x)[0], torch.full_like(x, 2.0))
+    op = fg.op(lambda x, b: x + b, name="with_a_number")
+    op.gradient(lambda d, x, b: (d, d, d))
+    assert "for the numbers of this call: b" in str(refused(lambda: op(draw(3), 2.0)))

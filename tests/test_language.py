@@ -13,6 +13,7 @@ import torch
 
 import fusegen as fg
 from fusegen.launch.targets import cpu
+from tests.oracles import draw
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]
 INTEGERS = [torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64]
@@ -384,3 +385,16 @@ def test_functions_of_others_are_refused(function: Any, fix: str) -> None:
 def test_a_vector_has_no_transpose() -> None:
     with pytest.raises(fg.ShapeError, match="of rank 1"):
         fg.op(lambda x: x.mT)(torch.ones(3))
+
+
+@pytest.mark.parametrize("name", ["var", "std"])
+def test_corrections_of_every_kind(name: str) -> None:
+    x = draw(3, 5).detach()
+    for given in (None, 0, 1, 2.5, True, np.int64(1), np.float64(0)):
+        found = fg.op(lambda x, given=given: getattr(fg, name)(x, -1, correction=given), name="corrected")(x)
+        torch.testing.assert_close(
+            found, getattr(torch, name)(x, -1, correction=None if given is None else float(given))
+        )
+    op = fg.op(lambda x, c: getattr(fg, name)(x, -1, correction=c), name="by_a_number")
+    for number in (0, 1, 2.5):
+        torch.testing.assert_close(op(x, number), getattr(torch, name)(x, -1, correction=number))

@@ -88,13 +88,23 @@ def _gradients(
     """The gradients of float tensors, each of its tensor's shape."""
     returned = _called(op, gradient, {**cotangents, **arguments})
     found = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-    if len(found) != len(tensors):
+    # An argument may be a tensor in one call and a number in another: what is returned for a number goes nowhere.
+    numbers = [name for name, value in arguments.items() if name not in tensors and _is_number(value)]
+    either = [name for name in arguments if name in tensors or name in numbers]
+    if len(found) not in (len(tensors), len(either)):
+        also = f", and perhaps for the numbers of this call: {', '.join(numbers)}" if numbers else ""
         raise DerivativeError(
             f"{op}, gradient", given=f"{len(found)} gradients returned",
-            expected=f"one for each tensor argument: {', '.join(tensors)}", fix="return None where there is none",
+            expected=f"one for each tensor argument: {', '.join(tensors)}{also}", fix="return None where there is none",
         )  # fmt: skip
-    pairs = [(name, arguments[name], given) for name, given in zip(tensors, found, strict=True)]
+    returned_for = dict(zip(tensors if len(found) == len(tensors) else either, found, strict=True))
+    pairs = [(name, arguments[name], returned_for[name]) for name in tensors]
     return {n: _sum_to(lift(given), x) for n, x, given in pairs if given is not None and x.dtype.is_float}
+
+
+def _is_number(value: Any) -> bool:
+    given = plain_number(value)
+    return value.weak if isinstance(value, Value) else isinstance(given, (int, float)) and not isinstance(given, bool)
 
 
 def _called(op: str, gradient: Callable[..., Any], values: Mapping[str, Any]) -> Any:

@@ -35,13 +35,14 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
         ShapeError: the dimension does not divide by ``count``.
     """
     tracer, x, count = current(), lift(x), plain_number(count)
-    base = next((operand for operand, _ in tracer.operands if operand.ref is x.expr and operand.part is None), None)
+    whole = ((o, dims) for o, dims in tracer.operands if o.ref is x.expr and o.part is None)
+    base, own = next(whole, (None, ()))
     if base is None:
         raise DeclarationError(
             f"{tracer.where}, split",
             given="an intermediate result",
             expected="an argument of the op: a split is a view of its memory",
-            fix="split the argument first and compute on the parts",
+            fix="split the argument first and compute on the parts; for a declared gradient, pass them as arguments",
         )
     dim = one_axis(x, axis, "split")
     if dim is None or not isinstance(count, int) or count < 1:
@@ -58,27 +59,36 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
             expected=f"a size that divides by {count}",
             fix="check the packing of the argument",
         )
-    if count == 1:
+    if count == 1 or axis_var is None:
         return (x,)
-    key = (base.name, dim, count)
+    # ``x`` may be a view of the argument: its dimensions in another order, in groups, or others between them.
+    place = next((p for p, var in enumerate(own) if var and var.find() is axis_var.find()), None)
+    if place is None:
+        raise DeclarationError(
+            f"{tracer.where}, split", given=f"dimension {dim} of {shape_of(x)}, which is none of {base.name}'s",
+            expected="one dimension of an argument: a split is a view of its memory",
+            fix="pass the parts as arguments of their own",
+        )  # fmt: skip
+    key = (base.name, place, count)
     if other := next((found for found in tracer.parts if found[0] == base.name and found != key), None):
         raise DeclarationError(
-            f"{tracer.where}, split", given=f"{base.name} in {count} parts along dimension {dim}",
+            f"{tracer.where}, split", given=f"{base.name} in {count} parts along dimension {place}",
             expected=f"the {other[2]} parts along dimension {other[1]} that it is split in already",
             fix="split it in one way, into the smallest parts that are needed",
         )  # fmt: skip
     if key not in tracer.parts:
-        origin = f"a part of {base.name}'s dimension {dim}"
+        origin = f"a part of {base.name}'s dimension {place}"
         part_axis = AxisVar(length // count, origin) if length > count else None  # of size one it broadcasts
-        dims = (*x.dims[:dim], part_axis, *x.dims[dim + 1 :])
+        dims = (*own[:place], part_axis, *own[place + 1 :])
         made = []
         for index in range(count):
             name = safe_name(f"{base.name}_{index}", {*tracer.arguments, *(o.name for o, _ in tracer.operands)})
-            operand = Operand(name, base.dtype, (), Part(base.name, dim, index, count))
+            operand = Operand(name, base.dtype, (), Part(base.name, place, index, count))
             tracer.operands.append((operand, dims))
             made.append(Value(operand.ref, x.dtype, dims))
         tracer.parts[key] = tuple(made)
-    return tracer.parts[key]
+    blocks = ((part, (*x.dims[:dim], part.dims[place], *x.dims[dim + 1 :])) for part in tracer.parts[key])
+    return tuple(Value(part.expr, part.dtype, dims) for part, dims in blocks)
 
 
 @dataclass(frozen=True)

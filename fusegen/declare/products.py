@@ -22,6 +22,7 @@ from fusegen.declare.value import (
     current,
     elementwise,
     lift,
+    one_axis,
     shape_of,
     wrong_dtype,
 )
@@ -152,14 +153,10 @@ def transpose(x: Like, axis0: int, axis1: int) -> Value:
         ShapeError: there is no such dimension.
     """
     value = lift(x)
-    for axis in (axis0, axis1):
-        if not isinstance(axis, int) or not -value.ndim <= axis < value.ndim:
-            raise ShapeError(
-                f"{current().where}, transpose", given=f"axis {axis!r} of a tensor of rank {value.ndim}",
-                expected=f"an int from {-value.ndim} to {value.ndim - 1}", fix="count dimensions from 0, or from -1",
-            )  # fmt: skip
+    first, second = (one_axis(value, axis, "transpose") for axis in (axis0, axis1))
     dims = list(value.dims)
-    dims[axis0], dims[axis1] = dims[axis1], dims[axis0]
+    if first is not None and second is not None:
+        dims[first], dims[second] = dims[second], dims[first]
     return Value(value.expr, value.dtype, tuple(dims), value.weak)
 
 

@@ -25,6 +25,7 @@ from fusegen.declare.value import (
     lift,
     normalize_axes,
     one_axis,
+    plain_number,
     wrong_dtype,
 )
 
@@ -202,21 +203,25 @@ def mean(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
     return total if count is None else Value(total.expr / convert(count, total.dtype), total.dtype, total.dims)
 
 
-def var(x: Like, axis: Axis = None, correction: float = 1, keepdims: bool = False) -> Value:
-    """sum((x - mean(x))^2) / max(n - correction, 0) over ``axis``, n elements each; one pass, without cancellation."""
+def var(x: Like, axis: Axis = None, correction: Like | None = 1, keepdims: bool = False) -> Value:
+    """sum((x - mean(x))^2) / max(n - correction, 0) over ``axis``, n elements each; one pass, without cancellation.
+
+    No ``correction`` is one of 1, as in torch.
+    """
     value = _float("var", x)
+    correction = 1 if correction is None else plain_number(correction)
     count = _count(value, axis, "var")
     if count is None and isinstance(correction, (int, float)) and correction >= 1:
         return reduce("sum", elementwise("mul", value, math.nan), axis, keepdims)  # 0 / 0, whose gradient is NaN too
     total = reduce("squared_deviation", value, axis, keepdims)
     n: Expr = const(1, total.dtype) if count is None else convert(count, total.dtype)
     divisor = Value(n, total.dtype)
-    if correction:
+    if not isinstance(correction, (int, float)) or correction:
         divisor = elementwise("maximum", elementwise("sub", divisor, lift(correction)), 0.0)
     return Value(total.expr / convert(divisor.expr, total.dtype), total.dtype, total.dims)
 
 
-def std(x: Like, axis: Axis = None, correction: float = 1, keepdims: bool = False) -> Value:
+def std(x: Like, axis: Axis = None, correction: Like | None = 1, keepdims: bool = False) -> Value:
     """sqrt(var(x)); where that is 0 no gradient flows, as in torch."""
     return _root(var(x, axis, correction, keepdims))
 

@@ -259,6 +259,8 @@ class _Splitter:
         needed = {ref.name for ref in refs(*later)}
         found = []
         for reduce in self.reduces:
+            if reduce.ref in self.stored:  # it is a product's factor, and written as such
+                continue
             if self.level[reduce.name] == level and reduce.name in needed:
                 shape = in_order(self.axes[reduce.name])
                 self.stored[reduce.ref] = Operand(reduce.name, reduce.expr.dtype, shape)
