@@ -35,8 +35,10 @@ template <int N> struct Widen<half, N> : WidenPairs<half, N> {};
 template <int N> struct Widen<bf16, N> : WidenPairs<bf16, N> {};
 
 // The same as it lies in memory, to be widened where it is used. Words, not halves: a register holds two of those, and
-// moves them together.
-template <typename T, int N> struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Raw {
+// moves them together. Less than a word (two bools) takes one, so that no pointer to memory may be cast to it.
+template <typename T, int N> constexpr bool whole_words = sizeof(T) * N % 4 == 0;
+template <typename T, int N>
+struct alignas(sizeof(T) * N < 4 ? 4 : sizeof(T) * N < 16 ? sizeof(T) * N : 16) Raw {
   static constexpr int words = (sizeof(T) * N + 3) / 4;
   uint32_t word[words];
 };
@@ -73,13 +75,18 @@ template <typename T, int N> FG_DEVICE void put_at_once(T* pointer, const Raw<T,
   *reinterpret_cast<Raw<T, N>*>(pointer) = raw;
 }
 template <int N, typename T> FG_DEVICE Raw<T, N> load_raw(const T* pointer) {
-  if (sizeof(T) * N % 4 == 0) return *reinterpret_cast<const Raw<T, N>*>(pointer);
+  if constexpr (whole_words<T, N>) return *reinterpret_cast<const Raw<T, N>*>(pointer);
+  const Vec<T, N> values = *reinterpret_cast<const Vec<T, N>*>(pointer);  // a copy: one access, not N
   Raw<T, N> raw;
-  memcpy(raw.word, pointer, sizeof(T) * N);
+  memcpy(raw.word, &values, sizeof values);
   return raw;
 }
 // The same into shared memory, where it arrives while the thread does something else; each thread awaits its own.
 template <int N, typename T> FG_DEVICE void load_async(Raw<T, N>* shared, const T* pointer) {
+  if constexpr (!whole_words<T, N>) {  // it copies 4 bytes at least
+    *shared = load_raw<N>(pointer);
+    return;
+  }
 #ifdef FUSEGEN_EMULATOR
   fusegen_copy_async(shared, reinterpret_cast<const Raw<T, N>*>(pointer));
 #elif __CUDA_ARCH__ < 800
@@ -225,7 +232,8 @@ FG_DEVICE uint32_t word_across(uint32_t low, uint32_t high, uint32_t bits) {
   return uint32_t((uint64_t(high) << 32 | low) >> bits);
 }
 template <int N, typename T, typename I> FG_DEVICE Raw<T, N> load_raw_across(const T* row, I i, I n) {
-  const int distance = int(reinterpret_cast<uint64_t>(row + i) % alignof(Raw<T, N>)), before = distance / int(sizeof(T));
+  constexpr int width = sizeof(T) * N < 16 ? sizeof(T) * N : 16;
+  const int distance = int(reinterpret_cast<uint64_t>(row + i) % width), before = distance / int(sizeof(T));
   if (distance == 0) return load_raw<N>(row + i);
   Raw<T, N> found;
   if (sizeof(T) * N == 16 && before <= i && i - before + 2 * N <= n) {

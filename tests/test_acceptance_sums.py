@@ -58,11 +58,14 @@ def numbers(*shape: int, seed: int = 0, device: str = "cpu", dtype: torch.dtype 
 
 
 def assert_summed(found: torch.Tensor, terms: torch.Tensor, dims: Sequence[int]) -> None:
-    """``found`` is the sum of the float64 ``terms``, but for what adding them up in float32 rounds: a few times what a
-    random walk does, which one term left out, or counted twice, is far more than."""
+    """``found`` is the sum of the float64 ``terms``, but for what adding them up in float32 rounds.
+
+    Some hundred additions in a row leave about 1.6 times a random walk's step, and in one of ten thousand sums five
+    times that. One term left out, or counted twice, is far more.
+    """
     exact = terms.sum(dims)
     eps = torch.finfo(torch.float32).eps
-    near = 4 * eps * (exact.abs() + terms.square().sum(dims).sqrt())
+    near = 8 * eps * (exact.abs() + terms.square().sum(dims).sqrt())
     assert found.shape == exact.shape
     excess = (found.double() - exact).abs() - near
     assert bool((excess <= 0).all()), f"{float(excess.max()):.3g} too far, where {float(near.max()):.3g} is allowed"

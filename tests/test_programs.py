@@ -1,13 +1,28 @@
 """Random programs of the whole language (tools/programs), in every mode and through every stage, beside torch."""
 
+import itertools
 import os
 from collections.abc import Callable
 
 import pytest
+import torch
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
+import fusegen as fg
 from fusegen.core.errors import DeclarationError
-from tools.program_checks import COMPILED, EVALUATORS, GPU, INTERPRETED, REFUSED, Unstable, checked
+from fusegen.declare.value import Value
+from tools.batched import recorded
+from tools.program_checks import (
+    COMPILED,
+    CUBINS,
+    EVALUATORS,
+    GPU,
+    INTERPRETED,
+    REFUSED,
+    Unstable,
+    checked,
+    interpreted,
+)
 from tools.programs import Argument, Program, programs
 
 # Blocks of programs, each block with numbers of its own: tools/fuzz.py takes the further ones.
@@ -48,6 +63,34 @@ def test_called_in_every_mode(block: int) -> None:
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_every_stage(block: int) -> None:
     _drawn(block, lambda program: _right(program, block, EVALUATORS))
+
+
+@pytest.mark.cpu
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("block", range(3))
+def test_a_gpus_compiler_takes_them(block: int) -> None:
+    _drawn(block, lambda program: _right(program, block, CUBINS))
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("width", [2, 33, 8192])
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_a_gpus_compiler_takes_vectors_of_every_two_dtypes(axis: int | None, width: int) -> None:
+    """Also those of less than a word: two bools beside two doubles."""
+
+    def masked(x: Value, mask: Value) -> Value:
+        chosen = fg.where(mask != 0, x, -3.0)
+        return chosen if axis is None else fg.softmax(chosen, axis)
+
+    op = fg.op(masked)
+    integers = [torch.bool, torch.uint8, torch.int16, torch.int32, torch.int64]
+    floats = [torch.float16, torch.float32, torch.float64]
+    with recorded() as kernels, interpreted(0, planned=True):
+        for dtype, other in itertools.product(floats, integers + floats):
+            x = torch.randn(3, width).to(dtype).requires_grad_()
+            y = op(x, (torch.rand(3, width) > 0.5).to(other))
+            torch.autograd.grad(y, x, torch.randn_like(y))
+    kernels.check_cubins("sm_90")
 
 
 @pytest.mark.cpu

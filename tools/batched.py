@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +16,7 @@ from typing import Any
 
 from fusegen.generate.rendered import Rendered, one_file, template_text
 from fusegen.launch import emulator, targets
+from fusegen.launch.compile import to_cubin
 from fusegen.launch.emulator import EmulatedKernel
 
 
@@ -32,24 +33,44 @@ class Recorded:
         Raises:
             CompileError: the compiler rejects one of them.
         """
+        for members in self._groups():
+            self._build_group(members, folder)
+
+    def check_cubins(self, arch: str) -> None:
+        """Compile them for a GPU, here without one.
+
+        Raises:
+            CompileError: NVRTC rejects one of them.
+        """
+        for members in self._groups():
+            text, headers = one_file(self._renamed(members)), {name: template_text(name) for name in targets.HEADERS}
+            to_cubin(text, arch=arch, headers=headers, declared=members[0][1])
+
+    def _groups(self) -> Iterable[list[tuple[str, str]]]:
+        """What may be in one file."""
         groups: dict[tuple[tuple[str, ...], int], list[tuple[str, str]]] = {}
         for (text, entry), rendered in self.kernels.items():
             groups.setdefault((rendered.headers, emulator.cluster_blocks(text, entry)), []).append((text, entry))
-        for members in groups.values():
-            self._build_group(members, folder)
+        return groups.values()
 
-    def _build_group(self, members: Sequence[tuple[str, str]], folder: Path) -> None:
-        mode, renamed, launchers = self.target.mode, list[Rendered](), list[str]()
+    def _renamed(self, members: Sequence[tuple[str, str]]) -> list[Rendered]:
+        """With names that are no other's in the file."""
+        renamed = []
         for number, key in enumerate(members):
             rendered = self.kernels[key]
             text = re.sub(
                 rf"\b({rendered.entry}|{rendered.finish or rendered.entry})\b", rf"\1_{number}", rendered.text
             )
             renamed.append(Rendered(text, f"{key[1]}_{number}", None, rendered.barriers, rendered.headers))
+        return renamed
+
+    def _build_group(self, members: Sequence[tuple[str, str]], folder: Path) -> None:
+        mode, renamed, launchers = self.target.mode, self._renamed(members), list[str]()
+        for number, key in enumerate(members):
             for early, suffix in (("false", ""), ("true", "_early")):
                 launchers.append(
                     f"FUSEGEN_EMULATOR_LAUNCH(launch_{number}{suffix}, {key[1]}_{number}, "
-                    f"{str(rendered.barriers).lower()}, {early})"
+                    f"{str(self.kernels[key].barriers).lower()}, {early})"
                 )
         source = "\n".join([one_file(renamed), *launchers])
         library = emulator.build(

@@ -2,6 +2,7 @@
 
     python -m tools.fuzz --programs 1000                        # called in every mode, on the emulator
     python -m tools.fuzz --programs 5000 --stage evaluators     # every stage, without a compiler
+    python -m tools.fuzz --programs 1000 --stage cubins         # compiled for a GPU, without one
     python -m tools.fuzz --programs 2000 --stage gpu --jobs 8   # called in every mode, on the GPU
     python -m tools.fuzz --block 412 --stage evaluators         # one block again: a failure repeats itself
 
@@ -161,8 +162,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--programs", type=int, default=500, metavar="N", help="how many (default 500)")
     parser.add_argument(
-        "--stage", choices=("evaluators", "interpreted", "compiled", "gpu"), default="compiled",
-        help="stages' evaluators; calls in every mode, interpreted, on the emulator or on a GPU (default compiled)",
+        "--stage", choices=("evaluators", "interpreted", "compiled", "cubins", "gpu"), default="compiled",
+        help="stages' evaluators; calls in every mode, interpreted, on the emulator (the default) or on a GPU; "
+        "cubins: interpreted, and compiled for a GPU",
     )  # fmt: skip
     parser.add_argument("--modes", default="", metavar="A,B", help="of calls: 'jvp,vmap' (default: all)")
     parser.add_argument("--statements", type=int, default=8, metavar="N", help="of a program, at most (default 8)")

@@ -554,7 +554,7 @@ JUMPS = re.compile(r"[<>%]|floor|sign|argm|any\(|all\(|isfinite|softshrink|hardt
 
 # What fusegen refuses by design, in its own words; everything else that a program ends in is a defect.
 REFUSED = re.compile(r"a tensor meets itself along another dimension|used both whole and in parts")
-EVALUATORS, INTERPRETED, COMPILED, GPU = "evaluators", "interpreted", "compiled", "gpu"
+EVALUATORS, INTERPRETED, COMPILED, CUBINS, GPU = "evaluators", "interpreted", "compiled", "cubins", "gpu"
 
 
 def checked(program: Program, seed: int, how: str, modes: Collection[str] = ()) -> Iterator[Difference]:
@@ -562,7 +562,8 @@ def checked(program: Program, seed: int, how: str, modes: Collection[str] = ()) 
 
     Args:
         how: "evaluators": every stage of every op that follows from it. "interpreted": calls in every mode, fused
-            kernels interpreted. "compiled": the same calls, interpreted and then by the emulator. "gpu": on a GPU.
+            kernels interpreted. "compiled": the same calls, interpreted and then by the emulator. "cubins": the same
+            calls, interpreted, and what they would launch is compiled for a GPU. "gpu": on a GPU.
         modes: of calls; all where none are named.
 
     Raises:
@@ -584,6 +585,9 @@ def checked(program: Program, seed: int, how: str, modes: Collection[str] = ()) 
         return
     with recorded() as kernels, interpreted(seed, planned=True):
         yield from calls.run(untraced)
+    if how == CUBINS:
+        kernels.check_cubins("sm_90")
+        return
     with TemporaryDirectory(prefix="fusegen-programs-") as folder:
         kernels.build(Path(folder))
         yield from Calls(program, seed).run(modes)
