@@ -77,6 +77,16 @@ def read_twice(total: Function) -> Function:
     return function
 
 
+def part_of_a_result(x: Any, w: Any) -> Any:
+    s = fg.sin(x)
+    return fg.concat([s * x, s]), s @ w
+
+
+def both_parts_of_one(x: Any, w: Any) -> Any:
+    s, t = fg.sin(x), fg.cos(x)
+    return fg.concat([s, t], 0), s @ t.mT @ w
+
+
 FACTORS: dict[str, tuple[Function, Function, list[tuple[int, ...]]]] = {
     "a sum": (read_twice(lambda x: fg.sum(x, -1)), read_twice(lambda x: x.sum(-1)), [(5, 4), (5, 5)]),
     "a maximum": (read_twice(lambda x: fg.amax(x, -1)), read_twice(lambda x: x.amax(-1)), [(5, 4), (5, 5)]),
@@ -93,6 +103,12 @@ FACTORS: dict[str, tuple[Function, Function, list[tuple[int, ...]]]] = {
     "a column and a row": (
         lambda x, w: (x @ w) @ fg.sum(w, 0) * fg.expand_dims(x @ fg.sum(w, -1), -1).mT,
         lambda x, w: (x @ w) @ w.sum(0) * (x @ w.sum(-1))[:, None].mT, [(5, 4), (4, 4)],
+    ),
+    "a part of a result": (
+        part_of_a_result, lambda x, w: (torch.cat([x.sin() * x, x.sin()], -1), x.sin() @ w), [(5, 4), (4, 3)],
+    ),
+    "both parts of one": (
+        both_parts_of_one, lambda x, w: (torch.cat([x.sin(), x.cos()]), x.sin() @ x.cos().mT @ w), [(5, 4), (5, 3)],
     ),
 }  # fmt: skip
 

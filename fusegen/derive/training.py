@@ -99,7 +99,7 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
     multiplied = _factors_kept(op, backward, {*taken, *theirs, *(o.name for o in extra)})
     for operand, expr in multiplied:
         kept.append((expr, operand))
-        if expr not in {o.expr for o in op.expand()[1]}:
+        if operand.name not in {o.name for o in op.outputs}:
             extra.append(Output(operand.name, expr, operand.dtype, operand.shape))
     kept += _signs_kept(op, backward, multiplied)
     stored = {rounded(r.ref, stored_as(r)): r.ref for r in op.expand()[0] if r.kind == DOT}
