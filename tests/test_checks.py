@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 import fusegen as fg
@@ -214,6 +215,18 @@ def test_a_broken_kernel_is_named(name: str) -> None:
 def test_two_kernels_do_not_share_a_name() -> None:
     op, (kernel,) = row_kernels()
     assert "two kernels of one name" in str(refused(lambda: check_kernels(op, [kernel, kernel])))
+
+
+def test_one_kernel_alone_leaves_parts_along_an_axis() -> None:
+    """Else the axis has two sizes."""
+    op = fg.op(lambda x, w: fg.ops.layer_norm(x, (12,), w), name="normed").trace(np.ones((5, 12)), np.ones(12))
+    backward = pipeline.backward_op(pipeline.train_op(op, ("x", "w")), (0,))
+    first = next(k for kernels in pipeline.compile_op(backward).by_rows for k in kernels if k.partials)
+    assert isinstance(first, RowKernel)
+    again = [replace(p, name=f"{p.name}_again") for p in first.partials]
+    second = replace(first, name="second", partials=tuple(again))
+    said = str(refused(lambda: check_kernels(backward, [first, second])))
+    assert "a second size of an axis of partial results" in said
 
 
 def test_a_compile_checks_what_it_makes(monkeypatch: pytest.MonkeyPatch) -> None:

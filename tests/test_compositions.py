@@ -6,6 +6,7 @@ Random programs draw all of this (tests/test_programs.py); here stands what is k
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 import fusegen as fg
 from fusegen import pipeline
 from fusegen.wrap import evaluate
+from fusegen.wrap.inspect import passes
 from tests.oracles import check_same, draw, gradients, refused
 
 pytestmark = pytest.mark.emulator
@@ -377,3 +379,32 @@ def test_a_value_that_is_two_results_stays_a_scalar_of_each_lane(axis: int) -> N
     expected = torch.softmax(x.float().sin(), axis)
     for found in fg.op(twice)(x):
         torch.testing.assert_close(found.float(), expected, rtol=2**-7, atol=1e-6)
+
+
+def test_parts_of_a_sum_are_counted_by_the_kernel_that_left_them() -> None:
+    """Another kernel of rows may run before the one that puts them together; it has its own number of blocks."""
+
+    def function(x: Any, y: Any, z: Any) -> Any:
+        return fg.sum(fg.softmax(x, -1) * fg.log_softmax(y, -1)), fg.ops.group_norm(z, 5, eps=0.01)
+
+    def theirs(x: Any, y: Any, z: Any) -> Any:
+        return (F.softmax(x, -1) * F.log_softmax(y, -1)).sum(), F.group_norm(z, 5, eps=0.01)
+
+    op = fg.op(function)
+    given = [draw(8, 12).detach(), draw(8, 12, seed=1).detach(), draw(3, 5, 8, 12, seed=2).detach()]
+    along = [t.cos() for t in given]
+    for wanted in ([0, 2], [1, 2], [0, 1, 2]):
+        found, expected = (
+            torch.func.jvp(
+                lambda *values, call=call, wanted=wanted: call(
+                    *(values[wanted.index(i)] if i in wanted else t for i, t in enumerate(given))
+                ),
+                tuple(given[i] for i in wanted), tuple(along[i] for i in wanted),
+            )
+            for call in (op, theirs)
+        )  # fmt: skip
+        torch.testing.assert_close(found, expected)
+    planned = passes(op, (given[0], *(t.clone().requires_grad_() for t in given[1:])), {}, "tangent")[1].kernels
+    left = {o.name: k.launch.partial_sizes["groups"] for k in planned for o in k.kernel.partials}
+    (last,) = (k for k in planned if left.keys() & {o.name for o in k.kernel.tensors})
+    assert prod(last.launch.sizes) == prod(left.values()) * 12

@@ -81,3 +81,29 @@ def test_both_answer_what_the_page_says(name: str) -> None:
         cotangent = torch.full_like(value, math.inf if "cotangent inf" in name else 1.0)
         (gradient,) = torch.autograd.grad(value, x, cotangent)
         torch.testing.assert_close(gradient, expected, equal_nan=True, rtol=0, atol=0)
+
+
+# Where torch's loops over vectors and its other loops disagree at NaN.
+DISAGREE = {"hardswish", "elu", "celu", "selu", "relu6", "hardtanh", "hardshrink", "softshrink"}
+ACTIVATIONS = sorted(
+    name for name, op in vars(fg.ops.activations).items()
+    if isinstance(op, fg.FusedOp) and hasattr(F, name) and name not in ("prelu", "softsign", "glu", "threshold")
+)  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+def test_slopes_at_special_numbers_do_not_depend_on_how_many_there_are(name: str) -> None:
+    ours, theirs = getattr(fg.ops, name), getattr(F, name)
+
+    def slope(function: Function, special: float, count: int) -> torch.Tensor:
+        x = torch.full((count,), special, requires_grad=True)
+        (gradient,) = torch.autograd.grad(function(x), x, torch.ones(count))
+        return gradient[:1]
+
+    disagree = set()
+    for special in (math.nan, math.inf, -math.inf, 0.0, -0.0, 1e30, -1e30):
+        one, many = slope(theirs, special, 1), slope(theirs, special, 64)
+        disagree |= set() if torch.allclose(one, many, equal_nan=True) else {str(special)}
+        for count in (1, 64, 67):
+            torch.testing.assert_close(slope(ours, special, count), one, equal_nan=True)
+    assert disagree == ({"nan"} if name in DISAGREE else set()), "the page says so"

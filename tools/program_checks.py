@@ -330,6 +330,10 @@ class Calls:
             except Unstable:
                 continue
 
+    def again(self, modes: Iterable[str]) -> Iterator[Difference]:
+        """The same with what was planned by the first calls, of the modes that a training step has."""
+        yield from self.run([mode for mode in ("no gradients", "all gradients") if mode in modes])
+
     def ours(self, roots: Mapping[str, Any]) -> tuple[Any, ...]:
         results = as_tuple(self.op(*[self.there(roots.get(n, v)) for n, v in self.values.items()]))
         return tuple(result.cpu() for result in results)
@@ -576,7 +580,9 @@ def checked(program: Program, seed: int, how: str, modes: Collection[str] = ()) 
     calls = Calls(program, seed, "cuda" if how == GPU else "cpu")
     modes = [mode for mode in calls.modes if not modes or mode in modes]
     if how == GPU:
-        yield from calls.run([mode for mode in modes if mode != "NumPy"])  # whose arrays are the CPU's
+        modes = [mode for mode in modes if mode != "NumPy"]  # whose arrays are the CPU's
+        yield from calls.run(modes)
+        yield from calls.again(modes)
         return
     untraced = [mode for mode in modes if mode != "torch.compile"]  # which would keep what is interpreted here
     if how == INTERPRETED:
@@ -590,4 +596,6 @@ def checked(program: Program, seed: int, how: str, modes: Collection[str] = ()) 
         return
     with TemporaryDirectory(prefix="fusegen-programs-") as folder:
         kernels.build(Path(folder))
-        yield from Calls(program, seed).run(modes)
+        calls = Calls(program, seed)
+        yield from calls.run(modes)
+        yield from calls.again(modes)

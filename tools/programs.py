@@ -522,22 +522,36 @@ class _Writer:
         return _Value(f"lib.{name}({x.text}, {dim})", "f", x.shape)
 
     def product(self) -> _Value | None:
-        x = self.pick(where=lambda v: len(v.shape) > 1 and 1 not in v.shape[-2:])
+        """Of matrices, of vectors, of what has a side of one; the other factor is a value or a further argument."""
+        x = self.tensor()
         if x is None:
             return None
+        if len(x.shape) == 1 or self.draw(st.integers(0, 3)) == 3:
+            return self.by_vector(x)
         m, k = x.shape[-2:]
-        y = self.pick(where=lambda v: len(v.shape) > 1 and k in v.shape[-2:] and v is not x and 1 not in v.shape[-2:])
+        y = self.pick(where=lambda v: len(v.shape) > 1 and k in v.shape[-2:] and v is not x)
         if y is not None and self.flip():
             text, (inner, n) = (y.at(NEG), y.shape[-2:]) if y.shape[-2] == k else (f"{y.at(10)}.mT", y.shape[:-3:-1])
             batch = broadcast(x.shape[:-2], y.shape[:-2])
-            if batch is not None and inner == k and not {m, k, n} & set(batch) and m != n:
+            if batch is not None and inner == k and math.prod((*batch, m, n)) <= MOST_ELEMENTS:
                 return _Value(f"{x.at(MUL)} @ {text}", "f", (*batch, m, n), MUL)
-        n = self.of([s for s in self.sizes if s not in x.shape])
+        n = self.of([*(s for s in self.sizes if s not in x.shape), 1])
         form = self.of(["matmul", "linear", "linear_bias"])
         if form == "matmul":
             return _Value(f"{x.at(MUL)} @ {self.argument('f', (k, n)).text}", "f", (*x.shape[:-1], n), MUL)
         bias = f", {self.vector((n,))}" if form == "linear_bias" else ""
         return _Value(f"lib.linear({x.text}, {self.argument('f', (n, k)).text}{bias})", "f", (*x.shape[:-1], n))
+
+    def by_vector(self, x: _Value) -> _Value:
+        """A product whose one factor is a vector, on either side."""
+        if len(x.shape) > 1 and self.flip():
+            return _Value(f"{self.vector(x.shape[-2:-1])} @ {x.at(NEG)}", "f", (*x.shape[:-2], x.shape[-1]), MUL)
+        return _Value(f"{x.at(MUL)} @ {self.vector(x.shape[-1:])}", "f", x.shape[:-1], MUL)
+
+    def turned(self) -> _Value | None:
+        """Two dimensions in the other order."""
+        x = self.tensor(2)
+        return None if x is None else _Value(f"{x.at(10)}.mT", "f", (*x.shape[:-2], *x.shape[:-3:-1]))
 
     def integer(self) -> _Value | None:
         """Integers and bools, and floats that they choose."""
@@ -652,14 +666,23 @@ class _Writer:
             self.unpack(f"lib.joint({x.text})", "f", x.shape)
 
     def parts(self) -> None:
-        """Equal parts of an argument that nothing reads as a whole."""
+        """Equal parts of an argument that nothing reads as a whole, as it is or through a view."""
         texts = "\n".join([*self.lines, *(v.text for v in self.values if v.text not in self.names)])
-        whole = [a for a in self.arguments if a.kind == "f" and a.shape and a.shape[-1] % 2 == 0]
+        whole = [a for a in self.arguments if a.kind == "f" and any(s % 2 == 0 for s in a.shape)]
         whole = [a for a in whole if not mentions(texts, a.name)]
-        if whole:
-            x = self.of(whole)
-            self.values = [v for v in self.values if v.text != x.name]
-            self.unpack(f"lib.split({x.name}, 2, -1)", "f", (*x.shape[:-1], x.shape[-1] // 2))
+        if not whole:
+            return
+        x = self.of(whole)
+        views = [_Value(x.name, "f", x.shape)]
+        if len(x.shape) > 1:
+            views.append(_Value(f"{x.name}.mT", "f", (*x.shape[:-2], *x.shape[:-3:-1])))
+        if len(x.shape) < 4:
+            views.append(_Value(f"lib.expand_dims({x.name}, 0)", "f", (1, *x.shape)))
+        view = self.of(views)
+        dim = self.of([d for d, size in enumerate(view.shape) if size % 2 == 0][::-1])
+        self.values = [v for v in self.values if v.text != x.name]
+        halved = tuple(s // 2 if d == dim else s for d, s in enumerate(view.shape))
+        self.unpack(f"lib.split({view.text}, 2, {dim - len(view.shape)})", "f", halved)
 
     def two(self) -> None:
         """An op of two results."""
@@ -694,7 +717,7 @@ def mentions(text: str, name: str) -> bool:
 
 KINDS = (
     "unary", "unary", "binary", "binary", "binary", "reduce", "reduce", "rows", "rows", "number", "library", "parts",
-    "two", "product", "integer", "integer", "within", "several", "joint",
+    "two", "product", "turned", "integer", "integer", "within", "several", "joint",
 )  # fmt: skip
 
 

@@ -18,13 +18,15 @@ _PARTIAL = frozenset({GROUPS, PIECES, SHARES})
 def check_kernels(op: Op, kernels: Sequence[Kernel]) -> None:
     """A kernel reads what was there or what kernels before it have written, as it was written; each of its names is
     defined before it is read, where it is read; what it computes once a row does not vary along the row, and is
-    complete; together the kernels write every output of ``op`` once.
+    complete; one kernel at most leaves partial results along an axis; together the kernels write every output of ``op``
+    once.
 
     Raises:
         LegalityError: one of these does not hold: a bug in fusegen.
     """
     memory = {o.name: (o.dtype, frozenset(filter(None, o.shape))) for o in op.operands}
     written: list[str] = []
+    cut = set[str]()
     names = [kernel.name for kernel in kernels]
     _require(op, "", len(set(names)) == len(names), "two kernels of one name", str(names))
     for kernel in kernels:
@@ -33,6 +35,9 @@ def check_kernels(op: Op, kernels: Sequence[Kernel]) -> None:
             _require(op, kernel.name, found == given, "a tensor that is not there, or another one", operand.name)
         _Scope(op, kernel).run()
         left = {partial.name: partial for partial in kernel.partials}
+        along = {axis for partial in left.values() for axis in partial.shape if axis} & _PARTIAL
+        _require(op, kernel.name, not along & cut, "a second size of an axis of partial results", str(sorted(along)))
+        cut |= along
         for output in {**{o.name: o for o in kernel.written}, **left}.values():
             is_new = output.name not in memory
             _require(op, kernel.name, is_new, "a tensor that is there already is written", output.name)

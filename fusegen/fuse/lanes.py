@@ -183,7 +183,7 @@ def schedule_lanes(
     launch = Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
         needed_sizes(kernel, sizes), (blocks, 1, 1), block=(shape.across, shape.rows, 1),
-        partial_sizes={GROUPS: blocks}, order=(*kept_order, *over_order),
+        partial_sizes={GROUPS: blocks} if kernel.partials else {}, order=(*kept_order, *over_order),
     )  # fmt: skip
     return plan, launch
 

@@ -376,9 +376,12 @@ def _launch(
     shares = 1
     if shape.cluster > 1 and per_block % segment:  # blocks begin within segments
         shares = -(-segment // per_block) + (segment % per_block > 0)
+    # Of its own partial results alone: others may still wait for the kernel that puts them together.
+    left = {axis for partial in kernel.partials for axis in partial.shape}
+    counts = {GROUPS: groups, PIECES: pieces, SHARES: shares}
     return Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
         needed_sizes(kernel, sizes), (groups * shape.cluster, max(pieces, shape.splits), 1), splits=shape.splits,
-        block=(shape.threads, shape.rows, 1), partial_sizes={GROUPS: groups, PIECES: pieces, SHARES: shares},
-        order=order, segment=segment,
+        block=(shape.threads, shape.rows, 1),
+        partial_sizes={axis: count for axis, count in counts.items() if axis in left}, order=order, segment=segment,
     )  # fmt: skip
