@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -55,10 +56,16 @@ class Unstable(Exception):
 
 @dataclass
 class Expected:
-    """An oracle's results, and how far each may be off."""
+    """An oracle's results.
+
+    Attributes:
+        allowed: how far each may be off.
+        noise: how far a perturbation of this number moves each.
+    """
 
     values: list[torch.Tensor]
     allowed: list[float]
+    noise: Callable[[int], Sequence[float]]
 
     @classmethod
     def of(
@@ -101,14 +108,28 @@ class Expected:
             if not noise <= max(1e-6, 200 * eps) * (scale + 1):
                 raise Unstable
             allowed.append((8 * eps or 1e-12) * scale + (eps or 1e-12) + 20 * noise)
-        return cls(values, allowed)
+
+        def again(seed: int) -> Sequence[float]:
+            moved = zip(values, function(perturbed(roots, seed, step)), strict=True)
+            return [float((m.double() - v.double()).abs().max()) if v.numel() else 0.0 for v, m in moved]
+
+        return cls(values, allowed, again)
+
+    def is_rounding(self, number: int, error: float) -> bool:
+        """Whether the oracle itself is so far off now and then: where a difference of numbers that are nearly the same
+        is exact for most arguments, a few perturbations do not show what it is for others."""
+        for seed in range(4, 24):
+            self.allowed[number] = max(self.allowed[number], 20 * self.noise(seed)[number])
+            if error <= self.allowed[number]:
+                return True
+        return False
 
     def differences(self, what: str, stage: str, names: Sequence[str], found: Sequence[Any]) -> Iterator[Difference]:
         """What of ``found`` is not this."""
         if len(found) != len(self.values):
             yield Difference(what, stage, f"{len(found)} results for {len(self.values)}", float("inf"), 0.0)
             return
-        for name, value, mine, allowed in zip(names, self.values, found, self.allowed, strict=True):
+        for number, (name, value, mine) in enumerate(zip(names, self.values, found, strict=True)):
             if tuple(mine.shape) != tuple(value.shape):
                 yield Difference(what, f"{stage}, shape {list(mine.shape)} for {list(value.shape)}", name, 1.0, 0.0)
                 continue
@@ -117,8 +138,8 @@ class Expected:
                 if mine.numel()
                 else 0.0
             )
-            if not error <= allowed:
-                yield Difference(what, stage, name, error, allowed)
+            if not error <= self.allowed[number] and not (error < math.inf and self.is_rounding(number, error)):
+                yield Difference(what, stage, name, error, self.allowed[number])
 
 
 class _Rounding(TorchDispatchMode):
