@@ -33,7 +33,7 @@ EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
         ("word[words - 1] = 0;", "word[words - 1] = 1;"): "what lies behind a state in its last word is never read",
     },
     "templates/fusegen_vector.cuh": {
-        ("if (i + N <= n) {", "if (false) {"): "what is otherwise one access is then one for each element: the same values",
+        ("if (i + N <= n) {", "if (false) {"): "elements are then accessed one by one: the same values",
     },
     "fusegen/fuse/schedule.py": {
         ("LEAST_ACROSS = 8", "LEAST_ACROSS = 9"): "it is compared with 32, 16 and 8, and never asked for otherwise",
