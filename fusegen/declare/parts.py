@@ -78,7 +78,7 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
         )  # fmt: skip
     if key not in tracer.parts:
         origin = f"a part of {base.name}'s dimension {place}"
-        part_axis = AxisVar(length // count, origin) if length > count else None  # of size one it broadcasts
+        part_axis = AxisVar(length // count, origin) if length != count else None  # of size one it broadcasts
         dims = (*own[:place], part_axis, *own[place + 1 :])
         made = []
         for index in range(count):
