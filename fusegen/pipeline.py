@@ -7,7 +7,7 @@ Each stage is a function from one printable thing to the next; ``stages`` shows 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -59,21 +59,38 @@ class Compiled:
 
     op: Op
     lowered: Op
-    kernels: tuple[Kernel, ...]
-    by_rows: tuple[tuple[Kernel, ...], ...] = ()
     texts: dict[tuple[str, Schedule], Rendered] = field(default_factory=dict)
+
+    @cached_property
+    def kernels(self) -> tuple[Kernel, ...]:
+        return self._checked(group(self.lowered))
+
+    @cached_property
+    def by_rows(self) -> tuple[tuple[Kernel, ...], ...]:
+        return tuple(map(self._checked, group_by_rows(self.lowered)))
 
     @cached_property
     def by_lanes(self) -> tuple[Kernel, ...] | None:
         kernels = group_by_lanes(self.lowered) if self.by_rows else None
-        if kernels:
-            check_kernels(self.lowered, kernels)
+        return kernels and self._checked(kernels)
+
+    @cached_property
+    def text(self) -> str | None:
+        """The op as text, by which kernels' text is remembered between processes, where it may be."""
+        return op_to_json(self.op) if is_memorable(self.op) else None
+
+    def _checked(self, kernels: tuple[Kernel, ...]) -> tuple[Kernel, ...]:
+        check_kernels(self.lowered, kernels)
         return kernels
 
-    @property
-    def ways(self) -> tuple[tuple[Kernel, ...], ...]:
-        """All ways to fuse the op, in the order in which they are tried: the last one fits every layout."""
-        return (*self.by_rows, *filter(None, [self.by_lanes]), self.kernels)
+    def ways(self) -> Iterator[tuple[Kernel, ...]]:
+        """All ways to fuse the op, in the order in which they are tried: the last one fits every layout. One that is
+        not asked for is not made: of reductions that follow from each other the last is a kernel for each, which
+        computes anew what the others have."""
+        yield from self.by_rows
+        if self.by_lanes:
+            yield self.by_lanes
+        yield self.kernels
 
     def rendered(self, kernel: Kernel, plan: Schedule) -> Rendered:
         key = (f"{type(kernel).__name__} {kernel.name}", plan)
@@ -82,14 +99,14 @@ class Compiled:
         return self.texts[key]
 
     def _render(self, kernel: Kernel, plan: Schedule, which: str) -> Rendered:
-        if not is_memorable(self.op):
+        if self.text is None:
             return _render(kernel, plan)
 
         def texts() -> list[str]:
             made = _render(kernel, plan)
             return [made.text, made.entry, made.finish or "", "barriers" if made.barriers else "", *made.headers]
 
-        found = remember("render", (op_to_json(self.op), which, repr(plan)), texts)
+        found = remember("render", (self.text, which, repr(plan)), texts)
         return Rendered(found[0], found[1], found[2] or None, bool(found[3]), tuple(found[4:]), plan.dynamic)
 
 
@@ -119,10 +136,7 @@ def compile_op(op: Op) -> Compiled:
         check_op(op)
         lowered = as_written(lower(op))
         check_op(lowered)
-        found = Compiled(op, lowered, group(lowered), group_by_rows(lowered))
-        for kernels in (found.kernels, *found.by_rows):
-            check_kernels(lowered, kernels)
-        found = _compiled.setdefault(op, found)
+        found = _compiled.setdefault(op, Compiled(op, lowered))
     return found
 
 
@@ -193,7 +207,7 @@ def plan(op: Op, layout: Layout, chip: Chip = HOPPER) -> list[Planned]:
 def plan_whole(op: Op, layout: Layout, chip: Chip = HOPPER) -> Plan:
     """The same with what lies between the kernels."""
     compiled = compile_op(op)
-    return next(found for kernels in compiled.ways if (found := _planned(compiled, kernels, layout, chip)))
+    return next(found for kernels in compiled.ways() if (found := _planned(compiled, kernels, layout, chip)))
 
 
 def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip: Chip) -> Plan | None:

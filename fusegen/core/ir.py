@@ -226,29 +226,61 @@ def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:
 
 def transform(roots: Iterable[Expr], rule: Callable[[Expr], Expr]) -> dict[Expr, Expr]:
     """Rewrite bottom up; ``rule`` sees each node with its children already rewritten. Maps old to new."""
-    done: dict[Expr, Expr] = {}
-    for node in walk(roots):
-        done[node] = rule(rebuild(node, tuple(done[child] for child in node.children)))
-    return done
+    rewriting = Rewriting(rule)
+    for root in roots:
+        rewriting.of(root)
+    return rewriting.done
+
+
+class Rewriting:
+    """`transform` of many expressions by one rule: what they have in common is rewritten once."""
+
+    def __init__(self, rule: Callable[[Expr], Expr]) -> None:
+        self.rule = rule
+        self.done: dict[Expr, Expr] = {}
+
+    def of(self, root: Expr) -> Expr:
+        """``root``, rewritten."""
+        for node in walk([root], self.done):
+            self.done[node] = self.rule(rebuild(node, tuple(self.done[child] for child in node.children)))
+        return self.done[root]
 
 
 def substitute(root: Expr, values: Mapping[Expr, Expr]) -> Expr:
     """``root`` with every subexpression that is a key of ``values`` replaced, outermost first."""
-    done: dict[Expr, Expr] = {}
-    stack = [root]
-    while stack:
-        node = stack[-1]
-        if node in done or node in values:
-            done.setdefault(node, values.get(node, node))
+    return Substitution(values).of(root)
+
+
+class Substitution:
+    """`substitute` in many expressions: what they have in common is rebuilt once."""
+
+    def __init__(self, values: Mapping[Expr, Expr]) -> None:
+        self.values = dict(values)
+        self.done: dict[Expr, Expr] = {}
+
+    def of(self, root: Expr) -> Expr:
+        """``root`` with what stands for its parts."""
+        done, values = self.done, self.values
+        stack = [root]
+        while stack:
+            node = stack[-1]
+            if node in done or node in values:
+                done.setdefault(node, values.get(node, node))
+                stack.pop()
+                continue
+            missing = [child for child in node.children if child not in done]
+            if missing:
+                stack.extend(missing)
+                continue
+            done[node] = rebuild(node, tuple(done[child] for child in node.children))
             stack.pop()
-            continue
-        missing = [child for child in node.children if child not in done]
-        if missing:
-            stack.extend(missing)
-            continue
-        done[node] = rebuild(node, tuple(done[child] for child in node.children))
-        stack.pop()
-    return done[root]
+        return done[root]
+
+    def put(self, part: Expr, value: Expr) -> None:
+        """From here on ``value`` stands for ``part``."""
+        if part in self.done:  # and so in what else has been rebuilt
+            self.done.clear()
+        self.values[part] = value
 
 
 def substitute_all(roots: Iterable[Expr], values: Mapping[Expr, Expr]) -> dict[Expr, Expr]:
@@ -263,6 +295,11 @@ def substitute_all(roots: Iterable[Expr], values: Mapping[Expr, Expr]) -> dict[E
 def refs(*roots: Expr) -> list[Ref]:
     """The named things that the expressions read, in order of first appearance."""
     return [node for node in walk(roots) if isinstance(node, Ref)]
+
+
+def names_read(items: Iterable[Computed]) -> set[str]:
+    """The names that statements and outputs read; what they have in common is walked once."""
+    return {ref.name for ref in refs(*(item.expr for item in items))}
 
 
 # -- things with axes ------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fusegen.core.ir import (
@@ -18,10 +18,9 @@ from fusegen.core.ir import (
     Output,
     Reduce,
     Ref,
+    Rewriting,
     Statement,
-    refs,
     substitute,
-    transform,
     walk,
 )
 
@@ -191,17 +190,29 @@ def describe(args: Sequence[Expr], function: str) -> str:
 
 def live_reduces(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> list[Reduce]:
     """The reductions that some output needs, in order of need."""
-    needed = {ref.name for output in outputs for ref in refs(output.expr)}
-    for reduce in reversed(reduces):
-        if reduce.name in needed:
-            needed |= {ref.name for ref in refs(reduce.expr)}
+    exprs = {reduce.name: reduce.expr for reduce in reduces}
+    walked: set[Expr] = set()
+    needed: set[str] = set()
+    stack = [output.expr for output in outputs]
+    while stack:
+        for node in walk([stack.pop()], walked):
+            walked.add(node)
+            if isinstance(node, Ref) and node.name in exprs and node.name not in needed:
+                needed.add(node.name)
+                stack.append(exprs[node.name])
     return [reduce for reduce in reduces if reduce.name in needed]
 
 
-def rename_refs(expr: Expr, names: dict[str, str]) -> Expr:
-    """``expr`` with the named things called otherwise."""
+class Renaming(Rewriting):
+    """Expressions with the named things called otherwise.
 
-    def rule(node: Expr) -> Expr:
-        return Ref(names.get(node.name, node.name), node.dtype) if isinstance(node, Ref) else node
+    Args:
+        names: new names by old ones; what is not among these keeps its own.
+    """
 
-    return transform([expr], rule)[expr]
+    def __init__(self, names: Mapping[str, str]) -> None:
+        super().__init__(self._renamed)
+        self.names = names
+
+    def _renamed(self, node: Expr) -> Expr:
+        return Ref(self.names.get(node.name, node.name), node.dtype) if isinstance(node, Ref) else node

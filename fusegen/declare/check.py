@@ -118,7 +118,8 @@ class _Check:
     def _expr(self, root: Expr, reduce: Reduce | None) -> None:
         for node in walk([root], self.seen):
             self.seen.add(node)
-            self.require(node.dtype is node.dtype.compute, "a value of a dtype that nothing is computed in", repr(node))
+            if node.dtype is not node.dtype.compute:
+                self.require(False, "a value of a dtype that nothing is computed in", repr(node))
             if isinstance(node, Ref):
                 found = self.known.get(node.name) is node
                 self.require(found, "a name that is not defined, or with another dtype", node.name)

@@ -21,14 +21,15 @@ from fusegen.core.ir import (
     Part,
     Reduce,
     Ref,
+    Rewriting,
     Scalar,
     Shape,
     Size,
     const,
+    names_read,
     refs,
-    transform,
 )
-from fusegen.core.lets import introduce_lets, live_reduces, rename_refs, safe_name
+from fusegen.core.lets import Renaming, introduce_lets, live_reduces, safe_name
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.products import Factor, is_factor
 from fusegen.declare.axes import AxisVar, Dims, NotNested, leaves, mirror
@@ -62,9 +63,10 @@ def close(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar], r
     arguments = {operand.name for operand, _ in tracer.operands if operand.part is None} | {s.name for s in scalars}
     taken = arguments | {f"d_{name}" for name in arguments}  # what their gradients will be called
     parts = {operand.name for operand, _ in tracer.operands if operand.part}
-    final = _reduce_names(tracer.reduces, tracer.names, parts, taken)
+    names = _reduce_names(tracer.reduces, tracer.names, parts, taken)
+    final = Renaming(names)
     operands = [
-        replace(o, name=final.get(o.name, o.name), shape=closing.shape(dims), groups=_groups(dims))
+        replace(o, name=names.get(o.name, o.name), shape=closing.shape(dims), groups=_groups(dims))
         for o, dims in tracer.operands
     ]
     reduces = closing.reduces(tracer.reduces, final)
@@ -75,7 +77,7 @@ def close(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar], r
         local_names.pop(output.expr, None)
     taken |= {output.name for output in outputs}
     live = live_reduces(reduces, outputs)
-    statements, bound = introduce_lets(live, outputs, local_names, taken | set(final.values()))
+    statements, bound = introduce_lets(live, outputs, local_names, taken | set(names.values()))
     used = tuple(_used_operands(operands, statements, bound))
     return Op(name, "forward", used, tuple(found), tuple(statements), tuple(bound), kind, declared, doc)
 
@@ -134,14 +136,15 @@ class _Closing:
         _mirror(tracer)
         self.names = _axis_names(tracer, results)
         self.gradients: dict[int, tuple[Op, list[str]]] = {}
+        self.closed = Rewriting(self._closed)
 
     def shape(self, dims: Dims) -> Shape:
         """Names of the axes, of a dimension in groups those that it is made of."""
         return tuple(self.names[axis] if axis else None for axis in _entries(dims))
 
-    def expr(self, expr: Expr, final: Mapping[str, str]) -> Expr:
+    def expr(self, expr: Expr, final: Renaming) -> Expr:
         """An expression with names for its axes, and with the ``final`` names of other things."""
-        return rename_refs(transform([expr], self._closed)[expr], dict(final))
+        return final.of(self.closed.of(expr))
 
     def _axes(self, name: str) -> list[str]:
         return [self.names[axis] for axis in leaves([self.tracer.sizes[name]])]
@@ -162,13 +165,15 @@ class _Closing:
             return self._declared(node)
         return node
 
-    def reduces(self, recorded: Sequence[tuple[Reduce, tuple[AxisVar, ...]]], final: Mapping[str, str]) -> list[Reduce]:
+    def reduces(self, recorded: Sequence[tuple[Reduce, tuple[AxisVar, ...]]], final: Renaming) -> list[Reduce]:
         return [
-            Reduce(final[r.name], r.kind, self.expr(r.expr, final), tuple(sorted(self.names[a] for a in leaves(over))))
-            for r, over in recorded
+            Reduce(
+                final.names[r.name], r.kind, self.expr(r.expr, final), tuple(sorted(self.names[a] for a in leaves(o)))
+            )
+            for r, o in recorded
         ]
 
-    def outputs(self, results: Sequence[Result], kind: str, final: Mapping[str, str], taken: set[str]) -> list[Output]:
+    def outputs(self, results: Sequence[Result], kind: str, final: Renaming, taken: set[str]) -> list[Output]:
         outputs: list[Output] = []
         names = set(taken)
         base = ""
@@ -220,13 +225,14 @@ class _Closing:
         results = {name: safe_name(f"d_{name}", taken) for name in call.gradients}
         taken |= set(results.values())
         final |= _reduce_names(call.reduces, call.names, set(), taken)
+        renaming = Renaming(final)
         outputs = [
-            Output(results[name], self.expr(value.expr, final), value.dtype, self.shape(value.dims))
+            Output(results[name], self.expr(value.expr, renaming), value.dtype, self.shape(value.dims))
             for name, value in call.gradients.items()
         ]
         scalars = [Scalar(name, value.expr.dtype) for name, value in numbers.items()]
-        names = {self.expr(e, final): n for e, n in call.names.items() if not isinstance(e, Ref)}
-        scalars, reduces, outputs, names = in_double(scalars, self.reduces(call.reduces, final), outputs, names)
+        names = {self.expr(e, renaming): n for e, n in call.names.items() if not isinstance(e, Ref)}
+        scalars, reduces, outputs, names = in_double(scalars, self.reduces(call.reduces, renaming), outputs, names)
         statements, bound = introduce_lets(live_reduces(reduces, outputs), outputs, names, taken)
         operands = [
             Operand(final[_name(value)], value.dtype, self.shape(value.dims))
@@ -307,6 +313,6 @@ def _used_operands(operands: list[Operand], statements: Sequence[Any], outputs: 
     """Operands that are read, and arguments that nothing reads (they still are arguments). Not a packed tensor whose
     parts are read instead, nor parts that are not.
     """
-    read = {ref.name for item in (*statements, *outputs) for ref in refs(item.expr)}
+    read = names_read([*statements, *outputs])
     packed = {operand.part.base for operand in operands if operand.part}
     return [o for o in operands if o.name in read or (o.part is None and o.name not in packed)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from fusegen.core.ir import Call, Expr, Op, Output, Reduce, expr_axes, rebuild, refs, walk
+from fusegen.core.ir import Axes, Call, Expr, Op, Output, Reduce, rebuild, walk
 from fusegen.core.lets import introduce_lets
 from fusegen.declare.table import Kind, lookup
 
@@ -34,20 +34,36 @@ def compared_extrema(
         reduces, outputs: with lets expanded.
         axes: those that each named thing varies along.
     """
-    extrema = {r.name: r for r in reduces if r.kind in ("max", "min") and _rounds(r.expr)}
+    extrema = _computed_extrema(reduces)
     if not extrema:
         return []
-    found: dict[str, Reduce] = {}
+    bits: dict[Expr, int] = {r.ref: 1 << place for place, r in enumerate(extrema)}  # a set of extrema is a number
+    reduced: dict[frozenset[str], int] = {}
+    for extremum in extrema:
+        over = frozenset(extremum.over)
+        reduced[over] = reduced.get(over, 0) | bits[extremum.ref]
+    along, reads, found = Axes(axes), dict[Expr, int](), 0
     for node in walk([item.expr for item in (*reduces, *outputs)]):
-        if isinstance(node, Call) and _is_step(node):
-            read = [extrema[ref.name] for ref in refs(node) if ref.name in extrema]
-            along = expr_axes(node, axes) if read else frozenset()
-            found.update({r.name: r for r in read if along & set(r.over)})
-    return list(found.values())
+        reads[node] = bits.get(node, 0)
+        for child in node.children:
+            reads[node] |= reads[child]
+        if reads[node] and isinstance(node, Call) and _is_step(node):
+            for over, those in reduced.items():
+                found |= reads[node] & those if along.of(node) & over else 0
+    return [r for r in extrema if bits[r.ref] & found]
 
 
-def _rounds(expr: Expr) -> bool:
-    return any(isinstance(n, Call) and n.dtype.is_float and n.function not in _EXACT for n in walk([expr]))
+def _computed_extrema(reduces: Sequence[Reduce]) -> list[Reduce]:
+    """Maxima and minima of what rounds somewhere."""
+    rounds: dict[Expr, bool] = {}
+    found: list[Reduce] = []
+    for reduce in reduces:
+        if reduce.kind in ("max", "min"):
+            for node in walk([reduce.expr], rounds):
+                own = isinstance(node, Call) and node.dtype.is_float and node.function not in _EXACT
+                rounds[node] = own or any(rounds[child] for child in node.children)
+            found += [reduce] if rounds[reduce.expr] else []
+    return found
 
 
 def _is_step(node: Call) -> bool:

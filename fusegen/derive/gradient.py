@@ -17,6 +17,7 @@ from fusegen.core.declared import Declared, differentiated, is_declared
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import (
     DECLARED,
+    Axes,
     Call,
     Const,
     Expr,
@@ -28,20 +29,21 @@ from fusegen.core.ir import (
     Reduce,
     Ref,
     Size,
+    Substitution,
     const,
-    expr_axes,
+    names_read,
+    rebuild,
     refs,
-    substitute,
     walk,
 )
 from fusegen.core.lets import introduce_lets, live_reduces, safe_name
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import Factor, factors, free_axis
 from fusegen.core.products import product as product_of
-from fusegen.declare.table import apply, lookup
+from fusegen.declare.table import apply
 from fusegen.derive.override import declared_gradients
 from fusegen.derive.products import adjoint
-from fusegen.derive.simplify import TIDY, is_zero, selects_apart, simplify, special_calls
+from fusegen.derive.simplify import TIDY, is_special, is_zero, selects_apart, simplify
 
 # Expressions up to this many operations (counted as a tree) go to sympy whole.
 LARGEST_EXPRESSION = 40
@@ -69,6 +71,10 @@ class _Reverse:
     known: dict[tuple[str, Expr, tuple[str, ...]], Ref] = field(default_factory=dict)
     tidy: dict[Expr, Expr] = field(default_factory=dict)
     names: dict[Expr, str] = field(default_factory=dict)  # of intermediates of declared gradients
+    along: Axes = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.along = Axes(self.axes)
 
     def contribute(self, expr: Expr, cotangent: Expr, space: frozenset[str], wanted: Set[Ref]) -> None:
         """Add ``cotangent * d(expr)/d(ref)`` to every ref that expr reads; sum over axes the ref lacks."""
@@ -96,14 +102,16 @@ class _Reverse:
         definition belongs to a branch that is not taken, its derivatives may be infinite. So where all terms are such
         selects they are not added up, and not summed over axes along which their condition varies if a cut lacks them.
         """
-        parts = [(over, key, part) for over, e in self._grouped(ref) for key, part in selects_apart(e).items()]
+        parts = [
+            (over, key, part) for over, e in self._grouped(ref) for key, part in selects_apart(e, self.tidy).items()
+        ]
         if any(key is None for _, key, _ in parts):
             total = self.total(ref, name)
             return [] if total is None else [(frozenset(), total)]
         found: dict[Any, Expr] = {}
         for over, key, part in parts:
             assert key is not None
-            varying = over & expr_axes(key[0], self.axes)
+            varying = over & self.along.of(key[0])
             late = over if varying and ref.name.startswith("@") else frozenset[str]()
             if over and not varying:
                 condition, *values = part.children
@@ -112,7 +120,7 @@ class _Reverse:
                 part = self._sum(part, over, name)
             term = _cast(part, ref.dtype)
             known = found.get((key, late))
-            found[key, late] = term if known is None else simplify([total := known + term], TIDY)[total]
+            found[key, late] = term if known is None else simplify([total := known + term], TIDY, self.tidy)[total]
         return [(late, term) for (_, late), term in found.items()]
 
     def _grouped(self, ref: Ref) -> list[tuple[frozenset[str], Expr]]:
@@ -124,7 +132,7 @@ class _Reverse:
         return sorted(grouped.items(), key=lambda item: sorted(item[0]))
 
     def _sum(self, expr: Expr, over: frozenset[str], name: str) -> Expr:
-        varying = expr_axes(expr, self.axes)
+        varying = self.along.of(expr)
         for axis in sorted(over - varying):
             expr = expr * _cast(Size(axis), expr.dtype)
         over &= varying
@@ -139,7 +147,7 @@ class _Reverse:
             reduce = Reduce(safe_name(name, self.taken), kind, expr, over)
             self.taken.add(reduce.name)
             self.reduces.append(reduce)
-            self.axes[reduce.name] = expr_axes(expr, self.axes) - set(over)
+            self.axes[reduce.name] = self.along.of(expr) - set(over)
             self.known[key] = reduce.ref
         return self.known[key]
 
@@ -156,7 +164,7 @@ class _Reverse:
                 continue
             made = adjoint(side, other, cotangent, f"d_{definition.ref.name}", self.axes, self.fresh_axis, first=i == 0)
             found = self.reduced(made.kind, made.expr, made.over, made.name)
-            self.contribute(side.expr, found, expr_axes(side.expr, self.axes), wanted)
+            self.contribute(side.expr, found, self.along.of(side.expr), wanted)
 
     def through_declared(self, call: Sequence[_Definition], wanted: Set[Ref]) -> None:
         """Add the gradients that were declared for a call, of which these are results, to what its inputs read."""
@@ -172,7 +180,7 @@ class _Reverse:
             lambda reduce: self.reduced(reduce.kind, reduce.expr, reduce.over, reduce.name), self.names,
         )  # fmt: skip
         for into, cotangent in found:
-            space = expr_axes(cotangent, self.axes) | expr_axes(into, self.axes)
+            space = self.along.of(cotangent) | self.along.of(into)
             self.contribute(into, _cast(cotangent, into.dtype), space, wanted)
 
     def count(self, over: Iterable[str], dtype: dtypes.DType) -> Expr:
@@ -238,24 +246,27 @@ def _cast(expr: Expr, dtype: dtypes.DType) -> Expr:
 
 def _definitions(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> tuple[list[_Definition], list[Expr]]:
     """Cut large expressions. Returns the definitions in order of need, and each output in terms of them."""
-    known: dict[Expr, Expr] = {}
+    cuts = Substitution({})
     sizes: dict[Expr, int] = {}
+    walked: set[Expr] = set()  # a root may be cut where another one reads it
     found: list[_Definition] = []
     shared = _shared_and_costly([item.expr for item in (*reduces, *outputs)])
 
     def cut(root: Expr) -> Expr:
-        for node in walk([root], children=differentiated):
+        for node in walk([root], walked, differentiated):
             sizes[node] = 1 + sum(sizes[child] for child in differentiated(node))
             declared = is_declared(node)
             large = (sizes[node] > LARGEST_EXPRESSION and node is not root) or node in shared or declared
-            if large and node.dtype.is_float and node not in known:
-                ref = Ref(f"@cut{len(known)}", node.dtype)
-                expr = substitute(node, {k: v for k, v in known.items() if k is not node})
+            if large and node.dtype.is_float and node not in cuts.values:
+                ref = Ref(f"@cut{len(cuts.values)}", node.dtype)
+                expr = rebuild(node, tuple(map(cuts.of, node.children)))
                 found.append(_Definition(ref, expr, kind=DECLARED if declared else "sum"))
-                known[node] = ref
-            if node in known:
+                cuts.put(node, ref)
+            if node in cuts.values:
                 sizes[node] = 1
-        return substitute(root, known)
+            if node is not root:
+                walked.add(node)
+        return cuts.of(root)
 
     for reduce in reduces:
         if reduce.kind == DOT:
@@ -279,15 +290,16 @@ def _shared_and_costly(roots: Sequence[Expr]) -> set[Expr]:
     sympy then sees what cancels.
     """
     uses = Counter(child for node in walk(roots) for child in node.children) + Counter(roots)
-    return {
-        node
-        for node in walk(roots)
-        if uses[node] > 1 and node.children and _own_cost(node) < 16 and special_calls([node]) > 0
-    }
-
-
-def _own_cost(node: Expr) -> int:
-    return lookup(node.function).cost if isinstance(node, Call) else 0
+    special: set[Expr] = set()  # what is made of one
+    found: set[Expr] = set()
+    for node in walk(roots):
+        if is_special(node):
+            special.add(node)
+        elif not special.isdisjoint(node.children):
+            special.add(node)
+            if uses[node] > 1:
+                found.add(node)
+    return found
 
 
 @dataclass(frozen=True)
@@ -354,7 +366,7 @@ def gradient(
     definitions, roots = _definitions(reduces, outputs)
     state.known = {(d.kind, d.expr, d.over): d.ref for d in definitions if d.over}
     for definition in definitions:
-        state.axes[definition.ref.name] = expr_axes(definition.expr, state.axes) - set(definition.over)
+        state.axes[definition.ref.name] = state.along.of(definition.expr) - set(definition.over)
     calls: dict[Any, list[_Definition]] = {}
     for definition in definitions:
         if definition.kind == DECLARED:
@@ -377,7 +389,7 @@ def gradient(
             if definition is call[0]:  # of the results the first that is needed: all that reads the others comes behind
                 state.through_declared(call, differentiable)
             continue
-        space = expr_axes(definition.expr, state.axes)
+        space = state.along.of(definition.expr)
         for further, term in state.terms_of(definition.ref, name):
             state.contribute(definition.expr, _through(definition, term, state), space | further, differentiable)
     results = [_gradient_output(state, target, names) for target in targets]
@@ -474,21 +486,21 @@ def _close(
     cotangents: list[Operand],
 ) -> Op:
     """Put the cuts back in place, simplify, name things, and keep only what is read."""
-    back: dict[Expr, Expr] = {}
+    back = Substitution({})
     for definition in definitions:
         if definition.ref.name.startswith("@"):
-            back[definition.ref] = substitute(definition.expr, back)
+            back.put(definition.ref, back.of(definition.expr))
     everything = [*reduces, *state.reduces]
-    exprs = [substitute(item.expr, back) for item in (*everything, *results)]
+    exprs = [back.of(item.expr) for item in (*everything, *results)]
     tidy = simplify(exprs, TIDY)
     kept = [replace(r, expr=tidy[expr]) for r, expr in zip(everything, exprs, strict=False)]
     outputs = [replace(o, expr=tidy[expr]) for o, expr in zip(results, exprs[len(everything) :], strict=True)]
     live = live_reduces(kept, outputs)
-    told = {substitute(expr, back): name for expr, name in state.names.items()}
+    told = {back.of(expr): name for expr, name in state.names.items()}
     simple = simplify(list(told), TIDY)
     names = {simple[expr]: name for expr, name in told.items() if isinstance(simple[expr], Call)}
     statements, bound = introduce_lets(live, outputs, {**names, **simplify_names(op)}, state.taken)
-    read = {ref.name for item in (*statements, *bound) for ref in refs(item.expr)}
+    read = names_read([*statements, *bound])
     operands = [o for o in (*op.operands, *cotangents) if o.name in read]
     shaped = {axis for o in operands for axis in o.shape}
     for o in (*op.operands, *cotangents):  # an axis of a result needs an operand to take its size from
@@ -523,5 +535,5 @@ def simplify_names(op: Op) -> dict[Expr, str]:
 
 def operands_read(op: Op) -> tuple[Operand, ...]:
     """The operands that something reads; others only tell sizes."""
-    read = {ref.name for item in (*op.statements, *op.outputs) for ref in refs(item.expr)}
+    read = names_read([*op.statements, *op.outputs])
     return tuple(operand for operand in op.operands if operand.name in read)

@@ -79,7 +79,7 @@ def _constant_plus(node: Call, function: str, rewritten: Callable[[float, Expr],
     terms = _terms(node)
     if len(terms) > MOST_TERMS:
         return None
-    for constant in terms:
+    for constant in (term for term in terms if isinstance(term, Const)):
         for term in terms:
             factor, rest = _scale_and_rest(term)
             c = 1.0 if factor is None else factor

@@ -10,7 +10,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
-from fusegen.core.ir import Call, Expr, Op, Output, Reduce, Ref, expr_axes, substitute, transform
+from fusegen.core.ir import (
+    Call,
+    Expr,
+    Op,
+    Output,
+    Reduce,
+    Ref,
+    Rewriting,
+    Substitution,
+    expr_axes,
+)
 
 
 def sums_of_exponentials(op: Op) -> frozenset[Ref]:
@@ -35,12 +45,12 @@ def cancel(
     reduces: Sequence[Reduce], outputs: Sequence[Output], sums: frozenset[Ref], axes: dict[str, frozenset[str]]
 ) -> tuple[list[Reduce], list[Output]]:
     """A sum of terms that are all divided by one of ``sums`` is divided itself, once, and ``s * x / s`` is x."""
-    values: dict[Expr, Expr] = {}
+    told = Substitution({})
+    cancelled = Rewriting(lambda node: _cancelled(node, sums))
     done: list[Reduce] = []
 
     def rewritten(expr: Expr) -> Expr:
-        expr = substitute(expr, values)
-        return transform([expr], lambda node: _cancelled(node, sums))[expr]
+        return cancelled.of(told.of(expr))
 
     for reduce in reduces:
         expr = rewritten(reduce.expr)
@@ -48,7 +58,7 @@ def cancel(
             shorter = _without(expr, s, divided=True)
             if shorter is not None and not expr_axes(s, axes) & set(reduce.over):
                 expr = shorter
-                values[reduce.ref] = substitute(reduce.ref, values) / s
+                told.put(reduce.ref, told.values.get(reduce.ref, reduce.ref) / s)
         done.append(replace(reduce, expr=expr))
     return done, [replace(output, expr=rewritten(output.expr)) for output in outputs]
 

@@ -244,8 +244,12 @@ def is_zero(expr: Expr) -> bool:
     return _value(expr) == 0
 
 
-def selects_apart(expr: Expr) -> dict[tuple[Expr, bool] | None, Expr]:
-    """A sum as the sums of its selects by their condition and which branch is zero, and of all other terms (None)."""
+def selects_apart(expr: Expr, known: dict[Expr, Expr] | None = None) -> dict[tuple[Expr, bool] | None, Expr]:
+    """A sum as the sums of its selects by their condition and which branch is zero, and of all other terms (None).
+
+    Args:
+        known: what has been tidied already (`simplify`), to which results are added.
+    """
     found: dict[tuple[Expr, bool] | None, Expr] = {}
     stack = [(expr, False)]
     while stack:
@@ -261,7 +265,7 @@ def selects_apart(expr: Expr) -> dict[tuple[Expr, bool] | None, Expr]:
             found[key] = -node if negative else node
     if found.keys() == {None}:
         return {None: expr}
-    parts = {key: part if key is None else simplify([part], TIDY)[part] for key, part in found.items()}
+    parts = {key: part if key is None else simplify([part], TIDY, known)[part] for key, part in found.items()}
     for key in [key for key, part in parts.items() if key is not None and not is_select(part)]:
         part = parts.pop(key)  # they cancel
         parts[None] = parts[None] + part if None in parts else part
@@ -270,4 +274,9 @@ def selects_apart(expr: Expr) -> dict[tuple[Expr, bool] | None, Expr]:
 
 def special_calls(roots: Iterable[Expr]) -> int:
     """How many calls of special functions the roots make, each distinct one counted once."""
-    return sum(isinstance(node, Call) and lookup(node.function).cost >= 16 for node in walk(roots))
+    return sum(map(is_special, walk(roots)))
+
+
+def is_special(node: Expr) -> bool:
+    """Whether it calls a special function itself."""
+    return isinstance(node, Call) and lookup(node.function).cost >= 16

@@ -7,7 +7,7 @@ mean, a sum of exponentials the maximum, from an earlier stage.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
@@ -22,6 +22,7 @@ from fusegen.core.ir import (
     Statement,
     axis_order,
     const,
+    names_read,
     refs,
     substitute,
 )
@@ -79,12 +80,12 @@ def _stage(op: Op, number: int, ready: Mapping[str, int], whole: Mapping[str, Op
         stage_of[base] = max(stage_of.get(base, 0), _ready(output.expr, ready))
     outputs += [o for o in op.outputs if stage_of[o.base] == number]
     outputs = [replace(o, expr=substitute(o.expr, early)) for o in outputs]
-    needed = _names(outputs)
+    needed = names_read(outputs)
     statements: list[Statement] = []
     for statement in reversed(op.statements):
         if statement.name in needed:
             statement = replace(statement, expr=substitute(statement.expr, early))
-            needed |= _names([statement])
+            needed |= names_read([statement])
             statements.append(statement)
     operands = [o for o in (*op.operands, *whole.values()) if o.name in needed] or list(op.operands[:1])
     scalars = tuple(s for s in op.scalars if s.name in needed)
@@ -92,10 +93,6 @@ def _stage(op: Op, number: int, ready: Mapping[str, int], whole: Mapping[str, Op
         op, operands=tuple(operands), scalars=scalars, statements=tuple(reversed(statements)), outputs=tuple(outputs),
         result="tuple",
     )  # fmt: skip
-
-
-def _names(items: Iterable[Statement | Output]) -> set[str]:
-    return {ref.name for item in items for ref in refs(item.expr)}
 
 
 def _wanted_whole(op: Op, axes: Cut) -> set[str]:

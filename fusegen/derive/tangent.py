@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from fusegen.core.errors import DerivativeError
-from fusegen.core.ir import Op, refs
+from fusegen.core.ir import Op, names_read
 from fusegen.derive.gradient import GradientNames, gradient
 
 
@@ -42,7 +42,7 @@ def tangent(op: Op, backward: Op) -> Op:
     wanted = tuple(dict.fromkeys(c.base for c in cotangents))
     outputs = tuple(o for o in backward.outputs if o.name in names.results)  # not of blocks that the op does not read
     found = gradient(replace(backward, operands=tuple(given.values()), outputs=outputs), wanted, names=names)
-    read = {ref.name for item in (*found.statements, *found.outputs) for ref in refs(item.expr)}
+    read = names_read([*found.statements, *found.outputs])
     nonlinear = sorted(read & {cotangent.name for cotangent in cotangents})
     if nonlinear:
         raise DerivativeError(

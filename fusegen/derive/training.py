@@ -21,11 +21,12 @@ from fusegen.core.ir import (
     Output,
     Reduce,
     Ref,
+    Substitution,
     axis_order,
     const,
     expr_axes,
+    names_read,
     refs,
-    substitute,
     substitute_all,
     walk,
 )
@@ -36,8 +37,8 @@ from fusegen.derive.exact import compared_extrema
 from fusegen.derive.gradient import gradient
 from fusegen.derive.quotients import cancel, is_softmax, sums_of_exponentials, told_by
 
-# An operand that lacks axes of the result is this much lighter for each; sizes are not known when this is decided.
-LIGHTER_PER_AXIS = 1e-3
+# An operand that lacks axes of the result is lighter by this for each: sizes are not known when this is decided.
+LIGHTER_PER_AXIS = 1000
 # Keeping something has to move at least this much less, or recomputing (which is more exact) wins.
 WORTH_KEEPING = 0.9
 
@@ -159,7 +160,8 @@ def _signs_kept(op: Op, backward: Op, multiplied: Sequence[tuple[Operand, Expr]]
     dots = {reduce.ref for reduce in op.expand()[0] if reduce.kind == DOT}
     found: list[tuple[Expr, Operand]] = []
     values: dict[Expr, Expr] = {expr: operand.ref for operand, expr in multiplied}
-    nodes = list(walk([substitute(item.expr, values) for items in backward.expand() for item in items]))
+    told = Substitution(values)
+    nodes = list(walk([told.of(item.expr) for items in backward.expand() for item in items]))
     results = [o for o in op.expand()[1] if o.part is None]
     written = [(o.expr, Operand(o.name, o.dtype, o.shape, groups=o.groups)) for o in results]
     for chosen, operand in [*written, *((unrounded(expr, o.dtype), o) for o, expr in multiplied)]:
@@ -202,15 +204,16 @@ def _reading_kept(backward: Op, kept: Sequence[tuple[Expr, Operand]], exponentia
     named = {operand.name for expr, operand in kept if isinstance(expr, Ref)}
     values.update({rounded(o.ref, o.dtype): o.ref for expr, o in kept if isinstance(expr, Ref) and o.dtype.is_half})
     reduces, outputs = backward.expand()
-    reduces = [replace(r, expr=substitute(r.expr, values)) for r in reduces if r.name not in named]
-    outputs = [replace(o, expr=substitute(o.expr, values)) for o in outputs]
+    told = Substitution(values)
+    reduces = [replace(r, expr=told.of(r.expr)) for r in reduces if r.name not in named]
+    outputs = [replace(o, expr=told.of(o.expr)) for o in outputs]
     if any(is_softmax(expr, exponentials) for expr, _ in kept):
         reduces, outputs = cancel(reduces, outputs, exponentials, backward.axes_of())
     reduces = live_reduces(reduces, outputs)
     if left := exponentials.intersection(refs(*(item.expr for item in (*reduces, *outputs)))):
         # Something reads an exponential by itself, which a result that was rounded to zero would not tell.
         return _reading_kept(backward, kept, exponentials - left)
-    read = {ref.name for item in (*reduces, *outputs) for ref in refs(item.expr)}
+    read = names_read([*reduces, *outputs])
     # One tensor may stand for several things: a relu for itself and for the sign of what it is of.
     given = {o.name: o for o in (*backward.operands, *(operand for _, operand in kept))}
     operands = [o for o in given.values() if o.name in read]
@@ -238,22 +241,17 @@ def _best_cut(
     exprs = [item.expr for item in (*reduces, *outputs) if not (isinstance(item, Reduce) and item.kind == DOT)]
     forward = {new: node for node, new in substitute_all([item.expr for item in op.expand()[1]], stored).items()}
     known = {**axes, **backward.axes_of()}
-    rank = max((len(a) for a in known.values()), default=0)
     operands = {o.name: o for o in op.operands}
     products = {o.name: o for o in backward.operands if o.ref in stored.values()}
     operands |= products
 
-    def weight(size: int, along: frozenset[str]) -> float:
-        return size * LIGHTER_PER_AXIS ** (rank - len(along))
+    def weight(size: int, along: frozenset[str]) -> int:
+        return int(size * LIGHTER_PER_AXIS ** len(along))
 
-    weights: dict[Expr, float] = {
+    weights: dict[Expr, int] = {
         o.ref: weight(o.dtype.size, known[name]) * (2 if name in products else 1) for name, o in operands.items()
     }
-
-    def reads(values: dict[Expr, Expr]) -> float:
-        return sum(weights.get(ref, 0.0) for ref in refs(*(substitute(expr, values) for expr in exprs)))
-
-    total, saved = reads({}), _read_only_by_way_of(exprs, weights)
+    total, saved = sum(weights.get(ref, 0) for ref in refs(*exprs)), _read_only_by_way_of(exprs, weights)
     by_expr = {o.expr: o for o in op.expand()[1] if o.part is None and isinstance(o.expr, Call)}
     dtype = next((o.dtype for o in op.outputs if o.dtype.is_float), op.outputs[0].dtype)
     along_of, own_names = Axes(known), op.names()
@@ -272,42 +270,47 @@ def _best_cut(
             shape = tuple(sorted(along, key=axis_order))
             operand = Operand(safe_name(own_names.get(own, "kept"), taken), dtype, shape)
         moved = weight(dtype.size, along) * (1 if output is not None else 2)
-        if is_softmax(node, exponentials):
-            cost = reads(told_by(node, operand.ref, exponentials)) + moved
-        else:
-            cost = total - saved[node] + moved
+        # Of a softmax the exponentials need not be computed either (told_by): it is read by way of these.
+        cost = total - saved[node.children[0] if is_softmax(node, exponentials) else node] + moved
         as_good = output is not None and best is None and is_softmax(own, exponentials) and cost <= total
         if cost < limit or as_good:
             limit, best = min(cost, limit), (cost, own, operand, output is not None)
     return best[1:] if best else None
 
 
-def _read_only_by_way_of(roots: Sequence[Expr], weights: Mapping[Expr, float]) -> dict[Expr, float]:
+def _read_only_by_way_of(roots: Sequence[Expr], weights: Mapping[Expr, int]) -> dict[Expr, int]:
     """For each node the weight of what is read only in order to compute it: of the leaves that it dominates.
 
     A node's immediate dominator is where all ways to it from the roots meet last (Cooper, Harvey, Kennedy 2001).
+    Shortcuts make the steps up to there the logarithm of the depth (Myers 1983).
     """
     order = list(walk(roots))
-    depth: dict[Expr, int] = {}
-    above: dict[Expr, Expr | None] = {}  # immediate dominators; None: the roots themselves
+    depth: dict[Expr | None, int] = {None: 0}
+    above: dict[Expr | None, Expr | None] = {None: None}  # immediate dominators; None: the roots themselves
+    shortcut: dict[Expr | None, Expr | None] = {None: None}  # as far up from all nodes of one depth
     meeting: dict[Expr, Expr | None] = dict.fromkeys(roots)
 
     def meet(a: Expr | None, b: Expr | None) -> Expr | None:
         while a is not b:
-            if a is None or b is None:
-                return None
-            if depth[a] >= depth[b]:
-                a = above[a]
+            if depth[a] < depth[b]:
+                a, b = b, a
+            if depth[a] > depth[b]:
+                a = shortcut[a] if depth[shortcut[a]] >= depth[b] else above[a]
+            elif shortcut[a] is shortcut[b]:
+                a, b = above[a], above[b]
             else:
-                b = above[b]
+                a, b = shortcut[a], shortcut[b]
         return a
 
     for node in reversed(order):  # each after all that read it
         dominator = above[node] = meeting[node]
-        depth[node] = 0 if dominator is None else depth[dominator] + 1
+        depth[node] = depth[dominator] + 1
+        near = shortcut[dominator]
+        as_far = depth[dominator] - depth[near] == depth[near] - depth[shortcut[near]]
+        shortcut[node] = shortcut[near] if as_far else dominator
         for child in node.children:
             meeting[child] = meet(meeting[child], node) if child in meeting else node
-    found = {node: weights.get(node, 0.0) for node in order}
+    found = {node: weights.get(node, 0) for node in order}
     for node in order:  # each before its dominator
         dominator = above[node]
         if dominator is not None:

@@ -68,6 +68,7 @@ class _Scope:
         self.axes = {o.name: frozenset(filter(None, o.shape)) for o in kernel.operands}
         self.axes |= {scalar.name: frozenset() for scalar in kernel.scalars}
         self.along = Axes(self.axes)
+        self.read: dict[tuple[Expr, bool], list[Ref]] = {}  # walks that repeat what others compute read the same
 
     def run(self) -> None:
         """The kernel's items, in the order in which they are computed."""
@@ -109,15 +110,25 @@ class _Scope:
     def require(self, holds: bool, what: str, given: str) -> None:
         _require(self.op, self.kernel.name, holds, what, given)
 
-    def _read(self, expr: Expr, root_of: Reduce | None = None) -> None:
+    def _read(self, expr: Expr, located: bool = False) -> None:
+        if (expr, located) not in self.read:
+            self.read[expr, located] = self._refs(expr, located)
+        unknown = [ref.name for ref in self.read[expr, located] if self.known.get(ref.name) is not ref]
+        self.require(not unknown, "a name that is not known here", ", ".join(unknown))
+
+    def _refs(self, expr: Expr, located: bool) -> list[Ref]:
+        """What an expression reads; all of it has text of its own, but for a value that is told with its place."""
+        found = []
         for node in walk([expr]):
             if isinstance(node, Ref):
-                self.require(self.known.get(node.name) is node, "a name that is not known here", node.name)
-            self.require(not isinstance(node, Index), "a position that is no operand", repr(node))
-            if isinstance(node, Call):
-                located = node.function == LOCATED and root_of is not None and node is expr
+                found.append(node)
+            elif isinstance(node, Index):
+                self.require(False, "a position that is no operand", repr(node))
+            elif isinstance(node, Call):
                 plain = node.function not in (DECLARED, FACTOR, LOCATED)
-                self.require(plain or located, "what has no text of its own", node.function)
+                is_place = located and node.function == LOCATED and node is expr
+                self.require(plain or is_place, "what has no text of its own", node.function)
+        return found
 
     def _define(self, name: str, ref: Ref, axes: frozenset[str], again: bool = False) -> None:
         """``again``: another walk may have computed the same before."""
@@ -136,7 +147,7 @@ class _Scope:
     def _reduce(self, reduces: Iterable[Reduce], over: frozenset[str]) -> None:
         reduces, space = list(reduces), frozenset(self.kernel.space)
         for reduce in reduces:
-            self._read(reduce.expr, reduce if BY_KIND[reduce.kind].located else None)
+            self._read(reduce.expr, BY_KIND[reduce.kind].located)
             axes = self.along.of(reduce.expr)
             wrong = not over <= axes <= space
             self.require(not wrong, "a reduction of what does not vary so", f"{reduce.name}: {sorted(axes)}")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fusegen.core import dtypes
-from fusegen.core.ir import LOCATED, Call, Const, Expr, Output, Reduce, Ref, Size, axis_order, call, refs
+from fusegen.core.ir import LOCATED, Call, Const, Expr, Output, Reduce, Ref, Size, axis_order, call, names_read
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Position
 
@@ -22,9 +22,9 @@ def in_one_pass(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> list[Re
     """
     extrema = {r.name: r for r in reduces if r.kind in ("max", "min")}
     found = [_located(r, extrema) or r for r in reduces]
-    needed = {ref.name for item in (*found, *outputs) for ref in refs(item.expr)}
+    needed = names_read([*found, *outputs])
     replaced = {r.name for r, new in zip(reduces, found, strict=True) if r is not new}
-    unused = {ref.name for r in reduces if r.name in replaced for ref in refs(r.expr)} & set(extrema) - needed
+    unused = names_read(r for r in reduces if r.name in replaced) & set(extrema) - needed
     return [r for r in found if r.name not in unused]
 
 

@@ -12,6 +12,7 @@ from functools import partial
 from itertools import chain, count
 
 from fusegen.core.ir import (
+    Axes,
     Expr,
     Index,
     Let,
@@ -19,15 +20,16 @@ from fusegen.core.ir import (
     Operand,
     Output,
     Reduce,
-    expr_axes,
+    Substitution,
+    names_read,
     refs,
-    substitute,
     walk,
 )
 from fusegen.core.lets import ascii_name, introduce_lets
 from fusegen.fuse.first import in_one_pass
 from fusegen.fuse.kernel import Kernel, Position, kernel_name, read_by
 from fusegen.fuse.lanes import fuse_lanes
+from fusegen.fuse.row_kernel import RowKernel, levels
 from fusegen.fuse.rows import Fused, fuse, in_order
 
 
@@ -48,7 +50,7 @@ def group(op: Op) -> tuple[Kernel, ...]:
     axes = _all_axes(op)
     reduces, outputs = _with_positions(op)
     reduces = in_one_pass(reduces, outputs)
-    for position in filter(None, (Position.called(ref.name) for r in reduces for ref in refs(r.expr))):
+    for position in filter(None, map(Position.called, names_read(reduces))):
         axes[position.name] = frozenset(filter(None, position.shape))
     return _named(_kernels(op, reduces, outputs, axes, {}, set()))
 
@@ -56,7 +58,9 @@ def group(op: Op) -> tuple[Kernel, ...]:
 def group_by_rows(op: Op) -> tuple[tuple[Kernel, ...], ...]:
     """The kernels of ``op`` where rows stay on chip from reduction to reduction, the best way first; none where nothing
     is gained. Not every layout allows to begin sums in rows that go on over rows."""
-    found = [_around(op, partial(fuse, parts=parts)) for parts in (True, False)]
+    found = [_around(op, fuse)]
+    if not found[0] or any(isinstance(kernel, RowKernel) and kernel.within for kernel in found[0]):
+        found.append(_around(op, partial(fuse, parts=False)))
     return tuple(dict.fromkeys(kernels for kernels in found if kernels))
 
 
@@ -135,16 +139,17 @@ def _with_positions(op: Op) -> tuple[list[Reduce], list[Output]]:
     found: dict[Expr, Expr] = {n: Position.along(n.axis).ref for n in walk(exprs) if isinstance(n, Index)}
     if not found:
         return reduces, outputs
-    replaced = [replace(r, expr=substitute(r.expr, found)) for r in reduces]
-    return replaced, [replace(o, expr=substitute(o.expr, found)) for o in outputs]
+    told = Substitution(found)
+    replaced = [replace(r, expr=told.of(r.expr)) for r in reduces]
+    return replaced, [replace(o, expr=told.of(o.expr)) for o in outputs]
 
 
 def _take_along(passes: list[_Pass], elementwise: dict[frozenset[str], list[Output]]) -> None:
     """A sum takes the elementwise outputs over the same space along: one pass over memory instead of two."""
     sums = {r.name for p in passes for r in p.reduces}
+    free = {space for space, outputs in elementwise.items() if sums.isdisjoint(names_read(outputs))}
     for p in passes:
-        outputs = elementwise.get(p.space, [])
-        if outputs and not any(ref.name in sums for o in outputs for ref in refs(o.expr)):
+        if p.space in free and elementwise.get(p.space):
             p.pointwise = elementwise.pop(p.space)
 
 
@@ -155,18 +160,12 @@ def _suffix(kernel: Kernel) -> str:
 
 
 def _passes(reduces: Sequence[Reduce], axes: dict[str, frozenset[str]]) -> list[_Pass]:
-    passes: list[_Pass] = []
-    level_of: dict[str, int] = {}
+    level_of, along = levels(reduces), Axes(axes)
+    passes: dict[tuple[int, frozenset[str], frozenset[str]], _Pass] = {}
     for reduce in reduces:
-        level = 1 + max((level_of[r.name] for r in refs(reduce.expr) if r.name in level_of), default=0)
-        level_of[reduce.name] = level
-        space, over = expr_axes(reduce.expr, axes), frozenset(reduce.over)
-        home = next((p for p in passes if (p.level, p.space, p.over) == (level, space, over)), None)
-        if home is None:
-            home = _Pass(level, space, over, [], [])
-            passes.append(home)
-        home.reduces.append(reduce)
-    return sorted(passes, key=lambda p: p.level)
+        key = level_of[reduce.name], along.of(reduce.expr), frozenset(reduce.over)
+        passes.setdefault(key, _Pass(*key, [], [])).reduces.append(reduce)
+    return sorted(passes.values(), key=lambda p: p.level)
 
 
 def _epilogue_home(output: Output, passes: list[_Pass], axes: dict[str, frozenset[str]]) -> _Pass | None:
@@ -187,12 +186,11 @@ def _stored(
     passes: list[_Pass], elementwise: dict[frozenset[str], list[Output]], wanted: set[str]
 ) -> dict[str, Operand]:
     """Reduction results that another kernel reads, as the operands they will be there."""
-    needed = set(wanted)
+    # What a pass reduces, and writes on the way, needs none of its own results.
+    needed = wanted | names_read(item for p in passes for item in (*p.reduces, *p.pointwise))
+    needed |= names_read(chain.from_iterable(elementwise.values()))
     for p in passes:
-        own = {r.name for r in p.reduces}
-        items = [*p.reduces, *p.outputs, *p.pointwise]
-        needed |= {ref.name for item in items for ref in refs(item.expr)} - own
-    needed |= {ref.name for outputs in elementwise.values() for o in outputs for ref in refs(o.expr)}
+        needed |= names_read(p.outputs) - {r.name for r in p.reduces}
     found: dict[str, Operand] = {}
     for p in passes:
         kept = in_order(p.space - p.over)

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fusegen.core import dtypes
-from fusegen.core.ir import Expr, Let, Op, Operand, Output, Reduce, Scalar, Shape, Statement, axis_order, refs
+from fusegen.core.ir import Expr, Let, Op, Operand, Output, Reduce, Scalar, Shape, axis_order, refs
 from fusegen.core.lets import ascii_name, safe_name
-
-Names = dict[str, Statement]
+from fusegen.core.locks import cached_property
 
 
 @dataclass(frozen=True)
@@ -66,7 +65,7 @@ class Kernel:
         """What follows from the reductions' results."""
         return (*self.epilogue, *self.outputs)
 
-    @property
+    @cached_property
     def partners(self) -> dict[str, Reduce]:
         """Reductions by name that another one's state holds, and which."""
         return {}
@@ -74,7 +73,8 @@ class Kernel:
     @property
     def states(self) -> tuple[Reduce, ...]:
         """Reductions that have a state of their own."""
-        return tuple(r for r in self.reduces if r.name not in self.partners)
+        partners = self.partners
+        return tuple(r for r in self.reduces if r.name not in partners)
 
     @property
     def written(self) -> tuple[Output, ...]:

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from math import prod
 
-from fusegen.core.ir import Let, Op, Operand, Output, Reduce, Ref, expr_axes, refs
+from fusegen.core.ir import Let, Op, Operand, Output, Reduce, Ref, expr_axes, names_read, refs
 from fusegen.core.lets import introduce_lets
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import partial_result, read_by
@@ -93,7 +93,7 @@ def fuse_lanes(
 def _waits(kernel: RowKernel) -> bool:
     """Whether elementwise results follow from a row's reductions."""
     known = {item.name for stage in kernel.stages for item in (*stage.reduces, *stage.after)}
-    return any(ref.name in known for item in (*kernel.body, *kernel.pointwise) for ref in refs(item.expr))
+    return not known.isdisjoint(names_read([*kernel.body, *kernel.pointwise]))
 
 
 def _totals(fused: Fused, axes: Mapping[str, frozenset[str]]) -> list[Reduce]:
@@ -105,7 +105,7 @@ def _totals(fused: Fused, axes: Mapping[str, frozenset[str]]) -> list[Reduce]:
         if r.kind == "sum" and kept and kept == set(r.over) == expr_axes(r.expr, axes)
         and not {ref.name for ref in refs(r.expr)} & later
     ]  # fmt: skip
-    return found if any(ref.name in rows for r in found for ref in refs(r.expr)) else []
+    return [] if rows.isdisjoint(names_read(found)) else found
 
 
 def _with_totals(op: Op, fused: Fused, totals: Sequence[Reduce]) -> Fused:
@@ -124,7 +124,7 @@ def _with_totals(op: Op, fused: Fused, totals: Sequence[Reduce]) -> Fused:
         replace(r, expr=Ref(left[r.name].name, r.expr.dtype), over=(GROUPS,)) if r.name in left else r
         for r in fused.reduces
     )
-    wanted = {o.name for o in op.outputs} | {ref.name for item in (*rest, *fused.outputs) for ref in refs(item.expr)}
+    wanted = {o.name for o in op.outputs} | names_read([*rest, *fused.outputs])
     outputs = tuple(o for o in kernel.outputs if o.name in wanted)
     values.update(operands=operands, scalars=scalars, outputs=outputs, partials=tuple(partials))
     summing = tuple(s for s in statements if isinstance(s, Let))

@@ -14,7 +14,21 @@ from functools import lru_cache
 
 from fusegen.core.declared import plain
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Call, Expr, Op, Operand, Output, Reduce, Size, const, expr_axes, refs, substitute, walk
+from fusegen.core.ir import (
+    Call,
+    Expr,
+    Op,
+    Operand,
+    Output,
+    Reduce,
+    Size,
+    const,
+    expr_axes,
+    names_read,
+    refs,
+    substitute,
+    walk,
+)
 from fusegen.core.lets import introduce_lets, live_reduces, safe_name
 from fusegen.core.products import KIND, Factor, biases, factors, products, rounded, stored_as, unrounded
 from fusegen.core.text import shape_text
@@ -277,7 +291,7 @@ class _Splitter:
         outputs = [replace(o, expr=substitute(o.expr, values)) for o in results]
         mine = [replace(r, expr=substitute(r.expr, values)) for r in self.reduces if self.level[r.name] == level]
         mine = live_reduces(mine, outputs)
-        read = {ref.name for item in (*mine, *outputs) for ref in refs(item.expr)} - {reduce.name for reduce in mine}
+        read = names_read([*mine, *outputs]) - {reduce.name for reduce in mine}
         operands = {o.name: o for o in (*self.op.operands, *self.stored.values()) if o.name in read}
         operands.update(self._measured([item.expr for item in (*mine, *outputs)], operands))
         names = {substitute(expr, values): name for expr, name in self.names.items()}

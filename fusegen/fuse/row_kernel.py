@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fusegen.core.ir import Call, Const, Expr, Let, Operand, Output, Reduce, Ref, expr_axes, refs, walk
+from fusegen.core.ir import (
+    Call,
+    Computed,
+    Const,
+    Expr,
+    Let,
+    Operand,
+    Output,
+    Reduce,
+    Ref,
+    Statement,
+    expr_axes,
+    names_read,
+    refs,
+    walk,
+)
+from fusegen.core.locks import cached_property
 from fusegen.core.monoids import BY_KIND
 from fusegen.declare.table import lookup
-from fusegen.fuse.kernel import Kernel, Names
+from fusegen.fuse.kernel import Kernel
 
 GROUPS, PIECES, SHARES = "groups", "pieces", "shares"
 """The axes of partial results: which group of rows, which piece of a row, or which block's share of a segment."""
@@ -59,12 +75,12 @@ class RowKernel(Kernel):
         """Of a row that passes by: what its one stage takes."""
         (stage,) = self.stages
         lets = (*self.before, *stage.lets)
-        return (*needed(lets, stage.reduces, {let.name: let for let in lets}), *stage.reduces)
+        return (*Needed(lets).among(lets, stage.reduces), *stage.reduces)
 
     @property
     def ending(self) -> tuple[Let | Output, ...]:
         """Of a row that passes by: what follows from its one stage."""
-        return (*needed(self.epilogue, self.outputs, {let.name: let for let in self.epilogue}), *self.outputs)
+        return (*Needed(self.epilogue).among(self.epilogue, self.outputs), *self.outputs)
 
     @property
     def closing(self) -> Stage | None:
@@ -73,7 +89,7 @@ class RowKernel(Kernel):
         if stage is None or self.pieces or not self.within:
             return stage if self.pieces else None
         waited_for = {item.name for item in (*stage.reduces, *stage.after)}
-        read = {ref.name for item in (*self.body, *items) for ref in refs(item.expr)}
+        read = names_read([*self.body, *items])
         return stage if items and not (read & waited_for or any(map(coupled, stage.reduces))) else None
 
     @property
@@ -82,14 +98,16 @@ class RowKernel(Kernel):
         own = {thing.name for thing in (*self.op.outputs, *self.reduces)} if self.within else set()
         return (*(o for o in self.outputs if self.within and o.name not in own), *self.shares)
 
-    @property
+    @cached_property
     def partners(self) -> dict[str, Reduce]:
         """A sum beside the squared deviations of the same elements, a maximum beside their exponentials."""
+        named: dict[tuple[str, Expr], list[str]] = {}
+        for reduce in self.reduces:
+            named.setdefault((reduce.kind, reduce.expr), []).append(reduce.name)
         found: dict[str, Reduce] = {}
         for reduce in self.reduces:
             kind = BY_KIND[reduce.kind].partner
-            if kind:
-                found.update({r.name: reduce for r in self.reduces if (r.kind, r.expr) == (kind, reduce.expr)})
+            found.update(dict.fromkeys(named.get((kind, reduce.expr), ()), reduce) if kind else {})
         return found
 
 
@@ -140,13 +158,41 @@ def coupled(reduce: Reduce) -> bool:
     return reduce.kind in ("squared_deviation", "sum_exp")
 
 
-def needed(each: Sequence[Let], items: Iterable[Reduce | Output], named: Names) -> tuple[Let, ...]:
-    """The lets among ``each`` that the items read, directly or not, in order."""
-    wanted: set[str] = set()
-    stack = [item.expr for item in items]
-    while stack:
-        for ref in refs(stack.pop()):
-            if ref.name not in wanted and ref.name in named:
-                wanted.add(ref.name)
-                stack += [named[ref.name].expr] if isinstance(named[ref.name], Let) else []
-    return tuple(let for let in each if let.name in wanted)
+def levels(reduces: Iterable[Reduce]) -> dict[str, int]:
+    """1 for a reduction that needs none of the others, else one more than what it needs; each follows what it needs."""
+    found: dict[str, int] = {}
+    below: dict[Expr, int] = {}
+    for reduce in reduces:
+        for node in walk([reduce.expr], below):
+            own = found.get(node.name, 0) if isinstance(node, Ref) else 0
+            below[node] = max((below[child] for child in node.children), default=own)
+        found[reduce.name] = 1 + below[reduce.expr]
+    return found
+
+
+class Needed:
+    """Which statements others need, directly or not; each expression is walked once.
+
+    Args:
+        statements: each behind those that it reads. A reduction stands for itself, not for what it reads.
+    """
+
+    def __init__(self, statements: Iterable[Statement]) -> None:
+        self.bits: dict[str, int] = {}  # of each name one, as a set of names is a number
+        self.behind: dict[str, int] = {}
+        for statement in statements:
+            bit = self.bits[statement.name] = 1 << len(self.bits)
+            self.behind[statement.name] = bit | (self._read(statement) if isinstance(statement, Let) else 0)
+
+    def among(self, lets: Iterable[Let], items: Iterable[Reduce | Output]) -> tuple[Let, ...]:
+        """The lets that the items need, in order."""
+        wanted = 0
+        for item in items:
+            wanted |= self._read(item)
+        return tuple(let for let in lets if wanted & self.bits[let.name])
+
+    def _read(self, item: Computed) -> int:
+        found = 0
+        for ref in refs(item.expr):
+            found |= self.behind.get(ref.name, 0)
+        return found

@@ -24,17 +24,18 @@ from fusegen.core.ir import (
     Output,
     Reduce,
     Ref,
+    Substitution,
     axis_order,
     expr_axes,
+    names_read,
     refs,
-    substitute,
     walk,
 )
 from fusegen.core.lets import introduce_lets
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.hoist import Hoist
-from fusegen.fuse.kernel import Names, kernel_name, partial_result, read_by
-from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, RowKernel, Stage, coupled, needed
+from fusegen.fuse.kernel import kernel_name, partial_result, read_by
+from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, Needed, RowKernel, Stage, coupled, levels
 from fusegen.fuse.segments import NO_PARTS, Parts, parts_of, take
 
 
@@ -249,12 +250,12 @@ def _build(
     written = {o.name for o in (*pointwise, *ends)}
     rest_outputs = tuple(o for o in outputs if o.name not in written)
     rest = [_rest_of(r, split, started) for r in reduces if r.name not in done and r not in given]
-    wanted = {ref.name for item in (*rest, *rest_outputs) for ref in refs(item.expr)}
+    wanted = names_read([*rest, *rest_outputs])
     kept = in_order(split.kept)
     stored = [r for r in split.rows if r.name in wanted and r.name in done]
     stores = [Output(r.name, r.ref, r.expr.dtype, kept) for r in stored if r.name not in {o.name for o in ends}]
     partials = list(started.values())
-    shown = {r.name for r in stored} | {ref.name for o in ends for ref in refs(o.expr)}
+    shown = {r.name for r in stored} | names_read(ends)
     kernel = _kernel(op, split, shown, given, pointwise, [*stores, *ends], partials, known)
     operands = [Operand(r.name, r.expr.dtype, kept) for r in stored]
     operands += [Operand(p.name, p.dtype, p.shape) for p in partials]
@@ -303,23 +304,23 @@ def _factors_outside(
         shown: sums that leave the kernel, which stay what they are.
     """
     found: list[Reduce] = []
-    values: dict[Expr, Expr] = {}
+    told, varying = Substitution({}), Axes(axes)
     shared = {(BY_KIND[r.kind].partner, r.expr) for r in rows}
     for reduce in rows:
         stays = reduce.kind != "sum" or reduce.name in shown or (reduce.kind, reduce.expr) in shared
-        reduce = replace(reduce, expr=substitute(reduce.expr, values))
+        reduce = replace(reduce, expr=told.of(reduce.expr))
         expr, sign = reduce.expr, 1
         if isinstance(expr, Call) and expr.function == "neg":
             expr, sign = expr.args[0], -1
         if not stays and isinstance(expr, Call) and expr.function == "mul":
             along, factor = expr.args
-            if not expr_axes(factor, axes) & over and expr_axes(along, axes) >= over:
+            if not varying.of(factor) & over and varying.of(along) >= over:
                 found.append(replace(reduce, expr=along))
                 scaled = reduce.ref * factor
-                values[reduce.ref] = scaled if sign > 0 else -scaled
+                told.put(reduce.ref, scaled if sign > 0 else -scaled)
                 continue
         found.append(reduce)
-    return found, values
+    return found, told.values
 
 
 def _kernel(
@@ -328,14 +329,16 @@ def _kernel(
 ) -> RowKernel:  # fmt: skip
     floats = [o.dtype for o in op.outputs if o.dtype.is_float]
     half, free = bool(floats) and all(dtype.is_half for dtype in floats), not op.label.startswith("forward")
-    hoist = Hoist(Axes(axes), split.over, half, free)
+    along = Axes(axes)
+    hoist = Hoist(along, split.over, half, free)
     rows = [replace(r, expr=hoist.one(r.expr)) for r in split.rows]
     within, segments = in_order(split.parts.within), tuple[Reduce, ...]()
     if not split.pieces:
         rows, values = _factors_outside(rows, split.over, axes, shown) if free else (rows, {})
         rows = [replace(r, expr=hoist.one(r.expr)) for r in rows]
-        pointwise = [replace(o, expr=substitute(o.expr, values)) for o in pointwise]
-        split = replace(split, columns=tuple(replace(r, expr=substitute(r.expr, values)) for r in split.columns))
+        told = Substitution(values)
+        pointwise = [replace(o, expr=told.of(o.expr)) for o in pointwise]
+        split = replace(split, columns=tuple(replace(r, expr=told.of(r.expr)) for r in split.columns))
         begun = take(split.parts, rows, values, in_order(split.over), within, hoist)
         rows, segments = [*rows, *begun.whole], begun.segments
         partials = [replace(p, expr=begun.values.get(p.expr, p.expr)) for p in partials]
@@ -348,46 +351,32 @@ def _kernel(
     stored = {r.name: Operand(r.name, r.expr.dtype, in_order(axes[r.name])) for r in given}
     operands, scalars = read_by(op, stored, [item.expr for item in items])
     taken = {thing.name for thing in (*operands, *scalars, *rows, *split.columns, *segments)}
-    levels = _levels(rows)
-    ordered = sorted(rows, key=lambda r: levels[r.name])
+    level = levels(rows)
+    ordered = sorted(rows, key=lambda r: level[r.name])
     reduces = [*ordered, *columns, *segments]
     statements, bound = introduce_lets(reduces, [*pointwise, *ends, *shares], names, taken)
     lets = [s for s in statements if isinstance(s, Let)]
-    named: Names = {s.name: s for s in statements}
-    depth: dict[str, int] = {**levels}
+    needed = Needed(statements)
+    depth: dict[str, int] = {**level}
     for let in lets:
-        axes[let.name] = expr_axes(let.expr, axes)
+        axes[let.name] = along.of(let.expr)
         depth[let.name] = max((depth.get(ref.name, 0) for ref in refs(let.expr)), default=0)
     once = [let for let in lets if not axes[let.name] & split.over]
     each = [let for let in lets if axes[let.name] & split.over]
     final = {r.name: r for r in statements if isinstance(r, Reduce)}
     stages = []
-    for level in range(1, max(levels.values(), default=0) + 1):
-        own = tuple(final[r.name] for r in ordered if levels[r.name] == level)
-        after = tuple(let for let in once if depth[let.name] == level)
-        stages.append(Stage(needed(each, own, named), own, after))
+    for number in range(1, max(level.values(), default=0) + 1):
+        own = tuple(final[r.name] for r in ordered if level[r.name] == number)
+        after = tuple(let for let in once if depth[let.name] == number)
+        stages.append(Stage(needed.among(each, own), own, after))
     sums, cut = (tuple(final[r.name] for r in group) for group in (columns, segments))
     last, later = tuple(bound[: len(pointwise)]), bound[len(pointwise) :]
     shares = later[len(ends) :]
     partials = [*(p for p in partials if GROUPS in p.shape or PIECES in p.shape), *shares]
     return RowKernel(
         kernel_name(op), op, in_order(split.space), in_order(split.over),
-        operands, scalars, needed(each, (*last, *sums, *cut), named), tuple(final[r.name] for r in ordered),
+        operands, scalars, needed.among(each, (*last, *sums, *cut)), tuple(final[r.name] for r in ordered),
         tuple(once), tuple(later[: len(ends)]), last,
         before=tuple(let for let in once if depth[let.name] == 0), stages=tuple(stages), columns=sums,
         pieces=split.pieces, partials=tuple(partials), within=within, segments=cut, shares=tuple(shares),
     )  # fmt: skip
-
-
-def _levels(rows: Sequence[Reduce]) -> dict[str, int]:
-    """1 for a reduction that needs no other, else one more than what it needs."""
-    levels: dict[str, int] = {}
-    pending = list(rows)
-    names = {r.name for r in rows}
-    while pending:
-        for reduce in list(pending):
-            needs = {ref.name for ref in refs(reduce.expr)} & names
-            if needs <= set(levels):
-                levels[reduce.name] = 1 + max((levels[n] for n in needs), default=0)
-                pending.remove(reduce)
-    return levels

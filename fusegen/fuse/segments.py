@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fusegen.core.ir import Expr, Reduce, substitute
+from fusegen.core.ir import Expr, Reduce, Substitution
 from fusegen.fuse.hoist import Hoist
 
 
@@ -67,9 +67,10 @@ def take(
     known = {(r.expr, frozenset(over)): r for r in rows if r.kind == "sum"}
     added: list[Reduce] = []
     found: dict[Expr, Expr] = {}
+    told = Substitution(values)
     for reduce in (*parts.whole, *parts.segments):
         axes = tuple(over if reduce in parts.whole else within)
-        along, factor = hoist.apart(substitute(reduce.expr, values))
+        along, factor = hoist.apart(told.of(reduce.expr))
         taken = known.get((along, frozenset(axes)))
         if taken is None:
             taken = known[along, frozenset(axes)] = replace(reduce, expr=along, over=axes)

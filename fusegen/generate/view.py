@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fusegen.core.ir import Let, Operand, Output, Reduce, refs
+from fusegen.core.ir import Let, Operand, Output, Reduce, names_read
 from fusegen.core.text import expr_text, reduce_text
 from fusegen.fuse.kernel import Kernel, Position
 from fusegen.fuse.schedule import THREADS, Schedule
@@ -37,12 +37,18 @@ class View:
         self.numbers = {} if self.schedule.split else computed_once(self.kernel)
         self.plain = Printer(half, self.variable)
         self.printer = Printer(half, self.variable, self.numbers)
+        self._read: dict[Let | Reduce | Output, set[str]] = {}
+        self._lines: dict[Let, list[str]] = {}
         self.read_in_body = self.needed((*self.kernel.body, *self.kernel.reduces, *self.kernel.pointwise))
 
-    @staticmethod
-    def needed(items: Iterable[Let | Reduce | Output]) -> set[str]:
+    def needed(self, items: Iterable[Let | Reduce | Output]) -> set[str]:
         """Names that the items read."""
-        return {ref.name for item in items for ref in refs(item.expr)}
+        found: set[str] = set()
+        for item in items:
+            if item not in self._read:
+                self._read[item] = names_read([item])
+            found |= self._read[item]
+        return found
 
     def common(self) -> dict[str, Any]:
         """The slots that every template has."""
@@ -88,7 +94,10 @@ class View:
 
     def lets(self, lets: Sequence[Let]) -> list[str]:
         """Intermediates as constants."""
-        return [line for let in lets for line in self._let(let)]
+        for let in lets:
+            if let not in self._lines:
+                self._lines[let] = self._let(let)
+        return [line for let in lets for line in self._lines[let]]
 
     def _let(self, let: Let) -> list[str]:
         declared, value = f"const {let.expr.dtype.ctype} {self.variable(let.name)} =", self.printer.text(let.expr)

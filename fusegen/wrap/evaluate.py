@@ -57,7 +57,7 @@ def stages(op: Op, stored: bool = False) -> Iterator[tuple[str, Evaluate]]:
     compiled = [pipeline.compile_op(part) for part in parts]
     if any(found.lowered != plain(found.op) for found in compiled):
         yield "rewritten to call fewer special functions", _runs(_lowered, stored)
-    count = max((len(found.ways) for found in compiled), default=0)
+    count = max((len(_ways(found)) for found in compiled), default=0)
     for way in range(count):
         kinds = {type(kernel).__name__ for found in compiled for kernel in _way(found, way)}
         yield f"fused, way {way + 1} of {count}: {', '.join(sorted(kinds))}", _runs(_fused(way), stored)
@@ -68,7 +68,12 @@ def _lowered(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes, floats: A
 
 
 def _way(compiled: pipeline.Compiled, way: int) -> Sequence[Kernel]:
-    return compiled.ways[min(way, len(compiled.ways) - 1)]
+    ways = _ways(compiled)
+    return ways[min(way, len(ways) - 1)]
+
+
+def _ways(compiled: pipeline.Compiled) -> list[tuple[Kernel, ...]]:
+    return list(compiled.ways())
 
 
 def _fused(way: int) -> _Evaluate:
