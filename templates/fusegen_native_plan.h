@@ -393,8 +393,10 @@ inline void run(
         write_number(&block[i], slot.format, slot.index < 0 ? plan.fixed[-1 - slot.index] : numbers[slot.index]);
         continue;
       }
-      const char* begin = slot.kind == Slot::kWorkspace ? static_cast<const char*>(workspace.data_ptr())
-                                                         : base(slot.kind, slot.index);
+      // Of partial results without elements there is no workspace, and no access.
+      const void* begin = slot.kind != Slot::kWorkspace ? base(slot.kind, slot.index)
+                          : workspace.defined()         ? workspace.data_ptr()
+                                                        : nullptr;
       block[i] = reinterpret_cast<uintptr_t>(begin) + slot.offset;
     }
     params.clear();

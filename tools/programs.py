@@ -614,7 +614,7 @@ class _Writer:
             y = self.like(x).text
             name, other = ("binary_cross_entropy_with_logits", f"lib.sigmoid({y})") if form == "bce" else (form, y)
             return _Value(f"lib.{name}({x.text}, {other}, reduction={reduction!r})", "f", shape)
-        if form == "cross_entropy" and rank > 1:
+        if form == "cross_entropy" and rank > 1 and x.shape[1]:
             target = self.argument("i", (x.shape[0], *x.shape[2:]), x.shape[1])
             shape = target.shape if reduction == "none" else ()
             return _Value(f"lib.cross_entropy({x.text}, {target.text}, reduction={reduction!r})", "f", shape)
@@ -623,7 +623,7 @@ class _Writer:
             return _Value(f"lib.batch_norm({x.text}, None, None{weight}, training=True, eps=0.01)", "f", x.shape)
         if form == "instance_norm" and rank > 2 and math.prod(x.shape[2:]) > 1:
             return _Value(f"lib.instance_norm({x.text}, eps=0.01)", "f", x.shape)
-        if form == "group_norm" and rank > 1:
+        if form == "group_norm" and rank > 1 and x.shape[1]:
             groups, channels = self.groups(x.shape[1]), x.shape[1:2]
             if x.shape[1] // groups * math.prod(x.shape[2:]) > 1:
                 weights = [self.vector(channels) for _ in range(self.draw(st.integers(0, 2)))]
@@ -633,7 +633,7 @@ class _Writer:
 
     def groups(self, size: int) -> int:
         """A number of groups: one, two, four, or a group for each. Of two, one divides the other."""
-        return int(self.of([n for n in (2, 4, 1) if size % n == 0] + [size]))
+        return int(self.of([n for n in (2, 4, 1) if size % n == 0] + [size or 1]))
 
     def within(self) -> _Value | None:
         """Within groups of a dimension, which then is as it was."""
