@@ -17,6 +17,7 @@ from fusegen import pipeline
 from fusegen.core.ir import Output
 from fusegen.wrap import verify
 from fusegen.wrap.run import Runner
+from fusegen.wrap.tensors import Torch
 from tests.oracles import draw, refused
 
 pytestmark = pytest.mark.emulator
@@ -159,3 +160,27 @@ def test_a_process_checks_itself_by_the_environment(tmp_path: Any) -> None:
             [sys.executable, "-c", script], env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
         )
         assert done.stdout == printed
+
+
+def test_what_is_added_to_a_gradient_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trained(op: Any, grad: float) -> torch.Tensor:
+        x, w = draw(6, 4).detach(), draw(4, 3, seed=1).detach().requires_grad_()
+        w.grad = torch.full_like(w, grad)
+        result = op(x, w)
+        with fg.checked(), fg.accumulate_grad():
+            result.backward(torch.ones_like(result))
+        assert w.grad is not None
+        torch.testing.assert_close(w.grad, x.sum(0)[:, None].expand(4, 3) + grad)
+        return w.grad
+
+    for grad in (0.0, 1e6):
+        trained(fg.op(lambda x, w: x @ w, name="added"), grad)
+    original = Torch.accumulate
+
+    def wrong(self: Any, *sides: Any) -> None:
+        original(self, *sides)
+        sides[-1].add_(1e-3)
+
+    monkeypatch.setattr(Torch, "accumulate", wrong)
+    with pytest.raises(fg.CheckError, match="result d_w"):
+        trained(fg.op(lambda x, w: x @ w, name="added"), 1.0)

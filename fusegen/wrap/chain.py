@@ -94,8 +94,9 @@ class ChainRunner(Runner):
             self.variants[onto] = replace(self, plans=OrderedDict(), onto=onto, variants={})
         return self.variants[onto]
 
-    def _to_verify(self, plan: Plan, tensors: Mapping[str, Any], out: Any) -> dict[str, Any] | None:
-        return None if self.onto else super()._to_verify(plan, tensors, out)
+    @property
+    def adds_to(self) -> frozenset[str]:
+        return self.onto
 
     def launch(
         self, plan: Plan, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework, out: Any

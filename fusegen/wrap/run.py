@@ -151,21 +151,27 @@ class Runner:
         plan = self.planned(tensors, framework, out)
         if out is not None:
             self._check_in_place(plan, tensors, framework, out)
-        given = self._to_verify(plan, tensors, out) if verify.is_on() else None
+        before = self._to_verify(plan, tensors, out) if verify.is_on() else None
         results = self.launch(plan, tensors, scalars, framework, out)
-        if given is not None:
-            verify.verify(self.op, given, scalars, self.sizes, results)
+        if before is not None:
+            verify.verify(self.op, before, scalars, self.sizes, results)
             plan.verified = True
         if _watched.runs is not None:
             _watched.runs.append(Run(self, plan, tensors, scalars, results))
         return results
 
-    def _to_verify(self, plan: Plan, tensors: Mapping[str, Any], out: Any) -> dict[str, Any] | None:
+    def _to_verify(self, plan: Plan, tensors: Mapping[str, Any], out: Any) -> verify.Before | None:
         """What the results are to be compared for; None if they were before."""
         if plan.verified:
             return None
         verify.need_torch()
-        return verify.copied({name: tensors[name] for name in self.arguments}, out)
+        onto = [place for place, (name, *_) in enumerate(plan.results) if name in self.adds_to]
+        return verify.Before.of({name: tensors[name] for name in self.arguments}, out, onto)
+
+    @property
+    def adds_to(self) -> frozenset[str]:
+        """Results that are not written but added to."""
+        return frozenset()
 
     def planned(self, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any] | None = None) -> Plan:
         """The plan for tensors of this layout, remembered."""

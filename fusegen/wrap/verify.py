@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -86,13 +86,30 @@ def _torchs(tensor: Any) -> torch.Tensor:
     return tensor.detach() if isinstance(tensor, torch.Tensor) else torch.utils.dlpack.from_dlpack(tensor)
 
 
+@dataclass(frozen=True)
+class Before:
+    """What there was before a call.
+
+    Attributes:
+        tensors: the arguments as torch's tensors, by name.
+        results: those that the call adds to, by their place.
+    """
+
+    tensors: Mapping[str, Any]
+    results: Mapping[int, Any]
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Any], out: Sequence[Any] | None, onto: Sequence[int] = ()) -> Before:
+        """For a call with these, which adds to ``out`` at the places ``onto``."""
+        return cls(copied(tensors, out), {place: _torchs(out[place]).clone() for place in onto} if out else {})
+
+
 def verify(
-    op: Op, tensors: Mapping[str, Any], scalars: Mapping[str, Any], sizes: Mapping[str, int], results: Sequence[Any]
+    op: Op, before: Before, scalars: Mapping[str, Any], sizes: Mapping[str, int], results: Sequence[Any]
 ) -> None:
     """Compare what kernels have computed with the reference.
 
     Args:
-        tensors: torch's, by argument name.
         sizes: of axes that no tensor has.
 
     Raises:
@@ -102,13 +119,14 @@ def verify(
 
     from fusegen.wrap.gradients import result_names
 
+    tensors = before.tensors
     count = sum(prod(t.shape) for t in tensors.values()) + sum(prod(r.shape) for r in results)
     if count > MOST_ELEMENTS:
         warn(f"{op.name}, {op.label}: not checked, for its tensors have {count} elements (at most {MOST_ELEMENTS})")
         return
     with torch.no_grad():
         found = [_torchs(result) for result in results]
-        bounds = Bounds.of(op, tensors, scalars, sizes)
+        bounds = Bounds.of(op, tensors, scalars, sizes).added_to(before.results)
         wrong = bounds.worst(result_names(op), found)
         if wrong is not None:
             raise _error(op, wrong, _stage(op, tensors, scalars, sizes), tensors)
@@ -163,6 +181,14 @@ class Bounds:
         names = dict.fromkeys(o.base for o in op.outputs)
         dtypes = {o.base: o.dtype.name for o in op.outputs}
         return cls(exact, others, [_eps(dtypes[name]) for name in names])
+
+    def added_to(self, before: Mapping[int, torch.Tensor]) -> Bounds:
+        """For results that are added to what was there, by their place."""
+
+        def added(results: list[torch.Tensor]) -> list[torch.Tensor]:
+            return [r.double() + before[i].double() if i in before else r for i, r in enumerate(results)]
+
+        return replace(self, exact=added(self.exact), others=list(map(added, self.others))) if before else self
 
     def worst(self, names: Sequence[str], found: Sequence[torch.Tensor]) -> Wrong | None:
         """The first result that is off, at its largest difference."""
