@@ -51,7 +51,8 @@ def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def places(python: Path, folder: Path) -> list[Path]:
     """Where the parts of fusegen come from, when Python is started in ``folder``."""
-    done = subprocess.run([python, "-c", SHOWN], capture_output=True, text=True, cwd=folder)
+    own = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}  # which may name the clone
+    done = subprocess.run([python, "-c", SHOWN], capture_output=True, text=True, cwd=folder, env=own)
     assert done.returncode == 0, done.stderr
     return [Path(line) for line in done.stdout.splitlines()]
 

@@ -28,6 +28,7 @@ from fusegen.wrap import accumulate, tensors, verify
 from fusegen.wrap.gradients import (
     Lean,
     axis_sizes,
+    check_no_jit_trace,
     differentiable,
     is_jit_traced,
     lean_backward,
@@ -100,9 +101,9 @@ class Differentiable:
 
 def _check_not_traced(op: Op) -> None:
     """A launch leaves no trace: what make_fx, a fake mode or torch.jit.trace records would lack it without a word."""
+    check_no_jit_trace(f"{op.name}, {op.label}")
     modes = [(key, f"{key.name.lower()} mode") for key in (_Mode.PROXY, _Mode.FUNCTIONAL, _Mode.FAKE)]
     found = [name for key, name in modes if torch._C._get_dispatch_mode(key) is not None]
-    found += ["torch.jit.trace"] * is_jit_traced()
     if found:
         raise DeviceError(
             f"{op.name}, {op.label}", given=f"a launch while torch traces ({found[0]})",
