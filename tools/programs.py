@@ -46,6 +46,13 @@ def _guarded(a: Any, b: Any) -> Any:
     return fg.where(a > 0.1, root * fg.log(a) + fg.tanh(root * b) * fg.rsqrt(a), 0)
 
 
+def _guarded_rows(a: Any) -> Any:
+    """Rows of a mean that is not positive are nothing; the sum that is read elsewhere has no value there."""
+    mean = fg.mean(a, -1, keepdims=True)
+    total = fg.sum(fg.sqrt(mean) * a, -1, keepdims=True)
+    return fg.where(mean > 0.1, fg.tanh(total * a) * fg.log(mean), 0)
+
+
 @fg.op
 def _total(*xs: Any) -> Any:
     """An op of a list of tensors."""
@@ -66,6 +73,7 @@ class Ours:
     """fusegen's functions, by the names that programs use."""
 
     smooth, two, guarded = staticmethod(_smooth), staticmethod(_two), staticmethod(_guarded)
+    guarded_rows = staticmethod(_guarded_rows)
     total, bent, joint = staticmethod(_total), staticmethod(_bent), staticmethod(_joint)
     cast = staticmethod(fg.cast)
     as_float = staticmethod(lambda x, like: fg.cast(x, like.dtype))
@@ -100,6 +108,14 @@ def _torch_guarded(a: Any, b: Any) -> Any:
     safe = torch.where(taken, a, 1.0)
     root = torch.sqrt(safe)
     return torch.where(taken, root * torch.log(safe) + torch.tanh(root * b) * torch.rsqrt(safe), 0.0)
+
+
+def _torch_guarded_rows(a: Any) -> Any:
+    mean = torch.mean(a, -1, keepdim=True)
+    taken = mean > 0.1
+    safe = torch.where(taken, mean, 1.0)
+    total = torch.sum(torch.sqrt(safe) * a, -1, keepdim=True)
+    return torch.where(taken, torch.tanh(total * a) * torch.log(safe), 0.0)
 
 
 def _torch_total(first: Any, *rest: Any) -> Any:
@@ -181,7 +197,7 @@ class Theirs:
     concat = staticmethod(lambda parts, axis=-1: torch.cat(torch.broadcast_tensors(*parts), axis))
     smooth = staticmethod(lambda a, b: a * torch.sigmoid(b) + torch.tanh(a * torch.sigmoid(b)) * 0.5)
     two = staticmethod(lambda a: (torch.sin(a), torch.cos(a) * 2.0))
-    guarded = staticmethod(_torch_guarded)
+    guarded, guarded_rows = staticmethod(_torch_guarded), staticmethod(_torch_guarded_rows)
     rms_norm = staticmethod(lambda x, shape, w=None, eps=1e-5: F.rms_norm(x, shape, w, eps))
     swiglu = staticmethod(lambda a, b: F.silu(a) * b)
     squared_relu = staticmethod(lambda x: F.relu(x) ** 2)
@@ -354,7 +370,9 @@ BINARY = {
     "guarded": ("lib.guarded({a}, {b})", 10), "less": ("lib.where({a4} <= {b4}, 0.5, {b})", 10),
 }  # fmt: skip
 REDUCE = _words("sum mean amax amin var std norm logsumexp prod norm1 norm_inf var0")
-ROWS = _words("softmax log_softmax layer_norm rms_norm center softmin normalize standardize masked_softmax")
+ROWS = _words(
+    "softmax log_softmax layer_norm rms_norm center softmin normalize standardize masked_softmax guarded_rows"
+)
 PAIRED = _words("mse_loss l1_loss huber_loss smooth_l1_loss bce kl_div cosine")
 INTEGER = _words("index compare masked any argmax count mod times isfinite hit both wide ints")
 NUMBERS = (-2.0, -0.5, 0.25, 0.5, 1.5, 2.0, 3.0)
@@ -412,9 +430,9 @@ class _Writer:
         """Another value of the same shape."""
         return self.pick(where=lambda v: v.shape == value.shape and v is not value) or self.argument("f", value.shape)
 
-    def vector(self, shape: Shape) -> str:
-        """A value of this shape."""
-        return (self.pick(where=lambda v: v.shape == shape) or self.argument("f", shape)).text
+    def vector(self, shape: Shape, level: int = 0) -> str:
+        """A value of this shape, as text where at least ``level`` is asked for."""
+        return (self.pick(where=lambda v: v.shape == shape) or self.argument("f", shape)).at(level)
 
     def tensor(self, rank: int = 1) -> _Value | None:
         """A float tensor with dimensions."""
@@ -509,6 +527,8 @@ class _Writer:
         if name == "standardize":
             rstd = f"lib.rsqrt(lib.var({x.text}, {axis}, correction=0, keepdims=True) + 0.01)"
             return _Value(f"({x.at(ADD)} - {mean}) * {rstd}", "f", x.shape, MUL)
+        if name == "guarded_rows":
+            return _Value(f"lib.guarded_rows({x.text})", "f", x.shape)
         if name == "masked_softmax":
             mask = self.meeting(x, "b")
             whole = broadcast(x.shape, mask.shape) or ()
@@ -545,8 +565,8 @@ class _Writer:
     def by_vector(self, x: _Value) -> _Value:
         """A product whose one factor is a vector, on either side."""
         if len(x.shape) > 1 and self.flip():
-            return _Value(f"{self.vector(x.shape[-2:-1])} @ {x.at(NEG)}", "f", (*x.shape[:-2], x.shape[-1]), MUL)
-        return _Value(f"{x.at(MUL)} @ {self.vector(x.shape[-1:])}", "f", x.shape[:-1], MUL)
+            return _Value(f"{self.vector(x.shape[-2:-1], MUL)} @ {x.at(NEG)}", "f", (*x.shape[:-2], x.shape[-1]), MUL)
+        return _Value(f"{x.at(MUL)} @ {self.vector(x.shape[-1:], NEG)}", "f", x.shape[:-1], MUL)
 
     def turned(self) -> _Value | None:
         """Two dimensions in the other order."""

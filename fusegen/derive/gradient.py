@@ -43,7 +43,15 @@ from fusegen.core.products import product as product_of
 from fusegen.declare.table import apply
 from fusegen.derive.override import declared_gradients
 from fusegen.derive.products import adjoint
-from fusegen.derive.simplify import TIDY, is_special, is_zero, selects_apart, simplify
+from fusegen.derive.simplify import (
+    TIDY,
+    Condition,
+    conditions_of,
+    is_special,
+    selected,
+    selects_apart,
+    simplify,
+)
 
 # Expressions up to this many operations (counted as a tree) go to sympy whole.
 LARGEST_EXPRESSION = 40
@@ -101,6 +109,7 @@ class _Reverse:
         A select that is zero in one branch stays one, so that what it is multiplied with is selected too: where the
         definition belongs to a branch that is not taken, its derivatives may be infinite. So where all terms are such
         selects they are not added up, and not summed over axes along which their condition varies if a cut lacks them.
+        A condition that does not vary along the axes of a sum stays outside of it.
         """
         parts = [
             (over, key, part) for over, e in self._grouped(ref) for key, part in selects_apart(e, self.tidy).items()
@@ -108,28 +117,32 @@ class _Reverse:
         if any(key is None for _, key, _ in parts):
             total = self.total(ref, name)
             return [] if total is None else [(frozenset(), total)]
-        found: dict[Any, Expr] = {}
+        found: dict[tuple[Condition, frozenset[str]], Expr] = {}
         for over, key, part in parts:
             assert key is not None
-            varying = over & self.along.of(key[0])
-            late = over if varying and ref.name.startswith("@") else frozenset[str]()
-            if over and not varying:
-                condition, *values = part.children
-                part = apply("where", condition, *(v if is_zero(v) else self._sum(v, over, name) for v in values))
-            elif over and not late:
-                part = self._sum(part, over, name)
-            term = _cast(part, ref.dtype)
+            late = frozenset[str]()
+            if over:
+                conditions, value = conditions_of(part)
+                varying = [c for c in conditions if over & self.along.of(c[0])]
+                whole = [c for c in conditions if c not in varying]  # these hold for the sum as for each element
+                late = over if varying and ref.name.startswith("@") else late
+                inner = selected(value, varying)
+                part = selected(inner if late else self._sum(inner, over, name), whole)
+                key = (whole or varying)[0]
+            conditions, value = conditions_of(part)
+            term = selected(_cast(value, ref.dtype), conditions)
             known = found.get((key, late))
             found[key, late] = term if known is None else simplify([total := known + term], TIDY, self.tidy)[total]
         return [(late, term) for (_, late), term in found.items()]
 
     def _grouped(self, ref: Ref) -> list[tuple[frozenset[str], Expr]]:
-        """What has been contributed, added up for each set of axes over which it is to be summed."""
-        grouped: dict[frozenset[str], Expr] = {}
+        """What has been contributed, added up for each set of axes over which it is to be summed, and dtype."""
+        grouped: dict[tuple[frozenset[str], str], Expr] = {}
         for over, product in self.terms.get(ref, []):
             product = simplify([product], TIDY, self.tidy)[product]
-            grouped[over] = grouped[over] + product if over in grouped else product
-        return sorted(grouped.items(), key=lambda item: sorted(item[0]))
+            key = (over, product.dtype.name)
+            grouped[key] = grouped[key] + product if key in grouped else product
+        return [(over, grouped[over, name]) for over, name in sorted(grouped, key=lambda key: (sorted(key[0]), key[1]))]
 
     def _sum(self, expr: Expr, over: frozenset[str], name: str) -> Expr:
         varying = self.along.of(expr)

@@ -244,6 +244,29 @@ def is_zero(expr: Expr) -> bool:
     return _value(expr) == 0
 
 
+# A condition, and whether the first branch is the one that is zero.
+Condition = tuple[Expr, bool]
+
+
+def conditions_of(expr: Expr) -> tuple[list[Condition], Expr]:
+    """The conditions without which it is zero, as nested selects say, outermost first, and its value elsewhere."""
+    found: list[Condition] = []
+    while is_select(expr):
+        condition, *values = expr.children
+        zero_first = is_zero(values[0])
+        found.append((condition, zero_first))
+        expr = values[zero_first]
+    return found, expr
+
+
+def selected(expr: Expr, conditions: Iterable[Condition]) -> Expr:
+    """``expr``, or zero without the conditions, of which the first becomes the outermost."""
+    for condition, zero_first in reversed(list(conditions)):
+        zero = const(0, expr.dtype)
+        expr = apply("where", condition, *((zero, expr) if zero_first else (expr, zero)))
+    return expr
+
+
 def selects_apart(expr: Expr, known: dict[Expr, Expr] | None = None) -> dict[tuple[Expr, bool] | None, Expr]:
     """A sum as the sums of its selects by their condition and which branch is zero, and of all other terms (None).
 

@@ -260,10 +260,10 @@ class Bridge:
             name = "where" if isinstance(node, _Where) else node.row.name
             kind = lookup(name).kind
             inner = self._float_of(node, dtype) if kind in (Kind.COMPARE, Kind.PREDICATE, Kind.LOGICAL) else dtype
-            args = tuple(self.to_expr(arg, inner) for arg in node.args)
+            args = _alike([self.to_expr(arg, inner) for arg in node.args])
             return apply(name, *args, detail="" if name == "where" else node.detail)
         if isinstance(node, sp.Function) and node.func.__name__ in _SYMPY_NAMES:
-            return apply(_SYMPY_NAMES[node.func.__name__], *(convert(arg) for arg in node.args))
+            return apply(_SYMPY_NAMES[node.func.__name__], *map(convert, node.args))
         raise DerivativeError(
             "derive",
             given=f"sympy's {node.func}",
@@ -332,7 +332,7 @@ def _product(node: Any, dtype: DType, convert: Any) -> Expr:
             root = apply("sqrt" if exponent > 0 else "rsqrt", convert(base))
             above.append(_whole_power(root, abs(int(exponent.p))))
         else:
-            above.append(apply("pow", convert(base), convert(exponent)))
+            above.append(apply("pow", *_alike([convert(base), convert(exponent)])))
     if abs(coefficient) != 1 or not above:
         above.insert(0, const(_coefficient(abs(coefficient)), dtype))
     result = _chain("mul", above)
@@ -359,11 +359,16 @@ def _whole_power(base: Expr, exponent: int) -> Expr:
 
 
 def _chain(name: str, terms: Sequence[Expr]) -> Expr:
-    wide = max((term.dtype for term in terms), key=lambda dtype: dtype.size)
-    total = _widened(terms[0], wide)
-    for term in terms[1:]:
-        total = Call(name, (total, _widened(term, wide)), wide)
+    total, *others = _alike(terms)
+    for term in others:
+        total = Call(name, (total, term), total.dtype)
     return total
+
+
+def _alike(values: Sequence[Expr]) -> list[Expr]:
+    """Floats in the widest dtype that one of them has: sympy does not know how numbers, or a cast, came to theirs."""
+    wide = max((value.dtype for value in values if value.dtype.is_float), key=lambda dtype: dtype.size, default=None)
+    return [value if wide is None or not value.dtype.is_float else _widened(value, wide) for value in values]
 
 
 def _widened(expr: Expr, dtype: DType) -> Expr:

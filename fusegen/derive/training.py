@@ -35,6 +35,7 @@ from fusegen.core.products import KIND as DOT
 from fusegen.core.products import Factor, biases, factors, rounded, stored_as, unrounded
 from fusegen.derive.exact import compared_extrema
 from fusegen.derive.gradient import gradient
+from fusegen.derive.guards import guarded, guards
 from fusegen.derive.quotients import cancel, is_softmax, sums_of_exponentials, told_by
 
 # An operand that lacks axes of the result is lighter by this for each: sizes are not known when this is decided.
@@ -117,7 +118,31 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
     read = {operand.name for operand in reading.operands}
     kept = [(expr, operand) for expr, operand in kept if operand.name in read]
     extra = [output for output in extra if output.name in read]
+    kept, extra = _guarded(op, backward, kept, extra, exponentials)
     return Training(_with_outputs(op, extra), len(op.outputs), wanted, tuple(kept))
+
+
+def _guarded(
+    op: Op, backward: Op, kept: Sequence[tuple[Expr, Operand]], extra: Sequence[Output], exponentials: frozenset[Ref]
+) -> tuple[list[tuple[Expr, Operand]], list[Output]]:
+    """What is kept for a branch of a select, but zero where the other branch is taken: see derive/guards.
+
+    Not of products: their derivatives are never infinite.
+    """
+    found, told = guards(backward), {thing.name for thing in (*op.operands, *op.scalars, *op.expand()[0])}
+    taken = {*told, *(thing.name for thing in (*backward.operands, *backward.expand()[0], *backward.outputs, *extra))}
+    dots = {reduce.ref for reduce in op.expand()[0] if reduce.kind == DOT}
+    values: dict[str, Output] = {}
+    for output in extra:
+        expr = output.expr
+        if expr not in dots and not is_softmax(expr, exponentials):  # that one is read as the exponentials as well
+            expr = guarded(expr, found.get(expr, ()), told)
+        values[output.name] = output
+        if expr is not output.expr:
+            values[output.name] = replace(output, name=safe_name(f"guarded_{output.name}", taken), expr=expr)
+            taken.add(values[output.name].name)
+    renamed = [(expr, replace(o, name=values[o.name].name) if o.name in values else o) for expr, o in kept]
+    return renamed, list(values.values())
 
 
 def _taken_again(backward: Op) -> set[str]:
@@ -201,7 +226,7 @@ def _reading_kept(backward: Op, kept: Sequence[tuple[Expr, Operand]], exponentia
     values: dict[Expr, Expr] = {}
     for expr, operand in kept:
         values |= {} if isinstance(expr, Ref) else told_by(expr, operand.ref, exponentials)
-    named = {operand.name for expr, operand in kept if isinstance(expr, Ref)}
+    named = {expr.name for expr, _ in kept if isinstance(expr, Ref)}
     values.update({rounded(o.ref, o.dtype): o.ref for expr, o in kept if isinstance(expr, Ref) and o.dtype.is_half})
     reduces, outputs = backward.expand()
     told = Substitution(values)
@@ -213,6 +238,9 @@ def _reading_kept(backward: Op, kept: Sequence[tuple[Expr, Operand]], exponentia
     if left := exponentials.intersection(refs(*(item.expr for item in (*reduces, *outputs)))):
         # Something reads an exponential by itself, which a result that was rounded to zero would not tell.
         return _reading_kept(backward, kept, exponentials - left)
+    renamed = Substitution({expr: o.ref for expr, o in kept if isinstance(expr, Ref) and expr.name != o.name})
+    reduces = [replace(r, expr=renamed.of(r.expr)) for r in reduces]
+    outputs = [replace(o, expr=renamed.of(o.expr)) for o in outputs]
     read = names_read([*reduces, *outputs])
     # One tensor may stand for several things: a relu for itself and for the sign of what it is of.
     given = {o.name: o for o in (*backward.operands, *(operand for _, operand in kept))}

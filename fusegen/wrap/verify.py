@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusegen.core.declared import declared_calls
 from fusegen.core.errors import CheckError, DeviceError, warn
-from fusegen.core.ir import Op
+from fusegen.core.ir import Op, walk
 from fusegen.core.products import products, stored_as
 
 if TYPE_CHECKING:
@@ -172,8 +172,7 @@ class Bounds:
             return [r.detach() for r in reference(op, given, scalars, dtype, sizes)]
 
         exact = run(tensors, torch.float64)
-        floats = [o.dtype for o in (*op.operands, *op.outputs) if o.dtype.is_float]
-        single = any(dtype.size < 8 for dtype in floats)
+        single = _in_single(op)
         halves = [stored_as(reduce) for reduce in products(op) if stored_as(reduce).is_half]
         step = max([2.0**-24 if single else 2.0**-53, *(_eps(dtype.name) for dtype in halves)])
         others = [run(nudged(tensors, step, seed), torch.float64) for seed in (1, 2)]
@@ -218,6 +217,13 @@ class Bounds:
             return None
         place = tuple(int(p) for p in torch.unravel_index(torch.tensor(at), found.shape))
         return Wrong(name, place, float(found[place]), float(exact[place]), float(allowed[place]))
+
+
+def _in_single(op: Op) -> bool:
+    """Whether anything is computed in float32: a cast within an op of doubles, too."""
+    nodes = walk([item.expr for items in op.expand() for item in items])
+    dtypes = {*(thing.dtype for thing in (*op.operands, *op.outputs)), *(node.dtype for node in nodes)}
+    return any(dtype.is_float and dtype.size < 8 for dtype in dtypes)
 
 
 def _eps(dtype: str) -> float:
@@ -303,7 +309,7 @@ def verify_gradients(
                 )
             )  # fmt: skip
 
-    single = any(t.is_floating_point() and t.dtype != torch.float64 for t in tensors.values())
+    single = _in_single(forward)
     steps = [_eps(str(t.dtype).removeprefix("torch.")) for t in tensors.values() if t.is_floating_point()]
     step = max(steps) if products(forward) else 2.0**-24 if single else 2.0**-53
     others = [differentiated(nudged(tensors, step, seed), torch.float64) for seed in (1, 2)]

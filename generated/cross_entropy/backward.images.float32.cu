@@ -4,21 +4,21 @@
 // cross_entropy, backward                                     declared in ops/classes.py
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D1)
 //   prod_d_out = d_out * (1 / float32(total_2))
-//   top_2 = barrier(top)
-//   prod = exp(input - top_2) * (prod_d_out / sum_exp)
+//   exp_value = exp(input - barrier(guarded_top))
+//   prod = exp_value * (prod_d_out / guarded_sum_exp)
 //   d_input = where(divisor, where(index(d1) == target, -prod_d_out, 0) + prod, 0)
 // lanes: a thread for a result over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(128, 6)
-void cross_entropy_backward_f32(const float* __restrict__ input_ptr,      // [D0, D1, D2, D3]
-                                const int64_t* __restrict__ target_ptr,   // [D0, D2, D3]
-                                const float* __restrict__ d_out_ptr,      // []
-                                const float* __restrict__ top_ptr,        // [D0, D2, D3]
-                                const float* __restrict__ sum_exp_ptr,    // [D0, D2, D3]
-                                const int64_t* __restrict__ total_2_ptr,  // []
-                                float* __restrict__ d_input_ptr,          // [D0, D1, D2, D3]
+void cross_entropy_backward_f32(const float* __restrict__ input_ptr,            // [D0, D1, D2, D3]
+                                const int64_t* __restrict__ target_ptr,         // [D0, D2, D3]
+                                const float* __restrict__ d_out_ptr,            // []
+                                const float* __restrict__ guarded_top_ptr,      // [D0, D2, D3]
+                                const float* __restrict__ guarded_sum_exp_ptr,  // [D0, D2, D3]
+                                const int64_t* __restrict__ total_2_ptr,        // []
+                                float* __restrict__ d_input_ptr,                // [D0, D1, D2, D3]
                                 int64_t ignore_index, int64_t D1, int m, int n, fg::Divisor n1, int input_stride0,
-                                int input_stride2, int target_stride0, int top_stride0, int sum_exp_stride0,
-                                int d_input_stride0, int d_input_stride2) {
+                                int input_stride2, int target_stride0, int guarded_top_stride0,
+                                int guarded_sum_exp_stride0, int d_input_stride0, int d_input_stride2) {
   const float d_out = fg::load(d_out_ptr);
   const int64_t total_2 = fg::load(total_2_ptr);
   // A thread owns a result, whose elements stay in registers.
@@ -28,8 +28,8 @@ void cross_entropy_backward_f32(const float* __restrict__ input_ptr,      // [D0
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
   const int64_t target = fg::load(target_ptr + j0 * target_stride0 + j1);
-  const float top = fg::load(top_ptr + j0 * top_stride0 + j1);
-  const float sum_exp = fg::load(sum_exp_ptr + j0 * sum_exp_stride0 + j1);
+  const float guarded_top = fg::load(guarded_top_ptr + j0 * guarded_top_stride0 + j1);
+  const float guarded_sum_exp = fg::load(guarded_sum_exp_ptr + j0 * guarded_sum_exp_stride0 + j1);
   float input_row[19];
 #pragma unroll
   for (int at = 0; at < 19; ++at) {
@@ -39,14 +39,14 @@ void cross_entropy_backward_f32(const float* __restrict__ input_ptr,      // [D0
 
   const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D1);
   const float prod_d_out = d_out * (1.0f / float(total_2));
-  const float top_2 = top;
 
 #pragma unroll
   for (int at = 0; at < 19; ++at) {
     const int j2 = at;
     const int64_t index_d1 = j2;
     const float input = fg::load(&input_row[at]);
-    const float prod = expf(input - top_2) * (prod_d_out / sum_exp);
+    const float exp_value = expf(input - guarded_top);
+    const float prod = exp_value * (prod_d_out / guarded_sum_exp);
     const float d_input = divisor ? (index_d1 == target ? -prod_d_out : 0.0f) + prod : 0.0f;
     fg::store(d_input_ptr + j0 * d_input_stride0 + j1 + j2 * d_input_stride2, d_input);
   }

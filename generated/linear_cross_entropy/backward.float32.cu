@@ -9,18 +9,18 @@
 // linear_cross_entropy, backward prologue                     declared in ops/linear_losses.py
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D2)
 //   prod_d_out = d_out * (1 / float32(total_2))
-//   top_2 = barrier(top)
-//   prod = exp(logits - top_2) * (prod_d_out / sum_exp)
+//   exp_value = exp(logits - barrier(guarded_top))
+//   prod = exp_value * (prod_d_out / guarded_sum_exp)
 //   chosen_divisor = where(divisor, where(index(d2) == target, -prod_d_out, 0) + prod, 0)
 // rows: elementwise, D2 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(256, 4)
-void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ target_ptr,   // [D0]
-                                                const float* __restrict__ d_out_ptr,      // []
-                                                const float* __restrict__ logits_ptr,     // [D0, D2]
-                                                const float* __restrict__ top_ptr,        // [D0]
-                                                const float* __restrict__ sum_exp_ptr,    // [D0]
-                                                const int64_t* __restrict__ total_2_ptr,  // []
-                                                float* __restrict__ chosen_divisor_ptr,   // [D0, D2]
+void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ target_ptr,         // [D0]
+                                                const float* __restrict__ d_out_ptr,            // []
+                                                const float* __restrict__ logits_ptr,           // [D0, D2]
+                                                const float* __restrict__ guarded_top_ptr,      // [D0]
+                                                const float* __restrict__ guarded_sum_exp_ptr,  // [D0]
+                                                const int64_t* __restrict__ total_2_ptr,        // []
+                                                float* __restrict__ chosen_divisor_ptr,         // [D0, D2]
                                                 int64_t ignore_index, int64_t D2, int m, int n, int logits_stride0,
                                                 int chosen_divisor_stride0) {
   // 256 threads take 3072 elements of a row.
@@ -31,8 +31,8 @@ void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ targ
   fg::Raw<float, 4> logits_row[3];
   const int j0 = row;
   const int64_t target = fg::load(target_ptr + j0);
-  const float top = fg::load(top_ptr + j0);
-  const float sum_exp = fg::load(sum_exp_ptr + j0);
+  const float guarded_top = fg::load(guarded_top_ptr + j0);
+  const float guarded_sum_exp = fg::load(guarded_sum_exp_ptr + j0);
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
     const int at = begin + 4 * (256 * part + threadIdx.x);
@@ -41,7 +41,6 @@ void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ targ
   }
   const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D2);
   const float prod_d_out = d_out * (1.0f / float(total_2));
-  const float top_2 = top;
 
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
@@ -53,7 +52,8 @@ void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ targ
     for (int k = 0; k < 4; ++k) {
       const float logits = logits_v[k];
       const int64_t index_d2 = j1 + k;
-      const float prod = expf(logits - top_2) * (prod_d_out / sum_exp);
+      const float exp_value = expf(logits - guarded_top);
+      const float prod = exp_value * (prod_d_out / guarded_sum_exp);
       chosen_divisor_v[k] = divisor ? (index_d2 == target ? -prod_d_out : 0.0f) + prod : 0.0f;
     }
     fg::store_vector<4>(chosen_divisor_ptr + (j0 * chosen_divisor_stride0 + j1), chosen_divisor_v);

@@ -4,14 +4,14 @@
 // logsumexp, backward                                         declared in ops/softmaxes.py
 //   same = abs(barrier(top)) == inf
 //   exp_value = exp(input - barrier(top))
-//   d_input = where(same, 0, d_out * (1 / sum_exp) * exp_value)
-// elementwise: 8 elements a thread; d_out, top, sum_exp broadcast
+//   d_input = where(same, 0, d_out * (1 / guarded_sum_exp) * exp_value)
+// elementwise: 8 elements a thread; d_out, top, guarded_sum_exp broadcast
 extern "C" __global__ __launch_bounds__(256)
-void logsumexp_backward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1]
-                             const bf16* __restrict__ d_out_ptr,     // [D0]
-                             const float* __restrict__ top_ptr,      // [D0]
-                             const float* __restrict__ sum_exp_ptr,  // [D0]
-                             bf16* __restrict__ d_input_ptr,         // [D0, D1]
+void logsumexp_backward_bf16(const bf16* __restrict__ input_ptr,             // [D0, D1]
+                             const bf16* __restrict__ d_out_ptr,             // [D0]
+                             const float* __restrict__ top_ptr,              // [D0]
+                             const float* __restrict__ guarded_sum_exp_ptr,  // [D0]
+                             bf16* __restrict__ d_input_ptr,                 // [D0, D1]
                              int n, fg::Divisor n1) {
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -23,7 +23,7 @@ void logsumexp_backward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1]
   const auto input_v = fg::load_vector<8>(input_ptr + at);
   const float d_out = fg::load(d_out_ptr + j0);
   const float top = fg::load(top_ptr + j0);
-  const float sum_exp = fg::load(sum_exp_ptr + j0);
+  const float guarded_sum_exp = fg::load(guarded_sum_exp_ptr + j0);
   fg::Vec<float, 8> d_input_v;
 
 #pragma unroll
@@ -31,7 +31,7 @@ void logsumexp_backward_bf16(const bf16* __restrict__ input_ptr,     // [D0, D1]
     const float input = input_v[k];
     const bool same = fg::abs(top) == fg::infinity<float>();
     const float exp_value = fg::fast_exp_from_top(input - top);
-    d_input_v[k] = same ? 0.0f : d_out * (1.0f / sum_exp) * exp_value;
+    d_input_v[k] = same ? 0.0f : d_out * (1.0f / guarded_sum_exp) * exp_value;
   }
   fg::store_vector<8>(d_input_ptr + at, d_input_v);
 }

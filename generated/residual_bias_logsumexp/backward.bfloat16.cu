@@ -9,18 +9,18 @@
 //   same = abs(barrier(top)) == inf
 //   total = input + bias + residual
 //   exp_value = exp(total - barrier(top))
-//   d_input = where(same, 0, exp_value * (d_out / sum_exp))
+//   d_input = where(same, 0, exp_value * (d_out / guarded_sum_exp))
 //   sum_d_bias = sum[d0](d_input)
 // rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(192, 5)
-void residual_bias_logsumexp_backward_bf16_d_input(const bf16* __restrict__ input_ptr,           // [D0, D1]
-                                                   const bf16* __restrict__ bias_ptr,            // [D1]
-                                                   const bf16* __restrict__ residual_ptr,        // [D0, D1]
-                                                   const bf16* __restrict__ d_out_ptr,           // [D0]
-                                                   const float* __restrict__ top_ptr,            // [D0]
-                                                   const float* __restrict__ sum_exp_ptr,        // [D0]
-                                                   bf16* __restrict__ d_input_ptr,               // [D0, D1]
-                                                   float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+void residual_bias_logsumexp_backward_bf16_d_input(const bf16* __restrict__ input_ptr,             // [D0, D1]
+                                                   const bf16* __restrict__ bias_ptr,              // [D1]
+                                                   const bf16* __restrict__ residual_ptr,          // [D0, D1]
+                                                   const bf16* __restrict__ d_out_ptr,             // [D0]
+                                                   const float* __restrict__ top_ptr,              // [D0]
+                                                   const float* __restrict__ guarded_sum_exp_ptr,  // [D0]
+                                                   bf16* __restrict__ d_input_ptr,                 // [D0, D1]
+                                                   float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
                                                    int m, int n, int input_stride0, int residual_stride0,
                                                    int d_input_stride0) {
   // 192 threads take 3072 elements of a row.
@@ -39,7 +39,7 @@ void residual_bias_logsumexp_backward_bf16_d_input(const bf16* __restrict__ inpu
   // The next row is read while the present one is worked on.
   float d_out_next;
   float top_next;
-  float sum_exp_next;
+  float guarded_sum_exp_next;
   using input_element = fg::Raw<bf16, 8>;
   FUSEGEN_SHARED(input_element, input_row, [2][2][192]);
   using residual_element = fg::Raw<bf16, 8>;
@@ -51,7 +51,7 @@ void residual_bias_logsumexp_backward_bf16_d_input(const bf16* __restrict__ inpu
     const int j0 = next;
     d_out_next = fg::load(d_out_ptr + j0);
     top_next = fg::load(top_ptr + j0);
-    sum_exp_next = fg::load(sum_exp_ptr + j0);
+    guarded_sum_exp_next = fg::load(guarded_sum_exp_ptr + j0);
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       const int at = begin + 8 * (192 * part + threadIdx.x);
@@ -64,7 +64,7 @@ void residual_bias_logsumexp_backward_bf16_d_input(const bf16* __restrict__ inpu
     const int j0 = row;
     const float d_out = d_out_next;
     const float top = top_next;
-    const float sum_exp = sum_exp_next;
+    const float guarded_sum_exp = guarded_sum_exp_next;
     turn ^= 1;
     fg::await_loads();
     if (row + int(gridDim.x) < m) {
@@ -72,7 +72,7 @@ void residual_bias_logsumexp_backward_bf16_d_input(const bf16* __restrict__ inpu
       const int j0 = next;
       d_out_next = fg::load(d_out_ptr + j0);
       top_next = fg::load(top_ptr + j0);
-      sum_exp_next = fg::load(sum_exp_ptr + j0);
+      guarded_sum_exp_next = fg::load(guarded_sum_exp_ptr + j0);
 #pragma unroll
       for (int part = 0; part < 2; ++part) {
         const int at = begin + 8 * (192 * part + threadIdx.x);
@@ -98,7 +98,7 @@ void residual_bias_logsumexp_backward_bf16_d_input(const bf16* __restrict__ inpu
         const float residual = residual_v[k];
         const float total = input + bias + residual;
         const float exp_value = fg::fast_exp_from_top(total - top);
-        const float d_input = same ? 0.0f : exp_value * (d_out / sum_exp);
+        const float d_input = same ? 0.0f : exp_value * (d_out / guarded_sum_exp);
         d_input_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;
       }

@@ -9,18 +9,18 @@
 //   same = abs(barrier(top)) == inf
 //   total = input + bias + residual
 //   exp_value = exp(total - barrier(top))
-//   d_input = where(same, 0, exp_value * (d_out / sum_exp))
+//   d_input = where(same, 0, exp_value * (d_out / guarded_sum_exp))
 //   sum_d_bias = sum[d0](d_input)
 // rows: D1 in pieces, each read once; sum_d_bias added up over the rows of a group, then over groups by a second kernel
 extern "C" __global__ __launch_bounds__(256, 2)
-void residual_bias_logsumexp_backward_f32_d_input(const float* __restrict__ input_ptr,          // [D0, D1]
-                                                  const float* __restrict__ bias_ptr,           // [D1]
-                                                  const float* __restrict__ residual_ptr,       // [D0, D1]
-                                                  const float* __restrict__ d_out_ptr,          // [D0]
-                                                  const float* __restrict__ top_ptr,            // [D0]
-                                                  const float* __restrict__ sum_exp_ptr,        // [D0]
-                                                  float* __restrict__ d_input_ptr,              // [D0, D1]
-                                                  float* __restrict__ sum_d_bias_by_group_ptr,  // [GROUPS, D1]
+void residual_bias_logsumexp_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
+                                                  const float* __restrict__ bias_ptr,             // [D1]
+                                                  const float* __restrict__ residual_ptr,         // [D0, D1]
+                                                  const float* __restrict__ d_out_ptr,            // [D0]
+                                                  const float* __restrict__ top_ptr,              // [D0]
+                                                  const float* __restrict__ guarded_sum_exp_ptr,  // [D0]
+                                                  float* __restrict__ d_input_ptr,                // [D0, D1]
+                                                  float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
                                                   int m, int n, int input_stride0, int residual_stride0,
                                                   int d_input_stride0) {
   // 256 threads take 3072 elements of a row.
@@ -38,7 +38,7 @@ void residual_bias_logsumexp_backward_f32_d_input(const float* __restrict__ inpu
   // The next row is read while the present one is worked on.
   float d_out_next;
   float top_next;
-  float sum_exp_next;
+  float guarded_sum_exp_next;
   fg::Raw<float, 4> input_next[3];
   fg::Raw<float, 4> residual_next[3];
   int row = int(blockIdx.x);
@@ -47,7 +47,7 @@ void residual_bias_logsumexp_backward_f32_d_input(const float* __restrict__ inpu
     const int j0 = next;
     d_out_next = fg::load(d_out_ptr + j0);
     top_next = fg::load(top_ptr + j0);
-    sum_exp_next = fg::load(sum_exp_ptr + j0);
+    guarded_sum_exp_next = fg::load(guarded_sum_exp_ptr + j0);
 #pragma unroll
     for (int part = 0; part < 3; ++part) {
       const int at = begin + 4 * (256 * part + threadIdx.x);
@@ -60,7 +60,7 @@ void residual_bias_logsumexp_backward_f32_d_input(const float* __restrict__ inpu
     const int j0 = row;
     const float d_out = d_out_next;
     const float top = top_next;
-    const float sum_exp = sum_exp_next;
+    const float guarded_sum_exp = guarded_sum_exp_next;
     fg::Raw<float, 4> input_row[3];
     fg::Raw<float, 4> residual_row[3];
 #pragma unroll
@@ -73,7 +73,7 @@ void residual_bias_logsumexp_backward_f32_d_input(const float* __restrict__ inpu
       const int j0 = next;
       d_out_next = fg::load(d_out_ptr + j0);
       top_next = fg::load(top_ptr + j0);
-      sum_exp_next = fg::load(sum_exp_ptr + j0);
+      guarded_sum_exp_next = fg::load(guarded_sum_exp_ptr + j0);
 #pragma unroll
       for (int part = 0; part < 3; ++part) {
         const int at = begin + 4 * (256 * part + threadIdx.x);
@@ -99,7 +99,7 @@ void residual_bias_logsumexp_backward_f32_d_input(const float* __restrict__ inpu
         const float residual = residual_v[k];
         const float total = input + bias + residual;
         const float exp_value = expf(total - top);
-        const float d_input = same ? 0.0f : exp_value * (d_out / sum_exp);
+        const float d_input = same ? 0.0f : exp_value * (d_out / guarded_sum_exp);
         d_input_v[k] = d_input;
         sum_d_bias_v[part][k] += d_input;
       }
