@@ -130,7 +130,8 @@ def _guarded(
     Not of products: their derivatives are never infinite.
     """
     found, told = guards(backward), {thing.name for thing in (*op.operands, *op.scalars, *op.expand()[0])}
-    taken = {*told, *(thing.name for thing in (*backward.operands, *backward.expand()[0], *backward.outputs, *extra))}
+    theirs = (*backward.operands, *backward.expand()[0], *backward.outputs)
+    taken = {*told, *(thing.name for thing in (*op.outputs, *extra, *theirs))}
     dots = {reduce.ref for reduce in op.expand()[0] if reduce.kind == DOT}
     values: dict[str, Output] = {}
     for output in extra:
