@@ -18,7 +18,7 @@ from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Launch, Schedule
 from fusegen.pipeline import HOPPER, plan_whole
 from fusegen.wrap.inspect import Pass, backward_of
-from fusegen.wrap.run import row_major
+from fusegen.wrap.layout import row_major
 from fusegen.wrap.tensors import TensorInfo
 
 PAGE = Path(__file__).parent / "schedules.txt"

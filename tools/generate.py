@@ -20,8 +20,8 @@ from fusegen.core.errors import FusegenError
 from fusegen.declare.trace import TensorSpec
 from fusegen.wrap.cli_ops import Request, bind, library, resolve
 from fusegen.wrap.inspect import Pass, backward_of, differentiable, passes
+from fusegen.wrap.layout import row_major
 from fusegen.wrap.op import FusedOp
-from fusegen.wrap.run import row_major
 from fusegen.wrap.tensors import TensorInfo
 
 # Ops whose text differs from that of linear_gelu, linear_relu, linear_silu or linear_tanh in the activation's lines

@@ -19,8 +19,9 @@ from fusegen.core.views import dims_of, view_shape
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
 from fusegen.wrap import tensors
+from fusegen.wrap.layout import result_layout
+from fusegen.wrap.plan import common_device
 from fusegen.wrap.products import check_factors
-from fusegen.wrap.run import common_device, result_layout
 from fusegen.wrap.tensors import TensorInfo
 
 # Stands for a size that nobody knows (unbacked): many parts divide it.

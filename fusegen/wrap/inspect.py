@@ -33,8 +33,9 @@ from fusegen.launch.targets import chip_of
 from fusegen.wrap import doors
 from fusegen.wrap.backends import notes
 from fusegen.wrap.gradients import lean_backward, result_names
+from fusegen.wrap.layout import row_major
 from fusegen.wrap.padding import strides_between
-from fusegen.wrap.run import Runner, row_major
+from fusegen.wrap.run import Runner
 from fusegen.wrap.tensors import TensorInfo
 
 # What a kernel behind a matrix product starts behind: the library's kernel, which has no name here.

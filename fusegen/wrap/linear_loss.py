@@ -35,7 +35,8 @@ from fusegen.wrap.factors import Factors
 from fusegen.wrap.legacy_vmap import is_legacy_batched
 from fusegen.wrap.op import op
 from fusegen.wrap.padding import MULTIPLE, pays, up
-from fusegen.wrap.run import Runner, common_device
+from fusegen.wrap.plan import common_device
+from fusegen.wrap.run import Runner
 
 language: Any = _language  # its functions are made from a table
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from fusegen.wrap import doors
+from fusegen.wrap import doors, intercept
 from fusegen.wrap.op import FusedOp, torch_is_loaded
 
 
@@ -47,7 +47,7 @@ and under transforms, and on NumPy's and CuPy's arrays."""
             return super().call(args, kwargs, autocast)
         values = self.declaration.bind(args, kwargs)
         framework = doors.framework_of(values["input"])
-        if framework is None or framework.name != "torch" or doors.torch_is_unknown():
+        if framework is None or framework.name != "torch" or intercept.torch_is_unknown():
             return super().call(args, kwargs, autocast)
         from fusegen.wrap import linear_loss
 

@@ -12,8 +12,8 @@ from fusegen.core.ir import Op
 from fusegen.core.recent import Recent
 from fusegen.declare.op import Declaration, is_symbolic
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
-from fusegen.wrap import doors, tensors, verify
-from fusegen.wrap.doors import compiled_call
+from fusegen.wrap import doors, intercept, overlap, tensors, verify
+from fusegen.wrap.intercept import compiled_call
 from fusegen.wrap.run import Run, Runner, watch
 from fusegen.wrap.runners import runner_of
 from fusegen.wrap.tokens import token_of
@@ -88,13 +88,13 @@ class FusedOp:
         """A call of any kind. One on torch's tensors teaches the call path (wrap/callpath)."""
         if is_symbolic(args, kwargs):
             return self.declaration.inline(args, kwargs)
-        if doors.torch_is_unknown():  # what it is at cannot be asked
+        if intercept.torch_is_unknown():  # what it is at cannot be asked
             return self.call(args, kwargs)
-        taken = doors.torch_function(self, args, kwargs)
+        taken = intercept.torch_function(self, args, kwargs)
         if taken is not NotImplemented:
             return taken
-        if doors.is_traced(self.name, (*args, *kwargs.values())):
-            return doors.dispatcher()(self, args, kwargs)
+        if intercept.is_traced(self.name, (*args, *kwargs.values())):
+            return intercept.dispatcher()(self, args, kwargs)
         return self.call(args, kwargs)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], autocast: Any = Ellipsis) -> Any:
@@ -113,7 +113,7 @@ class FusedOp:
             asked = self.declaration.autocast is not None
             autocast = framework.autocast(self.declaration, specs, values) if asked else None
         op = self.declaration.trace(specs, autocast)
-        if framework.name == "torch" and doors.torch_is_unknown():
+        if framework.name == "torch" and intercept.torch_is_unknown():
             results = self._unfused(op, values, scalars, out)
         else:
             with watch() as runs:
@@ -205,11 +205,11 @@ class FusedOp:
                 expected=f"{count} {framework.name} tensor{'s' if count > 1 else ''}", fix="pass one for each result",
             )  # fmt: skip
         if framework.name == "torch":
-            doors.check_no_gradient(self.name, [*values.values(), *outs])
-        doors.check_writable(self.name, outs, framework)
-        doors.check_overlap(self.name, values, outs, framework)
+            intercept.check_no_gradient(self.name, [*values.values(), *outs])
+        overlap.check_writable(self.name, outs, framework)
+        overlap.check_overlap(self.name, values, outs, framework)
         found: list[Any] = plain(values, scalars, framework, outs)
-        doors.mark_written(outs, framework)
+        overlap.mark_written(outs, framework)
         return found
 
     # -- looking inside -------------------------------------------------------------------------------------------

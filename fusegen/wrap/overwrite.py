@@ -21,10 +21,10 @@ from torch.autograd import forward_ad
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Op, refs
 from fusegen.declare.op import INPLACE_BACKWARD
-from fusegen.wrap import doors, tensors
+from fusegen.wrap import overlap, tensors
 from fusegen.wrap.gradients import separated
+from fusegen.wrap.layout import overlaps_itself
 from fusegen.wrap.legacy_vmap import is_legacy_batched
-from fusegen.wrap.run import overlaps_itself
 from fusegen.wrap.torch_op import Differentiable, Node, Trained
 
 
@@ -74,9 +74,9 @@ class Overwriting(Differentiable):
 def _sharing(argument: Any, others: Mapping[str, Any]) -> str | None:
     """The first of the others that has memory in common with the argument."""
     framework = tensors.torch()
-    start, end = doors.span(framework, argument)
+    start, end = overlap.span(framework, argument)
     for name, other in others.items():
-        first, last = doors.span(framework, other)
+        first, last = overlap.span(framework, other)
         if start < last and first < end:
             return name
     return None
@@ -135,7 +135,7 @@ def _overwrite(ctx: Any, backward: Differentiable, values: dict[str, Any]) -> An
         raise _refusal(ctx, f"{shared} in the memory of {name}", "memory of its own", "pass a copy")
     ctx.is_spent = True
     backward.runner({**values, name: memory}, ctx.scalars, tensors.torch(), [memory])
-    doors.mark_written([memory], tensors.torch())
+    overlap.mark_written([memory], tensors.torch())
     return memory
 
 

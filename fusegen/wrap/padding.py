@@ -21,8 +21,8 @@ from fusegen.core.dtypes import DType
 from fusegen.core.ir import Operand
 from fusegen.core.products import contracted_sizes
 from fusegen.fuse.products import Chain, Product
+from fusegen.wrap.plan import Made
 from fusegen.wrap.products import Arranged
-from fusegen.wrap.run import Made
 from fusegen.wrap.steps import Fill
 from fusegen.wrap.torch_step import View
 

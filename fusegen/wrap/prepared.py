@@ -16,7 +16,8 @@ import torch
 from fusegen.declare.op import Declaration
 from fusegen.wrap import native
 from fusegen.wrap.callpath import FLOATS_VARY, INTEGERS_VARY, Lesson, Parameters, native_plan
-from fusegen.wrap.run import MOST_PLANS, Run, is_dense
+from fusegen.wrap.layout import is_dense
+from fusegen.wrap.run import MOST_PLANS, Run
 
 
 class Prepared:

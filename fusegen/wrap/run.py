@@ -10,83 +10,19 @@ from threading import local
 from typing import Any
 
 from fusegen import pipeline
-from fusegen.core.dtypes import DType
-from fusegen.core.errors import DeviceError, ShapeError
+from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Op, Operand, Output
 from fusegen.core.locks import cached_property
-from fusegen.core.products import contracted_sizes, products
-from fusegen.core.views import dims_of, view, whole_shape
+from fusegen.core.products import contracted_sizes
+from fusegen.core.views import dims_of, view
 from fusegen.fuse.schedule import Buffer
-from fusegen.launch.program import Program, scalar_value
-from fusegen.launch.targets import CpuTarget, GpuTarget
+from fusegen.launch.program import scalar_value
 from fusegen.wrap import verify
+from fusegen.wrap.layout import check_out, result_layout, row_major
+from fusegen.wrap.plan import Infos, LaidOut, Plan, Slot, common_device, results_of
 from fusegen.wrap.tensors import Framework, Settings, TensorInfo, target_of
 
 MOST_PLANS = 4096
-
-# What is known of tensors that results are to be written to; None for one that is to be made.
-Infos = Sequence[TensorInfo | None]
-
-
-@dataclass(frozen=True)
-class Slot:
-    """A pointer of the program: argument or output ``source``, ``offset`` bytes further on."""
-
-    name: str
-    source: str
-    offset: int
-
-
-@dataclass(frozen=True)
-class Made:
-    """A tensor of the plan's own."""
-
-    name: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: DType
-
-    def make(self, framework: Framework, device: str) -> Any:
-        return framework.empty(self.shape, self.strides, self.dtype, device)
-
-
-@dataclass(frozen=True)
-class Between(Made):
-    """A tensor between the steps of a plan, and the first and last of those that use it."""
-
-    first: int
-    last: int
-
-
-@dataclass(frozen=True)
-class LaidOut:
-    """Where everything lies that an op reads and writes.
-
-    ``results``: name, shape, strides and dtype of each tensor that a call returns.
-    """
-
-    layout: pipeline.Layout
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
-    results: tuple[tuple[str, tuple[int, ...], tuple[int, ...], DType], ...]
-
-
-@dataclass
-class Plan:
-    """One op for one layout. Its program takes the inputs' addresses, the outputs', and the op's scalars.
-
-    ``program`` is None for a plan that is more than launches and products, ``between`` what lies between its steps.
-    ``verified``: what it computed was compared with the reference (wrap/verify).
-    """
-
-    program: Program | None
-    target: CpuTarget | GpuTarget
-    device: str
-    inputs: tuple[Slot, ...]
-    outputs: tuple[Slot, ...]
-    results: tuple[tuple[str, tuple[int, ...], tuple[int, ...], Any], ...]
-    between: tuple[Between, ...] = ()
-    verified: bool = False
 
 
 @dataclass(frozen=True)
@@ -307,151 +243,10 @@ class Runner:
             self.op, output, sizes, arguments, self.like[base][1] if base in self.like else None
         )
         if out is not None:
-            _check_out(self.op, output, out, shape)
+            check_out(self.op, output, out, shape)
             strides = out.strides
         return shape, strides
 
 
 def _buffer(thing: Operand | Output, strides: Sequence[int], address: int) -> Buffer:
     return Buffer(thing.dtype, {axis: strides[d] for d, axis in enumerate(thing.shape) if axis}, address % 16)
-
-
-def results_of(plan: Plan, framework: Framework, out: Sequence[Any] | None) -> list[Any]:
-    """Tensors for a plan's results: those given, and new ones."""
-    return [
-        given if given is not None else framework.empty(shape, strides, dtype, plan.device)
-        for (_, shape, strides, dtype), given in zip(plan.results, out or [None] * len(plan.results), strict=True)
-    ]
-
-
-def common_device(op: Op, infos: Mapping[str, TensorInfo], out: Infos | None) -> str:
-    """Where all tensors are.
-
-    Raises:
-        DeviceError: in several places.
-    """
-    found = {name: info.device for name, info in infos.items()}
-    found.update({f"out[{i}]": info.device for i, info in enumerate(out or []) if info})
-    if len(set(found.values())) > 1:
-        raise DeviceError(
-            op.name, given=", ".join(f"{name} on {device}" for name, device in found.items()),
-            expected="all tensors on one device", fix="move them yourself with .to(device): fusegen never copies",
-        )  # fmt: skip
-    return next(iter(found.values()))
-
-
-def _check_out(op: Op, output: Output, out: TensorInfo, shape: tuple[int, ...]) -> None:
-    if out.shape != shape or out.dtype is not output.dtype:
-        raise ShapeError(
-            f"{op.name}, out=", given=f"{out.dtype} of shape {list(out.shape)}",
-            expected=f"{output.dtype} of shape {list(shape)}: an output is never broadcast, resized or cast",
-            fix="pass a tensor of the result's shape and dtype, or leave out= away",
-        )  # fmt: skip
-    if overlaps_itself(out.shape, out.strides):
-        raise ShapeError(
-            f"{op.name}, out=", given=f"a tensor of shape {list(out.shape)} with strides {list(out.strides)}",
-            expected="a tensor whose elements lie at different addresses", fix="pass a fresh tensor",
-        )  # fmt: skip
-
-
-def overlaps_itself(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether two elements share an address (or might: steps that interleave count as overlapping)."""
-    reach = 0
-    for step, size in sorted((abs(st), si) for st, si in zip(strides, shape, strict=True) if si != 1):
-        if step <= reach and 0 not in shape:
-            return True
-        reach += (size - 1) * step
-    return False
-
-
-# -- strides, as torch gives them ------------------------------------------------------------------------------------
-
-
-def row_major(shape: Sequence[int]) -> tuple[int, ...]:
-    """Strides of a contiguous tensor."""
-    return _dense_in_order(shape, range(len(shape)))
-
-
-def _dense_in_order(shape: Sequence[int], order: Sequence[int]) -> tuple[int, ...]:
-    """Dense strides with the dimensions in ``order``, slow to fast."""
-    strides = [0] * len(shape)
-    step = 1
-    for d in reversed(order):
-        strides[d] = step
-        step *= max(shape[d], 1)
-    return tuple(strides)
-
-
-def dense_like(shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...]:
-    """Dense strides with the dimensions in the order that ``strides`` have."""
-    return _dense_in_order(shape, sorted(range(len(shape)), key=lambda d: -strides[d]))
-
-
-def is_dense(shape: Sequence[int], strides: Sequence[int]) -> bool:
-    """No gaps and no overlaps, in whatever order of dimensions."""
-    if tuple(strides) == row_major(shape):  # nothing to sort, which for symbolic sizes is guards
-        return True
-    expected = 1
-    for stride, size in sorted((st, si) for st, si in zip(strides, shape, strict=True) if si != 1):
-        if size == 0:
-            return True
-        if stride != expected:
-            return False
-        expected *= size
-    return True
-
-
-def result_layout(
-    op: Op, output: Output, sizes: Mapping[str, int], arguments: Sequence[TensorInfo], like: Sequence[int] | None
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Shape and strides of a new result: strides as ``like`` has them if those leave no gaps, else torch's."""
-    shape = whole_shape(output, sizes)
-    if like is None:
-        return tuple(shape), _strides_for(op, shape, arguments)
-    return tuple(shape), tuple(like) if is_dense(shape, like) else row_major(shape)
-
-
-def _strides_for(op: Op, shape: Sequence[int], inputs: Sequence[TensorInfo]) -> tuple[int, ...]:
-    """The strides of a result: torch's for elementwise ops; row-major behind a matrix product."""
-    return row_major(shape) if products(op) else result_strides(shape, inputs)
-
-
-def result_strides(shape: Sequence[int], inputs: Sequence[TensorInfo]) -> tuple[int, ...]:
-    """The strides that torch's TensorIterator gives the result of an elementwise op: dense, dimensions in the order of
-    the inputs' strides, the first input that has an opinion deciding."""
-    rank = len(shape)
-    if all(i.strides == row_major(i.shape) for i in inputs):  # the same answer, without comparing symbolic strides
-        return row_major(shape)
-    same = [i for i in inputs if i.shape == tuple(shape)]
-    alike = bool(same) and len(same) == len(inputs) and all(i.strides == same[0].strides for i in same)
-    if alike and is_dense(shape, same[0].strides):
-        return _dense_in_order(shape, sorted(range(rank), key=lambda d: (-same[0].strides[d], d))) if rank else ()
-    steps = [_broadcast_strides(shape, i) for i in inputs if len(i.shape) <= rank]
-    order = list(range(rank - 1, -1, -1))  # fast to slow
-    for i in range(1, rank):
-        at = i
-        for before in range(i - 1, -1, -1):
-            verdict = _compare(order[before], order[at], shape, steps)
-            if verdict > 0:
-                order[before], order[at] = order[at], order[before]
-                at = before
-            elif verdict < 0:
-                break
-    return _dense_in_order(shape, order[::-1])
-
-
-def _broadcast_strides(shape: Sequence[int], info: TensorInfo) -> tuple[int, ...]:
-    missing = len(shape) - len(info.shape)
-    own = [0 if size == 1 and shape[missing + d] != 1 else info.strides[d] for d, size in enumerate(info.shape)]
-    return (*[0] * missing, *own)
-
-
-def _compare(a: int, b: int, shape: Sequence[int], steps: Sequence[Sequence[int]]) -> int:
-    for strides in steps:
-        if strides[a] == 0 or strides[b] == 0:
-            continue
-        if strides[a] != strides[b]:
-            return -1 if strides[a] < strides[b] else 1
-        if shape[a] > shape[b]:
-            return 1
-    return 0

@@ -26,7 +26,7 @@ from fusegen.core.errors import DeclarationError
 from fusegen.derive import placing, sharding
 from fusegen.wrap import fake
 from fusegen.wrap.derived import Derived
-from fusegen.wrap.run import dense_like
+from fusegen.wrap.layout import dense_like
 
 MOST_PLANS = 1024
 TRACING = (Mode.PROXY, Mode.FUNCTIONAL, Mode.FAKE)

@@ -9,7 +9,8 @@ from typing import Any, Protocol
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Op, Operand, Output
 from fusegen.launch.program import Workspace
-from fusegen.wrap.run import Made, Plan, Runner
+from fusegen.wrap.plan import Made, Plan
+from fusegen.wrap.run import Runner
 from fusegen.wrap.tensors import Framework, TensorInfo
 from fusegen.wrap.torch_step import TorchStep, View
 
