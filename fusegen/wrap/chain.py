@@ -17,13 +17,14 @@ from fusegen.fuse.products import Chain, Product, chain, names_of
 from fusegen.launch.program import Program
 from fusegen.wrap.closing import closing
 from fusegen.wrap.either import Either
+from fusegen.wrap.kernel_steps import Part, copied
 from fusegen.wrap.layout import row_major
 from fusegen.wrap.multiplied import Multiplied
 from fusegen.wrap.padding import padded, room, strides_between
 from fusegen.wrap.plan import Between, Infos, Made, Plan, Slot, common_device, results_of
 from fusegen.wrap.products import Arranged, Lying, arrange, check_factors, named
 from fusegen.wrap.run import Runner
-from fusegen.wrap.steps import Fill, Flat, Part, Several, Step, copied
+from fusegen.wrap.steps import Fill, Flat, Several, Step
 from fusegen.wrap.tensors import Framework, Settings, TensorInfo, target_of
 from fusegen.wrap.torch_step import View
 

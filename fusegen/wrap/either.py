@@ -10,11 +10,12 @@ from fusegen.core.dtypes import DType
 from fusegen.wrap.backends import Library, bucket, by_torch, choose, in_order, libraries, remembered, torch_step
 from fusegen.wrap.closing import Closing, is_row
 from fusegen.wrap.factors import Factors
+from fusegen.wrap.kernel_steps import Part
 from fusegen.wrap.layout import row_major
 from fusegen.wrap.padding import suits
 from fusegen.wrap.plan import Made
 from fusegen.wrap.products import Arranged
-from fusegen.wrap.steps import Flat, Part, Step
+from fusegen.wrap.steps import Flat, Step
 from fusegen.wrap.tensors import Framework, TensorInfo
 from fusegen.wrap.torch_step import View
 

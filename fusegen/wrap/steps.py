@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Op, Operand, Output
 from fusegen.launch.program import Workspace
-from fusegen.wrap.plan import Made, Plan
-from fusegen.wrap.run import Runner
-from fusegen.wrap.tensors import Framework, TensorInfo
+from fusegen.wrap.plan import Made
+from fusegen.wrap.tensors import Framework
 from fusegen.wrap.torch_step import TorchStep, View
 
 
@@ -66,30 +64,6 @@ class Fill:
 
 
 @dataclass(frozen=True)
-class Part:
-    """An op without products, planned; what it writes, by name."""
-
-    runner: Runner
-    plan: Plan
-    writes: tuple[str, ...]
-
-    @property
-    def uses(self) -> set[str]:
-        return {*self.runner.arguments, *self.writes}
-
-    def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
-        self.runner.launch(self.plan, tensors, scalars, framework, [tensors[name] for name in self.writes])
-
-    def flat(self, place: int) -> Flat | None:
-        """Workspaces of several parts may have one name, so they are numbered."""
-        program = self.plan.program
-        assert program is not None
-        names = {workspace.name: f"{place}: {workspace.name}" for workspace in program.workspaces}
-        steps = [replace(s, dynamic=tuple(names.get(name, name) for name in s.dynamic)) for s in program.steps]
-        return Flat(steps, [replace(workspace, name=names[workspace.name]) for workspace in program.workspaces])
-
-
-@dataclass(frozen=True)
 class Several:
     """Steps that are one to the chain, with memory of their own."""
 
@@ -115,25 +89,3 @@ class Several:
                 return None
             found += piece
         return found
-
-
-def copied(fill: Fill, known: Mapping[str, TensorInfo], fresh: frozenset[str] | None) -> Step:
-    """A copy by a kernel of ours, twice as fast as torch's between rows that are aligned and rows that are not.
-
-    What is filled with zeros stays torch's, and so do parts of packed tensors: kernels know where tensors begin.
-
-    Args:
-        known: what the tensors are.
-        fresh: of a copy behind other steps, what they have written.
-    """
-    if len(fill.names) == 1 or any(view.offset for view in fill.views):
-        return fill
-    (target, source), (into, view) = fill.names, fill.views
-    axes = tuple(f"D{d}" for d in range(len(view.shape)))
-    operand = Operand(source, fill.dtype, axes)
-    op = Op("rounded_up", "copy", (operand,), (), (), (Output(target, operand.ref, fill.dtype, axes),))
-    runner = Runner(op, fresh=fresh)
-    read, written = (
-        replace(known[name], shape=seen.shape, strides=seen.strides) for name, seen in ((source, view), (target, into))
-    )
-    return Part(runner, runner.plan_for({source: read}, [written]), (target,))
