@@ -16,7 +16,7 @@ PY := $(ENV)/bin/python
 INSTALLED := $(ENV)/.installed
 PYTEST := $(PY) -m pytest -n $(WORKERS)
 # AddressSanitizer must be loaded before Python is, so the environment is set first and the process replaced.
-SANITIZED := $(PY) -c 'import os, sys; from fusegen.launch.emulator import sanitizer_environment; \
+SANITIZED := $(PY) -c 'import os, sys; from fusegen.launch.emulator.build import sanitizer_environment; \
 	os.environ.update(sanitizer_environment()); os.execv(sys.executable, [sys.executable, "-m", "pytest", *sys.argv[1:]])'
 
 .DELETE_ON_ERROR:
@@ -44,6 +44,7 @@ lint: $(INSTALLED)
 	$(PY) -m ruff check
 	$(PY) -m ruff format --check
 	$(PY) -m mypy
+	$(ENV)/bin/lint-imports
 
 golden: $(INSTALLED)
 	$(PY) tools/generate.py --check

@@ -38,9 +38,9 @@ with paused():
     from fusegen.declare.op import Const, Scalar, Tensor, is_symbolic
     from fusegen.declare.trace import ScalarSpec, TensorSpec
     from fusegen.declare.value import cast
-    from fusegen.wrap.linear_op import LinearLossOp
-    from fusegen.wrap.op import FusedOp, op
-    from fusegen.wrap.verify import checked
+    from fusegen.fused_op import FusedOp, op
+    from fusegen.linear_loss_op import LinearLossOp
+    from fusegen.run.verify import checked
 
 __version__ = "0.1.0"
 
@@ -91,14 +91,14 @@ def register(*ops: Any) -> list[str]:
     Returns:
         Their names below ``torch.ops.fusegen``.
     """
-    from fusegen.wrap import library
+    from fusegen.pytorch.library import registry as library
 
     return library.register(*ops)
 
 
 # Imported when they are first used: the library is declared with fusegen itself, and modules need torch.
 _LATER = {
-    "accumulate_grad": "fusegen.wrap.accumulate",
+    "accumulate_grad": "fusegen.pytorch.autograd.accumulate_grad",
     "nn": "fusegen.nn",
     "ops": "fusegen.ops",
     "patch": "fusegen.nn",

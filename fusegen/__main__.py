@@ -1,6 +1,6 @@
 """``python -m fusegen`` is the command ``fusegen``."""
 
-from fusegen.wrap.cli import main
+from fusegen.cli.main import main
 
 if __name__ == "__main__":
     main()

@@ -18,10 +18,10 @@ from fusegen.core.serialize import op_from_json, op_to_json
 from fusegen.declare.check import check_op
 from fusegen.derive.exact import as_written
 from fusegen.derive.gradient import gradient
-from fusegen.derive.joint import value_and_gradient
 from fusegen.derive.lower import lower
 from fusegen.derive.tangent import tangent
 from fusegen.derive.training import Training, kept_as_op, kept_from_op, train
+from fusegen.derive.value_and_grad import value_and_gradient
 from fusegen.fuse.check import check_kernels
 from fusegen.fuse.group import group, group_by_lanes, group_by_rows
 from fusegen.fuse.kernel import Kernel
@@ -183,7 +183,9 @@ def tangent_op(op: Op, wanted: tuple[str, ...]) -> Op:
 
 
 def joint_op(op: Op, wanted: tuple[str, ...], given: Sequence[int]) -> Op:
-    """``op`` and the gradients of ``wanted`` in one (derive/joint); the derivation is remembered between processes."""
+    """``op`` and the gradients of ``wanted`` in one (derive/value_and_grad); the derivation is remembered between
+    processes.
+    """
     if not is_memorable(op):
         return _checked(value_and_gradient(op, wanted, given))
     parts = (op_to_json(op), *wanted, "given", *map(str, given))

@@ -6,7 +6,7 @@ them into an existing model. torch is imported with this package, not with fuseg
 
 from __future__ import annotations
 
-from fusegen.wrap import torch_names
+from fusegen.pytorch.library import torch_names
 
 from .cells import CELLS
 from .convs import CONVS

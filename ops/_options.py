@@ -9,7 +9,8 @@ class LibraryOp(fg.FusedOp):
     """An op that takes torch's ``inplace=`` and looks at its arguments on every call, before anything runs.
 
     ``inplace=True`` writes the result into the first argument, which must not need a gradient (see ``out=``).
-    ``inplace_backward=True`` writes the first argument's gradient into its memory (see fusegen/wrap/overwrite).
+    ``inplace_backward=True`` writes the first argument's gradient into its memory (see
+    fusegen/pytorch/autograd/inplace).
 
     Args:
         limits: per option, what it must be in words, and the test of it. It is told all options by name.

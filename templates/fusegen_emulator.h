@@ -10,10 +10,10 @@
 //               runtime finds those that nothing orders (fusegen_emulator_races.h)
 //
 // What is the same for every kernel (fibers, barriers, workers) is in fusegen_emulator_runtime.cpp, compiled once and
-// linked to each (launch/precompiled.py).
+// linked to each (launch/emulator/precompiled.py).
 //
-// The source defines FUSEGEN_EMULATOR_LAUNCHER(kernel, barriers) once, at its end (launch/emulator.py appends it, and
-// defines FUSEGEN_EMULATOR_CLUSTER on the command line as the number of blocks in a cluster of that kernel).
+// The source defines FUSEGEN_EMULATOR_LAUNCHER(kernel, barriers) once, at its end (launch/emulator/build.py appends it,
+// and defines FUSEGEN_EMULATOR_CLUSTER on the command line as the number of blocks in a cluster of that kernel).
 #pragma once
 
 // libstdc++ parses its special functions (80 ms, half of a small kernel's compile time) with <math.h> in C++17.

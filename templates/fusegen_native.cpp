@@ -1,4 +1,4 @@
-// fusegen's native call path, part 5: the Python module. See fusegen/wrap/native.py, which builds and loads it.
+// fusegen's native call path, part 5: the Python module. See fusegen/native/module.py, which builds and loads it.
 
 #include "fusegen_native_door.h"
 
@@ -194,9 +194,9 @@ PyObject* caller_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
   return reinterpret_cast<PyObject*>(self);
 }
 
-// What a plan holds of Python's. One that others hold as well (a graph's node, the stack of a call) is theirs to keep alive.
-// Others may let go at any time, but begin to hold under the GIL only (a backward's plan, too, while a node holds the
-// forward's): what the collector sees in its first pass, it sees in its second.
+// What a plan holds of Python's. One that others hold as well (a graph's node, the stack of a call) is theirs to keep
+// alive. Others may let go at any time, but begin to hold under the GIL only (a backward's plan, too, while a node
+// holds the forward's): what the collector sees in its first pass, it sees in its second.
 int visit_plan(const std::shared_ptr<Plan>& plan, visitproc visit, void* arg) {
   if (plan.use_count() != 1) return 0;
   Py_VISIT(plan->fail);
@@ -206,8 +206,8 @@ int visit_plan(const std::shared_ptr<Plan>& plan, visitproc visit, void* arg) {
       [&](const Key&, const std::shared_ptr<Plan>& backward) { return visit_plan(backward, visit, arg); });
 }
 
-// An op holds its caller, whose plans hold what computes the op's gradients, and that may hold the op: a declared gradient
-// does, and so may a constant.
+// An op holds its caller, whose plans hold what computes the op's gradients, and that may hold the op: a declared
+// gradient does, and so may a constant.
 int caller_traverse(PyObject* self, visitproc visit, void* arg) {
   const auto& caller = *reinterpret_cast<Caller*>(self);
   Py_VISIT(caller.careful);
@@ -237,7 +237,7 @@ void caller_delete(PyObject* self) {
 
 // -- plans from Python ------------------------------------------------------------------------------------------------
 
-// The words of a plan, in the order in which fusegen/wrap/native.py writes them.
+// The words of a plan, in the order in which fusegen/native/module.py writes them.
 class Reader {
  public:
   Reader(const char* data, size_t bytes) : at_(data), end_(data + bytes) {}

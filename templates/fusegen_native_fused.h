@@ -1,4 +1,5 @@
-// fusegen's native call path: a product and its epilogue as one kernel of cuDNN's, as fusegen/wrap/cudnn.py has planned it.
+// fusegen's native call path: a product and its epilogue as one kernel of cuDNN's, as fusegen/matmul/libraries/cudnn.py
+// has planned it.
 
 #pragma once
 

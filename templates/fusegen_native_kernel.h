@@ -1,8 +1,9 @@
 // fusegen's native call path, part 3: the kernels that torch's dispatcher calls for registered ops.
 //
-// A graph that torch compiled calls torch.ops.fusegen.*. Each of these ops has kernels in Python (fusegen/wrap/library.py)
-// that can do everything. Before them stand the two kernels of this file: one for tensors that autograd need not see, and
-// one for tensors with memory, which does what a call like an earlier one did without asking Python.
+// A graph that torch compiled calls torch.ops.fusegen.*. Each of these ops has kernels in Python
+// (fusegen/pytorch/library/registry.py) that can do everything. Before them stand the two kernels of this file: one for
+// tensors that autograd need not see, and one for tensors with memory, which does what a call like an earlier one did
+// without asking Python.
 
 #pragma once
 

@@ -1,6 +1,6 @@
-// fusegen's native call path: gradients that matrix products add to a leaf's .grad where it lies, which a caller asks for
-// by fg.accumulate_grad (fusegen/wrap/accumulate.py). Torch's own addition is left out, so torch must not be waiting for
-// the gradient: no hook, and no torch.autograd.grad.
+// fusegen's native call path: gradients that matrix products add to a leaf's .grad where it lies, which a caller asks
+// for by fg.accumulate_grad (fusegen/pytorch/autograd/accumulate_grad.py). Torch's own addition is left out, so torch
+// must not be waiting for the gradient: no hook, and no torch.autograd.grad.
 
 #pragma once
 
@@ -25,8 +25,8 @@ inline bool is_accumulating() {
   return Objects::contains(kAccumulating) && Objects::get(kAccumulating) != nullptr;
 }
 
-// One object for good: copies of it live in threads of torch.distributed's, and the last to go would wait there for the GIL,
-// which a process group's end holds while it waits for the thread.
+// One object for good: copies of it live in threads of torch.distributed's, and the last to go would wait there for the
+// GIL, which a process group's end holds while it waits for the thread.
 inline void set_accumulating(bool on) {
   static const auto* mark = new std::shared_ptr<c10::SafePyObject>(
       std::make_shared<c10::SafePyObject>(Py_NewRef(Py_True), getPyInterpreter()));
@@ -47,7 +47,8 @@ inline bool is_added_to(torch::autograd::AccumulateGrad& leaf) {
   return found != chosen->end() && found->second.needed_;
 }
 
-// Whether torch would add: it drops gradients of what requires none any more, and refuses those of what is no leaf any more.
+// Whether torch would add: it drops gradients of what requires none any more, and refuses those of what is no leaf any
+// more.
 inline bool is_still_leaf(const at::Tensor& variable) {
   return variable.defined() && variable.requires_grad() && variable.is_leaf();
 }
@@ -94,8 +95,8 @@ inline PyObject* accumulate(PyObject*, PyObject* on) {
 
 inline PyObject* is_accumulating_here(PyObject*, PyObject*) { return PyBool_FromLong(is_accumulating() && plain_dispatch()); }
 
-// What a node of torch's own is to Python stands for; null for everything else, such as a user's Function, whose attributes
-// are what that user has put there.
+// What a node of torch's own is to Python stands for; null for everything else, such as a user's Function, whose
+// attributes are what that user has put there.
 inline torch::autograd::Node* node_of(PyObject* object) {
   if (!torch::autograd::THPCppFunction_Check(object)) return nullptr;
   return reinterpret_cast<torch::autograd::THPCppFunction*>(object)->cdata.get();

@@ -134,7 +134,7 @@ class FusedNode : public torch::autograd::Node {
   }
 
  private:
-  // As wrap/gradients.separated.
+  // As plan/backward.separated.
   torch::autograd::variable_list separated(
       torch::autograd::variable_list gradients, const torch::autograd::variable_list& cotangents) const {
     for (size_t i = 0; i < apart.size(); ++i) {
@@ -237,7 +237,7 @@ Pointer new_node(FusedNode*& made) {
   }
 }
 
-// As wrap/gradients.views_a_leaf.
+// As plan/backward.views_a_leaf.
 inline bool views_a_leaf(const at::Tensor& tensor) {
   return tensor.requires_grad() && tensor.is_view() && tensor._base().is_leaf();
 }

@@ -2,7 +2,8 @@
 //
 // A Key lists everything a plan depends on: dtype, device, sizes, strides, alignment and requires_grad of each tensor,
 // constants by value, Python numbers by type. A Plan has the results' layouts and the launches, whose argument blocks
-// lack only pointers and numbers. Plans are made in Python (fusegen/wrap/native.py) and arrive here as a list of words.
+// lack only pointers and numbers. Plans are made in Python (fusegen/native/module.py) and arrive here as a list of
+// words.
 
 #pragma once
 
@@ -93,8 +94,9 @@ inline bool plain_dispatch() {
 
 inline PyTypeObject* device_context = nullptr;  // torch.utils._device.DeviceContext; null where torch has none
 
-// Whether a __torch_function__ mode would see the call. torch.device as a context, and torch.set_default_device, are modes
-// that only functions without tensors ask; a class of the user's, derived from theirs or of that name, may do more.
+// Whether a __torch_function__ mode would see the call. torch.device as a context, and torch.set_default_device, are
+// modes that only functions without tensors ask; a class of the user's, derived from theirs or of that name, may do
+// more.
 inline bool function_mode_sees() {
   if (!at::impl::torch_function_mode_enabled()) return false;
   using Modes = at::impl::PythonTorchFunctionTLS;
@@ -114,7 +116,7 @@ inline uint64_t autocast_word() {
   return word(c10::DispatchKey::AutocastCPU, at::kCPU) << 8 | word(c10::DispatchKey::AutocastCUDA, at::kCUDA);
 }
 
-// What torch is told of how GPUs multiply, which plans of products heed (fusegen/wrap/tensors.py, Settings).
+// What torch is told of how GPUs multiply, which plans of products heed (fusegen/plan/frameworks.py, Settings).
 inline uint64_t settings_word() {
   const at::Context& told = at::globalContext();
   const auto carveout = told._SMCarveout_EXPERIMENTAL();
@@ -307,7 +309,8 @@ class InContext {
   bool pushed_;
 };
 
-// WithoutGil around a plan with matrix products, which take torch long on the CPU, and which it does without the GIL itself.
+// WithoutGil around a plan with matrix products, which take torch long on the CPU, and which it does without the GIL
+// itself.
 class MayFree {
  public:
   explicit MayFree(const Plan& plan) {

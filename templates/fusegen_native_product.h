@@ -1,4 +1,4 @@
-// fusegen's native call path: matrix products among a plan's steps, done by torch (fusegen/wrap/products.py).
+// fusegen's native call path: matrix products among a plan's steps, done by torch (fusegen/matmul/views.py).
 
 #pragma once
 
@@ -31,7 +31,8 @@ struct Factor {
   std::vector<int64_t> sizes, strides;
 };
 
-// A product by an algorithm of cuBLASLt's, with an epilogue or without, as fusegen/wrap/cublaslt.py has planned it.
+// A product by an algorithm of cuBLASLt's, with an epilogue or without, as fusegen/matmul/libraries/cublaslt.py has
+// planned it.
 struct Planned {
   using Matmul = int (*)(
       void* handle, void* operation, const float* alpha, const void* a, void* a_layout, const void* b, void* b_layout,

@@ -1,4 +1,6 @@
-"""Ops with an empty call path, of both kinds, for the tests of wrap/callpath (a plugin of theirs: it has a fixture)."""
+"""Ops with an empty call path, of both kinds, for the tests of pytorch/calls/cached_call (a plugin of theirs: it has a
+fixture).
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,9 @@ import pytest
 import torch
 
 import fusegen as fg
-from fusegen.launch import targets
-from fusegen.wrap import callpath, native
+from fusegen.native import module as native
+from fusegen.plan import targets
+from fusegen.pytorch.calls import cached_call
 
 DEVICE = os.environ.get("FUSEGEN_TEST_DEVICE", "cpu")
 
@@ -58,7 +61,7 @@ def fresh(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Counted]]:
 
     def make(op: fg.FusedOp) -> Counted:
         made = Counted(op.declaration)
-        made._take(callpath.Teacher(op.declaration, made._careful, in_python=request.param == "python"))
+        made._take(cached_call.Teacher(op.declaration, made._careful, in_python=request.param == "python"))
         return made
 
     with torch.device(DEVICE) if DEVICE != "cpu" else contextlib.nullcontext():
@@ -83,7 +86,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def is_native(op: Any) -> bool:
-    return not isinstance(op._path, callpath.PythonCaller)
+    return not isinstance(op._path, cached_call.PythonCaller)
 
 
 def same(a: Any, b: Any) -> None:

@@ -21,7 +21,8 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
 pytest.register_assert_rewrite("tests.call_paths")  # a plugin of some tests, and imported by them first
 os.environ.setdefault("FUSEGEN_CACHE_DIR", str(Path(__file__).resolve().parent.parent / "build" / "cache"))
-# What torch.compile keeps was derived by the code of its day: graphs of another day's would be refused (wrap/derived).
+# What torch.compile keeps was derived by the code of its day: graphs of another day's would be refused
+# (pytorch/library/derived).
 os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{os.environ['FUSEGEN_CACHE_DIR']}/inductor-{compiler_digest()[:16]}")
 # NVRTC finds what a process before has compiled in the driver's cache, without what the compiler said of it.
 os.environ.setdefault("CUDA_CACHE_DISABLE", "1")
@@ -48,7 +49,7 @@ def pytest_collection_finish() -> None:
     Before the first test, so that no test's timeout ends a build.
     """
     if "torch" in sys.modules and "FUSEGEN_NATIVE" not in os.environ:
-        from fusegen.wrap import native
+        from fusegen.native import module as native
 
         os.environ[native.VARIABLE] = "wait"
         native.module()
@@ -74,7 +75,7 @@ def _on_the_gpu() -> None:
     device = os.environ.get("FUSEGEN_TEST_DEVICE")
     if device is None:
         return
-    from fusegen.wrap.run import Runner
+    from fusegen.run.runner import Runner
 
     original = Runner.__call__
 

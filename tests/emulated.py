@@ -15,9 +15,10 @@ import pytest
 from fusegen.core.errors import CompileError
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.generate.rendered import template_text
-from fusegen.launch import emulator, targets
-from fusegen.launch.emulator import EmulatedKernel, Mode
-from fusegen.launch.targets import CpuTarget
+from fusegen.launch.emulator import build as emulator
+from fusegen.launch.emulator.build import EmulatedKernel, Mode
+from fusegen.plan import targets
+from fusegen.plan.targets import CpuTarget
 
 ROOT = Path(__file__).resolve().parents[1]
 HEADERS = {name: template_text(name) for name in targets.HEADERS}

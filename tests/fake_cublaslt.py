@@ -18,8 +18,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from fusegen.wrap import algorithms, backends, cublaslt, cublaslt_api, stopwatch
-from fusegen.wrap.cublaslt_api import COMPUTED_IN_FLOAT32, REDUCED_AS_COMPUTED, Epilogue, Found, Told, Wish
+from fusegen.matmul.libraries import cublaslt, cublaslt_api, cublaslt_autotune, stopwatch
+from fusegen.matmul.libraries.cublaslt_api import COMPUTED_IN_FLOAT32, REDUCED_AS_COMPUTED, Epilogue, Found, Told, Wish
+from fusegen.run import libraries
 
 NOT_SUPPORTED, FAILED = 15, 14
 DTYPES = {2: torch.float16, 14: torch.bfloat16}
@@ -205,8 +206,8 @@ class Clock:
 
 def forget() -> None:
     """What other tests have planned and tried."""
-    algorithms.forget()
-    for cache in (cublaslt.version, cublaslt_api.handle, backends._is_right):
+    cublaslt_autotune.forget()
+    for cache in (cublaslt.version, cublaslt_api.handle, libraries._is_right):
         cache.cache_clear()
 
 
@@ -220,11 +221,11 @@ def installed(monkeypatch: pytest.MonkeyPatch, gpu: str) -> Iterator[CublasLt]:
     fake = CublasLt()
     forget()
     monkeypatch.setattr(cublaslt_api, "library", lambda: fake)
-    monkeypatch.setattr(algorithms, "is_considered", lambda _: True)
+    monkeypatch.setattr(cublaslt_autotune, "is_considered", lambda _: True)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: gpu)
-    (entry,) = (library for library in backends.LIBRARIES if library.name == backends.CUBLASLT)
-    monkeypatch.setattr(backends, "LIBRARIES", (replace(entry, is_considered=lambda _: True),))
+    (entry,) = (library for library in libraries.LIBRARIES if library.name == libraries.CUBLASLT)
+    monkeypatch.setattr(libraries, "LIBRARIES", (replace(entry, is_considered=lambda _: True),))
     yield fake
     forget()
     assert not fake.mistakes, fake.mistakes

@@ -21,8 +21,9 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.wrap import backends, cudnn, cudnn_graph, stopwatch
-from fusegen.wrap.cudnn_graph import FALLBACK, NONDETERMINISTIC, Attribute, Data, Kind, Mode, Type
+from fusegen.matmul.libraries import cudnn, cudnn_api, stopwatch
+from fusegen.matmul.libraries.cudnn_api import FALLBACK, NONDETERMINISTIC, Attribute, Data, Kind, Mode, Type
+from fusegen.run import libraries
 
 NOT_SUPPORTED, FAILED = 3000, 5000
 WORKSPACE, STREAM = 64, 77
@@ -95,7 +96,7 @@ class Refused(Exception):
 
 
 class Cudnn:
-    """What ``cudnn_graph.library`` returns.
+    """What ``cudnn_api.library`` returns.
 
     Attributes:
         things: descriptors that have been made and not destroyed, by handle.
@@ -346,14 +347,14 @@ def install(monkeypatch: pytest.MonkeyPatch, gpu: str) -> Cudnn:
         gpu: whose name no other test has measured anything under.
     """
     fake = Cudnn()
-    monkeypatch.setattr(cudnn_graph, "library", lambda: fake)
+    monkeypatch.setattr(cudnn_api, "library", lambda: fake)
     monkeypatch.setattr(cudnn, "version", lambda: 91900)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: gpu)
     monkeypatch.setattr(torch.cuda, "device", lambda _: contextlib.nullcontext())
     monkeypatch.setattr(torch._C, "_cuda_getCurrentRawStream", lambda _: STREAM, raising=False)
-    (entry,) = (library for library in backends.LIBRARIES if library.name == backends.CUDNN)
-    monkeypatch.setattr(backends, "LIBRARIES", (replace(entry, is_considered=lambda _: True, least=0),))
+    (entry,) = (library for library in libraries.LIBRARIES if library.name == libraries.CUDNN)
+    monkeypatch.setattr(libraries, "LIBRARIES", (replace(entry, is_considered=lambda _: True, least=0),))
     forget()
     return fake
 
@@ -362,7 +363,7 @@ def forget() -> None:
     """What other tests have planned and tried."""
     cudnn._kernels.clear()
     cudnn._alike.clear()
-    for cache in (backends._is_right, cudnn._handles):
+    for cache in (libraries._is_right, cudnn._handles):
         cache.cache_clear()
 
 

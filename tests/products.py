@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 from fusegen.fuse.products import Product, chain
-from fusegen.wrap import inspect
+from fusegen.inspect import passes as inspect
 
 Function = Callable[..., Any]
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)

@@ -15,9 +15,9 @@ import torch
 
 import fusegen as fg
 from fusegen.generate.rendered import headers
+from fusegen.inspect.passes import Pass, passes
 from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import cached_cubin
-from fusegen.wrap.inspect import Pass, passes
 from tests.oracles import check_derivatives, draw, refused
 
 GPU = torch.cuda.is_available()

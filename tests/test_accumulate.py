@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 
 import fusegen as fg
 from fusegen.fuse.products import chain
-from fusegen.wrap import accumulate, native
+from fusegen.native import module as native
+from fusegen.pytorch.autograd import accumulate_grad as accumulate
 from tests.call_paths import DEVICE
 
 pytest_plugins = ("tests.call_paths",)

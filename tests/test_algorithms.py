@@ -14,10 +14,10 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.wrap import algorithms
-from fusegen.wrap.algorithms import BY_TORCH, Choice
-from fusegen.wrap.cublaslt import Algorithm, Planned
-from fusegen.wrap.factors import Factors
+from fusegen.matmul.libraries import cublaslt_autotune
+from fusegen.matmul.libraries.cublaslt import Algorithm, Planned
+from fusegen.matmul.libraries.cublaslt_autotune import BY_TORCH, Choice
+from fusegen.matmul.task import Factors
 from tests import fake_cublaslt
 from tests.fake_cublaslt import Clock, CublasLt
 
@@ -34,7 +34,7 @@ def lt(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[CublasLt]:
     """The fake with three algorithms, for products of any size on the CPU."""
     if os.environ.get("FUSEGEN_TEST_DEVICE"):
         pytest.skip("the fake reads the CPU's memory")
-    monkeypatch.setattr(algorithms, "LEAST_BYTES", 0)
+    monkeypatch.setattr(cublaslt_autotune, "LEAST_BYTES", 0)
     with fake_cublaslt.installed(monkeypatch, str(tmp_path)) as fake:
         fake.offered = 3
         yield fake
@@ -75,7 +75,7 @@ def test_the_fastest_is_taken_and_remembered(lt: CublasLt, monkeypatch: pytest.M
     lt.used.clear()
     close(op(x, w, b), F.linear(x, w, b))
     assert lt.used == [2]
-    algorithms.forget()  # as in another process
+    cublaslt_autotune.forget()  # as in another process
     close(fresh(linear)(x, w, b), F.linear(x, w, b))
     assert lt.used == [2, 2] and len(clock.measured) == 2
 
@@ -87,7 +87,7 @@ def test_torch_keeps_what_it_does_as_well(lt: CublasLt, monkeypatch: pytest.Monk
     for _ in range(3):
         close(op(x, w), x @ w)
     tried = len(lt.used)
-    algorithms.forget()
+    cublaslt_autotune.forget()
     close(fresh(plain)(x, w), x @ w)
     assert len(clock.measured) == 2 and len(lt.used) == tried
 
@@ -131,18 +131,18 @@ def test_what_no_algorithm_is_for_goes_torchs_way(lt: CublasLt, monkeypatch: pyt
 
 
 def test_small_products_are_not_measured(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algorithms, "LEAST_BYTES", 2**25)
+    monkeypatch.setattr(cublaslt_autotune, "LEAST_BYTES", 2**25)
     clock = Clock(monkeypatch, FASTER)
     x, w = halves(16, 24), halves(24, 32)
     close(fresh(plain)(x, w), x @ w)
     assert not clock.measured and not lt.ran
-    assert algorithms.is_worth((8192, 768, 768)) and algorithms.is_worth((1, 14336, 4096))
-    assert not algorithms.is_worth((512, 512, 512))
+    assert cublaslt_autotune.is_worth((8192, 768, 768)) and cublaslt_autotune.is_worth((1, 14336, 4096))
+    assert not cublaslt_autotune.is_worth((512, 512, 512))
 
 
 def test_only_the_first_of_many_sizes_are_measured(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch, FASTER)
-    monkeypatch.setattr(algorithms, "MOST_ALIKE", 3)
+    monkeypatch.setattr(cublaslt_autotune, "MOST_ALIKE", 3)
     op, w = fresh(plain), halves(24, 32)
     for rows in (72, 80, 88, 96, 104, 112):  # round up to the same
         x = halves(rows, 24)
@@ -177,7 +177,7 @@ def test_what_was_stored_and_does_not_fit_is_not_taken(lt: CublasLt, monkeypatch
     Clock(monkeypatch, FASTER)
     x, w = halves(16, 24), halves(24, 32)
     close(fresh(plain)(x, w), x @ w)
-    algorithms.forget()
+    cublaslt_autotune.forget()
     lt.refused, ran = {2}, len(lt.ran)
     op = fresh(plain)
     for _ in range(2):
@@ -197,12 +197,12 @@ def test_without_memory_the_next_calls_try_again(lt: CublasLt, monkeypatch: pyte
 
     monkeypatch.setattr(Planned, "run", runs)
     x, w, op = halves(16, 24), halves(24, 32), fresh(plain)
-    for _ in range(2 * algorithms.MOST_TRIES):
+    for _ in range(2 * cublaslt_autotune.MOST_TRIES):
         close(op(x, w), x @ w)
     if failures == 1:
         assert clock.measured and lt.used[-1] == 2
     else:  # it is left to torch, in this process
-        assert len(failed) == algorithms.MOST_TRIES and not clock.measured and not lt.ran
+        assert len(failed) == cublaslt_autotune.MOST_TRIES and not clock.measured and not lt.ran
 
 
 def test_failures_that_may_pass_are_not_remembered(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -216,7 +216,7 @@ def test_failures_that_may_pass_are_not_remembered(lt: CublasLt, monkeypatch: py
         for _ in range(2):
             close(fresh(plain)(x, w), x @ w)
     assert not clock.measured
-    algorithms.forget()  # as in another process
+    cublaslt_autotune.forget()  # as in another process
     close(fresh(plain)(x, w), x @ w)
     assert clock.measured and lt.used[-1] == 2
 
@@ -265,13 +265,13 @@ def test_threads_share_what_was_measured(lt: CublasLt, monkeypatch: pytest.Monke
 
 def test_plans_are_destroyed(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch, FASTER)
-    monkeypatch.setattr(algorithms, "MOST_PLANNED", 2)
+    monkeypatch.setattr(cublaslt_autotune, "MOST_PLANNED", 2)
     for rows in (8, 16, 24):
         given = Factors(halves(rows, 8), halves(8, 8), None, None, halves(rows, 8))
-        algorithms.multiply(given)
+        cublaslt_autotune.multiply(given)
         close(given.out, given.left @ given.right)
     gc.collect()
-    assert len(algorithms._planned) == 1 and len(lt.things) == 4  # an operation, three layouts
+    assert len(cublaslt_autotune._planned) == 1 and len(lt.things) == 4  # an operation, three layouts
 
 
 def test_what_is_stored_is_read_as_it_was() -> None:

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.wrap import algorithms, cublaslt, native
-from fusegen.wrap.cublaslt import Planned
-from fusegen.wrap.factors import Factors
+from fusegen.matmul.libraries import cublaslt, cublaslt_autotune
+from fusegen.matmul.libraries.cublaslt import Planned
+from fusegen.matmul.task import Factors
+from fusegen.native import module as native
 from tests.fake_cublaslt import Clock, CublasLt
 from tests.test_algorithms import FASTER, close, fresh, halves, linear, lt, plain
 
@@ -85,15 +86,15 @@ def test_measuring_leaves_what_is_added_to(lt: CublasLt, monkeypatch: pytest.Mon
     clock = Clock(monkeypatch, FASTER)
     given = Factors(halves(16, 24), halves(24, 32), None, None, halves(16, 64)[:, :32])
     expected = given.out + given.left @ given.right
-    algorithms.multiply(given, adds=True)
+    cublaslt_autotune.multiply(given, adds=True)
     close(given.out, expected)
     assert len(clock.measured) == 2 and lt.added[-1]
-    monkeypatch.setattr(algorithms, "MOST_ELSEWHERE", 100)  # no memory for results of this size
+    monkeypatch.setattr(cublaslt_autotune, "MOST_ELSEWHERE", 100)  # no memory for results of this size
     given = Factors(halves(16, 40), halves(40, 32), None, None, halves(16, 32))
     expected, ran = given.out + given.left @ given.right, len(lt.ran)
     for _ in range(2):
         out = given.out.clone()
-        algorithms.multiply(Factors(given.left, given.right, None, None, out), adds=True)
+        cublaslt_autotune.multiply(Factors(given.left, given.right, None, None, out), adds=True)
         close(out, expected)
     assert len(clock.measured) == 2 and len(lt.ran) == ran
 
@@ -123,7 +124,7 @@ def test_torch_multiplies_where_it_is_told_how(lt: CublasLt, monkeypatch: pytest
     torch.backends.cuda.matmul.allow_fp16_accumulation = True
     try:
         close(fresh(plain)(x, w), x @ w)
-        algorithms.multiply(Factors(x, w, None, None, x @ w))
+        cublaslt_autotune.multiply(Factors(x, w, None, None, x @ w))
     finally:
         torch.backends.cuda.matmul.allow_fp16_accumulation = False
     assert not clock.measured
@@ -133,10 +134,10 @@ def test_torch_multiplies_where_it_is_told_how(lt: CublasLt, monkeypatch: pytest
 
 
 def test_an_epilogue_is_checked_for_each_size(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fusegen.wrap import backends
+    from fusegen.run import libraries
 
     relu, w, b = fresh(fg.ops.linear_relu), halves(32, 24), halves(32)
-    times = {**FASTER, backends.OWN: 90.0, backends.CUBLASLT: 60.0}
+    times = {**FASTER, libraries.OWN: 90.0, libraries.CUBLASLT: 60.0}
     Clock(monkeypatch, times)
     for rows in (24, 32):  # of one bucket
         x = halves(rows, 24)
@@ -154,14 +155,15 @@ def test_show_names_what_no_algorithm_does(lt: CublasLt, monkeypatch: pytest.Mon
     Clock(monkeypatch, FASTER)
     lt.offered = 0
     given = Factors(halves(16, 24), halves(24, 32), None, None, halves(16, 32))
-    algorithms.multiply(given)
+    cublaslt_autotune.multiply(given)
     close(given.out, given.left @ given.right)
-    (task,) = algorithms._planned
-    assert "by torch" in str(algorithms.remembered(task))
+    (task,) = cublaslt_autotune._planned
+    assert "by torch" in str(cublaslt_autotune.remembered(task))
 
 
 def test_show_says_which_one_and_why(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fusegen.wrap import inspect, product_cost
+    from fusegen.inspect import passes as inspect
+    from fusegen.inspect import product_cost
 
     x, w, b = halves(16, 24), halves(32, 24), halves(32)
 
@@ -206,11 +208,11 @@ def test_each_algorithm_gives_the_product(dtype: torch.dtype) -> None:
             before = out.clone()
             given = Factors(left, right, bias, None, out)
             epilogue = cublaslt.Epilogue.DEFAULT if bias is None else cublaslt.Epilogue.BIAS
-            task = algorithms.Task.on(cublaslt.Ending(epilogue, adds), given)
+            task = cublaslt_autotune.Task.on(cublaslt.Ending(epilogue, adds), given)
             assert task is not None
             plan = Planned(task)
             expected = scale * exact + (before.double() if adds else 0) + (0 if bias is None else b.double())
-            for algorithm in plan.offers(algorithms.MOST_OFFERED):
+            for algorithm in plan.offers(cublaslt_autotune.MOST_OFFERED):
                 out.copy_(before)
                 plan.use(algorithm)
                 plan.run(given, scale)
@@ -234,7 +236,7 @@ def test_a_large_layer_is_measured_and_replayed_in_a_graph() -> None:
         for _ in range(3):
             eager = torch.autograd.grad(op(*own), own, cotangent)
     stream.synchronize()
-    assert sum(task.sizes == (4096, 4096, 1024) for task in algorithms._planned) >= 1
+    assert sum(task.sizes == (4096, 4096, 1024) for task in cublaslt_autotune._planned) >= 1
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         found = torch.autograd.grad(op(*own), own, cotangent)

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 import fusegen as fg
-from fusegen import ops
-from fusegen.wrap import linear_loss
+from fusegen import linear_loss, ops
 from tests.call_paths import DEVICE
 
 pytest_plugins = ("tests.call_paths",)

@@ -26,10 +26,10 @@ from fusegen.fuse import lanes, rows_schedule
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.generate import render
 from fusegen.generate.rendered import Rendered, template_text
-from fusegen.launch import emulator
-from fusegen.launch.emulator import Mode
-from fusegen.launch.targets import CpuTarget
-from fusegen.wrap import run
+from fusegen.launch.emulator import build as emulator
+from fusegen.launch.emulator.build import Mode
+from fusegen.plan.targets import CpuTarget
+from fusegen.run import runner
 from tests.emulated import HEADERS, ROOT, Racing, kernel, launch
 
 pytestmark = pytest.mark.cpu
@@ -193,7 +193,7 @@ class Noting(CpuTarget):
 def on(target: CpuTarget, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Ops run there, and are printed anew."""
     with monkeypatch.context() as patch:
-        patch.setattr(run, "target_of", lambda device: target)
+        patch.setattr(runner, "target_of", lambda device: target)
         patch.setattr(pipeline, "_compiled", {})
         original = pipeline.remember
         patch.setattr(

@@ -15,20 +15,20 @@ import torch.nn.functional as F
 
 import fusegen as fg
 from fusegen import pipeline
+from fusegen.bench.baselines import LIGER, NAMES, Call, choose, namesake, peers
+from fusegen.bench.comparison import Contest, InTorch, Measured, Roof, disagreement, one_pass
+from fusegen.bench.plots import bandwidth_figure, floor_figure, load_matplotlib
+from fusegen.cli.arguments import Request, bind, library, resolve
+from fusegen.cli.bench import Bench, print_table, sweep_specs
+from fusegen.cli.main import main
 from fusegen.core import dtypes
 from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.declare.reference import reference
 from fusegen.fuse.rows_schedule import Chip
-from fusegen.wrap.cli import main
-from fusegen.wrap.cli_bench import Bench, print_table, sweep_specs
-from fusegen.wrap.cli_ops import Request, bind, library, resolve
-from fusegen.wrap.cli_plots import bandwidth_figure, floor_figure, load_matplotlib
-from fusegen.wrap.contest import Contest, InTorch, Measured, Roof, disagreement, one_pass
-from fusegen.wrap.cost import _Recorder, floor_bytes
-from fusegen.wrap.inspect import shown_passes
-from fusegen.wrap.peer_eager import eager
-from fusegen.wrap.peers import LIGER, NAMES, Call, choose, namesake, peers
-from fusegen.wrap.stopwatch import WallClock
+from fusegen.inspect.cost import _Recorder, floor_bytes
+from fusegen.inspect.passes import shown_passes
+from fusegen.matmul.libraries.stopwatch import WallClock
+from fusegen.pytorch.library.eager import eager
 from tools.bench import kernels, report, rows_elementwise, rows_reductions
 from tools.bench.row import F32, Input, Row
 from tools.bench.rows import ROWS, matching
@@ -174,7 +174,7 @@ def test_eager_torch_computes_the_op_in_its_own_dtypes(name: str, dtype: Any) ->
 @pytest.mark.parametrize("name", SOME)
 def test_jax_computes_the_op(name: str) -> None:
     pytest.importorskip("jax")
-    from fusegen.wrap.peer_jax import in_jax
+    from fusegen.bench.peer_jax import in_jax
 
     op = library()[name]
     arguments = bind(op, Request({"": (8, 16)}))

@@ -17,8 +17,8 @@ import fusegen as fg
 from fusegen.core import dtypes
 from fusegen.core.products import contracted_sizes
 from fusegen.fuse.products import Product, chain
-from fusegen.wrap.inspect import Pass, shown_passes
-from fusegen.wrap.stopwatch import WallClock
+from fusegen.inspect.passes import Pass, shown_passes
+from fusegen.matmul.libraries.stopwatch import WallClock
 from tools.bench import __main__ as command
 from tools.bench import kernels, linear_model, products
 from tools.bench.products import MeasuredProduct, WrongResult, verify

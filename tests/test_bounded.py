@@ -11,15 +11,15 @@ import pytest
 import torch
 
 import fusegen as fg
+from fusegen import fused_op as ops
 from fusegen import pipeline
 from fusegen.core import locks
 from fusegen.core.recent import Recent
 from fusegen.declare import op as declarations
 from fusegen.generate.rendered import Rendered
-from fusegen.launch import targets
 from fusegen.launch.cache import default_cache
-from fusegen.wrap import op as ops
-from fusegen.wrap.library import registered
+from fusegen.plan import targets
+from fusegen.pytorch.library.registry import registered
 
 SMALL = 4
 
@@ -78,7 +78,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Any:
     monkeypatch.setattr(declarations, "MOST_TRACES", SMALL)
     monkeypatch.setattr(ops, "MOST_RUNNERS", SMALL)
     monkeypatch.setattr(pipeline, "_compiled", Recent(SMALL))
-    monkeypatch.setattr("fusegen.wrap.callpath.MOST_PLANS", SMALL)
+    monkeypatch.setattr("fusegen.pytorch.calls.cached_call.MOST_PLANS", SMALL)
     monkeypatch.setattr(targets.cpu(), "_loaded", Recent(SMALL))
 
 
@@ -105,7 +105,7 @@ def test_kernels_are_unloaded(small: None) -> None:
 
 
 def test_what_a_graph_names_is_derived_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fusegen.wrap.library.MOST_DERIVED", 2)
+    monkeypatch.setattr("fusegen.pytorch.library.registry.MOST_DERIVED", 2)
     op = fg.op(scaled.declaration.function, name="scaled_by_constants")
     x = torch.tensor([0.0, 1.0], requires_grad=True)
     compiled = [torch.compile(lambda x, n=n: op(x, n), fullgraph=True, backend="aot_eager") for n in range(2, 6)]

@@ -22,9 +22,10 @@ import fusegen as fg
 from fusegen.core.errors import FusegenError, FusegenWarning
 from fusegen.core.recent import Recent
 from fusegen.launch import cache as cache_module
-from fusegen.launch import sealed, targets
+from fusegen.launch import checksummed
 from fusegen.launch.cache import Cache, default_cache, digest
-from fusegen.launch.emulator import EmulatedKernel
+from fusegen.launch.emulator.build import EmulatedKernel
+from fusegen.plan import targets
 
 FUSEGEN = str(Path(cache_module.__file__).parent.parent)
 KEY = digest("a kernel")
@@ -143,7 +144,7 @@ def test_a_file_of_another_user_is_not_trusted(folder: Path, monkeypatch: pytest
     if os.geteuid() == 0:
         os.chown(path, 12345, 12345)
     else:
-        monkeypatch.setattr(sealed, "_is_ours", lambda info: not stat.S_ISREG(info.st_mode))
+        monkeypatch.setattr(checksummed, "_is_ours", lambda info: not stat.S_ISREG(info.st_mode))
     assert Cache(folder).get(KEY) is None
 
 
@@ -165,7 +166,7 @@ def test_a_folder_of_another_user_is_refused(folder: Path, monkeypatch: pytest.M
     if os.geteuid() == 0:
         os.chown(folder, 12345, 12345)
     else:
-        monkeypatch.setattr(sealed, "_is_ours", lambda info: False)
+        monkeypatch.setattr(checksummed, "_is_ours", lambda info: False)
     works_in_memory(Cache(folder), "belongs to another user")
     assert list(folder.iterdir()) == []
 
@@ -193,7 +194,7 @@ def test_a_folder_that_others_can_write_is_refused(
 ) -> None:
     (folder / "v1").mkdir(parents=True)
     (folder / where).chmod(mode)
-    monkeypatch.setattr(sealed, "_is_own_group", lambda group: False)
+    monkeypatch.setattr(checksummed, "_is_own_group", lambda group: False)
     cache = Cache(folder)
     with pytest.warns(FusegenWarning, match="can be written by other users: chmod go-w .*FUSEGEN_CACHE_DIR") as told:
         works_in_memory(cache, "written by other users")
@@ -225,9 +226,9 @@ def test_a_group_that_nobody_else_is_in_may_write(folder: Path, monkeypatch: pyt
     monkeypatch.setattr(grp, "getgrgid", lambda gid: grp.struct_group((named[0], "x", user.pw_gid, members)))
     for name, others, is_trusted in ((user.pw_name, [], True), ("staff", [], False), (user.pw_name, ["eve"], False)):
         named[0], members[:] = name, others
-        sealed._is_own_group.cache_clear()
-        assert (sealed.untrusted(folder, follow=True) is None) is is_trusted
-    sealed._is_own_group.cache_clear()
+        checksummed._is_own_group.cache_clear()
+        assert (checksummed.untrusted(folder, follow=True) is None) is is_trusted
+    checksummed._is_own_group.cache_clear()
 
 
 def planted(folder: Path, name: str, target: Path) -> None:
@@ -372,14 +373,14 @@ def test_a_folder_that_cannot_be_made() -> None:
 
 def test_a_read_only_folder_still_serves_what_it_holds(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     Cache(folder).put(KEY, DATA)
-    old = time.time() - 10 * sealed.TOUCH_SECONDS
+    old = time.time() - 10 * checksummed.TOUCH_SECONDS
     os.utime(file_of(folder), (old, old))
 
     def refuse(*_: object, **__: object) -> None:
         raise OSError(errno.EROFS, "Read-only file system")
 
     for name in ("write", "make_private"):
-        monkeypatch.setattr(sealed, name, refuse)
+        monkeypatch.setattr(checksummed, name, refuse)
     monkeypatch.setattr(os, "utime", refuse)
     cache, other = Cache(folder), digest("another kernel")
     assert cache.get(KEY) == DATA
@@ -422,7 +423,7 @@ def test_the_least_recently_used_go_first(folder: Path) -> None:
     keys = [digest(number) for number in range(10)]
     for age, key in zip(range(10, 0, -1), keys, strict=True):
         cache.put(key, bytes(1000))
-        stamp = time.time() - age * 2 * sealed.TOUCH_SECONDS
+        stamp = time.time() - age * 2 * checksummed.TOUCH_SECONDS
         os.utime(file_of(folder, key), (stamp, stamp))
     assert Cache(folder).get(keys[0]) is not None  # Reading the oldest makes it the youngest.
     cache.put(digest("one more"), bytes(1000))
@@ -434,7 +435,7 @@ def test_the_least_recently_used_go_first(folder: Path) -> None:
 def test_reading_writes_at_most_once_an_hour(folder: Path) -> None:
     Cache(folder).put(KEY, DATA)
     path = file_of(folder)
-    for age, touched in ((sealed.TOUCH_SECONDS / 2, False), (sealed.TOUCH_SECONDS * 2, True)):
+    for age, touched in ((checksummed.TOUCH_SECONDS / 2, False), (checksummed.TOUCH_SECONDS * 2, True)):
         stamp = time.time() - age
         os.utime(path, (stamp, stamp))
         Cache(folder).get(KEY)
@@ -462,13 +463,13 @@ def test_what_a_dead_process_left_is_swept_when_old(folder: Path) -> None:
     Cache(folder).put(KEY, DATA)
     shard = file_of(folder).parent
     for name, age in (("young", 0.0), ("old", 2 * cache_module.STALE_SECONDS)):
-        left = shard / f"{sealed.TEMPORARY}{name}"
+        left = shard / f"{checksummed.TEMPORARY}{name}"
         left.write_bytes(DATA)
         os.utime(left, (time.time() - age, time.time() - age))
     assert len(Cache(folder).entries()) == 1
     Cache(folder).put(digest("another kernel"), DATA)
-    assert not (shard / f"{sealed.TEMPORARY}old").exists()
-    assert (shard / f"{sealed.TEMPORARY}young").exists()
+    assert not (shard / f"{checksummed.TEMPORARY}old").exists()
+    assert (shard / f"{checksummed.TEMPORARY}young").exists()
 
 
 def test_a_crash_before_the_rename_leaves_no_entry(folder: Path) -> None:
@@ -476,7 +477,7 @@ def test_a_crash_before_the_rename_leaves_no_entry(folder: Path) -> None:
     code += "os.replace = lambda *_: os._exit(9)\nCache(Path(sys.argv[1])).put(sys.argv[2], b'x' * 100)"
     assert subprocess.run([sys.executable, "-c", code, folder, KEY]).returncode == 9
     (left,) = [path for path in folder.rglob("*") if path.is_file()]
-    assert left.name.startswith(sealed.TEMPORARY)
+    assert left.name.startswith(checksummed.TEMPORARY)
     assert Cache(folder).get(KEY) is None and Cache(folder).entries() == []
 
 
@@ -522,7 +523,7 @@ def test_eight_processes_at_once(folder: Path, limit: int) -> None:
     for process in workers:
         process.join()
     assert reports == ["None"] * 8
-    assert list(folder.rglob(f"{sealed.TEMPORARY}*")) == []
+    assert list(folder.rglob(f"{checksummed.TEMPORARY}*")) == []
     assert Cache(folder).size_bytes() <= limit * 1.5
     assert all(Cache(folder).get(entry.key) is not None for entry in Cache(folder).entries())
 

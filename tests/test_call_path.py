@@ -1,4 +1,4 @@
-"""Calls like an earlier one (wrap/callpath): they give what the careful way gives, in Python and natively."""
+"""Calls like an earlier one (pytorch/calls/cached_call) give what the careful way gives, in Python and natively."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import fusegen as fg
-from fusegen.wrap import callpath
+from fusegen.pytorch.calls import cached_call
 from tests.call_paths import CALLS, DEVICE, lerp, misaligned, norm, same, shifted, tensors
 
 pytest_plugins = ("tests.call_paths",)
@@ -191,7 +191,7 @@ def test_an_op_that_its_own_plans_hold_goes(fresh: Any) -> None:
 
 
 def test_the_oldest_plans_go(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(callpath, "MOST_PLANS", 8)
+    monkeypatch.setattr(cached_call, "MOST_PLANS", 8)
     known = fresh(lerp)
     for size in range(1, 31):
         x = torch.randn(size)

@@ -1,4 +1,4 @@
-"""Calls that autograd records, recognized (wrap/callpath): every backward gives what the careful way gives."""
+"""Calls that autograd records, recognized (pytorch/calls/cached_call): backwards give what the careful way gives."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import torch
 from torch.utils.checkpoint import checkpoint
 
 import fusegen as fg
-from fusegen.wrap import callpath, native
+from fusegen.native import module as native
+from fusegen.pytorch.calls import cached_call
 from tests.call_paths import DEVICE, Counted, both, leaves, lerp, norm, torch_norm
 
 pytest_plugins = ("tests.call_paths",)
@@ -34,8 +35,8 @@ def test_backwards_run_natively_from_the_second_on(monkeypatch: pytest.MonkeyPat
         pytest.skip("no native call path")
     known = Counted(norm.declaration)
     asked = []
-    original = callpath.Backward.__call__
-    monkeypatch.setattr(callpath.Backward, "__call__", lambda *args: asked.append(1) or original(*args))
+    original = cached_call.Backward.__call__
+    monkeypatch.setattr(cached_call.Backward, "__call__", lambda *args: asked.append(1) or original(*args))
     with torch.device(DEVICE):
         x, weight = leaves((3, 8), (8,))
     for _ in range(4):

@@ -17,11 +17,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import fusegen as fg
+from fusegen.cli.arguments import Request, bind, library, resolve
+from fusegen.cli.formula import formula_op
+from fusegen.cli.main import main
 from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.declare.reference import reference
-from fusegen.wrap.cli import main
-from fusegen.wrap.cli_formula import formula_op
-from fusegen.wrap.cli_ops import Request, bind, library, resolve
 
 DECLARATIONS = '''
 import fusegen as fg
@@ -95,7 +95,7 @@ def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[
 def test_help_needs_none_of_the_slow_imports() -> None:
     code = """
 import sys
-from fusegen.wrap.cli import main
+from fusegen.cli.main import main
 try:
     main(["--help"])
 except SystemExit as leaving:
@@ -176,7 +176,7 @@ def test_show_knows_the_passes(fusegen: Any) -> None:
 
 def test_a_terminal_gets_colours_and_a_pipe_the_same_bytes_without() -> None:
     ours, theirs = pty.openpty()
-    code = "from fusegen.wrap.cli import main; main()"
+    code = "from fusegen.cli.main import main; main()"
     arguments = [sys.executable, "-c", code, "emit", "silu"]
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "60"}
     environment.pop("NO_COLOR", None)
@@ -297,7 +297,7 @@ for name in ("torch", "cupy", "cupy_backends", "cuda", "numpy"):
     sys.modules[name] = None
 def refuse(*_, **__): raise OSError("no library")
 ctypes.CDLL = refuse
-from fusegen.wrap.cli import main
+from fusegen.cli.main import main
 main(["doctor"])
 """
     blocked = tmp_path / "not_a_folder"

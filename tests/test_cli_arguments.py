@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fusegen as fg
-from fusegen.wrap.cli_ops import Request, bind, parse_dtype, resolve
+from fusegen.cli.arguments import Request, bind, parse_dtype, resolve
 
 # An op, shapes that are asked for, and shapes that follow from them.
 FOLLOW: dict[str, tuple[str, list[str], dict[str, tuple[int, ...]]]] = {

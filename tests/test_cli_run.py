@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 import fusegen as fg
+from fusegen.cli import run as cli_run
+from fusegen.cli.arguments import Request, bind, library
+from fusegen.cli.inputs import MOST, elements, sized
+from fusegen.cli.run import run_op
 from fusegen.declare import table
-from fusegen.wrap import cli_run
-from fusegen.wrap.cli_case import MOST, elements, sized
-from fusegen.wrap.cli_ops import Request, bind, library
-from fusegen.wrap.cli_run import run_op
 
 DECLARATIONS = """
 import fusegen as fg
@@ -120,7 +120,7 @@ def test_who_waits_is_told(file: str, capsys: pytest.CaptureFixture[str], monkey
 def in_terminal(*arguments: str) -> str:
     ours, theirs = pty.openpty()
     environment: dict[str, Any] = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120"}
-    command = [sys.executable, "-c", "from fusegen.wrap.cli import main; main()", *arguments]
+    command = [sys.executable, "-c", "from fusegen.cli.main import main; main()", *arguments]
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
     seen = b""

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from fusegen import pipeline
+from fusegen.cli.run import run_op
 from fusegen.core.ir import Output
-from fusegen.wrap import evaluate
-from fusegen.wrap.cli_run import run_op
-from fusegen.wrap.run import Runner
+from fusegen.run import evaluate
+from fusegen.run.runner import Runner
 
 pytestmark = pytest.mark.emulator
 

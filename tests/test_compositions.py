@@ -15,8 +15,8 @@ import torch.nn.functional as F
 
 import fusegen as fg
 from fusegen import pipeline
-from fusegen.wrap import evaluate
-from fusegen.wrap.inspect import passes
+from fusegen.inspect.passes import passes
+from fusegen.run import evaluate
 from tests.oracles import check_same, draw, gradients, refused
 
 pytestmark = pytest.mark.emulator

@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 import fusegen as fg
+from fusegen.cli.arguments import Request, bind, library
+from fusegen.cli.main import main
+from fusegen.cli.show import cost_text
 from fusegen.core.errors import CompileError, DeviceError
 from fusegen.generate.rendered import headers
+from fusegen.inspect import cost as costing
+from fusegen.inspect.cost import PassCost, floor_bytes, pass_cost
+from fusegen.inspect.gpus import COPY_SHARE, GPUS, LAUNCH_MICROSECONDS, PRODUCT_SHARE, find_gpu
+from fusegen.inspect.passes import shown_passes
+from fusegen.inspect.units import count_text, size_text, time_text
 from fusegen.launch import compile as compiling
 from fusegen.launch.compile import resources, to_cubin
-from fusegen.wrap import cost as costing
-from fusegen.wrap.cli import main
-from fusegen.wrap.cli_ops import Request, bind, library
-from fusegen.wrap.cli_show import cost_text
-from fusegen.wrap.cost import PassCost, floor_bytes, pass_cost
-from fusegen.wrap.gpus import COPY_SHARE, GPUS, LAUNCH_MICROSECONDS, PRODUCT_SHARE, find_gpu
-from fusegen.wrap.inspect import shown_passes
-from fusegen.wrap.units import count_text, size_text, time_text
 
 H200 = GPUS["h200"]
 

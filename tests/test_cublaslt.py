@@ -17,13 +17,17 @@ import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fusegen as fg
+from fusegen.cli import doctor
 from fusegen.core.products import biases, products
 from fusegen.derive.training import train
-from fusegen.wrap import algorithms, backends, cli_doctor, cublaslt, cublaslt_api, epilogues, inspect, native, stopwatch
-from fusegen.wrap.backends import CUBLASLT, OWN
-from fusegen.wrap.closing import Closing
-from fusegen.wrap.cublaslt import Planned
-from fusegen.wrap.factors import Factors
+from fusegen.inspect import passes as inspect
+from fusegen.matmul.epilogue import Closing
+from fusegen.matmul.libraries import cublaslt, cublaslt_api, cublaslt_autotune, cublaslt_epilogues, stopwatch
+from fusegen.matmul.libraries.cublaslt import Planned
+from fusegen.matmul.task import Factors
+from fusegen.native import module as native
+from fusegen.run import libraries
+from fusegen.run.libraries import CUBLASLT, OWN
 from tests import fake_cublaslt
 from tests.fake_cublaslt import Clock, CublasLt
 
@@ -57,8 +61,8 @@ def test_factors_bias_and_kept_sum_are_handed_over_as_they_lie(
     w = halves(40, 24, dtype=dtype).mT if right else halves(24, 48, dtype=dtype)[:, :40]
     b, out, kept = halves(40, dtype=dtype), halves(16, 40, dtype=dtype), halves(16, 48, dtype=dtype)[:, :40]
     given = Factors(x, w, b, kept, out)
-    assert epilogues.is_ready(KEPT, given)
-    epilogues.run(KEPT, given)
+    assert cublaslt_epilogues.is_ready(KEPT, given)
+    cublaslt_epilogues.run(KEPT, given)
     total = x.float() @ w.float() + b.float()
     torch.testing.assert_close(kept, total.to(dtype))
     torch.testing.assert_close(out, F.gelu(total, approximate="tanh").to(dtype))
@@ -67,34 +71,34 @@ def test_factors_bias_and_kept_sum_are_handed_over_as_they_lie(
 
 def test_memory_that_is_not_aligned_goes_another_way(lt: CublasLt) -> None:
     x, w, out = halves(16, 24), halves(24, 40), halves(16, 40)
-    assert epilogues.is_ready(PLAIN, Factors(x, w, None, None, out))
+    assert cublaslt_epilogues.is_ready(PLAIN, Factors(x, w, None, None, out))
     for wrong in (
         Factors(halves(16, 25)[:, 1:], w, None, None, out),
         Factors(x, halves(24, 41)[:, :40], None, None, out),
         Factors(x, w, None, None, halves(16, 44)[:, :40]),
         Factors(x, halves(24, 80)[:, ::2], None, None, out),
     ):
-        assert not epilogues.is_ready(PLAIN, wrong)
+        assert not cublaslt_epilogues.is_ready(PLAIN, wrong)
     bias = halves(41)[1:]
-    assert not epilogues.is_ready(KEPT, Factors(x, w, bias, halves(16, 40), out))
+    assert not cublaslt_epilogues.is_ready(KEPT, Factors(x, w, bias, halves(16, 40), out))
 
 
 def test_plans_hold_no_tensor_and_are_destroyed(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(algorithms, "MOST_PLANNED", 2)
+    monkeypatch.setattr(cublaslt_autotune, "MOST_PLANNED", 2)
     for columns in (8, 16, 24):
         given = Factors(halves(8, 8), halves(8, columns), None, None, halves(8, columns))
-        assert epilogues.is_ready(PLAIN, given)
+        assert cublaslt_epilogues.is_ready(PLAIN, given)
     gc.collect()
-    assert len(algorithms._planned) == 1 and len(lt.things) == 4  # operation, three layouts
+    assert len(cublaslt_autotune._planned) == 1 and len(lt.things) == 4  # operation, three layouts
 
 
 def test_threads_share_a_plan(lt: CublasLt) -> None:
     given = [Factors(halves(8, 8), halves(8, 8), halves(8), halves(8, 8), halves(8, 8)) for _ in range(4)]
-    assert epilogues.is_ready(KEPT, given[0])
+    assert cublaslt_epilogues.is_ready(KEPT, given[0])
 
     def work(mine: Factors) -> None:
         for _ in range(50):
-            epilogues.run(KEPT, mine)
+            cublaslt_epilogues.run(KEPT, mine)
 
     threads = [threading.Thread(target=work, args=(mine,)) for mine in given]
     for thread in threads:
@@ -109,7 +113,7 @@ def test_threads_share_a_plan(lt: CublasLt) -> None:
 def test_what_the_library_cannot_do_is_no_way(lt: CublasLt) -> None:
     lt.offered = 0
     given = Factors(halves(8, 8), halves(8, 8), None, None, halves(8, 8))
-    assert not epilogues.is_ready(PLAIN, given)
+    assert not cublaslt_epilogues.is_ready(PLAIN, given)
     gc.collect()
     assert not lt.things
 
@@ -121,14 +125,14 @@ def test_without_the_library_products_go_torchs_way(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(cublaslt_api, "library", missing)
     cublaslt.version.cache_clear()
     try:
-        assert cublaslt.version() == 0 and not algorithms.is_considered("cuda:0")
-        assert "torch's way" in cli_doctor._cublaslt().found and not cli_doctor._cublaslt().fix
+        assert cublaslt.version() == 0 and not cublaslt_autotune.is_considered("cuda:0")
+        assert "torch's way" in doctor._cublaslt().found and not doctor._cublaslt().fix
     finally:
         cublaslt.version.cache_clear()
 
 
 def test_the_doctor_names_the_version(lt: CublasLt) -> None:
-    assert cli_doctor._cublaslt().found.startswith("13.1.0: ")
+    assert doctor._cublaslt().found.startswith("13.1.0: ")
 
 
 # -- what is kept ------------------------------------------------------------------------------------------------------
@@ -184,7 +188,7 @@ def test_training_goes_the_fastest_way(lt: CublasLt, monkeypatch: pytest.MonkeyP
     first = len(lt.ran)
     step(op, gelu, *arguments, approximate="tanh")
     assert len(clock.measured) == 1 and len(lt.ran) == first + 1 and set(lt.ran) == {"GELU_AUX_BIAS"}
-    backends._known.clear()  # as in another process
+    libraries._known.clear()  # as in another process
     step(op, gelu, *arguments, approximate="tanh")
     assert len(clock.measured) == 1 and len(lt.ran) == first + 2
     step(op, gelu, *(a.float() for a in arguments), approximate="tanh")
@@ -278,8 +282,8 @@ def test_an_epilogue_that_loses_nan_is_not_taken(lt: CublasLt, monkeypatch: pyte
     for drops in (False, True):
         lt.drops_nan = drops
         lt.ran.clear()
-        backends._known.clear()
-        backends._is_right.cache_clear()
+        libraries._known.clear()
+        libraries._is_right.cache_clear()
         name = f"{tmp_path} {drops}"
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=name: name)
         x, w = halves(6, 16), halves(24, 16)
@@ -297,8 +301,8 @@ def test_while_a_graph_is_captured_nothing_is_planned(lt: CublasLt, monkeypatch:
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     step(op, gelu, *arguments, approximate="tanh")
     assert len(clock.measured) == 0 and not lt.ran
-    key = backends.bucket("cpu", "float16", (6, 24, 16), replace(KEPT, bias="bias"))
-    monkeypatch.setitem(backends._known, key, backends.Measured({OWN: 300.0, CUBLASLT: 250.0}))
+    key = libraries.bucket("cpu", "float16", (6, 24, 16), replace(KEPT, bias="bias"))
+    monkeypatch.setitem(libraries._known, key, libraries.Measured({OWN: 300.0, CUBLASLT: 250.0}))
     fresh = fg.FusedOp(linear_gelu.declaration)
     step(fresh, gelu, *arguments, approximate="tanh")  # the sum is kept, by a kernel
     assert not lt.ran
@@ -345,14 +349,14 @@ def test_show_says_what_may_happen_and_what_was_measured(lt: CublasLt, monkeypat
     text = "\n".join(inspect._split(forward))
     assert f"on a GPU {CUBLASLT} (gelu) in the place of the next step" in text
     op = train(forward.op, ("input", "weight", "bias")).forward
-    assert f"{CUBLASLT} (gelu, its argument kept)" in "".join(backends.notes(op).values())
+    assert f"{CUBLASLT} (gelu, its argument kept)" in "".join(libraries.notes(op).values())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     sizes = forward.layout.sizes
-    assert "not measured yet" in "".join(backends.measurements(op, sizes).values())
-    key = backends.bucket("cuda", "float16", (6, 24, 16), KEPT)
-    monkeypatch.setitem(backends._known, key, backends.Measured({OWN: 300.0, CUBLASLT: 250.0}))
-    assert f"300.0 us, {CUBLASLT} 250.0 us; best: {CUBLASLT}" in "".join(backends.measurements(op, sizes).values())
-    assert json.loads(json.dumps(dict(backends._known[key].times))) == {OWN: 300.0, CUBLASLT: 250.0}
+    assert "not measured yet" in "".join(libraries.measurements(op, sizes).values())
+    key = libraries.bucket("cuda", "float16", (6, 24, 16), KEPT)
+    monkeypatch.setitem(libraries._known, key, libraries.Measured({OWN: 300.0, CUBLASLT: 250.0}))
+    assert f"300.0 us, {CUBLASLT} 250.0 us; best: {CUBLASLT}" in "".join(libraries.measurements(op, sizes).values())
+    assert json.loads(json.dumps(dict(libraries._known[key].times))) == {OWN: 300.0, CUBLASLT: 250.0}
 
 
 # -- on a GPU ----------------------------------------------------------------------------------------------------------
@@ -369,19 +373,19 @@ needs_cublaslt = pytest.mark.skipif(
     "title", ["gelu, its argument kept", "gelu without bias, its argument kept", "gelu without bias"]
 )
 def test_cublaslt_computes_what_is_taken_for_granted(title: str, dtype: torch.dtype) -> None:
-    (ours,) = (library for library in backends.LIBRARIES if library.name == CUBLASLT)
+    (ours,) = (library for library in libraries.LIBRARIES if library.name == CUBLASLT)
     closing = next(c for c in (KEPT, replace(KEPT, bias=""), PLAIN) if c.title == title)
-    assert backends._is_right(ours, closing, dtype, "cuda")
+    assert libraries._is_right(ours, closing, dtype, "cuda")
     for transposed in (False, True):
         x, b = torch.randn(264, 512, device="cuda").to(dtype), torch.randn(1032, device="cuda").to(dtype)
         w = torch.randn(1032, 512, device="cuda").to(dtype)
         right = w.mT if transposed else w.mT.contiguous()
         out, kept = (torch.full((264, 1032), torch.nan, device="cuda", dtype=dtype) for _ in range(2))
         given = Factors(x, right, b if closing.bias else None, kept if closing.kept else None, out)
-        assert epilogues.is_ready(closing, given)
+        assert cublaslt_epilogues.is_ready(closing, given)
         with torch.cuda.stream(torch.cuda.Stream()):
             torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
-            epilogues.run(closing, given)
+            cublaslt_epilogues.run(closing, given)
             torch.cuda.current_stream().synchronize()
         total = x.float() @ w.float().mT + (b.float() if closing.bias else 0.0)
         torch.testing.assert_close(out.float(), F.gelu(total, approximate="tanh"), rtol=0.01, atol=0.02)
@@ -393,8 +397,8 @@ def test_cublaslt_computes_what_is_taken_for_granted(title: str, dtype: torch.dt
 @needs_cublaslt
 def test_a_graph_replays_it(monkeypatch: pytest.MonkeyPatch) -> None:
     x, w, b = (torch.randn(s, device="cuda").bfloat16() for s in ((256, 512), (1024, 512), (1024,)))
-    known = backends.Measured({OWN: 300.0, CUBLASLT: 250.0})
-    monkeypatch.setitem(backends._known, backends.bucket("cuda:0", "bfloat16", (256, 1024, 512), KEPT), known)
+    known = libraries.Measured({OWN: 300.0, CUBLASLT: 250.0})
+    monkeypatch.setitem(libraries._known, libraries.bucket("cuda:0", "bfloat16", (256, 1024, 512), KEPT), known)
     ran: list[int] = []
     run = Planned.run
     monkeypatch.setattr(Planned, "run", lambda self, given: (ran.append(1), run(self, given))[1])

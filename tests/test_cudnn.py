@@ -15,12 +15,14 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.wrap import backends, cudnn, cudnn_words, native
-from fusegen.wrap.backends import CUDNN, OWN
-from fusegen.wrap.chain import ChainRunner
-from fusegen.wrap.closing import Closing
-from fusegen.wrap.cudnn_graph import NONDETERMINISTIC, Mode
-from fusegen.wrap.factors import Factors
+from fusegen.matmul.epilogue import Closing
+from fusegen.matmul.libraries import cudnn, cudnn_ops
+from fusegen.matmul.libraries.cudnn_api import NONDETERMINISTIC, Mode
+from fusegen.matmul.task import Factors
+from fusegen.native import module as native
+from fusegen.run import libraries
+from fusegen.run.chain import ChainRunner
+from fusegen.run.libraries import CUDNN, OWN
 from tests import fake_cudnn
 from tests.fake_cudnn import ACTIVATIONS, STREAM, Clock, Cudnn, quick_gelu
 
@@ -38,7 +40,7 @@ def closing_of(function: Callable[[Any], Any], dtype: torch.dtype = torch.float1
     """The epilogue of a layer with an activation."""
     op = fg.op(lambda x, w, b: function(fg.linear(x, w, b)), name="layer")
     traced = op.trace(*(halves(*shape, dtype=dtype) for shape in ((3, 4), (5, 4), (5,))))
-    found = [known for *_, known in backends.steps_behind(traced)]
+    found = [known for *_, known in libraries.steps_behind(traced)]
     return found[0] if found else None
 
 
@@ -66,7 +68,7 @@ def dnn(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Cudnn]:
 def test_activations_are_made_of_cudnns_operations(dnn: Cudnn, name: str) -> None:
     function, reference, names = ACTIVATIONS[name]
     closing = known(function)
-    assert cudnn_words.has(closing, "float16") and cudnn_words.has(closing, "bfloat16")
+    assert cudnn_ops.has(closing, "float16") and cudnn_ops.has(closing, "bfloat16")
     x, w, b, out = 3 * halves(64, 16), halves(16, 8), 4 * halves(8), halves(64, 8)
     given = Factors(x, w, b, None, out)
     assert cudnn.is_ready(closing, given)
@@ -101,17 +103,17 @@ def long(h: Any, operations: int) -> Any:
         (lambda h: fg.ops.gelu(h, approximate="tanh"), torch.float32),
         (lambda h: fg.where(fg.index(h, -1) > 3, fg.sigmoid(h), h), torch.float16),
         (lambda h: fg.where((h > 0) & (h < 1), h, 0.0), torch.float16),
-        (lambda h: long(h, cudnn_words.MOST_OPERATIONS + 2), torch.float16),
+        (lambda h: long(h, cudnn_ops.MOST_OPERATIONS + 2), torch.float16),
         (lambda h: h, torch.float16),
     ],
 )
 def test_what_cudnn_has_not_is_left_to_others(function: Any, dtype: torch.dtype) -> None:
     found = closing_of(function, dtype)
-    assert found is None or not cudnn_words.has(found, str(dtype).removeprefix("torch."))
+    assert found is None or not cudnn_ops.has(found, str(dtype).removeprefix("torch."))
 
 
 def test_as_many_operations_as_were_tried() -> None:
-    assert cudnn_words.has(known(lambda h: long(h, cudnn_words.MOST_OPERATIONS)), "float16")
+    assert cudnn_ops.has(known(lambda h: long(h, cudnn_ops.MOST_OPERATIONS)), "float16")
 
 
 def test_only_a_gpu_whose_torch_has_cudnn_is_considered(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -210,7 +212,7 @@ def test_training_goes_the_fastest_way(
     assert clock.measured == [[OWN, CUDNN]] and set(dnn.ran) == {whole}
     dnn.ran.clear()
     step(op, layer, *given(bias=bias, dtype=dtype))
-    backends._known.clear()  # as in another process
+    libraries._known.clear()  # as in another process
     step(op, layer, *given(bias=bias, dtype=dtype))
     assert len(clock.measured) == 1 and dnn.ran == [whole] * 2
     with torch.no_grad():
@@ -229,9 +231,9 @@ def test_training_stays_with_product_and_kernel(dnn: Cudnn, monkeypatch: pytest.
 
 
 def test_small_results_are_not_worth_a_kernel(dnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    entry = backends.LIBRARIES[0]
+    entry = libraries.LIBRARIES[0]
     for least, measured in ((8 * 32 + 1, 0), (8 * 32, 1)):  # 6 x 24, rounded up as buckets are
-        monkeypatch.setattr(backends, "LIBRARIES", (replace(entry, least=least),))
+        monkeypatch.setattr(libraries, "LIBRARIES", (replace(entry, least=least),))
         clock = Clock(monkeypatch)
         step(fg.FusedOp(linear_silu.declaration), layer, *given())
         assert len(clock.measured) == measured
@@ -334,8 +336,8 @@ def test_while_a_graph_is_captured_nothing_is_compiled(dnn: Cudnn, monkeypatch: 
     step(fg.FusedOp(linear_silu.declaration), layer, *given())
     assert not clock.measured and not dnn.things
     closing = replace(known(fg.ops.silu), bias="b", kept="kept")
-    key = backends.bucket("cpu", "float16", (6, 24, 16), closing)
-    monkeypatch.setitem(backends._known, key, backends.Measured({OWN: 300.0, CUDNN: 250.0}))
+    key = libraries.bucket("cpu", "float16", (6, 24, 16), closing)
+    monkeypatch.setitem(libraries._known, key, libraries.Measured({OWN: 300.0, CUDNN: 250.0}))
     op = fg.FusedOp(linear_silu.declaration)
     step(op, layer, *given())  # the sum is kept, by a kernel
     assert not dnn.things and not dnn.ran

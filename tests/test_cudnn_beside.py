@@ -9,10 +9,12 @@ import torch.nn.functional as F
 
 import fusegen as fg
 from fusegen.fuse.products import Product, chain
-from fusegen.wrap import backends, cudnn_words, native
-from fusegen.wrap.backends import CUDNN, OWN
-from fusegen.wrap.closing import MOST_BESIDE, closing
-from fusegen.wrap.cudnn_graph import Mode
+from fusegen.matmul.epilogue import MOST_BESIDE, closing
+from fusegen.matmul.libraries import cudnn_ops
+from fusegen.matmul.libraries.cudnn_api import Mode
+from fusegen.native import module as native
+from fusegen.run import libraries
+from fusegen.run.libraries import CUDNN, OWN
 from tests.fake_cudnn import Clock, Cudnn
 from tests.test_cudnn import HALVES, dnn, halves, step
 
@@ -231,7 +233,7 @@ def test_sums_of_the_result_are_a_step_behind_it() -> None:
 
 @pytest.mark.parametrize("function", [fg.sigmoid, fg.exp, lambda r: fg.ops.silu(r) * fg.sigmoid(r)])
 def test_functions_that_are_slow_there_are_left_to_others(function: Function) -> None:
-    assert not cudnn_words.has(epilogue(lambda h, r: h * function(r), WHOLE), "float16")
+    assert not cudnn_ops.has(epilogue(lambda h, r: h * function(r), WHOLE), "float16")
 
 
 def test_titles_tell_rows_from_tensors() -> None:
@@ -287,5 +289,5 @@ def test_what_cudnn_refuses_goes_another_way(dnn: Cudnn, monkeypatch: pytest.Mon
 
 def test_show_says_what_may_happen() -> None:
     op = fg.op(lambda x, w, r: x @ w + r, name="layer").trace(*tensors(torch.float16)[:3])
-    (note,) = backends.notes(op).values()
+    (note,) = libraries.notes(op).values()
     assert CUDNN in note and "sum + beside" in note

@@ -10,9 +10,10 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.wrap import backends, cudnn, cudnn_graph, cudnn_words
-from fusegen.wrap.backends import CUDNN, LIBRARY, OWN
-from fusegen.wrap.closing import activate
+from fusegen.matmul.epilogue import activate
+from fusegen.matmul.libraries import cudnn, cudnn_api, cudnn_ops
+from fusegen.run import libraries
+from fusegen.run.libraries import CUDNN, LIBRARY, OWN
 from tests.fake_cudnn import Clock, Cudnn
 from tests.test_cudnn import closing_of, dnn, given, halves, layer, linear_silu, same, step
 
@@ -64,12 +65,12 @@ def test_constants_are_float32s(dnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_tests_of_tests_are_left_to_others() -> None:
     found = closing_of(lambda h: fg.where((h > 0) > (h > 1), h, 0.0))
-    assert found is None or not cudnn_words.has(found, "float16")
+    assert found is None or not cudnn_ops.has(found, "float16")
 
 
 def test_a_kernel_that_does_not_run_for_these_sizes_is_not_taken(dnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
-    monkeypatch.setattr(backends, "_is_right", functools.cache(lambda *_: True))
+    monkeypatch.setattr(libraries, "_is_right", functools.cache(lambda *_: True))
     dnn.fails = 5000
     for _ in range(3):
         step(fg.FusedOp(linear_silu.declaration), layer, *given())
@@ -77,16 +78,16 @@ def test_a_kernel_that_does_not_run_for_these_sizes_is_not_taken(dnn: Cudnn, mon
 
 
 def test_a_failure_that_may_pass_is_not_remembered(dnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, make = Clock(monkeypatch), cudnn_graph.make_handle
+    clock, make = Clock(monkeypatch), cudnn_api.make_handle
 
     def fails() -> int:
         raise RuntimeError("cuDNN's status 4004 of cudnnCreate")  # no memory
 
-    monkeypatch.setattr(cudnn_graph, "make_handle", fails)
-    op, before = fg.FusedOp(linear_silu.declaration), dict(backends._known)
+    monkeypatch.setattr(cudnn_api, "make_handle", fails)
+    op, before = fg.FusedOp(linear_silu.declaration), dict(libraries._known)
     same(op, *given())
-    assert not clock.measured and backends._known == before and not cudnn._kernels
-    monkeypatch.setattr(cudnn_graph, "make_handle", make)
+    assert not clock.measured and libraries._known == before and not cudnn._kernels
+    monkeypatch.setattr(cudnn_api, "make_handle", make)
     same(fg.FusedOp(linear_silu.declaration), *given())
     assert list(clock.measured[0]) == [OWN, CUDNN]
 
@@ -101,10 +102,10 @@ def test_where_the_best_way_is_not_ready_the_next_one_is_taken(dnn: Cudnn, monke
         factors.out.copy_(activate(closing, total))
 
     entry = replace(
-        backends.LIBRARIES[0], name=LIBRARY, has=lambda closing, _: not closing.kept, is_ready=lambda *_: True,
+        libraries.LIBRARIES[0], name=LIBRARY, has=lambda closing, _: not closing.kept, is_ready=lambda *_: True,
         run=by_torch, step=lambda *_: None, is_refused=lambda *_: False,
     )  # fmt: skip
-    monkeypatch.setattr(backends, "LIBRARIES", (*backends.LIBRARIES, entry))
+    monkeypatch.setattr(libraries, "LIBRARIES", (*libraries.LIBRARIES, entry))
     times = {OWN: 300.0, LIBRARY: 200.0, CUDNN: 190.0}
     clock = Clock(monkeypatch)
     monkeypatch.setattr(clock, "turns", lambda works: {name: times[name] for name in works})
@@ -131,7 +132,7 @@ def test_sums_are_not_kept_for_sizes_that_are_refused(dnn: Cudnn, monkeypatch: p
 def test_a_kernel_that_loses_nan_of_these_sizes_is_not_taken(dnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels for other sizes, which were tried, may not."""
     clock = Clock(monkeypatch)
-    monkeypatch.setattr(backends, "_is_right", functools.cache(lambda *_: True))
+    monkeypatch.setattr(libraries, "_is_right", functools.cache(lambda *_: True))
     dnn.wrong = torch.nan_to_num
     for _ in range(2):
         step(fg.FusedOp(linear_silu.declaration), layer, *given())

@@ -9,7 +9,7 @@ import torch
 
 from fusegen.core import dtypes
 from fusegen.core.ir import Call, Const, Ref, walk
-from fusegen.wrap.cudnn_words import in_its_words
+from fusegen.matmul.libraries.cudnn_ops import in_its_words
 
 INF, NAN = float("inf"), float("nan")
 X = Ref("x", dtypes.float32)

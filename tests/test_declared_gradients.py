@@ -21,8 +21,8 @@ from fusegen.core.declared import plain
 from fusegen.core.ir import DOT, Reduce
 from fusegen.core.serialize import op_from_json, op_to_json
 from fusegen.core.text import op_text
-from fusegen.wrap import evaluate
-from fusegen.wrap.identity import identity
+from fusegen.pytorch.library.identity import identity
+from fusegen.run import evaluate
 from tests.oracles import draw, outputs_of, refused
 
 pytestmark = pytest.mark.emulator

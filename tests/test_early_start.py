@@ -16,10 +16,11 @@ import torch
 import fusegen as fg
 from fusegen import pipeline
 from fusegen.fuse.rows_schedule import Chip
-from fusegen.launch import driver, targets
-from fusegen.wrap.cost import pass_cost
-from fusegen.wrap.gpus import GPUS
-from fusegen.wrap.inspect import Pass, passes, stages
+from fusegen.inspect.cost import pass_cost
+from fusegen.inspect.gpus import GPUS
+from fusegen.inspect.passes import Pass, passes, stages
+from fusegen.launch import driver
+from fusegen.plan import targets
 
 GOLDENS = sorted((Path(__file__).resolve().parent.parent / "generated").rglob("*.cu"))
 WAIT = "fg::wait_for_previous_kernel();"

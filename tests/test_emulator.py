@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from fusegen.core.errors import CompileError
-from fusegen.launch import emulator
-from fusegen.launch.emulator import Mode
+from fusegen.launch.emulator import build as emulator
+from fusegen.launch.emulator.build import Mode
 from tests.emulated import MODES, ROOT, failure, kernel, launch
 
 pytestmark = pytest.mark.emulator

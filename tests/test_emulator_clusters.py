@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 from fusegen.core.errors import CompileError
-from fusegen.launch import emulator
-from fusegen.launch.emulator import Mode
+from fusegen.launch.emulator import build as emulator
+from fusegen.launch.emulator.build import Mode
 from tests.emulated import MODES, ROOT, kernel, launch
 
 pytestmark = pytest.mark.emulator

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from fusegen.core.errors import CompileError
-from fusegen.launch.emulator import Mode
+from fusegen.launch.emulator.build import Mode
 from tests.emulated import kernel, launch
 
 pytestmark = pytest.mark.cpu

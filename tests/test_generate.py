@@ -17,13 +17,13 @@ import pytest
 import torch
 
 import fusegen as fg
+from fusegen.cli.arguments import library
 from fusegen.core.errors import DerivativeError
 from fusegen.generate.rendered import PREAMBLE, headers, one_file
+from fusegen.inspect.passes import passes
 from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import cached_cubin, supported_architectures
-from fusegen.launch.targets import CpuTarget, chip_of
-from fusegen.wrap.cli_ops import library
-from fusegen.wrap.inspect import passes
+from fusegen.plan.targets import CpuTarget, chip_of
 
 ROOT = Path(__file__).resolve().parent.parent
 GOLDENS = sorted((ROOT / "generated").rglob("*.cu"))

@@ -12,7 +12,7 @@ import torch.nn.functional as F
 
 import fusegen as fg
 from fusegen.core.serialize import op_from_json, op_to_json
-from fusegen.wrap import evaluate
+from fusegen.run import evaluate
 from tests.modes import MODES
 from tests.oracles import draw, refused
 

@@ -12,8 +12,9 @@ import torch
 from oracles import check_derivatives, draw
 
 import fusegen as fg
-from fusegen.wrap import callpath, native
-from fusegen.wrap.cli import main
+from fusegen.cli.main import main
+from fusegen.native import module as native
+from fusegen.pytorch.calls import cached_call
 from tests.call_paths import DEVICE, Counted, fresh, leaves
 
 __all__ = ["fresh"]
@@ -58,8 +59,8 @@ REFERENCES = {
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What Python code is asked for backwards: a native plan asks nobody."""
     calls: list[Any] = []
-    original = callpath.Backward.__call__
-    monkeypatch.setattr(callpath.Backward, "__call__", lambda *args: calls.append(args) or original(*args))
+    original = cached_call.Backward.__call__
+    monkeypatch.setattr(cached_call.Backward, "__call__", lambda *args: calls.append(args) or original(*args))
     return calls
 
 

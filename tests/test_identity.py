@@ -12,8 +12,8 @@ import torch
 from torch._dynamo.utils import counters
 
 import fusegen as fg
-from fusegen.wrap import identity
-from fusegen.wrap.library import registered
+from fusegen.pytorch.library import identity
+from fusegen.pytorch.library.registry import registered
 
 
 @fg.op

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fusegen as fg
 from fusegen.core.errors import DeclarationError, DerivativeError
-from fusegen.wrap.overwrite import reads_its_own_elements
+from fusegen.pytorch.autograd.inplace import reads_its_own_elements
 from tests.call_paths import Counted, fresh
 
 __all__ = ["fresh"]

@@ -12,6 +12,7 @@ import torch
 
 import fusegen as fg
 from fusegen import nn, ops
+from fusegen.pytorch.library import registry
 from tests.call_paths import DEVICE, both, lerp, norm, shifted
 
 pytest_plugins = ("tests.call_paths",)
@@ -85,7 +86,7 @@ def test_a_traced_call_is_one_of_a_registered_op(fresh: Any, name: str, learned:
         call(known, *given)
         gradients(lambda *given: call(known, *given), given)
     traced = trace(lambda *given: call(known, *given), given)
-    assert f"fusegen::{fg.wrap.library.registered(known).name}" in str(traced.graph)
+    assert f"fusegen::{registry.registered(known).name}" in str(traced.graph)
     assert "empty_strided" not in str(traced.graph), "memory that nothing writes"
     for _ in range(3):
         given = make()

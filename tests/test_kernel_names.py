@@ -16,17 +16,17 @@ import pytest
 import torch
 
 import fusegen as fg
-from fusegen.core.lets import is_reserved
+from fusegen.core.subexpressions import is_reserved
 from fusegen.fuse.kernel import Kernel
+from fusegen.fused_op import FusedOp
 from fusegen.generate import lanes, view
 from fusegen.generate.names import Names, identifiers, plain
 from fusegen.generate.render import marked, render
 from fusegen.generate.rendered import PREAMBLE, headers, template_text
-from fusegen.launch import emulator
+from fusegen.inspect.passes import passes
 from fusegen.launch.compile import to_cubin
-from fusegen.launch.targets import HEADERS
-from fusegen.wrap.inspect import passes
-from fusegen.wrap.op import FusedOp
+from fusegen.launch.emulator import build as emulator
+from fusegen.plan.targets import HEADERS
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 F32, BF16, I64 = torch.float32, torch.bfloat16, torch.int64

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from fusegen.wrap import callpath, native
+from fusegen.native import module as native
+from fusegen.pytorch.calls import cached_call
 from tools.key_fuzz import DOORS, KINDS, Fuzz, main
 
 pytestmark = pytest.mark.cpu
@@ -41,13 +42,13 @@ PARTS: dict[str, Callable[[Any], bool]] = {
 
 @pytest.mark.parametrize("part", PARTS)
 def test_a_key_that_lacks_something_is_found_out(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    read = callpath.PythonCaller._read
+    read = cached_call.PythonCaller._read
 
     def without(self: Any, args: Any, kwargs: Any) -> Any:
         found = read(self, args, kwargs)
         return None if found is None else (tuple(p for p in found[0] if not PARTS[part](p)), *found[1:])
 
-    monkeypatch.setattr(callpath.PythonCaller, "_read", without)
+    monkeypatch.setattr(cached_call.PythonCaller, "_read", without)
     # What is not in question is the same in all calls: they are more alike then.
     fixed = {"mode": "", "class": "tensor", "dtype": torch.float32, "gradient": False}
     fuzz = Fuzz("python", 1, KINDS[:1], {name: value for name, value in fixed.items() if name not in part})

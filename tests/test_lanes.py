@@ -12,7 +12,7 @@ from torch.nn import functional as F
 import fusegen as fg
 from fusegen.fuse import lanes
 from fusegen.fuse.lanes import LaneKernel
-from fusegen.wrap.inspect import passes
+from fusegen.inspect.passes import passes
 
 pytestmark = pytest.mark.emulator
 

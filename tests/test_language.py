@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fusegen as fg
-from fusegen.launch.targets import cpu
+from fusegen.plan.targets import cpu
 from tests.oracles import draw
 
 FLOATS = [torch.float16, torch.bfloat16, torch.float32, torch.float64]

@@ -11,7 +11,7 @@ import torch
 
 import fusegen as fg
 from fusegen.fuse.schedule import Access
-from fusegen.wrap.inspect import passes
+from fusegen.inspect.passes import passes
 
 pytestmark = pytest.mark.emulator
 

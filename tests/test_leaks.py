@@ -12,7 +12,7 @@ import pytest
 import torch
 
 import fusegen as fg
-from fusegen.wrap import native
+from fusegen.native import module as native
 
 pytestmark = pytest.mark.cpu  # which way tensors take to a GPU and back says nothing here
 

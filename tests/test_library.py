@@ -21,7 +21,8 @@ import fusegen as fg
 from fusegen import ops
 from fusegen.declare.op import Declaration
 from fusegen.declare.value import plain_number
-from fusegen.wrap import dispatch, library, schema
+from fusegen.pytorch.library import dispatch, schema
+from fusegen.pytorch.library import registry as library
 from tools.opcheck import TESTS, check
 
 

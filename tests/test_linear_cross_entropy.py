@@ -15,9 +15,9 @@ from oracles import check_no_worse, draw, gradients, refused
 from torch.utils.checkpoint import checkpoint
 
 import fusegen as fg
+from fusegen import linear_loss
+from fusegen.matmul.libraries.stopwatch import WallClock
 from fusegen.ops.linear_losses import _by_aspect
-from fusegen.wrap import linear_loss
-from fusegen.wrap.stopwatch import WallClock
 from tools.bench.linear_loss import measure
 
 TOKENS, HIDDEN, CLASSES = 12, 8, 11
@@ -400,7 +400,7 @@ def test_what_does_not_fit_is_refused() -> None:
 @pytest.mark.parametrize("reduction", ["mean", "none"])
 def test_a_whole_graph_has_it_with_all_logits(reduction: str) -> None:
     """It says so once, and what takes less memory."""
-    from fusegen.wrap import dynamo
+    from fusegen.pytorch.library import dynamo
 
     dynamo._tell.cache_clear()
     graphs = []

@@ -11,8 +11,9 @@ import torch
 from typer.testing import CliRunner
 
 import fusegen as fg
-from fusegen.wrap import callpath, native
-from fusegen.wrap.cli import app
+from fusegen.cli.main import app
+from fusegen.native import module as native
+from fusegen.pytorch.calls import cached_call
 from tests.call_paths import DEVICE
 from tests.modes import MODES
 from tests.oracles import draw, refused
@@ -86,7 +87,7 @@ def test_a_call_like_an_earlier_one_goes_by_the_call_path(in_python: bool, monke
     op = fg.op(lambda *xs, by=1.0: functools.reduce(lambda a, b: a + b * by, xs), name="fresh")
     given = [t.detach().to(DEVICE) for t in tensors(SHAPES[5])]
     member = op.of(5)
-    member._take(callpath.Teacher(member.declaration, member._careful, in_python=in_python))
+    member._take(cached_call.Teacher(member.declaration, member._careful, in_python=in_python))
     op(*given), op(*given, by=2.0)
     monkeypatch.setattr(member, "call", None)
     for by in (3.0, 4.0):

@@ -17,8 +17,10 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.wrap import algorithms, backends, native, stopwatch
-from fusegen.wrap.factors import Factors
+from fusegen.matmul.libraries import cublaslt_autotune, stopwatch
+from fusegen.matmul.task import Factors
+from fusegen.native import module as native
+from fusegen.run import libraries
 from tests.call_paths import Counted
 from tests.fake_cublaslt import Clock, CublasLt
 from tests.fake_cudnn import Cudnn
@@ -28,7 +30,7 @@ from tests.test_cudnn import dnn, linear_silu
 pytest_plugins = ("tests.call_paths",)
 __all__ = ["dnn", "lt"]  # fixtures
 
-TIMES = {**FASTER, backends.OWN: 90.0, backends.CUBLASLT: 60.0, backends.CUDNN: 50.0}
+TIMES = {**FASTER, libraries.OWN: 90.0, libraries.CUBLASLT: 60.0, libraries.CUDNN: 50.0}
 
 
 # -- where, and by whom -----------------------------------------------------------------------------------------------
@@ -103,7 +105,7 @@ def test_one_product_is_measured_at_a_time(lt: CublasLt, monkeypatch: pytest.Mon
     for thread in threads:
         thread.join()
     assert not wrong and clock.most_at_work == 1
-    epilogues = [ways for ways in clock.measured if backends.CUBLASLT in ways]
+    epilogues = [ways for ways in clock.measured if libraries.CUBLASLT in ways]
     assert len(epilogues) == 1, "both sizes are in one bucket"
 
 
@@ -225,8 +227,8 @@ def test_what_torch_is_told_holds_from_the_next_call_on(
 @pytest.mark.parametrize("work", [training, inference])
 def test_cudnn_can_be_switched_off_and_on(fresh: Any, dnn: Cudnn, monkeypatch: pytest.MonkeyPatch, work: Any) -> None:
     Clock(monkeypatch, TIMES)
-    (entry,) = backends.LIBRARIES
-    monkeypatch.setattr(backends, "LIBRARIES", (replace(entry, is_considered=lambda _: torch.backends.cudnn.enabled),))
+    (entry,) = libraries.LIBRARIES
+    monkeypatch.setattr(libraries, "LIBRARIES", (replace(entry, is_considered=lambda _: torch.backends.cudnn.enabled),))
     run = work(fresh(linear_silu))
     for _ in range(2):
         for _ in range(3):
@@ -272,10 +274,10 @@ def test_products_with_their_own_loop_ask_each_time(lt: CublasLt, monkeypatch: p
     """Chunks of a loss behind a linear layer."""
     Clock(monkeypatch, TIMES)
     given = Factors(halves(16, 24), halves(24, 32), None, None, halves(16, 32))
-    algorithms.multiply(given)
+    cublaslt_autotune.multiply(given)
     lt.used.clear()
     with multiprocessors_left_free():
-        algorithms.multiply(given)
+        cublaslt_autotune.multiply(given)
         assert not lt.used
-    algorithms.multiply(given)
+    cublaslt_autotune.multiply(given)
     assert lt.used

@@ -14,12 +14,12 @@ from fusegen.declare.check import check_op
 from fusegen.derive.batch import batch
 from fusegen.derive.exact import as_written
 from fusegen.derive.gradient import gradient
-from fusegen.derive.joint import value_and_gradient
 from fusegen.derive.lower import lower
-from fusegen.derive.sharding import tied
-from fusegen.derive.stages import staged
 from fusegen.derive.tangent import tangent
 from fusegen.derive.training import train
+from fusegen.derive.value_and_grad import value_and_gradient
+from fusegen.distribute.sharding import tied
+from fusegen.distribute.stages import staged
 from fusegen.fuse.check import check_kernels
 from fusegen.fuse.group import group, group_by_rows
 

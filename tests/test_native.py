@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import fusegen as fg
-from fusegen.launch import emulator
 from fusegen.launch.cache import default_cache
-from fusegen.wrap import native
+from fusegen.launch.emulator import build as emulator
+from fusegen.native import module as native
 from tests.call_paths import DEVICE, Counted, is_native, lerp, norm, torch_norm
 
 pytest_plugins = ("tests.call_paths",)

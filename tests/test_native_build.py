@@ -19,8 +19,9 @@ import torch
 import fusegen as fg
 from fusegen.generate.rendered import template_text
 from fusegen.launch.cache import Cache, default_cache
-from fusegen.wrap import native, native_build
-from fusegen.wrap.native_build import DAY, INTERRUPTED, MINUTE, Failure
+from fusegen.native import build as native_build
+from fusegen.native import module as native
+from fusegen.native.build import DAY, INTERRUPTED, MINUTE, Failure
 from tests.call_paths import is_native, lerp
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(os.name != "posix", reason="shell scripts")]
@@ -210,7 +211,7 @@ def test_reasons_are_cut_between_letters(builder: Builder) -> None:
 
 @pytest.mark.parametrize("what", ["sys.executable", "PACKAGE"])
 def test_a_builder_that_does_not_start(builder: Builder, what: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(f"fusegen.wrap.native_build.{what}", str(builder.folder / "nothing"))
+    monkeypatch.setattr(f"fusegen.native.build.{what}", str(builder.folder / "nothing"))
     state = builder.sought()
     assert not state.key and ("nothing" in state.problem or "No module named" in state.problem)
     monkeypatch.undo()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import fusegen as fg
-from fusegen.wrap.inspect import passes
+from fusegen.inspect.passes import passes
 
 Shape = tuple[int, ...]
 # From 16 to 65,537, as many that are whole vectors as are not.

@@ -12,7 +12,7 @@ import torch
 from oracles import check_derivatives, check_no_worse, check_same, draw, gradients, pair, refused
 
 import fusegen as fg
-from fusegen.wrap.inspect import passes
+from fusegen.inspect.passes import passes
 
 INF, NAN = float("inf"), float("nan")
 FLOATS = (torch.float32, torch.bfloat16, torch.float16)

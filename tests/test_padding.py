@@ -8,11 +8,12 @@ import torch.nn.functional as F
 
 import fusegen as fg
 from fusegen.fuse.products import chain
-from fusegen.wrap import native, padding
-from fusegen.wrap.chain import ChainRunner
-from fusegen.wrap.tensors import TensorInfo, Torch
-from fusegen.wrap.tensors import torch as torch_framework
-from fusegen.wrap.torch_step import View
+from fusegen.matmul import padding
+from fusegen.native import module as native
+from fusegen.plan.frameworks import TensorInfo, Torch
+from fusegen.plan.frameworks import torch as torch_framework
+from fusegen.plan.native_step import View
+from fusegen.run.chain import ChainRunner
 
 
 @fg.op

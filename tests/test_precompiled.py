@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from fusegen.core.errors import CompileError
-from fusegen.launch import emulator, precompiled
 from fusegen.launch.cache import default_cache
+from fusegen.launch.emulator import build as emulator
+from fusegen.launch.emulator import precompiled
 from tests.emulated import HEADERS
 
 pytestmark = [

@@ -1,4 +1,6 @@
-"""Registered ops called again (wrap/prepared): the native kernels answer, as Python would, and nothing else does."""
+"""Registered ops called again (pytorch/library/native_kernels): the native kernels answer, as Python would, and nothing
+else does.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ import torch
 
 import fusegen as fg
 from fusegen import ops
-from fusegen.wrap import native, prepared
-from fusegen.wrap.derived import Derived
-from fusegen.wrap.library import Registered
+from fusegen.native import module as native
+from fusegen.pytorch.library import native_kernels
+from fusegen.pytorch.library.derived import Derived
+from fusegen.pytorch.library.registry import Registered
 from tests.call_paths import CALLS, Counted, both, leaves, lerp, misaligned, norm, same, shifted
 
 pytest_plugins = ("tests.call_paths",)
@@ -318,7 +321,7 @@ def test_a_door_is_no_other_op_than_before(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_plans_hold_no_tensors_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(prepared, "MOST_PLANS", 4)
+    monkeypatch.setattr(native_kernels, "MOST_PLANS", 4)
     known = fresh(lerp)
     x = torch.randn(3)
     overload = known.overload(x, x, 0.5)

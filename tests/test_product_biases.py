@@ -11,7 +11,7 @@ import fusegen as fg
 from fusegen.core.products import KIND as DOT
 from fusegen.derive.training import train
 from fusegen.fuse.products import Product, chain
-from fusegen.wrap import padding
+from fusegen.matmul import padding
 from tests.test_cudnn import HALVES, halves
 
 Function = Callable[..., Any]

@@ -13,10 +13,11 @@ from fusegen.core.products import products
 from fusegen.declare.reference import reference
 from fusegen.derive.training import train
 from fusegen.fuse.products import Product, chain
-from fusegen.wrap import backends, either, native
-from fusegen.wrap.chain import ChainRunner
-from fusegen.wrap.closing import Closing, closing
-from fusegen.wrap.tensors import torch as torch_framework
+from fusegen.matmul.epilogue import Closing, closing
+from fusegen.native import module as native
+from fusegen.plan.frameworks import torch as torch_framework
+from fusegen.run import autotuned_step, libraries
+from fusegen.run.chain import ChainRunner
 from tests.oracles import check_same
 
 
@@ -179,7 +180,7 @@ def steps(op: Op) -> list[str]:
 
 def passes(function: Any, arguments: list[torch.Tensor]) -> list[list[str]]:
     """The steps of the forward that keeps, and of the backward."""
-    from fusegen.wrap import inspect
+    from fusegen.inspect import passes as inspect
 
     found = inspect.passes(function, tuple(a.requires_grad_() for a in arguments), {}, "backward")
     return [steps(item.op) for item in found]
@@ -369,8 +370,10 @@ def test_a_bias_alone_is_added_by_the_product(monkeypatch: pytest.MonkeyPatch) -
     """Of halves any bias is (tests/test_product_biases.py)."""
     dtype = torch.float64
     added: list[str] = []
-    run = either.by_torch
-    monkeypatch.setattr(either, "by_torch", lambda closed, given: (added.append(closed.activation), run(closed, given)))
+    run = autotuned_step.by_torch
+    monkeypatch.setattr(
+        autotuned_step, "by_torch", lambda closed, given: (added.append(closed.activation), run(closed, given))
+    )
     op = fg.op(lambda x, w, b: fg.linear(x, w, b), name="layer")
     x, w, b = (a.to(dtype) for a in (random(2, 3, 4), random(5, 4), random(5)))
     torch.testing.assert_close(op(x, w, b), F.linear(x, w, b))
@@ -386,18 +389,18 @@ def test_show_says_which_ways_have_been_measured(monkeypatch: pytest.MonkeyPatch
     op = layer.trace(random(3, 4), random(5, 4), random(5))
     sizes = dict(zip([axis for o in op.operands for axis in o.shape], [3, 4, 5, 4, 5], strict=True))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    assert list(backends.measurements(op, sizes).values()) == ["not measured on this machine: torch sees no GPU"]
+    assert list(libraries.measurements(op, sizes).values()) == ["not measured on this machine: torch sees no GPU"]
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "some GPU")
-    assert "not measured yet" in "".join(backends.measurements(op, sizes).values())
-    relu, own = Closing("relu", "b"), backends.Measured({backends.OWN: 2.0, backends.LIBRARY: 1.0})
-    key = backends.bucket("cuda:0", "float64", (3, 5, 4), relu)
-    monkeypatch.setitem(backends._known, key, own)
+    assert "not measured yet" in "".join(libraries.measurements(op, sizes).values())
+    relu, own = Closing("relu", "b"), libraries.Measured({libraries.OWN: 2.0, libraries.LIBRARY: 1.0})
+    key = libraries.bucket("cuda:0", "float64", (3, 5, 4), relu)
+    monkeypatch.setitem(libraries._known, key, own)
     told = "product and kernel 2.0 us, cuBLASLt's epilogue 1.0 us; best: cuBLASLt's epilogue"
-    assert told in "".join(backends.measurements(op, sizes).values())
-    given = backends.Factors(None, None, None, None, None)
-    assert backends.choose(key, relu, given, backends.LIBRARIES[:1], lambda: None) is backends.LIBRARIES[0]
-    assert backends.choose(key, relu, given, [], lambda: None) is None
+    assert told in "".join(libraries.measurements(op, sizes).values())
+    given = libraries.Factors(None, None, None, None, None)
+    assert libraries.choose(key, relu, given, libraries.LIBRARIES[:1], lambda: None) is libraries.LIBRARIES[0]
+    assert libraries.choose(key, relu, given, [], lambda: None) is None
 
 
 def check_plain(function: Any, expected: Any, *arguments: torch.Tensor) -> None:

@@ -9,9 +9,11 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.wrap import backends, cudnn, native
-from fusegen.wrap.backends import CUDNN, OWN, Measured
-from fusegen.wrap.chain import ChainRunner
+from fusegen.matmul.libraries import cudnn
+from fusegen.native import module as native
+from fusegen.run import libraries
+from fusegen.run.chain import ChainRunner
+from fusegen.run.libraries import CUDNN, OWN, Measured
 from tests.test_products import mlp, torch_mlp
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
@@ -167,16 +169,16 @@ def by_cudnn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     if not cudnn.version():
         pytest.skip("no cuDNN")
     found: list[str] = []
-    measure = backends._measure
+    measure = libraries._measure
 
     def measured(*args: Any) -> Measured:
         ways = dict.fromkeys(measure(*args).times, 2.0)
         found.extend(ways)
         return Measured({OWN: 3.0, **ways, **({CUDNN: 1.0} if CUDNN in ways else {})})
 
-    monkeypatch.setattr(backends, "_measure", measured)
-    monkeypatch.setattr(backends, "_known", {})
-    monkeypatch.setattr(backends, "default_cache", Nowhere)
+    monkeypatch.setattr(libraries, "_measure", measured)
+    monkeypatch.setattr(libraries, "_known", {})
+    monkeypatch.setattr(libraries, "default_cache", Nowhere)
     return found
 
 

@@ -10,8 +10,9 @@ import torch
 import fusegen as fg
 from fusegen.core.ir import Op
 from fusegen.fuse.products import Product, chain
-from fusegen.wrap import native
-from fusegen.wrap.chain import ChainRunner
+from fusegen.inspect.passes import passes
+from fusegen.native import module as native
+from fusegen.run.chain import ChainRunner
 from tests import products
 
 
@@ -138,7 +139,7 @@ def test_the_backward_of_a_gated_mlp_has_no_pass_for_its_inputs_gradient(options
     x, gate, up, down = random(3, 4), random(6, 4), random(6, 4), random(4, 6)
     op = fg.ops.geglu_mlp if options else fg.ops.swiglu_mlp
     assert [s for s in products.steps(op, [t.requires_grad_() for t in (x, gate, up, down)], "backward") if s != "@"]
-    backward = fg.wrap.inspect.passes(op, (x, gate, up, down), {}, "backward")[1].op
+    backward = passes(op, (x, gate, up, down), {}, "backward")[1].op
     found = sums(backward)
     assert found.count("=") == 5 and found.count("+=") == 1 and len(found) == 7, found
 

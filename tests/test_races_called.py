@@ -11,8 +11,8 @@ import torch
 import fusegen as fg
 from fusegen import pipeline
 from fusegen.core.errors import CompileError
-from fusegen.wrap import run
-from fusegen.wrap.inspect import passes
+from fusegen.inspect.passes import passes
+from fusegen.run import runner
 from tests.emulated import Racing
 
 pytestmark = pytest.mark.cpu
@@ -42,7 +42,7 @@ def tall_sum(x):  # type: ignore[no-untyped-def]
 def racing(monkeypatch: pytest.MonkeyPatch) -> Racing:
     """Where ops run."""
     target = Racing()
-    monkeypatch.setattr(run, "target_of", lambda device: target)
+    monkeypatch.setattr(runner, "target_of", lambda device: target)
     return target
 
 

@@ -9,7 +9,7 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.wrap import padding
+from fusegen.matmul import padding
 from tests.test_cudnn import HALVES
 
 Function = Callable[..., Any]

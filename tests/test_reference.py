@@ -11,7 +11,7 @@ import fusegen as fg
 from fusegen.core.errors import LegalityError
 from fusegen.core.ir import Op, Operand, Output, Reduce
 from fusegen.declare.reference import reference
-from fusegen.wrap.op import FusedOp
+from fusegen.fused_op import FusedOp
 
 F = torch.nn.functional
 

@@ -18,7 +18,7 @@ from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Schedule
-from fusegen.wrap.inspect import passes
+from fusegen.inspect.passes import passes
 
 pytestmark = pytest.mark.emulator
 

@@ -12,7 +12,7 @@ import fusegen as fg
 from fusegen.fuse import rows_schedule
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Schedule
-from fusegen.launch.targets import chip_of
+from fusegen.plan.targets import chip_of
 from tests.test_rows import agree, leaves, lerp, norm, planned, row_schedule, softmax, torch_norm
 
 pytestmark = pytest.mark.emulator

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 import fusegen as fg
 from fusegen.fuse import rows_schedule
 from fusegen.fuse.row_kernel import SHARES
-from fusegen.wrap.inspect import passes
+from fusegen.inspect.passes import passes
 from tests.test_rows import HOPPER, agree, leaves
 
 pytestmark = pytest.mark.emulator

@@ -16,10 +16,10 @@ import pytest
 import fusegen as fg
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Launch, Schedule
+from fusegen.inspect.passes import Pass, backward_of
 from fusegen.pipeline import HOPPER, plan_whole
-from fusegen.wrap.inspect import Pass, backward_of
-from fusegen.wrap.layout import row_major
-from fusegen.wrap.tensors import TensorInfo
+from fusegen.plan.frameworks import TensorInfo
+from fusegen.plan.layout import row_major
 
 PAGE = Path(__file__).parent / "schedules.txt"
 OLD, SMALL = Chip(1, 48 * 1024), Chip(1, 99 * 1024)

@@ -15,8 +15,8 @@ from fusegen.core.views import axis_sizes, whole_shape
 from fusegen.declare.check import check_op
 from fusegen.declare.reference import Evaluation
 from fusegen.derive.gradient import gradient
-from fusegen.derive.placing import Decision, Tensor, decide
-from fusegen.derive.sharding import (
+from fusegen.distribute.placing import Decision, Tensor, decide
+from fusegen.distribute.sharding import (
     UNCUT,
     WHOLE,
     Cut,
@@ -31,8 +31,8 @@ from fusegen.derive.sharding import (
     results,
     tied,
 )
-from fusegen.derive.stages import staged
-from fusegen.wrap import derived, fake
+from fusegen.distribute.stages import staged
+from fusegen.pytorch.library import derived, fake
 from tests import test_products
 from tools.opcheck import case_of
 

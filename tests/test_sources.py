@@ -147,7 +147,7 @@ def test_templates_are_those_that_the_digest_names(copy: Copy) -> None:
 
 
 def test_torchs_graphs_are_known_by_what_is_run(copy: Copy) -> None:
-    identity = "from fusegen.wrap.identity import identity\n"
+    identity = "from fusegen.pytorch.library.identity import identity\n"
     change = f"change('fusegen/declare/functions.py', {WRONG!r}, {RIGHT!r})\n"
     of_bent = "print(identity(bent.declaration))"
     right = copy.run(identity + of_bent)[0]
@@ -162,7 +162,7 @@ def test_torchs_graphs_are_known_by_what_is_run(copy: Copy) -> None:
 
 def test_a_change_to_the_library_is_one_of_identity(copy: Copy) -> None:
     change = "(copy / 'ops' / 'blends.py').write_text('')\n"
-    of_bent = "from fusegen.wrap.identity import identity\nprint(identity(bent.declaration))"
+    of_bent = "from fusegen.pytorch.library.identity import identity\nprint(identity(bent.declaration))"
     printed, said = copy.run(f"{of_bent}\n{change}print(identity(bent.declaration))")
     assert printed[0] == printed[1] and "changed" not in said  # it has been read
     assert len({printed[0], *copy.run(of_bent)[0]}) == 2

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.data import DataLoader, Dataset
 
 import fusegen as fg
-from fusegen.wrap.run import Runner
+from fusegen.run.runner import Runner
 
 
 @fg.op

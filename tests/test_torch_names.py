@@ -14,8 +14,9 @@ import torch
 
 import fusegen as fg
 from fusegen import ops
+from fusegen.cli import doctor
 from fusegen.core.errors import DeviceError
-from fusegen.wrap import cli_doctor, torch_names
+from fusegen.pytorch.library import torch_names
 from tests.call_paths import DEVICE
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -113,7 +114,7 @@ def ends() -> set[str]:
 def test_every_private_name_in_the_source_is_in_the_table() -> None:
     full, last = uses()
     modules = {name for name in full if any(entry.startswith(f"{name}.") for entry in TABLE)}
-    assert full - modules - TABLE == set(), "add them to wrap/torch_names.py, and say which use needs them"
+    assert full - modules - TABLE == set(), "add them to pytorch/library/torch_names.py, and say which use needs them"
     # Of objects that are no module: tensors, modules of layers.
     assert last - own_names() - ends() - OF_PYTHON == set()
 
@@ -160,7 +161,7 @@ WITHOUT = """
 import sys, warnings
 import torch
 import fusegen as fg
-from fusegen.wrap import torch_names
+from fusegen.pytorch.library import torch_names
 
 warnings.simplefilter("ignore")
 
@@ -228,12 +229,12 @@ def test_it_is_said_once() -> None:
         call()
     with pytest.raises(DeviceError, match=r"(?s)calls: torch._C._is_any_autocast_enabled\): ops run as torch's own"):
         torch_names.report()
-    finding = cli_doctor._torch_names()
+    finding = doctor._torch_names()
     assert "torch._C._is_any_autocast_enabled" in finding.found and "update fusegen" in finding.fix
 
 
 def test_doctor_says_that_they_are_there() -> None:
-    finding = cli_doctor._torch_names()
+    finding = doctor._torch_names()
     assert finding.found.startswith("all ") and not finding.fix
 
 

@@ -18,7 +18,7 @@ from fusegen.core.text import op_text
 from fusegen.derive.batch import batch
 from fusegen.derive.gradient import gradient
 from fusegen.derive.tangent import tangent
-from fusegen.wrap.run import Runner
+from fusegen.run.runner import Runner
 
 Function = Callable[..., Any]
 

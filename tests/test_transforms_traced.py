@@ -1,4 +1,6 @@
-"""torch.func's transforms of ops that torch traces (wrap/vmap, wrap/traced): one registered op a pass."""
+"""torch.func's transforms of ops that torch traces (pytorch/library/vmap, pytorch/library/autograd): one registered op
+a pass.
+"""
 
 from __future__ import annotations
 

@@ -15,9 +15,9 @@ import torch
 import fusegen as fg
 from fusegen import pipeline
 from fusegen.core.ir import Output
-from fusegen.wrap import verify
-from fusegen.wrap.run import Runner
-from fusegen.wrap.tensors import Torch
+from fusegen.plan.frameworks import Torch
+from fusegen.run import verify
+from fusegen.run.runner import Runner
 from tests.oracles import draw, refused
 
 pytestmark = pytest.mark.emulator
@@ -142,7 +142,7 @@ def test_too_many_elements_are_said_not_to_be_checked(monkeypatch: pytest.Monkey
 def test_a_process_checks_itself_by_the_environment(tmp_path: Any) -> None:
     script = """if 1:
         import torch, fusegen as fg
-        from fusegen.wrap.run import Runner
+        from fusegen.run.runner import Runner
         launch = Runner.launch
         def wrong(self, *given):
             results = launch(self, *given)

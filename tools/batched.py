@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any
 
 from fusegen.generate.rendered import Rendered, one_file, template_text
-from fusegen.launch import emulator, targets
 from fusegen.launch.compile import to_cubin
-from fusegen.launch.emulator import EmulatedKernel
+from fusegen.launch.emulator import build as emulator
+from fusegen.launch.emulator.build import EmulatedKernel
+from fusegen.plan import targets
 
 
 @dataclass

@@ -14,15 +14,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from fusegen.cli.arguments import Request, bind, library, resolve
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import FusegenError
 from fusegen.declare.trace import TensorSpec
-from fusegen.wrap.cli_ops import Request, bind, library, resolve
-from fusegen.wrap.inspect import Pass, backward_of, differentiable, passes
-from fusegen.wrap.layout import row_major
-from fusegen.wrap.op import FusedOp
-from fusegen.wrap.tensors import TensorInfo
+from fusegen.fused_op import FusedOp
+from fusegen.inspect.passes import Pass, backward_of, differentiable, passes
+from fusegen.plan.frameworks import TensorInfo
+from fusegen.plan.layout import row_major
 
 # Ops whose text differs from that of linear_gelu, linear_relu, linear_silu or linear_tanh in the activation's lines
 # alone, and those stand in the activation's own goldens. Tests compile their text all the same.

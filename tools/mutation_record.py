@@ -45,7 +45,8 @@ class Recorder:
         from fusegen import pipeline
         from fusegen.core.recent import Recent
         from fusegen.generate import render
-        from fusegen.launch import emulator, targets
+        from fusegen.launch.emulator import build as emulator
+        from fusegen.plan import targets
 
         created, filled, loaded, built = Recent.__init__, render._fill, targets.CpuTarget.load, emulator.build
         tables = self.tables

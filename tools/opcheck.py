@@ -1,7 +1,7 @@
 """torch.library.opcheck over the whole library, as a table: tools/opcheck.py [NAME ...].
 
 Four tests an op: the schema tells the truth, gradients are registered, fake results are like real ones, and AOTAutograd
-with dynamic shapes gives eager's results and gradients. Arguments are those of fusegen/wrap/cli_examples.py, made tiny.
+with dynamic shapes gives eager's results and gradients. Arguments are those of fusegen/cli/examples.py, made tiny.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 import torch
 
 import fusegen as fg
-from fusegen.wrap import cli_ops
-from fusegen.wrap.cli_case import POSITIVE, Case
-from fusegen.wrap.cli_examples import example_of
-from fusegen.wrap.dispatch import resolve
+from fusegen.cli import arguments as cli_ops
+from fusegen.cli.examples import example_of
+from fusegen.cli.inputs import POSITIVE, Case
+from fusegen.pytorch.library.dispatch import resolve
 
 TESTS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
 # What the sizes of the examples become; parts of packed arguments and groups of channels still divide them.

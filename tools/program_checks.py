@@ -19,10 +19,10 @@ from torch.utils._pytree import tree_map_only
 
 from fusegen.core.ir import Op
 from fusegen.declare.check import check_op
-from fusegen.wrap import evaluate
-from fusegen.wrap.evaluate import Followed
-from fusegen.wrap.gradients import differentiable, result_names
-from fusegen.wrap.run import Runner
+from fusegen.plan.backward import differentiable, result_names
+from fusegen.run import evaluate
+from fusegen.run.evaluate import Followed
+from fusegen.run.runner import Runner
 from tools.batched import recorded
 from tools.programs import Program, as_tuple
 

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 import fusegen as fg
-from fusegen.launch import targets
+from fusegen.plan import targets
 
 
 @fg.op

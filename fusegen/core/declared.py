@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fusegen.core.ir import DECLARED, Call, Expr, Op, Operand, Ref, transform, walk
-from fusegen.core.lets import introduce_lets, live_reduces
 from fusegen.core.serialize import op_from_json, op_to_json
+from fusegen.core.subexpressions import introduce_lets, live_reduces
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ _ROWS = (
     Monoid("prod", "Product", 1, "product", "multiplies"),
     Monoid("max", "Maximum", 1, "top", "takes the maximum"),
     Monoid("min", "Minimum", 1, "bottom", "takes the minimum"),
-    # Where the maximum or minimum stands, the first of several: made by fuse/first of two reductions.
+    # Where the maximum or minimum stands, the first of several: made by fuse/argreduce of two reductions.
     Monoid("first_max", "FirstMaximum", 2, "place", "finds the maximum", located=True),
     Monoid("first_min", "FirstMinimum", 2, "place", "finds the minimum", located=True),
     # sum((x - mean(x))^2) in one pass, by Welford's update and Chan's merge (Chan, Golub, LeVeque 1983).

@@ -29,9 +29,9 @@ from fusegen.core.ir import (
     names_read,
     refs,
 )
-from fusegen.core.lets import Renaming, introduce_lets, live_reduces, safe_name
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.products import Factor, is_factor
+from fusegen.core.subexpressions import Renaming, introduce_lets, live_reduces, safe_name
 from fusegen.declare.axes import AxisVar, Dims, NotNested, leaves, mirror
 from fusegen.declare.numbers import in_double
 from fusegen.declare.parts import Packed

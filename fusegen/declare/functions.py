@@ -95,7 +95,7 @@ register(
 register(
     Function(
         "located", 2, Kind.NUMERIC, "{0}, {1}", cost=0, smooth=False, reference=lambda t, x, place: place,
-        doc="A value and where it stands: what a reduction takes that finds the place of an extremum (fuse/first).",
+        doc="A value and where it stands: what a reduction takes that finds the place of an extremum (fuse/argreduce).",
     )
 )  # fmt: skip
 register(

@@ -59,7 +59,7 @@ class Declaration:
     ``prepare`` turns a call's arguments into those of the function: it checks sizes, takes views, leaves out.
 
     ``overwrites`` is the argument whose gradient is written into its own memory by calls with ``inplace_backward=True``
-    (wrap/overwrite).
+    (pytorch/autograd/inplace).
 
     ``listed`` are the names of the arguments that the function takes as ``*xs``, in the declaration for so many of them
     (``of_so_many``); each is what an argument without a default is.

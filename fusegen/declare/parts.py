@@ -8,7 +8,7 @@ from math import prod
 
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.core.ir import Operand, Part
-from fusegen.core.lets import safe_name
+from fusegen.core.subexpressions import safe_name
 from fusegen.declare.axes import AxisVar, NotNested, divided, grouped
 from fusegen.declare.value import (
     Like,

@@ -12,8 +12,8 @@ from functools import lru_cache
 from typing import TypeVar
 
 from fusegen.core.ir import Op, Operand, Output, Reduce, expr_axes
-from fusegen.core.lets import safe_name
 from fusegen.core.products import renamed_axes
+from fusegen.core.subexpressions import safe_name
 
 T = TypeVar("T", bound=Operand | Output)
 NEW = "d0"

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from fusegen.core.ir import Axes, Call, Expr, Op, Output, Reduce, rebuild, walk
-from fusegen.core.lets import introduce_lets
+from fusegen.core.subexpressions import introduce_lets
 from fusegen.declare.table import Kind, lookup
 
 # What gives the same bits wherever it is computed: it rounds nothing.

@@ -36,10 +36,10 @@ from fusegen.core.ir import (
     refs,
     walk,
 )
-from fusegen.core.lets import introduce_lets, live_reduces, safe_name
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import Factor, factors, free_axis
 from fusegen.core.products import product as product_of
+from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.declare.table import apply
 from fusegen.derive.override import declared_gradients
 from fusegen.derive.products import adjoint

@@ -14,7 +14,7 @@ from dataclasses import replace
 from fusegen.core import dtypes
 from fusegen.core.declared import plain
 from fusegen.core.ir import Call, Const, Expr, Op, const, walk
-from fusegen.core.lets import introduce_lets
+from fusegen.core.subexpressions import introduce_lets
 from fusegen.declare.table import apply
 from fusegen.derive.simplify import simplify
 

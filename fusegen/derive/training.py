@@ -30,9 +30,9 @@ from fusegen.core.ir import (
     substitute_all,
     walk,
 )
-from fusegen.core.lets import introduce_lets, live_reduces, safe_name
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import Factor, biases, factors, rounded, stored_as, unrounded
+from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.derive.exact import compared_extrema
 from fusegen.derive.gradient import gradient
 from fusegen.derive.guards import guarded, guards

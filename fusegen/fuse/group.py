@@ -25,8 +25,8 @@ from fusegen.core.ir import (
     refs,
     walk,
 )
-from fusegen.core.lets import ascii_name, introduce_lets
-from fusegen.fuse.first import in_one_pass
+from fusegen.core.subexpressions import ascii_name, introduce_lets
+from fusegen.fuse.argreduce import in_one_pass
 from fusegen.fuse.kernel import Kernel, Position, kernel_name, read_by
 from fusegen.fuse.lanes import fuse_lanes
 from fusegen.fuse.row_kernel import RowKernel, levels

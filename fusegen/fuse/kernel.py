@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from fusegen.core import dtypes
 from fusegen.core.ir import Expr, Let, Op, Operand, Output, Reduce, Scalar, Shape, axis_order, refs
-from fusegen.core.lets import ascii_name, safe_name
 from fusegen.core.locks import cached_property
+from fusegen.core.subexpressions import ascii_name, safe_name
 
 
 @dataclass(frozen=True)

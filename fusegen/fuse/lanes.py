@@ -12,8 +12,8 @@ from dataclasses import dataclass, fields, replace
 from math import prod
 
 from fusegen.core.ir import Let, Op, Operand, Output, Reduce, Ref, expr_axes, names_read, refs
-from fusegen.core.lets import introduce_lets
 from fusegen.core.monoids import BY_KIND
+from fusegen.core.subexpressions import introduce_lets
 from fusegen.fuse.kernel import partial_result, read_by
 from fusegen.fuse.row_kernel import GROUPS, RowKernel
 from fusegen.fuse.rows import Fused, beside, fuse

@@ -29,8 +29,8 @@ from fusegen.core.ir import (
     substitute,
     walk,
 )
-from fusegen.core.lets import introduce_lets, live_reduces, safe_name
 from fusegen.core.products import KIND, Factor, biases, factors, products, rounded, stored_as, unrounded
+from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.core.text import shape_text
 from fusegen.derive.exact import as_written
 from fusegen.fuse.rows import in_order

@@ -31,8 +31,8 @@ from fusegen.core.ir import (
     refs,
     walk,
 )
-from fusegen.core.lets import introduce_lets
 from fusegen.core.monoids import BY_KIND
+from fusegen.core.subexpressions import introduce_lets
 from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.kernel import kernel_name, partial_result, read_by
 from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, Needed, RowKernel, Stage, coupled, levels

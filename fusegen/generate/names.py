@@ -12,7 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Iterator
 from itertools import count
 
-from fusegen.core.lets import OF_KERNELS, ascii_name, is_reserved
+from fusegen.core.subexpressions import OF_KERNELS, ascii_name, is_reserved
 from fusegen.fuse.kernel import Kernel
 
 # A plane of Unicode that is nobody's: no identifier of Python has its letters.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fusegen.core.dtypes import float64
 from fusegen.core.ir import LOCATED, Call, Const, Expr, walk
-from fusegen.core.lets import safe_name
+from fusegen.core.subexpressions import safe_name
 from fusegen.declare.table import lookup
 from fusegen.fuse.kernel import Kernel
 

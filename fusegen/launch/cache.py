@@ -25,8 +25,8 @@ from typing import TypeVar
 
 from fusegen.core import locks
 from fusegen.core.errors import FusegenError, warn
-from fusegen.launch import sealed
-from fusegen.launch.sealed import digest
+from fusegen.launch import checksummed
+from fusegen.launch.checksummed import digest
 
 __all__ = ["Cache", "Description", "Entry", "default_cache", "digest"]
 
@@ -154,9 +154,9 @@ class Cache:
         if data is None:
             return None
         path = self._store(name, data) if found is None else found.path
-        if path is not None and not sealed.is_replaceable(self._root):
+        if path is not None and not checksummed.is_replaceable(self._root):
             return path
-        return sealed.private_copy(name, data)
+        return checksummed.private_copy(name, data)
 
     def load(self, key: str, load: Callable[[Path], T]) -> T | None:
         """What ``load`` makes of a file that holds exactly the data of ``key``; None where there is none.
@@ -174,7 +174,7 @@ class Cache:
                 if path.exists():
                     break
         data = self.get(key)
-        copy = None if data is None else sealed.private_copy(_name(key), data)
+        copy = None if data is None else checksummed.private_copy(_name(key), data)
         return None if copy is None else load(copy)
 
     @contextlib.contextmanager
@@ -184,8 +184,8 @@ class Cache:
             yield False
             return
         with contextlib.suppress(OSError):  # there is no lock then
-            sealed.make_private(self.folder, self._root)
-        with sealed.alone(self._root / f"{what}.lock", seconds) as has_it:
+            checksummed.make_private(self.folder, self._root)
+        with checksummed.alone(self._root / f"{what}.lock", seconds) as has_it:
             yield has_it
 
     def entries(self) -> list[Entry]:
@@ -204,11 +204,11 @@ class Cache:
     def clear(self) -> int:
         """Remove every entry, on disk and in memory; how many there were."""
         in_memory = self._memory.clear()
-        return max(in_memory, sum(sealed.remove(entry.path) for entry in self.entries()))
+        return max(in_memory, sum(checksummed.remove(entry.path) for entry in self.entries()))
 
     def describe(self) -> Description:
         """The state of the cache; looks at the folder, and says what keeps it from being used."""
-        if not self._is_trusted() or not sealed.is_writable(self.folder):
+        if not self._is_trusted() or not checksummed.is_writable(self.folder):
             self.problem = self.problem or f"{self.folder} is read-only"
         entries, memory = self.entries(), self._memory
         size = sum(entry.size_bytes for entry in entries)
@@ -220,11 +220,11 @@ class Cache:
 
     def _is_trusted(self) -> bool:
         """Whether only we can have written what the folder holds; also when it is not there yet."""
-        reason = sealed.untrusted(self.folder, follow=True) or sealed.untrusted(self._root, follow=False)
+        reason = checksummed.untrusted(self.folder, follow=True) or checksummed.untrusted(self._root, follow=False)
         self.problem = reason or self.problem
         return reason is None
 
-    def _find(self, name: str) -> sealed.Verified | None:
+    def _find(self, name: str) -> checksummed.Verified | None:
         """The newest file of this key that verifies; those that do not are removed."""
         shard = self._root / name[:2]
         try:
@@ -233,7 +233,7 @@ class Cache:
             return None
         if not candidates or not self._is_trusted():
             return None
-        verified = [found for path in candidates if (found := sealed.read(path, name)) is not None]
+        verified = [found for path in candidates if (found := checksummed.read(path, name)) is not None]
         return max(verified, default=None, key=lambda found: found.used_ns)
 
     def _store(self, name: str, data: bytes) -> Path | None:
@@ -249,12 +249,12 @@ class Cache:
             return None
         path = self._root / name[:2] / f"{name}-{digest(name, data)}"
         try:
-            sealed.make_private(self.folder, self._root, path.parent)
+            checksummed.make_private(self.folder, self._root, path.parent)
             for other in os.listdir(path.parent):
                 # Before ours appears, so that two writers of one key can never remove each other's.
                 if other.startswith(name) and other != path.name:
-                    sealed.remove(path.parent / other)
-            sealed.write(path, data)
+                    checksummed.remove(path.parent / other)
+            checksummed.write(path, data)
         except OSError as error:
             self.problem = f"cannot write to {self.folder}: {error.strerror or error}"
             return None
@@ -268,11 +268,11 @@ class Cache:
         """Every file of ours below the folder; silently fewer while other processes remove some."""
         if not self._is_trusted():
             return
-        for shard in sealed.scan(self._root):
+        for shard in checksummed.scan(self._root):
             if len(shard.name) != 2 or not shard.is_dir(follow_symlinks=False):
                 continue
-            for item in sealed.scan(shard.path):
-                if _ENTRY.fullmatch(item.name) or item.name.startswith(sealed.TEMPORARY):
+            for item in checksummed.scan(shard.path):
+                if _ENTRY.fullmatch(item.name) or item.name.startswith(checksummed.TEMPORARY):
                     try:
                         yield item, item.stat(follow_symlinks=False)
                     except OSError:
@@ -283,10 +283,10 @@ class Cache:
         self._unswept_bytes = 0
         entries, now = [], time.time()
         for item, info in self._files():
-            if not item.name.startswith(sealed.TEMPORARY):
+            if not item.name.startswith(checksummed.TEMPORARY):
                 entries.append((info.st_mtime_ns, item.path, info.st_size))
             elif now - info.st_mtime > STALE_SECONDS:
-                sealed.remove(item.path)
+                checksummed.remove(item.path)
         total = sum(size for _, _, size in entries)
         if total <= self.limit_bytes:
             return
@@ -296,7 +296,7 @@ class Cache:
             if total <= self.limit_bytes * 0.9:
                 return
             if path != str(keep):
-                sealed.remove(path)
+                checksummed.remove(path)
                 total -= size
 
 

@@ -99,7 +99,7 @@ def to_cubin(
         return Cubin(_whole(nvrtc.getCUBIN(program)), _log(program))
     except nvrtc.NVRTCError as error:
         log = _log(program) or str(error)
-        from fusegen.launch.rejection import rejected
+        from fusegen.launch.nvrtc_errors import rejected
 
         texts = {**headers, SOURCE_NAME: source}
         raise rejected(log, texts, SOURCE_NAME, arch, declared, _dotted(nvrtc_version())) from None

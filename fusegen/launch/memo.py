@@ -16,7 +16,7 @@ from fusegen.core import sources
 from fusegen.core.ir import Call, Op, walk
 from fusegen.declare.table import lookup
 from fusegen.launch.cache import default_cache
-from fusegen.launch.sealed import digest
+from fusegen.launch.checksummed import digest
 
 
 def compiler_digest() -> str:

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from fusegen.wrap import native
-from fusegen.wrap.peers import NAMES, choose
-from fusegen.wrap.stopwatch import Stopwatch
+from fusegen.bench.baselines import NAMES, choose
+from fusegen.matmul.libraries.stopwatch import Stopwatch
+from fusegen.native import module as native
 from tools.bench import cold, host, kernels, linear_model, products, report
 from tools.bench.report import PARTS, Page
 from tools.bench.rows import fits, matching, matching_products

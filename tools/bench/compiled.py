@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 import fusegen as fg
-from fusegen.wrap import native
+from fusegen.native import module as native
 
 ELEMENTS = 16
 RUNS, CALLS = 300, 40

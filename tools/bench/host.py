@@ -20,7 +20,8 @@ from typing import Any
 import torch
 
 import fusegen as fg
-from fusegen.wrap import callpath, native
+from fusegen.native import module as native
+from fusegen.pytorch.calls import cached_call
 from tools.bench.compiled import race
 
 ELEMENTS = 16
@@ -92,7 +93,7 @@ def peers(compiled: bool = True) -> list[Line]:
 def _in_python() -> fg.FusedOp:
     """The op with the call path of a machine that cannot build the native one."""
     op = fg.FusedOp(lerp.declaration)
-    op._take(callpath.Teacher(op.declaration, op._careful, in_python=True))
+    op._take(cached_call.Teacher(op.declaration, op._careful, in_python=True))
     return op
 
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import torch
 
-from fusegen.wrap.contest import Contest, InTorch
-from fusegen.wrap.peers import Call, peers
-from fusegen.wrap.stopwatch import Clock, Stopwatch
+from fusegen.bench.baselines import Call, peers
+from fusegen.bench.comparison import Contest, InTorch
+from fusegen.matmul.libraries.stopwatch import Clock, Stopwatch
 from tools.bench.row import Row
 
 OURS = "fusegen"

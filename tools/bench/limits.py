@@ -92,7 +92,7 @@ PRODUCTS = (
     (r"softmax|1x4096|7x768", "fwd train bwd step",
      "Bound by launches: each product and each pass is a kernel of 3 to 6 us."),
     (r"4097x4097x4097", "fwd train bwd step",
-     "Sizes that do not suit cuBLAS are rounded up in copies (wrap/padding) of 22 to 25 us for 34 MB each: both "
+     "Sizes that do not suit cuBLAS are rounded up in copies (matmul/padding) of 22 to 25 us for 34 MB each: both "
      "factors, and in the backward both results as well, because gradients lie like what they are gradients of: "
      "torch.compile hands out views of rounded results, and copies 35 us less. Torch then copies those that go to "
      ".grad, with a slower kernel (see leaves)."),

@@ -23,8 +23,8 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.wrap import linear_loss
-from fusegen.wrap.stopwatch import Clock, Stopwatch, WallClock
+from fusegen import linear_loss
+from fusegen.matmul.libraries.stopwatch import Clock, Stopwatch, WallClock
 
 SIZES = "8192x4096x128256,4096x768x32000"
 OURS = "fusegen"

@@ -17,8 +17,8 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.wrap.contest import Guarded
-from fusegen.wrap.stopwatch import Clock
+from fusegen.bench.comparison import Guarded
+from fusegen.matmul.libraries.stopwatch import Clock
 from tools.bench.kernels import OURS
 from tools.bench.products import AUTOTUNED, GRADIENTS, autotuned, compare
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from fusegen.wrap.contest import Contest, InTorch, results_of
-from fusegen.wrap.peers import Call, peers
-from fusegen.wrap.stopwatch import Clock
+from fusegen.bench.baselines import Call, peers
+from fusegen.bench.comparison import Contest, InTorch, results_of
+from fusegen.matmul.libraries.stopwatch import Clock
 from tools.bench.kernels import NOISE, OURS, Measured, Run
 from tools.bench.limits import product_limits
 from tools.bench.row_products import Plain, ProductRow

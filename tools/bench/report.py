@@ -9,8 +9,8 @@ from pathlib import Path
 
 import torch
 
-from fusegen.wrap import cublaslt, cudnn
-from fusegen.wrap.peers import NAMES
+from fusegen.bench.baselines import NAMES
+from fusegen.matmul.libraries import cublaslt, cudnn
 from tools.bench.kernels import OURS, Run
 from tools.bench.limits import behind, limits
 

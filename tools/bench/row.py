@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 import fusegen as fg
-from fusegen.wrap.peers import NAMES
+from fusegen.bench.baselines import NAMES
 
 Shape = tuple[int, ...]
 F32, F64, F16, BF16 = torch.float32, torch.float64, torch.float16, torch.bfloat16

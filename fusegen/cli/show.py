@@ -1,0 +1,149 @@
+"""``fusegen show``: every stage of an op, and what its kernels cost on a GPU that need not be there."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from fusegen.cli.arguments import Request, bind, resolve
+from fusegen.inspect.cost import KernelCost, PassCost, pass_cost
+from fusegen.inspect.gpus import LAUNCH_MICROSECONDS, PRODUCT_SHARE, Gpu, find_gpu
+from fusegen.inspect.passes import called, declared, heading, shown_passes, stages
+from fusegen.inspect.product_cost import ProductCost
+from fusegen.inspect.units import count_text, size_text, time_text
+from fusegen.launch.program import Grid
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+PLAIN_WIDTH = 200
+
+
+def show_op(
+    name: str, which: str | None, shape: Sequence[str], dtype: Sequence[str], arg: Sequence[str], gpu: str,
+    cost_only: bool, print_code: Callable[[str], None],
+) -> None:  # fmt: skip
+    """Print the stages of both passes or of one, with their cost before the CUDA; with ``cost_only`` just that."""
+    device = find_gpu(gpu)
+    request = Request.parse(shape, dtype, arg)
+    op = resolve(name, request)
+    arguments = bind(op, request)
+    sections: list[str | PassCost] = [*([] if cost_only else [declared(op)]), *called(op)]
+    for item in shown_passes(op, (), arguments, which):
+        *before, cuda = stages(item)
+        cost = pass_cost(item, device)
+        sections += [cost] if cost_only else [*before, cost, cuda]
+    for number, section in enumerate(sections):
+        if number:
+            print()
+        if isinstance(section, str):
+            print_code(section)
+        elif sys.stdout.isatty():
+            _print_cost(section, device)
+        else:
+            sys.stdout.write(cost_text(section, device))
+
+
+def _print_cost(cost: PassCost, gpu: Gpu) -> None:
+    """The section for a terminal."""
+    from rich.console import Console
+
+    console = Console(highlight=False, soft_wrap=True)
+    console.print(heading(_title(cost, gpu)), style="bold", markup=False)
+    for step in cost.steps:
+        console.print(_name(step), style="bold", markup=False)
+        console.print("\n".join(_about(step)) + "\n", markup=False)
+    console.print(cost_table(cost, gpu), soft_wrap=False)
+    console.print("\n" + "\n".join(_remarks(cost, gpu)), style="dim", markup=False)
+
+
+def cost_text(cost: PassCost, gpu: Gpu) -> str:
+    """The section: each kernel's shape and operands, each product's ways, the table, and what the estimate is worth."""
+    from rich.console import Console
+
+    printed = io.StringIO()
+    Console(file=printed, width=PLAIN_WIDTH, color_system=None, highlight=False).print(cost_table(cost, gpu))
+    table = [line.rstrip() for line in printed.getvalue().splitlines()]
+    steps = [line for step in cost.steps for line in (_name(step), *_about(step), "")]
+    return "\n".join([heading(_title(cost, gpu)), *steps, *table, "", *_remarks(cost, gpu), ""])
+
+
+def _title(cost: PassCost, gpu: Gpu) -> str:
+    return f"{cost.label}: cost on {gpu.name}, {gpu.arch}"
+
+
+def _name(step: KernelCost | ProductCost) -> str:
+    return step.text if isinstance(step, ProductCost) else step.entry
+
+
+def _about(step: KernelCost | ProductCost) -> list[str]:
+    """Why a kernel has its shape, or a product's sizes and ways; and what either moves."""
+    traffic = [f"{word} {_listed(sizes)}" for word, sizes in (("reads", step.read), ("writes", step.written)) if sizes]
+    if isinstance(step, KernelCost):
+        return [f"  {step.why}", f"  {'; '.join(traffic)}"]
+    sizes = f"m = {step.m}, n = {step.n}, k = {step.k}" + (f", {step.batch} of them" if step.batch > 1 else "")
+    count = f"{count_text(step.operations)} operations in {step.dtype}"
+    return [f"  {sizes}: {count}", f"  {'; '.join(traffic)}", *(f"  {line}" for line in step.ways)]
+
+
+def _listed(sizes: Mapping[str, int]) -> str:
+    return ", ".join(f"{name} {size_text(size)}" for name, size in sizes.items())
+
+
+def cost_table(cost: PassCost, gpu: Gpu) -> Table:
+    """One line a launch, then the pass against its floor."""
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    table.add_column("kernel", overflow="fold")
+    for title in ("blocks", "threads", "read", "written", "registers", "shared", "local", "predicted"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for step in cost.steps:
+        shape, compiled = ["-"] * 2, ["-"] * 3
+        if isinstance(step, KernelCost):
+            shape = [_across(step.grid), _across(step.block)]
+            used = step.used
+            if used is not None:
+                compiled = [str(used.registers), size_text(used.shared_bytes), size_text(used.local_bytes)]
+        read, written = (size_text(sum(sizes.values())) for sizes in (step.read, step.written))
+        table.add_row(_name(step), *shape, read, written, *compiled, time_text(step.microseconds(gpu)))
+    read_by_all = sum(sum(step.read.values()) for step in cost.steps)
+    sums = size_text(read_by_all), size_text(cost.moved - read_by_all)
+    table.add_row("all", "", "", *sums, "", "", "", time_text(cost.microseconds(gpu)))
+    return table
+
+
+def _remarks(cost: PassCost, gpu: Gpu) -> list[str]:
+    """The pass against its floor; then what the numbers are worth."""
+    ratio = f", {cost.moved / cost.floor:.2f} of the floor" if cost.floor else ""
+    lines = [
+        f"moved {size_text(cost.moved)}{ratio}: each input once and each result once is {size_text(cost.floor)}, "
+        f"{time_text(cost.floor / gpu.bandwidth)}",
+        f"predicted, not measured: of every kernel its bytes over {gpu.bandwidth / 1e6:.2f} TB/s ({gpu.source}), "
+        f"at least {time_text(LAUNCH_MICROSECONDS)} a launch, added up",
+    ]
+    if cost.products:
+        dtype = cost.products[0].dtype
+        work = sum(product.operations / gpu.operations(product.dtype) for product in cost.products)
+        lines.append(
+            f"products: their bytes likewise, or {gpu.operations(dtype) / 1e6:.3g} Tflop/s in {dtype} "
+            f"({PRODUCT_SHARE:.2f} of the vendor's, what halves reach on the H200) where that takes longer; their "
+            f"operations alone take {time_text(work)}"
+        )
+    if cost.uncompiled:
+        lines.append(f"no registers and no shared memory to show: {cost.uncompiled}")
+    for kernel in cost.kernels:
+        if kernel.blocks < gpu.multiprocessors and kernel.moved / gpu.bandwidth > LAUNCH_MICROSECONDS:
+            idle = gpu.multiprocessors - kernel.blocks
+            lines.append(
+                f"{kernel.entry} leaves {idle} of {gpu.multiprocessors} multiprocessors idle: it is taken to have the "
+                "others' share of the bandwidth"
+            )
+    return lines
+
+
+def _across(sizes: Grid) -> str:
+    """``16 x 10``; sizes of one are left out."""
+    return " x ".join(str(size) for size in sizes if size > 1) or "1"

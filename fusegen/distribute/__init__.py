@@ -1,0 +1,1 @@
+"""Ops over meshes of processes: which dimensions may be cut, what each process computes, what it sends where."""

@@ -1,0 +1,373 @@
+"""``@fg.op``: what a declaration becomes. Called with tensors it runs, called inside another op it is inlined."""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, overload
+
+from fusegen import intercept
+from fusegen.core.errors import DeclarationError, FusegenError
+from fusegen.core.ir import Op
+from fusegen.core.recent import Recent
+from fusegen.declare.op import Declaration, is_symbolic
+from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
+from fusegen.intercept import compiled_call
+from fusegen.plan import entry as doors
+from fusegen.plan import frameworks, overlap
+from fusegen.pytorch.library.handles import token_of
+from fusegen.run import verify
+from fusegen.run.runner import Run, Runner, watch
+from fusegen.run.runners import runner_of
+
+# Of one op: far more than there are patterns of ranks and dtypes, so that only constants can be as many.
+MOST_RUNNERS = 512
+
+
+def torch_is_loaded() -> bool:
+    """Whether torch has been imported. Dynamo takes the answer as it is: it would go through all of ``sys.modules``,
+    to which its own imports add meanwhile."""
+    return "torch" in sys.modules
+
+
+torch_is_loaded._dynamo_marked_constant = True  # type: ignore[attr-defined]
+
+
+class FusedOp:
+    """A declared op.
+
+    Call it with tensors of one framework and device (and Python numbers); results are tensors of that framework.
+    ``out=`` takes a tensor (or a tuple, for several results) to write into; it may be an argument itself.
+
+    Attributes:
+        runs: how calls run, in words, where that is not what ``show`` prints.
+    """
+
+    runs = ""
+
+    def __init__(self, declaration: Declaration) -> None:
+        self.declaration = declaration
+        self._runners: Recent[tuple[Op, bool, str | None], Any] = Recent(MOST_RUNNERS)
+        self._path: Any = None  # pytorch/calls/cached_call: called first, with calls it knows
+        self._teacher: Any = None
+        self.token = token_of(self, declaration.name)
+        functools.update_wrapper(self, declaration.function)
+
+    def for_call(self, args: tuple[Any, ...]) -> FusedOp:
+        """The op that a call with these positional arguments is one of."""
+        return self
+
+    def __repr__(self) -> str:
+        declaration = self.declaration
+        return f"<fusegen op {declaration.name}{declaration.signature}, declared in {declaration.declared}>"
+
+    @property
+    def name(self) -> str:
+        return self.declaration.name
+
+    def __reduce__(self) -> str:
+        """Pickled and copied by its name, as a function is."""
+        return str(getattr(self, "__qualname__", self.name))
+
+    def __deepcopy__(self, memo: Any) -> FusedOp:
+        return self
+
+    def __copy__(self) -> FusedOp:
+        return self
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        # Dynamo knows the answer to this, and reads no further. Each name that it meets is a guard, checked on every
+        # compiled call, and a module met in two ways a slow one.
+        if torch_is_loaded():
+            import torch
+
+            if torch.compiler.is_dynamo_compiling():
+                return compiled_call()(self, args, kwargs, True)
+        path = self._path
+        return self._careful(args, kwargs) if path is None or verify.is_asked() else path(args, kwargs)
+
+    def _careful(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of any kind. One on torch's tensors teaches the call path (pytorch/calls/cached_call)."""
+        if is_symbolic(args, kwargs):
+            return self.declaration.inline(args, kwargs)
+        if intercept.torch_is_unknown():  # what it is at cannot be asked
+            return self.call(args, kwargs)
+        taken = intercept.torch_function(self, args, kwargs)
+        if taken is not NotImplemented:
+            return taken
+        if intercept.is_traced(self.name, (*args, *kwargs.values())):
+            return intercept.dispatcher()(self, args, kwargs)
+        return self.call(args, kwargs)
+
+    def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], autocast: Any = Ellipsis) -> Any:
+        """The op called on tensors with memory.
+
+        Args:
+            autocast: what float tensors are computed with (a DType or None); by default what torch.autocast says.
+        """
+        given = dict(kwargs)
+        out = None if "out" in self.declaration.signature.parameters else given.pop("out", None)
+        values = self.declaration.bind(args, given)
+        framework, values, back = doors.enter(self.name, values)
+        specs, scalars = self._specs(values, framework)
+        is_usual = autocast is Ellipsis
+        if is_usual:
+            asked = self.declaration.autocast is not None
+            autocast = framework.autocast(self.declaration, specs, values) if asked else None
+        op = self.declaration.trace(specs, autocast)
+        if framework.name == "torch" and intercept.torch_is_unknown():
+            results = self._unfused(op, values, scalars, out)
+        else:
+            with watch() as runs:
+                results = self._run(op, values, scalars, framework, out)
+            if is_usual and framework.name == "torch" and out is None:
+                self._learn(args, kwargs, values, scalars, op, runs)
+        results = [back(result) for result in results]
+        return results[0] if op.result == "one" else tuple(results)
+
+    def _learn(
+        self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], scalars: Mapping[str, Any],
+        op: Op, runs: Sequence[Run],
+    ) -> None:  # fmt: skip
+        from fusegen.pytorch.calls import cached_call
+
+        if self._teacher is None or self._teacher.is_outdated():
+            self._take(cached_call.Teacher(self.declaration, self._careful))
+        runner = self._runners.get((op, True, self.declaration.overwritten(values)))
+        if runner is not None:  # not if other threads' calls came between, too many or the first with another gradient
+            self._teacher.learn(args, kwargs, values, scalars, runs, op.result == "one", runner)
+
+    def _take(self, teacher: Any) -> None:
+        self._teacher, self._path = teacher, teacher.caller
+
+    def _specs(
+        self, values: Mapping[str, Any], framework: frameworks.Framework
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        specs: dict[str, Any] = {}
+        scalars: dict[str, Any] = {}
+        for name, value in values.items():
+            if framework.owns(value):
+                try:
+                    dtype = framework.dtype(name, value)
+                except FusegenError as error:
+                    raise error.within(self.name) from None
+                specs[name] = TensorSpec(dtype, tuple(value.shape))
+            elif self.declaration.is_runtime_number(name, value):
+                specs[name] = self.declaration.scalar_spec(name, value)
+                scalars[name] = value
+            else:
+                specs[name] = value
+        return specs, scalars
+
+    def _run(
+        self, op: Op, values: Mapping[str, Any], scalars: Mapping[str, Any], framework: frameworks.Framework, out: Any
+    ) -> list[Any]:
+        if not op.operands:
+            raise DeclarationError(
+                f"{self.name}{self.declaration.signature}", given="no tensor that the op reads",
+                expected="at least one tensor", fix="pass tensors; for numbers use Python's math",
+            )  # fmt: skip
+        overwritten = self.declaration.overwritten(values)
+        key = op, framework.name == "torch", overwritten
+        runner = self._runners.get(key)
+        if runner is None:  # the first of several threads'
+            runner = self._runners.setdefault(key, self._new_runner(op, framework, overwritten))
+        if out is not None:
+            outs = list(out) if isinstance(out, (tuple, list)) else [out]
+            return self._into(runner, values, scalars, framework, outs)
+        result: list[Any] = (
+            runner(values, scalars) if framework.name == "torch" else _plain(runner)(values, scalars, framework)
+        )
+        return result
+
+    def _unfused(self, op: Op, values: Mapping[str, Any], scalars: Mapping[str, Any], out: Any) -> list[Any]:
+        from fusegen.pytorch.library import unfused
+
+        outs = out if out is None or isinstance(out, (tuple, list)) else [out]
+        return unfused.call(op, values, scalars, outs)
+
+    def _new_runner(self, op: Op, framework: frameworks.Framework, overwritten: str | None) -> Any:
+        if framework.name != "torch":
+            return runner_of(op, by_torch=False)
+        if overwritten:
+            from fusegen.pytorch.autograd.inplace import Overwriting
+
+            return Overwriting(runner_of(op), overwritten=overwritten)
+        from fusegen.pytorch.autograd.function import Differentiable
+
+        return Differentiable(runner_of(op))
+
+    def _into(
+        self, runner: Any, values: Mapping[str, Any], scalars: Mapping[str, Any], framework: frameworks.Framework,
+        outs: list[Any],
+    ) -> list[Any]:  # fmt: skip
+        plain = _plain(runner)
+        count = len({o.base for o in plain.op.outputs})
+        if len(outs) != count or not all(framework.owns(t) for t in outs):
+            raise DeclarationError(
+                f"{self.name}, out=", given=f"{len(outs)} of {', '.join(type(t).__name__ for t in outs)}",
+                expected=f"{count} {framework.name} tensor{'s' if count > 1 else ''}", fix="pass one for each result",
+            )  # fmt: skip
+        if framework.name == "torch":
+            intercept.check_no_gradient(self.name, [*values.values(), *outs])
+        overlap.check_writable(self.name, outs, framework)
+        overlap.check_overlap(self.name, values, outs, framework)
+        found: list[Any] = plain(values, scalars, framework, outs)
+        overlap.mark_written(outs, framework)
+        return found
+
+    # -- looking inside -------------------------------------------------------------------------------------------
+
+    def trace(self, /, *args: Any, **kwargs: Any) -> Op:
+        """The Op for these arguments: tensors, ``fg.TensorSpec`` in their place, numbers, constants."""
+        values = self.declaration.bind(args, kwargs)
+        return self.declaration.trace({name: self._spec(name, value) for name, value in values.items()})
+
+    def _spec(self, name: str, value: Any) -> Spec | Any:
+        if isinstance(value, (TensorSpec, ScalarSpec)):
+            return value
+        if self.declaration.is_runtime_number(name, value):
+            return self.declaration.scalar_spec(name, value)
+        framework = doors.framework_of(value)
+        if framework is None:
+            return value
+        return TensorSpec(framework.dtype(name, value), tuple(value.shape))
+
+    def overload(self, /, *args: Any, **kwargs: Any) -> Any:
+        """What such a call is for torch, ``torch.ops.fusegen.lerp.default``; it is registered if it is not yet."""
+        from fusegen.pytorch.library.dispatch import overload
+
+        return overload(self, args, kwargs)
+
+    def backward(self, /, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
+        """The Op that computes the gradients of ``wanted`` (by default of every float tensor argument)."""
+        from fusegen.derive.gradient import gradient
+
+        op = self.trace(*args, **kwargs)
+        floats = dict.fromkeys(o.base for o in op.operands if o.dtype.is_float)
+        return gradient(op, tuple(wanted or floats))
+
+    def tangent(self, /, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
+        """The Op that computes the results' tangents, given those of ``wanted`` (by default of every float tensor)."""
+        from fusegen.derive.tangent import tangent
+
+        return tangent(self.trace(*args, **kwargs), self.backward(*args, wanted=wanted, **kwargs))
+
+    # -- overriding the gradient ----------------------------------------------------------------------------------
+
+    def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Decorator: ``function(d_out, *arguments)`` replaces the derived gradient.
+
+        It is declared like an op. It gets the cotangent of each float output, then all of the op's own arguments
+        (options too; by name those that it takes by keyword only), and returns one gradient per tensor argument (None
+        for none), each of the result's shape: sums over broadcast dimensions are added by fusegen. Use it for
+        straight-through estimators.
+
+        Raises:
+            DeclarationError: other ops that call this one have been traced.
+            DerivativeError: on a call: it takes other arguments, or returns another number of gradients.
+        """
+        self.declaration.set_gradient(function)
+        self._runners.clear()
+        self._path = self._teacher = None
+        if "_registered" in self.__dict__:
+            self.__dict__["_registered"].forget()
+        return function
+
+    def show(self, /, *args: Any, which: str | None = None, **kwargs: Any) -> str:
+        """Every stage as text: declared, derived, fused, scheduled, CUDA; of forward and backward, or of one pass."""
+        from fusegen.inspect.passes import show
+
+        return show(self, args, kwargs, which)
+
+    def emit(self, /, *args: Any, which: str = "forward", **kwargs: Any) -> str:
+        """The CUDA text of one pass ("forward", "backward", "double-backward", "tangent") for these arguments."""
+        from fusegen.inspect.passes import emit
+
+        return emit(self, args, kwargs, which)
+
+
+class ListOp(FusedOp):
+    """A declared op that takes a list of tensors, ``*xs``: for each number of them it is an op of its own.
+
+    Its tensors are named ``xs_0``, ``xs_1`` and so on.
+    """
+
+    def __init__(self, declaration: Declaration) -> None:
+        super().__init__(declaration)
+        self._ops: dict[int, FusedOp] = {}
+
+    def of(self, count: int) -> FusedOp:
+        """The op that takes ``count`` tensors as its list."""
+        found = self._ops.get(count)
+        return found or self._ops.setdefault(count, FusedOp(self.declaration.of_so_many(count)))
+
+    def for_call(self, args: tuple[Any, ...]) -> FusedOp:
+        """The op for so many tensors."""
+        return self.of(self.declaration.count_listed(args))
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if torch_is_loaded():
+            import torch
+
+            if torch.compiler.is_dynamo_compiling():
+                return compiled_call()(self, args, kwargs, True)
+        return self.for_call(args)(*args, **kwargs)
+
+    def trace(self, /, *args: Any, **kwargs: Any) -> Op:
+        """See ``FusedOp.trace``."""
+        return self.for_call(args).trace(*args, **kwargs)
+
+    def backward(self, /, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
+        """See ``FusedOp.backward``."""
+        return self.for_call(args).backward(*args, wanted=wanted, **kwargs)
+
+    def tangent(self, /, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
+        """See ``FusedOp.tangent``."""
+        return self.for_call(args).tangent(*args, wanted=wanted, **kwargs)
+
+    def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """See ``FusedOp.gradient``: ``function(d_out, *xs)`` returns a gradient for each of them."""
+        for op in self._ops.values():
+            op.gradient(function)
+        return super().gradient(function)
+
+    def show(self, /, *args: Any, which: str | None = None, **kwargs: Any) -> str:
+        """See ``FusedOp.show``."""
+        return self.for_call(args).show(*args, which=which, **kwargs)
+
+    def emit(self, /, *args: Any, which: str = "forward", **kwargs: Any) -> str:
+        """See ``FusedOp.emit``."""
+        return self.for_call(args).emit(*args, which=which, **kwargs)
+
+
+def _plain(runner: Any) -> Runner:
+    return runner if isinstance(runner, Runner) else runner.runner
+
+
+@overload
+def op(function: Callable[..., Any]) -> Any: ...
+@overload
+def op(*, name: str | None = None, autocast: str | None = None) -> Callable[[Callable[..., Any]], Any]: ...
+@overload
+def op(function: Callable[..., Any], *, name: str | None = None, autocast: str | None = None) -> Any: ...
+def op(function: Callable[..., Any] | None = None, *, name: str | None = None, autocast: str | None = None) -> Any:
+    """Declare an op.
+
+    The function is traced with symbolic tensors under torch's rules for broadcasting, ``axis``/``keepdims`` and dtype
+    promotion. What it may use: operators, the functions of ``fusegen`` (``fg.exp``, ``fg.where``, ``fg.sum``, ...),
+    other ops, and Python itself as long as it does not ask for the values. It may take a list of tensors, ``*xs``.
+
+    Args:
+        autocast: what becomes of float tensors where torch.autocast is on: "float32", "half" (autocast's own dtype),
+            "widest" (the widest among them), or None: they stay as they are. Inside another op the other op's counts.
+
+    Raises:
+        DeclarationError: the signature has ``**kwargs``, or a default in front of ``*xs``; no such autocast policy; on
+            a call: what it does is not possible.
+    """
+    if function is None:
+        return lambda f: op(f, name=name, autocast=autocast)
+    declaration = Declaration.of(function, name, autocast)
+    return FusedOp(declaration) if declaration.tensors is None else ListOp(declaration)

@@ -1,0 +1,184 @@
+"""What the matrix products of a pass cost on a GPU that need not be there, and which ways they can go."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+
+from fusegen.core.dtypes import DType
+from fusegen.core.ir import Op
+from fusegen.fuse.products import Chain, Product
+from fusegen.inspect.gpus import Gpu
+from fusegen.inspect.passes import Pass
+from fusegen.matmul.libraries import cublaslt_autotune
+from fusegen.matmul.padding import ALIGNMENT, Padded, padded
+from fusegen.matmul.views import Arranged, Lying, arrange, named
+from fusegen.plan.native_step import View
+from fusegen.run.libraries import OWN, adds_bias, current_gpu, has_gpu, measurements, notes, steps_behind
+
+
+@dataclass(frozen=True)
+class ProductCost:
+    """One matrix product, [batch, m, k] @ [batch, k, n], by the framework's routine.
+
+    Args:
+        text: ``out = left @ right``; ``+=`` where it is added to products before it.
+        read, written: bytes by name of the tensor; copies on sizes rounded up are both.
+        ways: which ways there are to do it and what follows, in words, and what was measured of them.
+    """
+
+    text: str
+    dtype: DType
+    batch: int
+    m: int
+    n: int
+    k: int
+    read: Mapping[str, int]
+    written: Mapping[str, int]
+    ways: tuple[str, ...]
+
+    @property
+    def moved(self) -> int:
+        """Bytes read and written."""
+        return sum(self.read.values()) + sum(self.written.values())
+
+    @property
+    def operations(self) -> int:
+        """Multiplications and additions."""
+        return 2 * self.batch * self.m * self.n * self.k
+
+    def microseconds(self, gpu: Gpu) -> float:
+        """Roofline estimate: its bytes or its operations, whichever takes longer."""
+        return max(gpu.microseconds(self.moved), self.operations / gpu.operations(self.dtype))
+
+
+def steps_of(item: Pass, whole: Chain) -> list[ProductCost | Pass]:
+    """The steps of a pass with matrix products, in order; a bias that the routine that multiplies adds is none."""
+    merging = {product: part for product, part, known in steps_behind(item.op) if adds_bias(known)}
+    told, measured = notes(item.op), measurements(item.op, item.layout.sizes)
+    laid_out, parts = item.with_between(whole), iter(item.parts)
+    found: list[ProductCost | Pass] = []
+    between = {operand.name for operand in whole.between}
+    is_merged = False
+    for step in whole.steps:
+        if isinstance(step, Op):
+            part = next(parts)
+            found += [] if is_merged else [part]
+            is_merged = False
+            continue
+        made = _Made.of(laid_out, whole, step)
+        behind = merging.get(step) if made.is_plain else None
+        is_merged = behind is not None
+        says = told.get(step.result, "").strip(), measured.get(step.result, "")
+        ways = _ways(step, made, step.result in between, *says)
+        found.append(made.cost(step, behind, ways))
+    return found
+
+
+def _ways(step: Product, made: _Made, is_read: bool, told: str, measured: str) -> tuple[str, ...]:
+    """Which ways there are, and what was measured of them."""
+    lines: list[str] = []
+    if step.onto:
+        lines.append("added to what is there by the routine that multiplies (beta = 1)")
+    if made.rounded is not None:
+        sizes = " x ".join(map(str, _sizes(made.rounded.product)[1:]))
+        count = len(made.rounded.fills)
+        lines.append(
+            f"on m x n x k = {sizes}, rounded up with {count} copies and strips of zeros, which pays for halves"
+        )
+    elif told and made.is_plain:
+        lines += filter(None, [told, measured])
+    elif is_read:
+        lines.append(f"{OWN}: no library does at once what follows, so nothing is measured")
+    elif not step.onto:
+        lines.append("the product alone, by the framework's routine")
+    return (*lines, *made.algorithms(step.onto))
+
+
+def _sizes(arranged: Arranged) -> tuple[int, int, int, int]:
+    """batch, m, n, k."""
+    left, right = ((view.copied or view.shape) for view in arranged.views[:2])
+    return prod(left[:-2]), left[-2], right[-1], left[-1]
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A product as it is done for this layout.
+
+    Attributes:
+        bytes_of: of every tensor that a product may read or write, by name.
+        rounded: what happens where it is done on sizes rounded up.
+        alignments: addresses of left, right and result, modulo 16, and of a bias.
+        bias: how it lies, where the product adds one.
+    """
+
+    arranged: Arranged
+    dtype: DType
+    bytes_of: Mapping[str, int]
+    rounded: Padded | None
+    alignments: tuple[int, ...]
+    bias: View | None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether a library could do what follows: one product, as it lies."""
+        return self.rounded is None and all(len(v.shape) == 2 and not v.copied for v in self.arranged.views)
+
+    @classmethod
+    def of(cls, item: Pass, whole: Chain, step: Product) -> _Made:
+        """``item``: with what lies between the steps."""
+        buffers = item.layout.buffers
+        things = {thing.name: thing for thing in (*item.op.operands, *item.op.outputs, *whole.between)}
+        left, right = (Lying(s.name, named(s, buffers[s.name].strides)) for s in (step.left, step.right))
+        result = Lying(step.result, buffers[step.result].strides)
+        arranged = arrange(step, item.layout.sizes, left, right, result)
+        dtype = things[step.result].dtype
+        alignments = [buffers[name].alignment % ALIGNMENT for name in arranged.names]
+        roomy = {operand.name for operand in whole.between}
+        rounded = padded(arranged, dtype, alignments, "cuda", roomy, things, adds=step.onto)
+        sizes = {name: item.bytes_of(thing) for name, thing in things.items()}
+        bias = None
+        if step.bias:
+            bias = View((item.layout.sizes[step.axes[-1]],), tuple(buffers[step.bias].strides.values()), 0)
+            alignments.append(buffers[step.bias].alignment % ALIGNMENT)
+        return cls(arranged, dtype, sizes, rounded, tuple(alignments), bias)
+
+    def algorithms(self, adds: bool) -> tuple[str, ...]:
+        """Which of cuBLASLt's algorithms does it, where that may be another than torch's."""
+        whole, alignments = self.arranged, list(self.alignments)
+        if self.rounded is not None:
+            whole, alignments = self.rounded.product, [0] * len(alignments)
+        arranged = whole.row_major
+        if arranged is not whole:
+            alignments[:2] = reversed(alignments[:2])
+        has_bias = self.bias is not None
+        device = f"cuda:{current_gpu()}"
+        bias = View(arranged.views[2].shape[-1:], (1,), 0) if has_bias and self.rounded else self.bias
+        told = (arranged, self.dtype, device, alignments, bias, adds)
+        task = None if has_bias and arranged is not whole else cublaslt_autotune.task_of(*told)
+        if task is None:
+            return ()
+        if not has_gpu() or not cublaslt_autotune.is_considered(device):
+            return ("on a GPU by torch or another of cuBLASLt's algorithms, whichever is measured to be faster",)
+        found = cublaslt_autotune.remembered(task)
+        return (f"the product itself: {found or 'not measured yet for these sizes'}",)
+
+    def cost(self, step: Product, part: Op | None, ways: tuple[str, ...]) -> ProductCost:
+        """Its numbers; ``part``: what the same routine does at once."""
+        names, result = [step.left.name, step.right.name, *filter(None, [step.bias])], step.result
+        if part is not None:
+            names += [operand.name for operand in part.operands if operand.name != result]
+            result = part.outputs[0].name
+        read = {name: self.bytes_of[name] for name in names}
+        written = {result: self.bytes_of[result]}
+        if step.onto:
+            read[result] = self.bytes_of[result]
+        if self.rounded is not None:
+            fills = [(self.dtype.size * prod(fill.views[0].shape), len(fill.views)) for fill in self.rounded.fills]
+            read["copies"] = sum(size for size, views in fills if views > 1)
+            written["copies"] = sum(size for size, _ in fills)
+        text = f"{result} {'+=' if step.onto else '='} {step.left.name} @ {step.right.name}" + f" + {step.bias}" * bool(
+            step.bias
+        )
+        return ProductCost(text, self.dtype, *_sizes(self.arranged), read, written, ways)

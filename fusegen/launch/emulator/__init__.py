@@ -1,0 +1,1 @@
+"""Kernels on the CPU: the same CUDA, compiled by a C++ compiler."""

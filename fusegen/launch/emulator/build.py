@@ -1,0 +1,504 @@
+"""The same CUDA on the CPU: compile the generated text with the host's C++ compiler, run it, report what went wrong.
+
+``templates/fusegen_emulator.h`` supplies what the CUDA compiler has built in and runs the grid; this module calls the
+compiler, loads the library and turns the launcher's codes and messages into exceptions.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from fusegen.core.errors import CompileError
+from fusegen.launch import places
+from fusegen.launch.emulator import precompiled
+
+SANITIZE_VARIABLE = "FUSEGEN_EMULATOR_SANITIZE"
+RACES_VARIABLE = "FUSEGEN_EMULATOR_RACES"
+SHUFFLE_VARIABLE = "FUSEGEN_EMULATOR_SHUFFLE"
+WORKERS_VARIABLE = "FUSEGEN_EMULATOR_WORKERS"
+
+# Precision: no contraction and no -ffast-math, so that every machine computes the same bits, with or without fma
+# instructions; nvcc contracts a*b+c on its own, which tests against a float64 reference must tolerate anyway.
+# -fno-math-errno and -fno-trapping-math change no value, they only free the compiler to inline sqrtf and vectorize.
+# -fno-strict-aliasing: kernels read vectors through pointers to scalars, which nvcc allows.
+# Hidden visibility keeps the helpers and shared variables of two loaded kernels apart. Without exceptions, kernels need
+# no C++ library, which the linker takes longer to read than all else.
+FLAGS = (
+    "-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-DFUSEGEN_EMULATOR",
+    "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing",
+    "-fno-exceptions", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wno-unknown-pragmas", "-Wno-psabi",
+)  # fmt: skip
+# -g1 gives reports their line numbers; -O0 keeps the accesses that an optimizer would prove dead, and compiles in half
+# the time.
+SANITIZE_FLAGS = (
+    "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-fno-omit-frame-pointer", "-g1", "-O0",
+)  # fmt: skip
+# Every access to memory becomes a call as well; the functions that are called are our own (fusegen_emulator_races.h).
+RACES_DEFINED = ("-DFUSEGEN_EMULATOR_RACES",)
+RACES_FLAGS = ("-fsanitize=thread", "-g1")
+# One mapping for code and constants, and one for the rest: a process may have only so many (vm.max_map_count), and each
+# would take a page or more of each of thousands of kernels.
+LINK_FLAGS = ("-Wl,-z,noseparate-code", "-Wl,-z,norelro") if sys.platform == "linux" else ()
+# What GCC links kernels with, instead of all that C++ programs may need.
+GCC_LIBRARIES = ("-nodefaultlibs", "-lpthread", "-lm", "-lgcc", "-lc")
+GCC_SANITIZE_LIBRARIES = ("-lasan", "-lubsan", "-lstdc++")
+
+_INSTALL = "install one: apt install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), xcode-select --install (macOS)"
+
+_MESSAGE_BYTES = 2048
+_FIRST_ERRORS = 3
+# File systems allow names of 255 bytes, and a letter may take four of them.
+LONGEST_FILE_NAME = 60
+_MOST_CLUSTER_BLOCKS = 16  # what the largest GPUs take
+
+# Fiber stacks that launches leave for each other; as many as the header's kStackSlots. Sanitized ones are larger. Where
+# races are looked for, as many shadows of memory follow them.
+_STACK_SLOTS = {"": (ctypes.c_void_p * 64)(), "sanitize": (ctypes.c_void_p * 64)(), "races": (ctypes.c_void_p * 128)()}
+
+_RACE = 5
+# What the launcher's codes mean: (expected, fix).
+_FAILURES = {
+    1: (
+        "every live thread of a block reaches the same __syncthreads(), every live lane of a mask the same collective",
+        "move the barrier or collective out of the divergent branch, or build with barriers=True",
+    ),
+    2: ("every assertion holds", "print the kernel with show() and follow the named thread"),
+    3: (
+        "memory for the stacks of a block's threads",
+        "launch smaller blocks or fewer workers (" + WORKERS_VARIABLE + ")",
+    ),
+    4: (
+        "threads of a cluster that call cluster_arrive() and cluster_wait() in turn, outside of divergent branches, "
+        "and store_remote() only after a first such pair and before a last one",
+        "put the missing call where every thread of every block of the cluster passes, and let no block return before",
+    ),
+    _RACE: (
+        "accesses to the same bytes by two threads, one of them to write, in an order that barriers or waits enforce",
+        "put the missing barrier or wait between the two, or give each thread bytes of its own",
+    ),
+}
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How to run a kernel.
+
+    Args:
+        sanitize: the library is instrumented with AddressSanitizer and UBSan; the first report ends the process.
+        races: the library is instrumented to find accesses of two threads that nothing orders. One OS thread runs it.
+        shuffle: seed of a pseudo-random order of blocks and, anew after every barrier, of a block's threads.
+            None is the natural order.
+        workers: OS threads that blocks are spread over; 0 means every core this process may use.
+    """
+
+    sanitize: bool = False
+    shuffle: int | None = None
+    workers: int = 0
+    races: bool = False
+
+    @property
+    def instrumented(self) -> str:
+        """With what libraries are instrumented, or nothing."""
+        return "sanitize" if self.sanitize else "races" if self.races else ""
+
+
+def mode_from_environment() -> Mode:
+    """The mode that the environment asks for.
+
+    ``FUSEGEN_EMULATOR_SANITIZE=1`` sanitizes (see `sanitizer_environment` for what else must be set),
+    ``FUSEGEN_EMULATOR_RACES=1`` looks for races, ``FUSEGEN_EMULATOR_SHUFFLE=<seed>`` shuffles,
+    ``FUSEGEN_EMULATOR_WORKERS=<n>`` sets the number of OS threads. Unset and empty variables mean the default.
+    """
+    shuffle = os.environ.get(SHUFFLE_VARIABLE, "")
+    sanitize, races = _natural_number(SANITIZE_VARIABLE) != 0, _natural_number(RACES_VARIABLE) != 0
+    if sanitize and races:
+        raise CompileError(
+            "CPU emulator", given=f"both {SANITIZE_VARIABLE} and {RACES_VARIABLE}",
+            expected="one of them: the compiler instruments for one at a time", fix=f"unset {RACES_VARIABLE}",
+        )  # fmt: skip
+    return Mode(
+        sanitize=sanitize,
+        races=races,
+        shuffle=_natural_number(SHUFFLE_VARIABLE) if shuffle else None,
+        workers=_natural_number(WORKERS_VARIABLE),
+    )
+
+
+def _natural_number(variable: str) -> int:
+    text = os.environ.get(variable, "") or "0"
+    if not (text.isascii() and text.isdecimal()):
+        raise CompileError(
+            f"environment variable {variable}", given=repr(text), expected="a number >= 0", fix=f"export {variable}=1"
+        )
+    return int(text)
+
+
+@cache
+def compiler() -> str:
+    """Path of the C++ compiler: ``$CXX`` if set, else the first of g++, clang++ and c++.
+
+    Raises:
+        CompileError: there is none.
+    """
+    wanted = os.environ.get("CXX", "").strip()
+    for name in [wanted] if wanted else ["g++", "clang++", "c++"]:
+        path = shutil.which(name)
+        if path is not None:
+            return os.path.abspath(path)
+    raise CompileError(
+        "CPU emulator",
+        given=f"CXX={wanted}, which is not a program on PATH" if wanted else "no g++, clang++ or c++ on PATH",
+        expected="a C++17 compiler: without a GPU, kernels run on the CPU",
+        fix="unset CXX or set it to one program's path" if wanted else _INSTALL,
+    )
+
+
+def _architecture_flag() -> str:
+    # Apple's and older ARM compilers know only the second spelling. Neither changes results: see FLAGS.
+    return "-mcpu=native" if platform.machine() in ("arm64", "aarch64") else "-march=native"
+
+
+@cache
+def compiler_identity() -> str:
+    """The compiler's version and a digest of our flags and the CPU features it targets, for cache keys.
+
+    The features are part of it because a home directory, with the cache in it, is shared by different machines.
+    """
+    version = run_compiler([compiler(), "--version"]).stdout.splitlines()
+    flags = [*FLAGS, *SANITIZE_FLAGS, *RACES_FLAGS, *LINK_FLAGS]
+    digest = hashlib.sha256("\0".join([_macros(), *flags]).encode()).hexdigest()
+    return f"{version[0] if version else 'unknown'} [{digest[:16]}]"
+
+
+@cache
+def _macros() -> str:
+    """What the compiler defines; its version's details and the CPU's features show there."""
+    return run_compiler([compiler(), *FLAGS[:2], _architecture_flag(), "-dM", "-E", "-x", "c++", os.devnull]).stdout
+
+
+def _is_gcc() -> bool:
+    return "__GNUC__" in _macros() and "__clang__" not in _macros()
+
+
+def run_compiler(
+    command: Sequence[str], folder: str | None = None, seconds: float | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run the C++ compiler; its messages come back in English.
+
+    Raises:
+        CompileError: it does not start.
+        TimeoutExpired: it has not ended after so many seconds.
+    """
+    environment = {**os.environ, "LC_ALL": "C"}  # messages in English, plain ASCII quotes
+    environment.pop("LD_PRELOAD", None)  # a preloaded sanitizer would check, and slow down, the compiler
+    environment.pop("DYLD_INSERT_LIBRARIES", None)
+    try:
+        return subprocess.run(
+            command, capture_output=True, text=True, errors="replace", env=environment, cwd=folder, check=False,
+            timeout=seconds,
+        )  # fmt: skip
+    except OSError as error:
+        raise CompileError(
+            "the C++ compiler", given=f"{command[0]} does not start: {error}", expected="a program that can be run",
+            fix="see what this machine is short of: memory, processes (ulimit -u), open files (ulimit -n), its folder",
+        ) from error  # fmt: skip
+
+
+def cluster_blocks(source: str, entry: str) -> int:
+    """How many blocks a cluster of the kernel has: the n of its ``FUSEGEN_CLUSTER(n)``, or 1."""
+    before_name = rf"__global__[^;{{}}]*?\bFUSEGEN_CLUSTER\(([^()]*)\)[^;{{}}]*?\bvoid\s+{re.escape(entry)}\s*\("
+    found = re.search(before_name, source)
+    if found is None:
+        return 1
+    text = found[1].strip()
+    if text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST_CLUSTER_BLOCKS:
+        return int(text)
+    raise CompileError(
+        f"kernel {entry}", given=f"FUSEGEN_CLUSTER({text})",
+        expected=f"a number of blocks from 1 to {_MOST_CLUSTER_BLOCKS}, written out: it is read from the text",
+        fix="this is a bug in fusegen's code generation: please report it with the text above",
+    )  # fmt: skip
+
+
+def build(
+    source: str, entry: str, *, headers: Mapping[str, str], barriers: bool, sanitize: bool = False, races: bool = False
+) -> bytes:
+    """Compile CUDA text to a shared library and return its bytes.
+
+    Args:
+        source: what NVRTC would get.
+        entry: name of the ``extern "C" __global__`` function to launch.
+        headers: what the source may include and the runtime consists of, by name: ``fusegen.cuh``,
+            ``fusegen_emulator.h`` and what these include.
+        barriers: the kernel synchronizes threads (``__syncthreads``, warp collectives).
+        sanitize: instrument with AddressSanitizer and UBSan.
+        races: instrument to find races; not both.
+
+    Raises:
+        CompileError: no compiler, or it rejected the source; the message quotes the generated lines.
+    """
+    launcher = f"\nFUSEGEN_EMULATOR_LAUNCHER({entry}, {'true' if barriers else 'false'})\n"
+    extra = SANITIZE_FLAGS if sanitize else RACES_DEFINED if races else ()
+    cluster = f"-DFUSEGEN_EMULATOR_CLUSTER={cluster_blocks(source, entry)}"
+    common = [compiler(), *FLAGS, _architecture_flag(), *extra, cluster]
+    runtime = precompiled.runtime(common, compiler_identity(), headers, run_compiler)
+    compiling = [*common, *RACES_FLAGS] if races else common  # the runtime itself is not looked at
+    header = precompiled.header(compiling, compiler_identity(), headers, run_compiler) if _is_gcc() else None
+    libraries = [*GCC_LIBRARIES, *(GCC_SANITIZE_LIBRARIES if sanitize else ())] if _is_gcc() else []
+    stem = entry[:LONGEST_FILE_NAME]
+    with precompiled.folder_with({**headers, f"{stem}.cu": source + launcher}) as folder:
+        Path(folder, "runtime.o").write_bytes(runtime)
+        # Run inside the folder: messages and sanitizer reports then name the file without a temporary path.
+        text = [f"-ffile-prefix-map={folder}=.", "-x", "c++", f"{stem}.cu", "-x", "none"]
+        linked = [*LINK_FLAGS, "runtime.o", *libraries, "-o", f"{stem}.so"]
+        commands = [[*common, *text, *linked]]
+        if races:  # a compiler that links what it has instrumented may add a library of its own
+            commands = [[*compiling, *text, "-c", "-o", "kernel.o"], [*common, "kernel.o", *linked]]
+        if header is not None:
+            Path(folder, f"{precompiled.HEADER}.gch").symlink_to(header)
+        done = _run_all(commands, folder)
+        if done.returncode != 0 and header is not None:  # a precompiled header never makes the difference
+            Path(folder, f"{precompiled.HEADER}.gch").unlink()
+            done = _run_all(commands, folder)
+        if done.returncode == 0:
+            return Path(folder, f"{stem}.so").read_bytes()
+    raise CompileError(
+        f"kernel {entry}, compiled for the CPU emulator",
+        given=_quote_errors(done.stderr, source + launcher, f"{stem}.cu"),
+        expected=f"CUDA text that {compiler()} accepts as C++17 with fusegen_emulator.h",
+        fix="mend the cuda= or header= of fg.register_function if that text is yours; else this is a bug in fusegen's "
+        "code generation: please report it with the text above",
+    )
+
+
+def _run_all(commands: Sequence[Sequence[str]], folder: str) -> subprocess.CompletedProcess[str]:
+    """Up to the first that fails."""
+    for command in commands:
+        done = run_compiler(command, folder)
+        if done.returncode != 0:
+            break
+    return done
+
+
+def _quote_errors(messages: str, source: str, name: str) -> str:
+    """The compiler's first errors, each followed by the generated lines around it."""
+    lines = source.splitlines()
+    quoted: list[str] = []
+    for match in re.finditer(r"^(.+?):(\d+):(?:\d+:)? (?:fatal )?error: (.*)$", messages, re.MULTILINE):
+        path, number, text = match[1], int(match[2]), match[3]
+        quoted.append(f"{path}:{number}: {text}")
+        if path == name:
+            for row in range(max(1, number - 2), min(len(lines), number + 1) + 1):
+                quoted.append(f"  {'>' if row == number else ' '} {row:4d} | {lines[row - 1]}")
+        else:  # in a header: name the generated line that led there
+            quoted += [f"      required from {name}:{row}: {lines[int(row) - 1].strip()}"
+                       for row in re.findall(rf"^{re.escape(name)}:(\d+):", messages, re.MULTILINE)[:1]]  # fmt: skip
+        if sum(" | " not in line for line in quoted) >= _FIRST_ERRORS:
+            break
+    return "\n            ".join(quoted) if quoted else messages.strip()[-2000:] or "the compiler failed silently"
+
+
+# ---- sanitizers --------------------------------------------------------------------------------------------------
+
+
+def sanitizer_environment() -> dict[str, str]:
+    """The variables with which a Python process must be *started* to load sanitized kernels.
+
+    AddressSanitizer must come first in a process, before Python itself: only then has every buffer of torch and
+    NumPy a red zone. Python leaks on purpose at exit, hence no leak check.
+
+    Raises:
+        CompileError: the compiler has no such runtime.
+    """
+    if sys.platform == "darwin":
+        names, preload = ["libclang_rt.asan_osx_dynamic.dylib"], "DYLD_INSERT_LIBRARIES"
+    else:
+        clang = [f"libclang_rt.asan-{platform.machine()}.so", "libclang_rt.asan.so"]
+        names, preload = clang if "clang" in compiler_identity() else ["libasan.so"], "LD_PRELOAD"
+    # The runtime wraps C++ exceptions only if it meets the C++ library at start; else the first throw ends the process.
+    with_exceptions = [path for path in [_compiler_file("libstdc++.so.6")] if path and preload == "LD_PRELOAD"]
+    for name in names:
+        path = _compiler_file(name)
+        if path is not None:
+            return {
+                preload: ":".join(map(str, [_shared_object(path), *with_exceptions])),
+                "ASAN_OPTIONS": "detect_leaks=0:handle_segv=1",
+                "UBSAN_OPTIONS": "print_stacktrace=1",
+                SANITIZE_VARIABLE: "1",
+            }
+    raise CompileError(
+        "CPU emulator with sanitizers",
+        given=f"{compiler()} has none of {', '.join(names)}",
+        expected="the compiler's AddressSanitizer runtime as a shared library",
+        fix="install it: apt install libgcc-12-dev (g++) or libclang-rt-dev (clang++), dnf install libasan (Fedora)",
+    )
+
+
+def _compiler_file(name: str) -> Path | None:
+    path = Path(run_compiler([compiler(), f"-print-file-name={name}"]).stdout.strip())
+    return path.resolve() if path.is_absolute() and path.exists() else None
+
+
+def _shared_object(path: Path) -> Path:
+    """Follow the linker script, ``INPUT ( /usr/lib64/libasan.so.8 )``, that some distributions have instead."""
+    with path.open("rb") as file:
+        if file.read(4) == b"\x7fELF" or sys.platform == "darwin":
+            return path
+    target = re.search(r"INPUT\s*\(\s*(\S+)", path.read_text(encoding="utf-8", errors="replace"))
+    return Path(target[1]) if target else path
+
+
+@cache
+def sanitizer_is_loaded() -> bool:
+    """Whether this process was started with AddressSanitizer's runtime."""
+    return hasattr(ctypes.CDLL(None), "__asan_init")
+
+
+# ---- running -----------------------------------------------------------------------------------------------------
+
+
+class EmulatedKernel:
+    """A library that `build` made, ready to launch. It is unloaded when nobody has the kernel any more.
+
+    Args:
+        library: where it is.
+        entry: name of the kernel.
+        barriers: as it was built.
+        source: the text that it was built from, for reports that quote it.
+        launcher: what starts it, in a library of several kernels.
+    """
+
+    def __init__(
+        self, library: Path, entry: str, barriers: bool, source: str = "", launcher: str = "fusegen_emulated_launch"
+    ) -> None:
+        self.entry, self.barriers, self.path, self.source = entry, barriers, library, source
+        self.sanitized = b"__asan_" in library.read_bytes()
+        # Loading an instrumented library into a process without the runtime would end the process.
+        if self.sanitized and not sanitizer_is_loaded():
+            raise _not_preloaded(entry)
+        self._library = ctypes.CDLL(str(library))
+        if not self.sanitized:  # whose reports name lines of it
+            weakref.finalize(self, _unload, self._library._handle).atexit = False
+        self._launchers = [self._library[launcher], self._library[f"{launcher}_early"]]
+        for function in self._launchers:
+            function.restype = ctypes.c_int
+            function.argtypes = [
+                ctypes.c_uint * 3, ctypes.c_uint * 3, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_uint64,
+                ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t,
+            ]  # fmt: skip
+        self.cluster = int(self._library.fusegen_emulated_cluster())
+        self.instrumented = "sanitize" if self.sanitized else "races" if self._library.fusegen_emulated_races() else ""
+
+    def launch(
+        self,
+        grid: tuple[int, int, int],
+        block: tuple[int, int, int],
+        params: int,
+        shared_bytes: int = 0,
+        mode: Mode = Mode(),
+        early: bool = False,
+    ) -> None:
+        """Run the grid and return when it is done; other Python threads run meanwhile.
+
+        Args:
+            grid: blocks in x, y, z.
+            block: threads per block in x, y, z.
+            params: address of a ``void*[]``; element i points at the value of argument i, as in cuLaunchKernel.
+            shared_bytes: size of ``fusegen_dynamic_shared()``.
+            mode: order, workers, and what the library must be instrumented for.
+            early: on a GPU it may start before the launch before it has ended; for those who look for races.
+
+        Raises:
+            CompileError: a launch the hardware would refuse, a barrier that some threads miss, a failed assertion.
+        """
+        self._check(grid, block, shared_bytes, mode)
+        message = ctypes.create_string_buffer(_MESSAGE_BYTES)
+        code = self._launchers[early](
+            (ctypes.c_uint * 3)(*grid), (ctypes.c_uint * 3)(*block), params, shared_bytes,
+            mode.shuffle is not None, (mode.shuffle or 0) % 2**64, mode.workers or _cores(),
+            _STACK_SLOTS[self.instrumented], message, _MESSAGE_BYTES,
+        )  # fmt: skip
+        if code:
+            self.fail(code, message.value.decode(errors="replace"))
+
+    def address(self, early: bool = False) -> int:
+        """Where the library's launcher is, for callers that are not Python."""
+        return int(ctypes.cast(self._launchers[early], ctypes.c_void_p).value or 0)
+
+    def fail(self, code: int, message: str) -> None:
+        """Raise what the launcher's code means."""
+        expected, fix = _FAILURES[code]
+        if code == _RACE:
+            message = places.explained(message, self.path, self.source, self.entry, run_compiler)
+        raise CompileError(f"kernel {self.entry}, on the CPU emulator", given=message, expected=expected, fix=fix)
+
+    def _check(self, grid: tuple[int, int, int], block: tuple[int, int, int], shared_bytes: int, mode: Mode) -> None:
+        wanted = mode.instrumented
+        if wanted and wanted != self.instrumented:
+            raise CompileError(
+                f"kernel {self.entry}, on the CPU emulator",
+                given=f"Mode({wanted}=True) and a library built without",
+                expected=f"a library built with {wanted}=True",
+                fix=f"build(..., {wanted}=True); {wanted} must be part of the cache key",
+            )
+        threads = block[0] * block[1] * block[2]
+        within = all(1 <= size <= most for size, most in zip(grid, (2**31 - 1, 65535, 65535), strict=True))
+        within = within and all(1 <= size <= most for size, most in zip(block, (1024, 1024, 64), strict=True))
+        if not within or threads > 1024 or not 0 <= shared_bytes <= 227 * 1024:
+            raise CompileError(
+                f"kernel {self.entry}, on the CPU emulator",
+                given=f"grid {grid}, block {block} ({threads} threads), {shared_bytes} bytes of dynamic shared memory",
+                expected="grid up to (2147483647, 65535, 65535), block up to (1024, 1024, 64) and 1024 threads, "
+                "at most 227 KiB of shared memory: what the GPU takes",
+                fix="nothing to compute is no launch; else split the work differently in fuse/schedule",
+            )
+        if grid[0] % self.cluster:
+            raise CompileError(
+                f"kernel {self.entry}, on the CPU emulator",
+                given=f"grid {grid}, whose x is no multiple of {self.cluster}",
+                expected=f"whole clusters: the kernel declares FUSEGEN_CLUSTER({self.cluster}), of neighbours in x",
+                fix=f"round x up to {-(-grid[0] // self.cluster) * self.cluster} and let the blocks beyond take part "
+                "in cluster barriers without work, or choose another cluster size",
+            )
+
+
+def _unload(handle: int) -> None:
+    """What ``ctypes`` has no name for."""
+    unload = ctypes.CDLL(None).dlclose
+    unload.argtypes = [ctypes.c_void_p]
+    unload(handle)
+
+
+def launch_words(mode: Mode) -> tuple[int, int, int, int]:
+    """What a launcher is told beside grid, block and parameters: shuffle, seed, workers, address of the stack slots."""
+    seed = (mode.shuffle or 0) % 2**64
+    signed = seed - 2**64 if seed >= 2**63 else seed
+    workers = mode.workers or _cores()
+    return int(mode.shuffle is not None), signed, workers, ctypes.addressof(_STACK_SLOTS[mode.instrumented])
+
+
+def _not_preloaded(entry: str) -> CompileError:
+    settings = " ".join(f"{name}={value}" for name, value in sanitizer_environment().items())
+    return CompileError(
+        f"kernel {entry}, on the CPU emulator with sanitizers",
+        given="a process that started without the AddressSanitizer runtime",
+        expected="the runtime loaded before Python",
+        fix=f"start Python so: {settings} python ...",
+    )
+
+
+@cache
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,270 @@
+"""What a library's matrix product can do at its end: an activation of product + bias, one of cuBLASLt's or any other.
+
+A bias and relu are recognized by their form, gelu's tanh form by what it computes, since it is written in many ways.
+Any other function of the sum, and of tensors beside it, is told as an expression, for cuDNN to make a kernel of
+(matmul/libraries/cudnn): activations, residuals, gates and masks, and in a backward the derivative of the activation
+before.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from fusegen.core import dtypes
+from fusegen.core.ir import (
+    Call,
+    Const,
+    Expr,
+    Index,
+    Op,
+    Operand,
+    Output,
+    Reduce,
+    Ref,
+    Size,
+    const,
+    refs,
+    substitute,
+    walk,
+)
+from fusegen.core.text import expr_text
+from fusegen.declare.table import apply, lookup
+from fusegen.fuse.products import Product
+from fusegen.launch.checksummed import digest
+
+
+@dataclass(frozen=True)
+class Closing:
+    """``activation(product + bias)``, with or without the bias, or "bias": the sum alone.
+
+    Attributes:
+        activation: "relu", "gelu" (its tanh form), "bias", or the text of another function.
+        bias: the operand's name; empty where there is none.
+        kept: the name of the result that holds the activation's argument, for the backward; empty where none does.
+        function: the activation as an expression of ARGUMENT, and of what is ``beside`` it.
+        beside: further operands of the function, in its order: their names, and what the function calls them.
+        result: what the activation is called, where the step has other results, too.
+        rest: how those are computed from the activation: a bias's gradient, say.
+    """
+
+    activation: str
+    bias: str = ""
+    kept: str = ""
+    function: Expr | None = None
+    beside: tuple[tuple[str, Ref], ...] = ()
+    result: str = ""
+    rest: Op | None = None
+
+    @property
+    def title(self) -> str:
+        """What is measured under one name: "gelu", "gelu without bias, its argument kept"."""
+        bias = "" if self.bias else " without bias"
+        return self.activation + bias + ", its argument kept" * bool(self.kept) + ", then sums" * bool(self.rest)
+
+    @property
+    def alike(self) -> Closing:
+        """The same for operands and results of all names, alone: what a library is tried with."""
+        beside = tuple((ref.name, ref) for _, ref in self.beside)
+        bias, kept = "bias" * bool(self.bias), "kept" * bool(self.kept)
+        return replace(self, bias=bias, kept=kept, beside=beside, result="", rest=None)
+
+
+# What an activation is a function of; no operand is called so.
+ARGUMENT = Ref("@sum", dtypes.float32)
+# What it calls tensors beside the sum: as large as the result, or one row that all of the result's rows share.
+WHOLE, ROW = "@beside", "@row"
+MOST_BESIDE = 3
+# Operations of an activation that a library is asked about; larger ones were not tried.
+MOST_OPERATIONS = 24
+# Characters up to which a function's own text is its title.
+_SHORT = 60
+
+
+def is_row(ref: Ref) -> bool:
+    """Whether something beside a sum is one row."""
+    return ref.name.startswith(ROW)
+
+
+@functools.lru_cache(maxsize=1024)
+def closing(product: Product, part: Op) -> Closing | None:
+    """The epilogue that computes just what ``part``, the op behind a product, does."""
+    if product.onto or any(thing.groups for thing in (*part.operands, *part.outputs)):
+        return None
+    return _of_the_sum(product, part) or _of_more(product, part)
+
+
+def _of_the_sum(product: Product, part: Op) -> Closing | None:
+    """A function of product + bias, and that sum, or one of the two."""
+    others = [operand for operand in part.operands if operand.name != product.result]
+    own = [operand for operand in part.operands if operand.name == product.result]
+    if part.scalars or any(isinstance(s, Reduce) for s in part.statements) or len(own) != 1 or len(others) > 1:
+        return None
+    if len(product.axes) < 2 or any(o.part or o.shape != product.axes for o in part.outputs):
+        return None
+    if any(o.part or o.shape != product.axes[-1:] for o in others):
+        return None
+    if len({thing.dtype for thing in (*part.operands, *part.outputs)}) != 1:
+        return None
+    if product.bias and others:
+        return None
+    bias = product.bias or (others[0].name if others else "")
+    sums: list[Expr] = [own[0].ref]
+    if others:
+        sums = [apply("add", own[0].ref, others[0].ref), apply("add", others[0].ref, own[0].ref)]
+    written = part.expand()[1]
+    kept = [o.name for o in written if o.expr in sums]
+    activated = [o for o in written if o.expr not in sums]
+    if len(activated) == 1 and len(kept) < 2:
+        activation = _activation(part, product, activated[0], sums)
+        function = substitute(activated[0].expr, dict.fromkeys(sums, ARGUMENT))
+        if activation == "relu":
+            return None if kept else Closing("relu", bias, function=function)  # cuBLASLt keeps only the signs
+        if activation or (_is_of_one(function) and _operations(function) <= MOST_OPERATIONS):
+            return Closing(activation or _text(function), bias, kept[0] if kept else "", function)
+    return Closing("bias", bias) if bias and not product.bias and not activated and len(kept) == 1 else None
+
+
+def _of_more(product: Product, part: Op) -> Closing | None:
+    """A function of the product and of tensors beside it, and sums of what it gives."""
+    reduces, outputs = part.expand()
+    whole = [output for output in outputs if output.shape == product.axes]
+    if len(whole) != 1 or part.scalars or len(product.axes) < 2:
+        return None
+    (result,) = whole
+    read = {ref.name for ref in refs(result.expr)}
+    operands = {operand.name: operand for operand in part.operands if operand.name in read}
+    own = operands.pop(product.result, None)
+    shapes: dict[tuple[str | None, ...], str] = {product.axes: WHOLE, product.axes[-1:]: ROW}
+    if own is None or len(operands) < len(read) - 1 or not 0 < len(operands) <= MOST_BESIDE:
+        return None
+    if any(o.part or o.shape not in shapes for o in operands.values()) or result.part:
+        return None
+    if len({thing.dtype for thing in (own, result, *operands.values())}) != 1:
+        return None
+    called = {o: Ref(f"{shapes[o.shape]}_{at}", o.ref.dtype) for at, o in enumerate(operands.values(), 1)}
+    function = substitute(result.expr, {own.ref: ARGUMENT, **{o.ref: ref for o, ref in called.items()}})
+    if not 0 < _operations(function) <= MOST_OPERATIONS or any(isinstance(n, (Size, Index)) for n in walk([function])):
+        return None
+    beside = tuple((operand.name, ref) for operand, ref in called.items())
+    found = Closing(_text(function), product.bias, function=function, beside=beside)
+    if len(outputs) == 1:
+        return found
+    rest = _sums(part, result, reduces, [output for output in outputs if output is not result])
+    return None if rest is None else replace(found, result=result.name, rest=rest)
+
+
+def _sums(part: Op, result: Output, reduces: Sequence[Reduce], outputs: Sequence[Output]) -> Op | None:
+    """``outputs`` as an op of ``result``, as it has been stored, alone; None where they need more, or all of it."""
+    given = Operand(result.name, result.dtype, result.shape)
+    known: dict[Expr, Expr] = {result.expr: given.ref}
+    mine = [replace(reduce, expr=substitute(reduce.expr, known)) for reduce in reduces]
+    written = [replace(output, expr=substitute(output.expr, known)) for output in outputs]
+    totals = {reduce.name for reduce in mine}
+    inner = {ref.name for reduce in mine for ref in refs(reduce.expr)}
+    if inner - totals != {given.name} or any({r.name for r in refs(o.expr)} - totals for o in written):
+        return None
+    nodes = [node for item in (*mine, *written) for node in walk([item.expr])]
+    if any(isinstance(n, Index) or (isinstance(n, Size) and n.axis not in result.shape) for n in nodes):
+        return None
+    return replace(
+        part, label=f"{part.label} sums", operands=(given,), statements=tuple(mine), outputs=tuple(written),
+        result="tuple",
+    )  # fmt: skip
+
+
+def activate(closing: Closing, total: Any, beside: Sequence[Any] = ()) -> Any:
+    """A closing's activation of a torch tensor, and of those beside it."""
+    import torch
+    from torch.nn import functional
+
+    if closing.activation == "relu":
+        return functional.relu(total)
+    if closing.activation == "gelu":
+        return functional.gelu(total, approximate="tanh")
+    assert closing.function is not None
+    known: dict[Expr, Any] = {ARGUMENT: total, **dict(zip((ref for _, ref in closing.beside), beside, strict=True))}
+    for node in walk([closing.function]):
+        if isinstance(node, Const):
+            value = ctypes.c_float(float(node.value)).value  # as kernels have it: beyond float32 it is infinite
+            known[node] = torch.tensor(value, dtype=torch.float32, device=total.device)
+        elif isinstance(node, Call):
+            known[node] = lookup(node.function).reference(torch, *[known[argument] for argument in node.args])
+    return known[closing.function]
+
+
+def _text(function: Expr) -> str:
+    """A short text for a function, which no other has."""
+    nodes = list(walk([function]))
+    places = {node: place for place, node in enumerate(nodes)}
+    sizes: dict[Expr, int] = {}
+    for node in nodes:
+        sizes[node] = 1 + sum(sizes[child] for child in node.children)
+    if sizes[function] <= _SHORT:  # as a tree: what is used again is written again
+        text = expr_text(function).replace("@", "")
+        if len(text) <= _SHORT:
+            return text
+    told = [
+        f"{node.function} {node.detail} {node.dtype} {[places[child] for child in node.args]}"
+        if isinstance(node, Call) else repr(node)
+        for node in nodes
+    ]  # fmt: skip
+    return f"a function of {_operations(function)} operations, {digest(*told)[:12]}"
+
+
+def _operations(function: Expr) -> int:
+    return sum(isinstance(node, Call) for node in walk([function]))
+
+
+def _is_of_one(function: Expr) -> bool:
+    """Whether it is a function of the sum and of nothing else."""
+    leaves = {node for node in walk([function]) if isinstance(node, (Ref, Size, Index))}
+    return leaves == {ARGUMENT}
+
+
+def _activation(part: Op, product: Product, output: Output, sums: Sequence[Expr]) -> str:
+    for before in sums:
+        zero = const(0, before.dtype)
+        if output.expr in [apply("where", apply(test, before, zero), zero, before) for test in ("le", "lt")]:
+            return "relu"  # of NaN it makes NaN
+    return "gelu" if _is_gelu(part, product, output, sums) else ""
+
+
+# What gelu's tanh form can be written with: analytic functions, so that two which agree on many numbers are one.
+_ANALYTIC = frozenset({"add", "sub", "mul", "div", "neg", "powi", "tanh", "sigmoid"})
+# And a clamp of the argument itself: two such are one if they agree on many numbers on each side of its bounds.
+_BOUNDS = 1, 50
+
+
+def _is_gelu(part: Op, product: Product, output: Output, sums: Sequence[Expr]) -> bool:
+    """Whether ``output`` is gelu of product + bias in its tanh form, tried on many numbers in double precision."""
+    nodes = [node for node in walk([output.expr]) if not _is_wide_clamp(node, sums)]
+    functions = {node.function for node in nodes if isinstance(node, Call)}
+    if not functions <= _ANALYTIC or any(isinstance(node, (Size, Index)) for node in nodes):
+        return False
+    try:
+        import torch
+    except ImportError:  # whose tensors the library's epilogues are for
+        return False
+
+    from fusegen.declare.reference import reference
+
+    far = torch.logspace(-6, 2, 60, dtype=torch.float64, device="cpu")
+    far = torch.cat([far, torch.linspace(0.5, 100, 200, dtype=torch.float64, device="cpu")])
+    numbers = torch.cat([-far, torch.zeros_like(far[:1]), far])
+    sizes = {axis: len(numbers) if axis == product.axes[-1] else 2 for axis in product.axes}
+    given = {operand.name: numbers.expand([sizes[axis] for axis in operand.shape if axis]) for operand in part.operands}
+    given[product.result] = given[product.result] * 0.7  # not the bias's
+    total = functools.reduce(torch.add, given.values())  # the bias lies along the last axis
+    found = reference(part, given)[[o.name for o in part.outputs].index(output.name)]
+    wanted = torch.nn.functional.gelu(total, approximate="tanh")
+    return bool(torch.allclose(found, wanted, rtol=1e-9, atol=1e-12))
+
+
+def _is_wide_clamp(node: Expr, sums: Sequence[Expr]) -> bool:
+    if not (isinstance(node, Call) and node.function == "clamp" and node.args[0] in sums):
+        return False
+    return all(isinstance(bound, Const) and _BOUNDS[0] <= abs(bound.value) <= _BOUNDS[1] for bound in node.args[1:])

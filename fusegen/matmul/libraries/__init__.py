@@ -1,0 +1,1 @@
+"""cuBLASLt and cuDNN, called as they are by ctypes; which of their kernels is fastest is measured."""

@@ -1,0 +1,103 @@
+"""Matrix products of halves with those epilogues that cuBLASLt has: relu and gelu's tanh form, with a bias and
+without, and gelu beside its argument. By the algorithm that was measured (matmul/libraries/cublaslt_autotune), which is
+checked for the sizes that it is for: some of cuBLASLt's kernels make 0 of NaN in relu.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from fusegen.core.dtypes import DType
+from fusegen.matmul.epilogue import Closing, activate
+from fusegen.matmul.libraries import cublaslt_autotune
+from fusegen.matmul.libraries.cublaslt import Ending, Planned
+from fusegen.matmul.libraries.cublaslt_api import Epilogue
+from fusegen.matmul.libraries.cublaslt_autotune import HALVES, differs, room_like, sample
+from fusegen.matmul.task import Factors, Task
+from fusegen.matmul.views import Arranged
+from fusegen.plan.native_step import TorchStep, View
+
+# Which epilogue does what matmul/epilogue calls so.
+EPILOGUES = {
+    "relu": Epilogue.RELU_BIAS,
+    "relu without bias": Epilogue.RELU,
+    "gelu": Epilogue.GELU_BIAS,
+    "gelu without bias": Epilogue.GELU,
+    "gelu without bias, its argument kept": Epilogue.GELU_AUX,
+    "gelu, its argument kept": Epilogue.GELU_AUX_BIAS,
+}
+# By how much all of a result may differ from torch's product and our activation, which round the sum twice.
+_APART = 0.05
+
+
+def has(closing: Closing, dtype: str) -> bool:
+    """Whether cuBLASLt has such an epilogue, for halves."""
+    return dtype in HALVES and closing.title in EPILOGUES
+
+
+def is_ready(closing: Closing, given: Factors) -> bool:
+    """Whether it can run now. What is new is planned, but not while a CUDA graph is captured.
+
+    Raises:
+        NotNow: there is no memory to find out.
+    """
+    task = Task.on(Ending(EPILOGUES[closing.title]), given)
+    return (
+        task is not None
+        and cublaslt_autotune.planned(task, given, check=partial(_is_right, closing, given)) is not None
+    )
+
+
+def run(closing: Closing, given: Factors) -> None:
+    """Compute ``given.out`` and ``given.kept`` on torch's current stream, after ``is_ready``.
+
+    Raises:
+        RuntimeError: cuBLASLt does not launch it.
+    """
+    task = Task.on(Ending(EPILOGUES[closing.title]), given)
+    plan = None if task is None else cublaslt_autotune.planned(task, given)
+    if plan is None:
+        raise RuntimeError("cuBLASLt has no plan for this product")
+    plan.run(given)
+
+
+def step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> TorchStep | None:
+    """The same for the native call path, after ``is_ready``; None where it has to go through Python."""
+    task, result = _task(closing, arranged, dtype, device), arranged.views[2]
+    if task is None:
+        return None
+    more = [(closing.bias, View(result.shape[-1:], (1,), 0)), (closing.kept, result)]
+    names = (*arranged.names, *(name for name, _ in more if name))
+    return cublaslt_autotune.step(task, names, (*arranged.views, *(view for name, view in more if name)), dtype)
+
+
+def is_refused(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> bool:
+    """Whether ``is_ready`` says no about these sizes, and goes on to."""
+    task = _task(closing, arranged, dtype, device)
+    return task is None or cublaslt_autotune.is_refused(task)
+
+
+def _task(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> Task | None:
+    index, results = int(device.partition(":")[2] or 0), [arranged.views[2]] * (1 + bool(closing.kept))
+    return Task.of(Ending(EPILOGUES[closing.title]), dtype.name, index, arranged.views[:2], results)
+
+
+def _is_right(closing: Closing, given: Factors, plan: Planned) -> bool:
+    """Whether an algorithm gives what torch's product and the activation do, but for rounding, and lets NaN through."""
+    import torch
+
+    plan.run(given)
+    total = torch.mm(sample(given.left), given.right).float()
+    total = total if given.bias is None else total + given.bias.float()
+    pairs = [(given.out, activate(closing, total)), *([] if given.kept is None else [(given.kept, total)])]
+    if any(differs(sample(out), wanted, _APART) for out, wanted in pairs):
+        return False
+    name = "left" if given.bias is None else "bias"
+    number = getattr(given, name)
+    lost: Any = room_like(number).copy_(number)
+    lost[(0,) * lost.ndim] = torch.nan  # in the first row, or the first column
+    plan.run(replace(given, **{name: lost}))
+    met = given.out[:1] if given.bias is None else given.out[:, :1]
+    return bool(met.isnan().all())

@@ -1,0 +1,378 @@
+"""What fusegen needs to know of a tensor, per framework; nothing here copies, casts or moves one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
+from fusegen.core.errors import DeviceError, DtypeError
+from fusegen.declare.op import Declaration
+from fusegen.plan.targets import CpuTarget, GpuTarget, cpu, gpu
+
+
+@dataclass(frozen=True)
+class TensorInfo:
+    """Shape and strides in elements, dtype, address modulo 16, device as "cpu" or "cuda:0"."""
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    alignment: int
+    device: str
+
+
+class Settings(NamedTuple):
+    """What torch is told of how GPUs multiply. A plan of products is for one answer.
+
+    Attributes:
+        sums_of_halves: float16 may be added up in float16.
+        kept_free: how many multiprocessors are left to others, or None.
+        cudnn: it may be used.
+    """
+
+    sums_of_halves: bool
+    kept_free: int | None
+    cudnn: bool
+
+
+class Framework(Protocol):
+    """One tensor library."""
+
+    name: str
+
+    def owns(self, value: Any) -> bool: ...
+    def dtype(self, name: str, value: Any) -> DType: ...
+    def info(self, name: str, value: Any) -> TensorInfo: ...
+    def pointer(self, value: Any) -> int: ...
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: str) -> Any: ...
+    def workspace(self, size: int, device: str) -> tuple[Any, int]: ...
+    def stream(self, device: str) -> int: ...
+    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any: ...
+    def multiply(self, left: Any, right: Any, out: Any) -> None: ...
+    def accumulate(self, left: Any, right: Any, out: Any) -> None: ...
+    def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> Any: ...
+    def without_autocast(self, device: str) -> AbstractContextManager[Any]: ...
+    def settings(self) -> Settings | None: ...
+
+
+def target_of(device: str) -> CpuTarget | GpuTarget:
+    """The target that runs kernels on a device."""
+    return cpu() if device == "cpu" else gpu(int(device.partition(":")[2]))
+
+
+def wrong_dtype(name: str, given: str, fix: str = "cast it to one of these dtypes") -> DtypeError:
+    """The error for a tensor whose elements no kernel can read."""
+    if "complex" in given:
+        fix = "pass its parts as two arguments: .real and .imag (of a conjugate after .resolve_conj())"
+    return DtypeError(f"argument {name}", given=given, expected=", ".join(dtypes.BY_NAME), fix=fix)
+
+
+def wrong_layout(name: str, given: str, fix: str) -> DtypeError:
+    """The error for a tensor whose elements do not lie at strides in memory."""
+    return DtypeError(f"argument {name}", given=given, expected="elements in memory, at strides", fix=fix)
+
+
+def _check_layout(name: str, value: Any) -> None:
+    if value.is_quantized:
+        raise wrong_dtype(name, f"a tensor of {value.dtype}", "make it floats: .dequantize()")
+    if value.is_nested:
+        raise wrong_layout(name, "a nested tensor", "pad it: .to_padded_tensor(0.0)")
+    if str(value.layout) != "torch.strided":
+        raise wrong_layout(name, f"a tensor with layout {value.layout}", "make it dense: .to_dense()")
+
+
+class Torch:
+    """PyTorch tensors on the CPU and on CUDA devices."""
+
+    name = "torch"
+
+    def __init__(self) -> None:
+        import torch
+
+        self.torch = torch
+        self.dtypes: dict[Any, DType] = {getattr(torch, row.name): row for row in dtypes.BY_NAME.values()}
+        self.back = {row: getattr(torch, row.name) for row in dtypes.BY_NAME.values()}
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, self.torch.Tensor)
+
+    def described(self, name: str, value: Any) -> TensorInfo:
+        """What is known of a tensor without memory: sizes and strides may be symbolic, the device may be any."""
+        _check_layout(name, value)
+        dtype = self.dtypes.get(value.dtype)
+        if dtype is None:
+            raise wrong_dtype(name, f"a tensor of {value.dtype}")
+        return TensorInfo(tuple(value.shape), value.stride(), dtype, 0, str(value.device))
+
+    def dtype(self, name: str, value: Any) -> DType:
+        """The dtype; an error for what no kernel could read. The tensor may be one without memory, as under vmap."""
+        _check_layout(name, value)
+        dtype = self.dtypes.get(value.dtype)
+        if dtype is None:
+            raise wrong_dtype(name, f"a tensor of {value.dtype}")
+        if value.device.type not in ("cpu", "cuda"):
+            raise DeviceError(
+                f"argument {name}", given=f"a tensor on {value.device}", expected="a CPU or CUDA tensor",
+                fix="move it: .to('cuda')",
+            )  # fmt: skip
+        if value.is_neg():
+            given = "a tensor with a lazy negation (the imaginary part of a conjugate)"
+            raise wrong_layout(name, given, "negate it in memory: .resolve_neg()")
+        if type(value).__torch_dispatch__ is not self.torch.Tensor.__torch_dispatch__:
+            raise DeviceError(
+                f"argument {name}", given=f"a {type(value).__name__}, whose class defines __torch_dispatch__",
+                expected="a plain tensor: reading its memory would bypass what the class does",
+                fix="unwrap it yourself, or define __torch_function__ for this op",
+            )  # fmt: skip
+        return dtype
+
+    def info(self, name: str, value: Any) -> TensorInfo:
+        dtype = self.dtype(name, value)
+        address = self._address(name, value)
+        return TensorInfo(tuple(value.shape), value.stride(), dtype, address % 16, _device_text(value.device))
+
+    def _address(self, name: str, value: Any) -> int:
+        """Where the elements are; an error for those that are nowhere: under vmap, torch.func, fake tensors."""
+        try:
+            address = int(value.data_ptr())
+        except RuntimeError:
+            address = 0
+        if address == 0 and value.numel() > 0:
+            raise DeviceError(
+                f"argument {name}", given=f"a {type(value).__name__} without memory (vmap, torch.func, fake, or freed)",
+                expected="a tensor whose elements are in memory",
+                fix="call the op outside the transform; torch.autograd.grad works through it",
+            )  # fmt: skip
+        return address
+
+    def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> DType | None:
+        """What the op computes float tensors with where torch.autocast is on (see ``Declaration.cast_to``)."""
+        device = next((v.device.type for v in values.values() if self.owns(v)), "cpu")
+        if not self.torch.is_autocast_enabled(device):
+            return None
+        return declaration.cast_to(specs, self.dtypes[self.torch.get_autocast_dtype(device)])
+
+    def without_autocast(self, device: str) -> AbstractContextManager[Any]:
+        """A context in which torch's functions compute in the dtypes of what they are given. What an op computes in is
+        decided before it runs."""
+        kind = device.partition(":")[0]
+        return self.torch.autocast(kind, enabled=False) if self.torch.is_autocast_enabled(kind) else nullcontext()
+
+    def settings(self) -> Settings:
+        """As they are now: a user may set them between two calls. (torch.backends takes ten times as long to ask.)"""
+        told = self.torch._C
+        return Settings(
+            told._get_cublas_allow_fp16_accumulation(), told._get_sm_carveout_experimental(), told._get_cudnn_enabled()
+        )
+
+    def pointer(self, value: Any) -> int:
+        return int(value.data_ptr())
+
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: str) -> Any:
+        return self.torch.empty_strided(shape, strides, dtype=self.back[dtype], device=device)
+
+    def workspace(self, size: int, device: str) -> tuple[Any, int]:
+        memory = self.torch.empty(size, dtype=self.torch.uint8, device=device)
+        return memory, memory.data_ptr()
+
+    def stream(self, device: str) -> int:
+        if device == "cpu":
+            return 0
+        return int(self.torch._C._cuda_getCurrentRawStream(int(device.partition(":")[2])))
+
+    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+        return value.detach().as_strided(shape, strides, value.storage_offset() + offset)
+
+    def multiply(self, left: Any, right: Any, out: Any) -> None:
+        """``out = left @ right``; precision as torch.backends says."""
+        ranks = {2: self.torch.mm, 3: self.torch.bmm}
+        ranks.get(out.ndim, self.torch.matmul)(left, right, out=out)
+
+    def accumulate(self, left: Any, right: Any, out: Any) -> None:
+        """``out += left @ right``, rounded once; in more than one batch dimension torch has no such routine."""
+        if out.ndim == 2:
+            out.addmm_(left, right)
+        elif out.ndim == 3:
+            out.baddbmm_(left, right)
+        else:
+            out += self.torch.matmul(left, right)
+
+    def multiply_adding(self, bias: Any, left: Any, right: Any, out: Any) -> None:
+        """``out = left @ right + bias``, rounded once; in more than one batch dimension torch has no such routine."""
+        if out.ndim == 2:
+            self.torch.addmm(bias, left, right, out=out)
+        elif out.ndim == 3:
+            self.torch.baddbmm(bias, left, right, out=out)
+        else:
+            self.torch.matmul(left, right, out=out)
+            out += bias
+
+
+def _device_text(device: Any) -> str:
+    return "cpu" if device.type == "cpu" else f"cuda:{device.index}"
+
+
+class _Plain:
+    """A library that neither has autocast nor is told how to multiply."""
+
+    def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> None:
+        return None
+
+    def without_autocast(self, device: str) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def settings(self) -> None:
+        return None
+
+
+class NumPy(_Plain):
+    """NumPy arrays, on the emulator. bfloat16 needs the ml_dtypes package."""
+
+    name = "numpy"
+
+    def __init__(self) -> None:
+        import numpy
+
+        self.numpy = numpy
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, self.numpy.ndarray)
+
+    def dtype(self, name: str, value: Any) -> DType:
+        dtype = dtypes.BY_NAME.get(value.dtype.name)
+        if not value.dtype.isnative:
+            given = f"an array of {value.dtype}, in another machine's byte order"
+            raise wrong_dtype(name, given, 'put it in order: .astype(x.dtype.newbyteorder("="))')
+        if dtype is None:
+            raise wrong_dtype(name, f"an array of {value.dtype}")
+        if isinstance(value, self.numpy.ma.MaskedArray):
+            raise wrong_layout(name, "a masked array", "fill it: .filled(0.0), and pass the mask as another argument")
+        return dtype
+
+    def info(self, name: str, value: Any) -> TensorInfo:
+        dtype = self.dtype(name, value)
+        if any(stride % value.itemsize for stride in value.strides):
+            given = f"an array with strides {value.strides}, no multiples of {value.itemsize} bytes"
+            raise wrong_layout(name, given, "copy it: numpy.ascontiguousarray")
+        strides = tuple(stride // value.itemsize for stride in value.strides)
+        return TensorInfo(value.shape, strides, dtype, self.pointer(value) % 16, "cpu")
+
+    def pointer(self, value: Any) -> int:
+        return int(value.ctypes.data)
+
+    def _dtype(self, dtype: DType) -> Any:
+        if dtype is dtypes.bfloat16:
+            import ml_dtypes
+
+            return ml_dtypes.bfloat16
+        return dtype.name
+
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: str) -> Any:
+        order = sorted(range(len(shape)), key=lambda d: -strides[d])
+        memory = self.numpy.empty([shape[d] for d in order], dtype=self._dtype(dtype))
+        return memory.transpose([order.index(d) for d in range(len(shape))])
+
+    def workspace(self, size: int, device: str) -> tuple[Any, int]:
+        memory = self.numpy.empty(size, dtype="uint8")
+        return memory, memory.ctypes.data
+
+    def stream(self, device: str) -> int:
+        return 0
+
+    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+        return _strided(self.numpy, value, shape, strides, offset)
+
+    def multiply(self, left: Any, right: Any, out: Any) -> None:
+        """``out = left @ right``, accumulated in float32 for half types."""
+        exact = out.dtype.name in ("float32", "float64")
+        out[...] = left @ right if exact else left.astype("float32") @ right.astype("float32")
+
+    def accumulate(self, left: Any, right: Any, out: Any) -> None:
+        """``out += left @ right``."""
+        product = self.numpy.empty_like(out)
+        self.multiply(left, right, product)
+        out += product
+
+
+class CuPy(_Plain):
+    """CuPy arrays."""
+
+    name = "cupy"
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.cupy = cupy
+
+    def owns(self, value: Any) -> bool:
+        return isinstance(value, self.cupy.ndarray)
+
+    def dtype(self, name: str, value: Any) -> DType:
+        dtype = dtypes.BY_NAME.get(value.dtype.name)
+        if dtype is None:
+            raise wrong_dtype(name, f"an array of {value.dtype}")
+        return dtype
+
+    def info(self, name: str, value: Any) -> TensorInfo:
+        dtype = self.dtype(name, value)
+        strides = tuple(stride // value.itemsize for stride in value.strides)
+        return TensorInfo(value.shape, strides, dtype, value.data.ptr % 16, f"cuda:{value.device.id}")
+
+    def pointer(self, value: Any) -> int:
+        return int(value.data.ptr)
+
+    def empty(self, shape: Sequence[int], strides: Sequence[int], dtype: DType, device: str) -> Any:
+        name: Any = dtype.name
+        if dtype is dtypes.bfloat16:
+            import ml_dtypes
+
+            name = ml_dtypes.bfloat16
+        order = sorted(range(len(shape)), key=lambda d: -strides[d])
+        with self.cupy.cuda.Device(int(device.partition(":")[2])):
+            memory = self.cupy.empty([shape[d] for d in order], dtype=name)
+        return memory.transpose([order.index(d) for d in range(len(shape))])
+
+    def workspace(self, size: int, device: str) -> tuple[Any, int]:
+        memory = self.empty((size,), (1,), dtypes.uint8, device)
+        return memory, memory.data.ptr
+
+    def stream(self, device: str) -> int:
+        return int(self.cupy.cuda.get_current_stream().ptr)
+
+    def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+        return _strided(self.cupy, value, shape, strides, offset)
+
+    def multiply(self, left: Any, right: Any, out: Any) -> None:
+        """``out = left @ right``."""
+        self.cupy.matmul(left, right, out=out)
+
+    def accumulate(self, left: Any, right: Any, out: Any) -> None:
+        """``out += left @ right``."""
+        out += self.cupy.matmul(left, right)
+
+
+def _strided(library: Any, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
+    """A view of a NumPy or CuPy array; strides and offset in elements."""
+    start = value if not offset else _from(library, value, offset)
+    return library.lib.stride_tricks.as_strided(start, shape, [s * value.itemsize for s in strides])
+
+
+def _from(library: Any, value: Any, offset: int) -> Any:
+    """The array from the element on that lies ``offset`` elements behind the first in memory."""
+    index = []
+    for size, stride in zip(value.shape, value.strides, strict=True):
+        step = stride // value.itemsize
+        at = min(offset // step, size - 1) if step > 0 else 0
+        index.append(slice(at, None))
+        offset -= at * step
+    return value[tuple(index)]
+
+
+torch = functools.cache(Torch)
+numpy = functools.cache(NumPy)
+cupy = functools.cache(CuPy)

@@ -1,0 +1,199 @@
+"""The two places where kernels run, behind one interface: the CPU emulator and a GPU."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from fusegen.core import locks
+from fusegen.core.errors import DeviceError, warn
+from fusegen.core.recent import Recent
+from fusegen.fuse.rows_schedule import Chip
+from fusegen.generate.rendered import Rendered, headers, template_text
+from fusegen.launch import driver
+from fusegen.launch.cache import default_cache
+from fusegen.launch.checksummed import digest
+from fusegen.launch.compile import cached_cubin
+from fusegen.launch.emulator import build as emulator
+from fusegen.launch.emulator.build import EmulatedKernel
+from fusegen.launch.program import Grid
+
+# What an emulated kernel includes, directly or not.
+HEADERS = (
+    "fusegen.cuh",
+    "fusegen_math.cuh",
+    "fusegen_reduce.cuh",
+    "fusegen_rows.cuh",
+    "fusegen_vector.cuh",
+    "fusegen_emulator.h",
+    "fusegen_emulator_shared.h",
+    "fusegen_emulator_fibers.h",
+    "fusegen_emulator_cluster.h",
+    "fusegen_emulator_races.h",
+    "fusegen_emulator_clocks.h",
+    "fusegen_emulator_shadow.h",
+    "fusegen_emulator_builtins.h",
+    "fusegen_emulator_runtime.cpp",
+)
+
+
+# Kernels that a device has loaded. Beyond that the emulator forgets its oldest. A GPU keeps all: a captured graph may
+# launch them, and nobody can tell.
+MOST_LOADED = 2048
+
+
+def _warn_of_many(device: str) -> None:
+    warn(
+        f"{MOST_LOADED} kernels are loaded on {device}, and stay there. If an op is called with ever new values of a "
+        "constant, annotate its parameter with fg.Scalar: a new number of a call compiles nothing."
+    )
+
+
+class _OnCpu:
+    """An emulated kernel. There is one stream: the calling thread.
+
+    It starts when the one before has ended. Whether it could start early (``follows``) matters to the search for races.
+    """
+
+    early = False
+
+    def __init__(self, kernel: EmulatedKernel, shared: int, mode: emulator.Mode, follows: bool) -> None:
+        self.kernel, self.shared, self.mode, self.follows = kernel, shared, mode, follows
+
+    def launch(self, grid: Grid, block: Grid, params: int, stream: int) -> None:
+        self.kernel.launch(grid, block, params, self.shared, self.mode, self.follows)
+
+    @property
+    def address(self) -> int:
+        """Where the kernel's launcher is."""
+        return self.kernel.address(self.follows)
+
+    def fail(self, code: int, message: str) -> None:
+        """Raise what the launcher's code means."""
+        self.kernel.fail(code, message)
+
+
+class CpuTarget:
+    """Compiles with the machine's C++ compiler, runs over its cores."""
+
+    name = "cpu"
+    chip = Chip()
+
+    def __init__(self) -> None:
+        self.mode = emulator.mode_from_environment()
+        self._loaded: Recent[tuple[str, str], EmulatedKernel] = Recent(MOST_LOADED)
+        self._lock = locks.lock()
+
+    def native(self) -> tuple[int, ...]:
+        """How the native call path launches here: with the emulator's own arguments."""
+        return 0, -1, 0, 0, 0, 0, 0, 0, *emulator.launch_words(self.mode)
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Call ``work``; there is no context to make current."""
+        work()
+
+    def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> _OnCpu:
+        """The kernel, from memory, from the cache or freshly compiled."""
+        found = self._loaded.get((rendered.text, entry))
+        if found is None:
+            with self._lock:
+                found = self._loaded.get((rendered.text, entry)) or self._load(rendered, entry)
+                self._loaded.put((rendered.text, entry), found)
+        return _OnCpu(found, rendered.shared, self.mode, follows)
+
+    def _load(self, rendered: Rendered, entry: str) -> EmulatedKernel:
+        sanitize, races = self.mode.sanitize, self.mode.races
+        texts = {name: template_text(name) for name in HEADERS}
+        key = digest(
+            "emulator", rendered.text, entry, texts,
+            rendered.barriers, self.mode.instrumented, emulator.compiler_identity(), emulator.FLAGS,
+        )  # fmt: skip
+        cache = default_cache()
+        if cache.get(key) is None:
+            library = emulator.build(
+                rendered.text, entry, headers=texts, barriers=rendered.barriers, sanitize=sanitize, races=races
+            )
+            cache.put(key, library)
+        why = "no folder to put it in"
+        try:
+            kernel = cache.load(key, lambda path: EmulatedKernel(path, entry, rendered.barriers, rendered.text))
+        except OSError as error:
+            kernel, why = None, str(error)
+        if kernel is None:
+            raise DeviceError(
+                f"kernel {entry}", given=f"a compiled kernel that does not load: {why}",
+                expected="a cache folder or a temporary folder that can be written, and that libraries load from",
+                fix="set FUSEGEN_CACHE_DIR or TMPDIR to a folder of your own that is not mounted noexec",
+            )  # fmt: skip
+        return kernel
+
+
+class GpuTarget:
+    """One device, through its primary context."""
+
+    def __init__(self, device: int) -> None:
+        self.device = device
+        self.arch = driver.architecture(device)
+        self.chip = chip_of(self.arch)
+        self.context = driver.Context(device)
+        self.early = driver.can_start_early(self.arch)
+        self.name = f"cuda:{device}"
+        self._loaded: dict[tuple[str, str], driver.Function] = {}
+        self._lock = locks.lock()
+
+    def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> driver.Function:
+        """The kernel, from memory, from the cache or freshly compiled."""
+        found = self._found(rendered, entry, declared)
+        return driver.EarlyFunction(found) if follows and self.early else found
+
+    def _found(self, rendered: Rendered, entry: str, declared: str) -> driver.Function:
+        found = self._loaded.get((rendered.text, entry))
+        if found is None:
+            with self._lock:
+                found = self._loaded.get((rendered.text, entry)) or self._load(rendered, entry, declared)
+                self._loaded[rendered.text, entry] = found
+                if len(self._loaded) == MOST_LOADED:
+                    _warn_of_many(self.name)
+        return found
+
+    def _load(self, rendered: Rendered, entry: str, declared: str) -> driver.Function:
+        cubin = cached_cubin(rendered.text, arch=self.arch, headers=headers(), declared=declared, cache=default_cache())
+        with self.context:
+            return driver.Function(cubin, entry, emulator.cluster_blocks(rendered.text, entry), rendered.shared)
+
+    def native(self) -> tuple[int, ...]:
+        """How the native call path launches here: the driver's functions, and the context they need."""
+        names = ("cuLaunchKernel", "cuLaunchKernelEx", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
+        return 1, self.device, *map(driver.address, names), int(self.context.value or 0), 0, 0, 0, 0
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Call ``work`` with the device's context current."""
+        if self.context.is_current():
+            work()
+        else:
+            with self.context:
+                work()
+
+
+# Kilobytes of shared memory that a block can have, where they are not 99 (Ampere's and later chips for graphics).
+_SHARED = {70: 96, 72: 96, 75: 64, 80: 163, 87: 163, 90: 227, 100: 227, 103: 227, 110: 227}
+
+
+def chip_of(arch: str) -> Chip:
+    """What row kernels may count on. Clusters have 16 blocks on Hopper and data-centre Blackwell (more than the 8 that
+    are portable, allowed when a kernel is loaded), one before. Source: CUDA programming guide, compute capabilities."""
+    number = int("".join(c for c in arch if c.isdigit()) or 0)
+    cluster = 1 if number < 90 else 16 if number < 110 else 8
+    return Chip(cluster, 1024 * _SHARED.get(number, 99 if number > 75 else 48))
+
+
+@functools.cache
+def cpu() -> CpuTarget:
+    """The emulator."""
+    return CpuTarget()
+
+
+@functools.cache
+def gpu(device: int) -> GpuTarget:
+    """The target for a CUDA device."""
+    return GpuTarget(device)

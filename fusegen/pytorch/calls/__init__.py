@@ -1,0 +1,1 @@
+"""Calls like one before: found by a key, and launched without planning."""

@@ -1,0 +1,1 @@
+"""Ops in torch.library: schemas, fake kernels, derivatives and vmap for torch.compile, export and DTensor."""

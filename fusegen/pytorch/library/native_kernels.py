@@ -1,0 +1,142 @@
+"""Registered ops (pytorch/library/registry.py) called again: the native kernels before Python's, and what those teach
+them.
+
+The native module registers kernels of its own for CPU and CUDA (templates/fusegen_native_kernel.h). A call like an
+earlier one they answer without Python; with others they ask the kernels in Python, which say here what they did. Calls
+that come from Python itself are answered before torch's dispatcher is asked (templates/fusegen_native_door.h).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from fusegen.declare.op import Declaration
+from fusegen.native import module as native
+from fusegen.plan.layout import is_dense
+from fusegen.pytorch.calls.cached_call import FLOATS_VARY, INTEGERS_VARY, Lesson, Parameters, native_plan
+from fusegen.run.runner import MOST_PLANS, Run
+
+
+class Prepared:
+    """The native kernels of one registered op; nothing at all where there is no native module.
+
+    Args:
+        name: of the op, which is defined.
+        flags: for each argument of its schema, which Python numbers are values of a call (``callpath.Parameters``).
+    """
+
+    def __init__(self, name: str, flags: Sequence[int]) -> None:
+        self.flags = tuple(flags)
+        self.module = native.awaited()
+        self.kernels = None
+        if self.module is not None:
+            self.kernels = self.module.install(name, self.flags, MOST_PLANS)
+            _open_door(self.module, self.kernels, name)
+
+    def __len__(self) -> int:
+        """How many calls are known."""
+        return 0 if self.module is None else int(self.module.plan_count(self.kernels))
+
+    def is_asked(self) -> bool:
+        """Whether the native kernels are waiting for an answer that they can learn from."""
+        return self.module is not None and bool(self.module.is_asked(self.kernels))
+
+    def forget(self) -> None:
+        """Every plan."""
+        if self.module is not None:
+            self.module.forget_kernels(self.kernels)
+
+    def learn_call(self, given: Mapping[str, Any], runs: Sequence[Run], result: Any) -> None:
+        """What a call of an overload did, whose arguments are ``given`` by name in the order of the schema."""
+        if len(runs) != 1:
+            return
+        (run,) = runs
+        tensors = {name: value for name, value in given.items() if isinstance(value, torch.Tensor)}
+        names = list(tensors)
+        asked = run.runner.arguments
+        if all(run.tensors[name] is tensors.get(name) for name in asked):
+            inputs: list[int] | None = [names.index(name) for name in asked]
+        else:  # the op looks at its arguments itself, and passed on views of them
+            inputs = _places([run.tensors[name] for name in asked], list(tensors.values()))
+        varying = [n for (n, v), flag in zip(given.items(), self.flags, strict=True) if _varies(v, flag)]
+        results = list(result) if isinstance(result, (tuple, list)) else [result]
+        self.learn(runs, inputs, {name: i for i, name in enumerate(varying)}, results)
+
+    def learn(
+        self, runs: Sequence[Run], inputs: Sequence[int] | None, numbers: Mapping[str, int], results: Sequence[Any]
+    ) -> None:
+        """Remember the call that the native kernels ask about, unless more happened than one run on its tensors.
+
+        Args:
+            runs: what ran (``run.watch``).
+            inputs: for each tensor that the run read, which of the call's tensors it is; None if that is not known.
+            numbers: for each scalar by name, which of the call's numbers it is.
+            results: what the call returns: the run's results, or views of all that they hold.
+        """
+        if len(runs) != 1 or inputs is None:
+            return
+        (run,) = runs
+        if run.plan.program is None or len(results) != len(run.results):
+            return
+        if not all(map(_is_all_of, results, run.results)):
+            return
+        plan = run.plan
+        layouts = [
+            (name, tuple(result.shape), result.stride(), dtype)
+            for (name, _, _, dtype), result in zip(plan.results, results, strict=True)
+        ]
+        fixed = {name: value for name, value in run.scalars.items() if name not in numbers}
+        as_returned = replace(run, plan=replace(plan, results=tuple(layouts)))
+        lesson = Lesson(as_returned, tuple(inputs), numbers, fixed, len(results), False, None)
+        assert self.module is not None
+        self.module.learn_kernel(self.kernels, native_plan(self.module, lesson))
+
+
+def _open_door(module: Any, kernels: Any, name: str) -> None:
+    """Calls from Python (``torch.ops.fusegen.NAME``, compiled code's too) find their plans before torch looks."""
+    packet, _, overload = name.partition(".")
+    op = getattr(getattr(torch.ops.fusegen, packet), overload or "default")
+    if hasattr(op, "_op"):  # not torch's interface: without it, a call goes torch's own way
+        op._op = module.door(kernels, f"fusegen::{packet}", overload, op._op)
+
+
+def flags_of(declaration: Declaration, names: Sequence[str], defaults: Mapping[str, Any]) -> list[int]:
+    """``Prepared``'s flags for a schema with these arguments and defaults.
+
+    A default that the schema has in another type than the declaration (an int as a float) is one number here and
+    another there; such an argument is a constant.
+    """
+    parameters = Parameters.of(declaration)
+    flags = dict(zip(parameters.names, parameters.flags, strict=True))
+    declared = declaration.signature.parameters
+    same = {n for n in names if n not in defaults or type(defaults[n]) is type(declared[n].default)}
+    return [flags[name] if name in same else 0 for name in names]
+
+
+def _varies(value: Any, flag: int) -> bool:
+    """Whether an argument is a number that is a value of the call."""
+    return isinstance(value, (bool, int, float)) and bool(
+        flag & (FLOATS_VARY if isinstance(value, float) else INTEGERS_VARY)
+    )
+
+
+def _is_all_of(result: torch.Tensor, made: torch.Tensor) -> bool:
+    """Whether a result is a tensor that was made, or shows all of its memory in another shape."""
+    if result is made:
+        return True
+    same = result.data_ptr() == made.data_ptr() != 0 and result.numel() == made.numel() and result.dtype is made.dtype
+    return same and is_dense(result.shape, result.stride()) and is_dense(made.shape, made.stride())
+
+
+def _places(wanted: Sequence[torch.Tensor], given: Sequence[torch.Tensor]) -> list[int] | None:
+    """Where in ``given`` each tensor is, or the one whose memory it shows; None if that cannot be told."""
+    addresses = [(tensor.data_ptr(), tensor.numel(), tensor.dtype) for tensor in given]
+    found = [(tensor.data_ptr(), tensor.numel(), tensor.dtype) for tensor in wanted]
+    known = set(addresses)
+    if len(known) < len(addresses) or not set(found) <= known or any(not address for address, *_ in addresses):
+        return None
+    return [addresses.index(one) for one in found]

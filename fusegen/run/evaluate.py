@@ -1,0 +1,275 @@
+"""Every stage of an op run without a compiler: what `pipeline` makes of an Op, from expressions to fused kernels.
+
+A stage is a way to compute the same results: the Op itself, the Op rewritten, cut at its matrix products, fused in each
+of the ways there are. Each is run by the reference (declare/reference) or by the interpreter of kernels
+(fuse/interpret). Ops that are derived from an op are compared with automatic differentiation of what that one means.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from fusegen import pipeline
+from fusegen.core.declared import plain
+from fusegen.core.dtypes import float32
+from fusegen.core.ir import Op
+from fusegen.core.products import contracted_sizes
+from fusegen.core.views import axis_sizes, block_shape, view_shape
+from fusegen.declare.reference import packed, reference
+from fusegen.derive.batch import NEW, batch, is_wide, shifted_sizes
+from fusegen.derive.gradient import GradientNames
+from fusegen.derive.tangent import tangent_names
+from fusegen.fuse.interpret import interpret
+from fusegen.fuse.kernel import Kernel
+from fusegen.fuse.products import Chain, Product, chain
+from fusegen.plan.backward import lean_backward, reading, result_names
+
+if TYPE_CHECKING:
+    import torch
+
+Tensors = Mapping[str, Any]
+Numbers = Mapping[str, Any]
+Sizes = Mapping[str, int]
+Evaluate = Callable[[Op, Tensors, Numbers, Sizes], "list[torch.Tensor]"]
+Draw = Callable[[Any], Any]
+# The same, and in which dtype all floats are computed: float64 for None.
+_Evaluate = Callable[[Op, Tensors, Numbers, Sizes, Any], "list[torch.Tensor]"]
+
+
+def meaning(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes, floats: Any = None) -> list[torch.Tensor]:
+    """What the op computes: the first stage, with which the others are compared."""
+    return reference(op, tensors, numbers, floats, sizes)
+
+
+def stages(op: Op, stored: bool = False) -> Iterator[tuple[str, Evaluate]]:
+    """Of each further stage its name, and the function that runs it.
+
+    Args:
+        stored: floats are as wide as kernels compute with, and what lies between kernels is rounded to its dtype, as
+            memory does; float64 everywhere if not.
+    """
+    whole = chain(op)
+    parts = whole.parts if whole else [op]
+    if whole:
+        yield f"cut at {len(whole.steps) - len(parts)} matrix products", _runs(meaning, stored)
+    compiled = [pipeline.compile_op(part) for part in parts]
+    if any(found.lowered != plain(found.op) for found in compiled):
+        yield "rewritten to call fewer special functions", _runs(_lowered, stored)
+    count = max((len(_ways(found)) for found in compiled), default=0)
+    for way in range(count):
+        kinds = {type(kernel).__name__ for found in compiled for kernel in _way(found, way)}
+        yield f"fused, way {way + 1} of {count}: {', '.join(sorted(kinds))}", _runs(_fused(way), stored)
+
+
+def _lowered(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes, floats: Any) -> list[torch.Tensor]:
+    return reference(pipeline.compile_op(op).lowered, tensors, numbers, floats, sizes)
+
+
+def _way(compiled: pipeline.Compiled, way: int) -> Sequence[Kernel]:
+    ways = _ways(compiled)
+    return ways[min(way, len(ways) - 1)]
+
+
+def _ways(compiled: pipeline.Compiled) -> list[tuple[Kernel, ...]]:
+    return list(compiled.ways())
+
+
+def _fused(way: int) -> _Evaluate:
+    def evaluate(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes, floats: Any) -> list[torch.Tensor]:
+        compiled = pipeline.compile_op(op)
+        return interpret(_way(compiled, way), compiled.lowered, tensors, numbers, floats, sizes)
+
+    return evaluate
+
+
+def _runs(evaluate: _Evaluate, stored: bool) -> Evaluate:
+    """Of an op with matrix products, ``evaluate`` runs the ops between them."""
+
+    def run(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes) -> list[torch.Tensor]:
+        import torch
+
+        computed = {thing.dtype.compute for thing in (*op.operands, *op.outputs) if thing.dtype.is_float}
+        floats = torch.float32 if stored and computed == {float32} else None
+        whole = chain(op)
+        if whole is None:
+            return evaluate(op, tensors, numbers, sizes, floats)
+        known: dict[str, Any] = dict(tensors)
+        sizes = all_sizes(op, tensors, sizes)
+        dtypes = {thing.name: getattr(torch, thing.dtype.name) for thing in (*whole.op.outputs, *whole.between)}
+        for step in whole.steps:
+            if isinstance(step, Product):
+                made = {step.result: _multiply(whole, step, known)}
+            else:  # several steps may write blocks of one packed result
+                alone = replace(step, outputs=tuple(replace(output, part=None) for output in step.outputs))
+                results = evaluate(alone, known, numbers, sizes, floats)
+                made = dict(zip((output.name for output in step.outputs), results, strict=True))
+            known |= {name: value.to(dtypes[name]) for name, value in made.items()} if stored else made
+        return packed(op, known)
+
+    return run
+
+
+def sizes_of(op: Op, tensors: Tensors) -> dict[str, int]:
+    """The sizes of the axes of an op's operands."""
+    return axis_sizes(op, {name: tensor.shape for name, tensor in tensors.items()})
+
+
+def _multiply(whole: Chain, step: Product, known: Tensors) -> torch.Tensor:
+    """One matrix product, with what it is added to and what is added to it."""
+    import torch
+
+    things = {thing.name: thing for thing in (*whole.op.operands, *whole.op.outputs, *whole.between)}
+    numbers: dict[str, int] = {}
+    terms: list[Any] = []
+    for source in (step.left, step.right):
+        thing = things[source.name]
+        tensor = known[thing.base]
+        shape = view_shape(thing, tensor.shape)
+        if part := thing.part:
+            tensor = tensor.narrow(part.dim, part.index * (size := tensor.shape[part.dim] // part.count), size)
+        tensor = tensor.reshape(shape)
+        own = [(axis, size) for axis, size in zip(thing.shape, tensor.shape, strict=True) if axis]
+        names = [numbers.setdefault(source.name_of(axis), len(numbers)) for axis, _ in own]
+        terms += [tensor.to(torch.float64).reshape([size for _, size in own]), names]
+    found = torch.einsum(*terms, [numbers[axis] for axis in step.axes])
+    if step.bias:
+        found = found + known[step.bias].reshape(-1)
+    lies = [axis for axis in things[step.result].shape if axis]
+    found = found.permute([step.axes.index(axis) for axis in lies])
+    sizes = {axis: size for axis, size in zip(lies, found.shape, strict=True) if axis}
+    found = found.reshape(block_shape(things[step.result], sizes))
+    return known[step.result] + found if step.onto else found
+
+
+# -- ops that follow from an op ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Followed:
+    """An op that was derived from another one, and what it should compute.
+
+    Attributes:
+        label: what it is of the other op: "forward that keeps for x, w", "backward of out for x, w".
+        op: the derived op.
+        given: its tensors, of those that `roots` names.
+        expected: its results, of the same, by torch's automatic differentiation of what the other op means.
+        roots: tensors by name: the other op's, and cotangents or tangents.
+    """
+
+    label: str
+    op: Op
+    given: Callable[[Tensors], dict[str, Any]]
+    expected: Callable[[Tensors], list[torch.Tensor]]
+    roots: Tensors
+    sizes: Sizes
+
+
+def all_sizes(op: Op, tensors: Tensors, sizes: Sizes) -> dict[str, int]:
+    """Of every axis: those of the op's operands, and of what only its products have."""
+    return contracted_sizes(op, {**sizes, **sizes_of(op, tensors)})
+
+
+def trained(op: Op, wanted: tuple[str, ...], tensors: Tensors, numbers: Numbers, sizes: Sizes) -> Followed:
+    """The forward that keeps what the gradients of ``wanted`` need."""
+    forward = pipeline.train_op(op, wanted).forward
+    public = len(result_names(op))
+
+    def expected(roots: Tensors) -> list[torch.Tensor]:
+        kept = meaning(forward, roots, numbers, sizes)[public:]  # what it keeps is its own business
+        return [*meaning(op, roots, numbers, sizes), *kept]
+
+    label = f"forward that keeps for the gradients of {', '.join(wanted)}"
+    return Followed(label, forward, dict, expected, tensors, sizes)
+
+
+def backward(
+    op: Op, wanted: tuple[str, ...], given: Sequence[int], tensors: Tensors, numbers: Numbers, sizes: Sizes, draw: Draw
+) -> Followed | None:
+    """The backward for the results (by position, kept ones behind the op's) that have a cotangent; None where nothing
+    is to be computed.
+
+    Args:
+        draw: makes a cotangent like a tensor.
+    """
+    import torch
+
+    training = pipeline.train_op(op, wanted)
+    names, forward = result_names(training.forward), training.forward
+    lean = lean_backward(training, given, frozenset(wanted), sharing=False)
+    if not lean.op.outputs:
+        return None
+    called = GradientNames.of(forward)
+    results = dict(zip(names, meaning(forward, tensors, numbers, sizes), strict=True))
+    cotangents = {called.results[names[i]]: draw(results[names[i]]) for i in given}
+    arguments = {called.arguments[name]: name for name in wanted}
+    sought = [arguments[name] for name in result_names(lean.op)]
+
+    def inputs(roots: Tensors) -> dict[str, Any]:
+        found = dict(zip(names, meaning(forward, roots, numbers, sizes), strict=True))
+        return {**found, **roots}
+
+    def expected(roots: Tensors) -> list[torch.Tensor]:
+        leaves = {name: roots[name].detach().to(torch.float64).requires_grad_() for name in sought}
+        found = dict(zip(names, meaning(forward, {**roots, **leaves}, numbers, sizes), strict=True))
+        pairs = [(found[names[i]], roots[called.results[names[i]]]) for i in given]
+        pairs = [(result, cotangent) for result, cotangent in pairs if result.requires_grad]
+        return list(
+            torch.autograd.grad(
+                [result for result, _ in pairs], list(leaves.values()), [cotangent for _, cotangent in pairs],
+                allow_unused=True, materialize_grads=True,
+            )
+        )  # fmt: skip
+
+    label = f"backward of {', '.join(names[i] for i in given)} for {', '.join(sought)}"
+    return Followed(label, lean.op, inputs, expected, {**tensors, **cotangents}, sizes)
+
+
+def forward_mode(
+    op: Op, along: tuple[str, ...], tensors: Tensors, numbers: Numbers, sizes: Sizes, draw: Draw
+) -> Followed:
+    """The tangents of all float results, given those of ``along``."""
+    import torch
+
+    called = tangent_names(op)
+    tangents = {called.arguments[name]: draw(tensors[name]) for name in along}
+    found = pipeline.tangent_op(op, along)
+    own = {called.results[name]: name for name in result_names(op)}
+    wanted = [own[name] for name in result_names(found)]
+
+    def expected(roots: Tensors) -> list[torch.Tensor]:
+        def function(*values: Any) -> Any:
+            results = meaning(op, {**roots, **dict(zip(along, values, strict=True))}, numbers, sizes)
+            found = dict(zip(result_names(op), results, strict=True))
+            return tuple(found[name] for name in wanted)
+
+        primals = tuple(roots[name].to(torch.float64) for name in along)
+        found: Any = torch.func.jvp(function, primals, tuple(roots[called.arguments[name]] for name in along))[1]
+        return list(found)
+
+    label = f"tangents along {', '.join(along)}"
+    return Followed(label, reading(found, op.operands[:1]), dict, expected, {**tensors, **tangents}, sizes)
+
+
+def batched(
+    op: Op, wide: frozenset[str], count: int, tensors: Tensors, numbers: Numbers, sizes: Sizes, draw: Draw
+) -> Followed:
+    """``count`` calls in one, of which the arguments ``wide`` have a value each."""
+    import torch
+
+    found = batch(op, wide)
+    roots = {name: torch.stack([draw(t) for _ in range(count)]) if name in wide else t for name, t in tensors.items()}
+
+    def expected(roots: Tensors) -> list[torch.Tensor]:
+        calls = [
+            meaning(op, {name: t[i] if name in wide else t for name, t in roots.items()}, numbers, sizes)
+            for i in range(count)
+        ]
+        return [
+            torch.stack(each) if has_calls else each[0]
+            for has_calls, each in zip(is_wide(found).values(), zip(*calls, strict=True), strict=True)
+        ]
+
+    more = {**shifted_sizes(sizes), NEW: count}
+    return Followed(f"{count} calls with {', '.join(sorted(wide))} each", found, dict, expected, roots, more)

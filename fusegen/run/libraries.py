@@ -1,0 +1,442 @@
+"""The ways to do a matrix product and what follows at once, and which is the best.
+
+Our own is a product and a kernel. A library that has an epilogue for what follows saves a pass over memory: cuBLASLt
+has some (matmul/epilogue), through torch or by an algorithm that was measured (matmul/libraries/cublaslt_autotune), and
+cuDNN makes kernels for others (matmul/libraries/cudnn). A bias alone is always added by the routine that multiplies.
+Else the ways are measured once for a GPU, a dtype and sizes up to the next powers of two, and what was measured is
+remembered on disk. One more way, a generated kernel say, is one more Library.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
+from math import prod
+from typing import Any
+
+from fusegen.core.dtypes import DType
+from fusegen.core.ir import Const, Op, walk
+from fusegen.core.products import contracted_sizes
+from fusegen.fuse.products import Product, chain, names_of
+from fusegen.launch.cache import default_cache
+from fusegen.launch.checksummed import digest
+from fusegen.launch.memo import compiler_digest
+from fusegen.matmul.epilogue import Closing, activate, closing, is_row
+from fusegen.matmul.libraries import cublaslt, cublaslt_autotune, cublaslt_epilogues, cudnn, cudnn_ops
+from fusegen.matmul.task import MEASURING, Factors, NotNow
+from fusegen.matmul.views import Arranged
+from fusegen.plan.native_step import TorchStep, View
+
+OWN, LIBRARY, CUBLASLT = "product and kernel", "cuBLASLt's epilogue", "its fastest algorithm with the epilogue"
+CUDNN = "cuDNN's kernel"
+REPEATS = 7
+
+
+@dataclass(frozen=True)
+class Library:
+    """A routine that multiplies and does what follows.
+
+    Attributes:
+        needs_alignment: whether it takes only rows, and a bias, at multiples of 16 bytes.
+        heeds_torch: whether it multiplies as torch is told to (``cublaslt_autotune.is_wanted``).
+        least: elements of results that it is worth trying for.
+        is_considered: for tensors on a device.
+        has: an epilogue, in a dtype (by name).
+        is_ready: whether it can compute an epilogue of these tensors now.
+        run: computes it. Tried for the first time, it may raise RuntimeError or AttributeError: then it is no way.
+        step: the same for the native call path; None where it cannot.
+        is_refused: whether it has been asked and never will be ready for such tensors, so that our own way is taken.
+    """
+
+    name: str
+    needs_alignment: bool
+    heeds_torch: bool
+    least: int
+    is_considered: Callable[[str], bool]
+    has: Callable[[Closing, str], bool]
+    is_ready: Callable[[Closing, Factors], bool]
+    run: Callable[[Closing, Factors], None]
+    step: Callable[[Closing, Arranged, DType, str], TorchStep | None]
+    is_refused: Callable[[Closing, Arranged, DType, str], bool] = lambda *_: False
+
+    def gains_from(self, rows: int, columns: int) -> bool:
+        """Whether results of these sizes, or of others in their bucket, are worth trying for."""
+        return _rounded(rows) * _rounded(columns) >= self.least
+
+
+def by_torch(closing: Closing, given: Factors) -> None:
+    """Compute an epilogue that torch has; a bias alone on any device."""
+    import torch
+
+    if closing.activation == "bias":
+        torch.addmm(given.bias, given.left, given.right, out=given.out)
+        return
+    is_gelu = closing.activation == "gelu"
+    torch._addmm_activation(given.bias, given.left, given.right, use_gelu=is_gelu, out=given.out)
+
+
+def torch_has(closing: Closing, dtype: str) -> bool:
+    """Whether torch has an epilogue."""
+    return closing.activation in ("relu", "gelu", "bias") and bool(closing.bias) and not closing.kept
+
+
+def torch_step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> TorchStep | None:
+    """The same for the native call path."""
+    bias = View(arranged.views[2].shape[-1:], (1,), 0)
+    return arranged.multiply(dtype, closing.activation, (closing.bias, bias))
+
+
+LIBRARIES = (
+    Library(
+        LIBRARY, False, True, 0, lambda device: device != "cpu", torch_has, lambda closing, given: True, by_torch,
+        torch_step,
+    ),
+    Library(
+        CUBLASLT, True, False, 0, cublaslt_autotune.is_considered, cublaslt_epilogues.has, cublaslt_epilogues.is_ready,
+        cublaslt_epilogues.run, cublaslt_epilogues.step, cublaslt_epilogues.is_refused,
+    ),
+    Library(
+        CUDNN, True, False, cudnn.LEAST, cudnn.is_considered, cudnn_ops.has, cudnn.is_ready, cudnn.run, cudnn.step,
+        cudnn.is_refused,
+    ),
+)  # fmt: skip
+
+
+def libraries(closing: Closing, dtype: str, device: str) -> list[Library]:
+    """Those that could do it, as torch is told to multiply now."""
+    able = [library for library in LIBRARIES if library.is_considered(device) and library.has(closing, dtype)]
+    return [library for library in able if library.heeds_torch or cublaslt_autotune.is_wanted(dtype)]
+
+
+# -- which one ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Measured:
+    """Microseconds of each way; one that is not there, not considered, or computes something else has none."""
+
+    times: Mapping[str, float]
+
+    def best(self, ways: Collection[str]) -> str:
+        """The fastest of those that there are."""
+        return min((way for way in self.times if way in ways), key=lambda way: self.times[way])
+
+    def __str__(self) -> str:
+        return ", ".join(f"{way} {time:.1f} us" for way, time in self.times.items())
+
+
+_known: dict[tuple[str, ...], Measured] = {}
+
+
+def _rounded(size: int) -> int:
+    return 1 << max(size - 1, 0).bit_length()
+
+
+def bucket(
+    device: str, dtype: str, sizes: Sequence[int], closing: Closing, ways: Sequence[Library] | None = None
+) -> tuple[str, ...]:
+    """What is measured once: sizes count up to the next power of two.
+
+    Args:
+        ways: the libraries that could do it, by how tensors lie; by default all that gain.
+    """
+    import torch
+
+    if ways is None:
+        ways = [way for way in libraries(closing, dtype, device) if way.gains_from(*sizes[:2])]
+    names = [way.name for way in ways]
+
+    rounded = [str(_rounded(size)) for size in sizes]
+    versions = [str(torch.version.cuda), torch.__version__]
+    if CUBLASLT in names:
+        versions.append(f"cublaslt {cublaslt.version()}")
+    if CUDNN in names:
+        versions.append(f"cudnn {cudnn.version()}")
+    return (torch.cuda.get_device_name(device), *versions, *names, dtype, closing.title, *rounded)
+
+
+def remembered(key: tuple[str, ...]) -> Measured | None:
+    """What was measured for a bucket, here or in another process."""
+    if key not in _known:
+        found = default_cache().get(_place(key))
+        if found is None:
+            return None
+        _known[key] = Measured(json.loads(found))
+    return _known[key]
+
+
+def _place(key: tuple[str, ...]) -> str:
+    return digest("product", compiler_digest(), *key)
+
+
+def choose(
+    key: tuple[str, ...], closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any],
+    rest: Callable[[], Any] = lambda: None,
+) -> Library | None:  # fmt: skip
+    """The fastest way, measured now if nobody has; None is our own, and while a CUDA graph is captured that is it.
+
+    Args:
+        rest: what is left to do behind a library.
+    """
+    found = remembered(key) or _measured(key, closing, given, libraries, own, rest)
+    if found is None:
+        return None
+    for library in in_order(found, libraries):
+        if library is None or _is_ready(library, closing, given):
+            return library
+    return None
+
+
+def in_order(measured: Measured, libraries: Sequence[Library]) -> list[Library | None]:
+    """The ways that there are, the fastest first; None is our own."""
+    named: dict[str, Library | None] = {OWN: None, **{library.name: library for library in libraries}}
+    return [named[way] for way in sorted(measured.times, key=lambda way: measured.times[way]) if way in named]
+
+
+def _is_ready(library: Library, closing: Closing, given: Factors) -> bool:
+    try:
+        return library.is_ready(closing, given)
+    except NotNow:
+        return False
+
+
+def _measured(
+    key: tuple[str, ...], closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any],
+    rest: Callable[[], Any],
+) -> Measured | None:  # fmt: skip
+    """What the tensors' GPU, on the stream that is current there, has measured and will remember; None: not now."""
+    import torch
+
+    with torch.cuda.device_of(given.out):
+        if torch.cuda.is_current_stream_capturing():
+            return None
+        with MEASURING:
+            found = remembered(key)  # by the thread that this one waited for
+            if found is not None:
+                return found
+            try:
+                found = _known[key] = _measure(closing, given, libraries, own, rest)
+            except (torch.cuda.OutOfMemoryError, NotNow):  # no reason to fail; the next call tries again
+                return None
+            default_cache().put(_place(key), json.dumps(dict(found.times)).encode())
+            return found
+
+
+def _measure(
+    closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any], rest: Callable[[], Any]
+) -> Measured:
+    from fusegen.matmul.libraries.stopwatch import Stopwatch
+
+    clock, ways = Stopwatch(REPEATS, device=given.out.device), {OWN: own}
+    where = given.out.dtype, str(given.out.device)
+    own()
+    some = given.out[:: -(-len(given.out) // _SAMPLED)]
+    expected = some.clone()
+    for library in libraries:
+        if not library.is_ready(closing, given) or not _is_right(library, closing.alike, *where):
+            continue
+        run = partial(_run, library, closing, given, rest)
+        if _is_alike(run, some, expected) and _passes_nan(library, closing, given):
+            ways[library.name] = run
+    return Measured(clock.turns(ways))
+
+
+def _run(library: Library, closing: Closing, given: Factors, rest: Callable[[], Any]) -> None:
+    library.run(closing, given)
+    rest()
+
+
+# Rows of a result that ways are compared in.
+_SAMPLED = 256
+
+
+def _is_alike(run: Callable[[], Any], out: Any, expected: Any) -> bool:
+    """Whether a way works for these tensors, too, and gives what our own does, but for rounding."""
+    import torch
+
+    try:
+        run()
+        apart = (out.float() - expected.float()).norm()  # NaN where either has one: the caller's numbers are no test
+    except torch.cuda.OutOfMemoryError:
+        raise
+    except (AttributeError, RuntimeError):
+        return False
+    return not bool(apart > 0.05 * expected.float().norm())
+
+
+def _passes_nan(library: Library, closing: Closing, given: Factors) -> bool:
+    """Whether NaN in the bias comes out where the activation lets it: for sizes that suit no fast kernel cuBLASLt has
+    others than those that ``_is_right`` has tried."""
+    if given.bias is None:
+        return True
+    bias = given.bias.clone()
+    bias[:1] = float("nan")
+    library.run(closing, replace(given, bias=bias))
+    beside = [tensor[..., :1].float() for tensor in given.beside]
+    expected = activate(closing, bias[:1].float().expand(len(given.out), 1), beside)
+    return bool((given.out[:, :1].isnan() == expected.isnan()).all())
+
+
+# Sums at which an activation is tried: from where most have reached their limits to the other side of it.
+_FAR, _ROWS = 20.0, 512
+# Rounding to a dtype, twice, of what an activation is there; and what its functions may be off by near zero.
+_ROUNDED, _OFF = {"float16": 2**-9, "bfloat16": 2**-6, "float32": 2**-10, "float64": 2**-10}, 2**-16
+
+
+@functools.cache
+def _is_right(library: Library, closing: Closing, dtype: Any, device: str) -> bool:
+    """Whether an epilogue is what we take it for and passes NaN and infinities on, which not every version does."""
+    import torch
+
+    generator = torch.Generator(device).manual_seed(0)  # the caller's numbers stay what they would be
+    shapes = (_ROWS, 64), (64, 64), (64,)
+    x, w, b = (torch.randn(shape, device=device, generator=generator) for shape in shapes)
+    x[3, 5], x[7, 0] = float("nan"), float("inf")
+    x, w, b = x.to(dtype), w.to(dtype), (4 * b).to(dtype)
+    total = x.float() @ w.float() + (b.float() if closing.bias else 0.0)
+    refs = [ref for _, ref in closing.beside]
+    beside = [4 * torch.randn(shapes[2 if is_row(ref) else 0], device=device, generator=generator) for ref in refs]
+    if not _is_close(library, closing, (x, w, b), total, beside, rtol=0.05, atol=0.5):
+        return False
+    x, w = torch.zeros_like(x), torch.zeros_like(w)
+    x[:, 0], w[0] = torch.linspace(-_FAR, _FAR, _ROWS, device=device), 1.0
+    numbers = [n.value for n in walk([closing.function] if closing.function else []) if isinstance(n, Const)]
+    edges = [float(number) for number in (0, *numbers) if abs(number) < _FAR]  # where it may jump
+    x[: len(edges), 0] = torch.tensor(edges, device=device)
+    across = torch.linspace(-_FAR, _FAR, shapes[2][0], device=device)  # what is beside the sum meets all of the sums
+    across[: len(edges)] = across.new_tensor(edges)
+    beside = [(across if at % 2 == 0 else across.flip(0)) * (1 if is_row(ref) else torch.ones_like(total))
+              for at, ref in enumerate(refs)]  # fmt: skip
+    rounded = _ROUNDED[str(dtype).removeprefix("torch.")]
+    return _is_close(library, closing, (x, w, 0 * b), x[:, :1].float().expand(-1, 64), beside, rtol=rounded, atol=_OFF)
+
+
+def _is_close(
+    library: Library, closing: Closing, given: tuple[Any, Any, Any], total: Any, beside: Sequence[Any], rtol: float,
+    atol: float,
+) -> bool:  # fmt: skip
+    """Whether a library's activation of a product and a bias is that of ``total``, which it is to keep as well."""
+    import torch
+
+    x, w, b = given
+    out = x.new_empty(total.shape)
+    kept = torch.empty_like(out) if closing.kept else None
+    beside = [tensor.to(x.dtype) for tensor in beside]
+    factors = Factors(x, w, b if closing.bias else None, kept, out, tuple(beside))
+    try:
+        if not library.is_ready(closing, factors):
+            return False
+        library.run(closing, factors)
+    except (torch.cuda.OutOfMemoryError, NotNow):
+        raise
+    except (AttributeError, RuntimeError):  # a torch without it, or a dtype it does not take
+        return False
+    pairs = [
+        (out, activate(closing, total, [tensor.float() for tensor in beside])),
+        *([] if kept is None else [(kept, total)]),
+    ]
+    return all(torch.allclose(a.float(), b.to(a.dtype).float(), rtol, atol, equal_nan=True) for a, b in pairs)
+
+
+def steps_behind(op: Op) -> list[tuple[Product, Op, Closing]]:
+    """Products and the steps behind them that a library could do at once.
+
+    Where the product itself is read later, by a step or by the backward, the library would keep what the activation
+    takes in its place.
+    """
+    whole, found = chain(op), []
+    steps = whole.steps if whole is not None else ()
+    for at, (product, part) in enumerate(pairwise(steps)):
+        known = closing(product, part) if isinstance(product, Product) and isinstance(part, Op) else None
+        if known is None:
+            continue
+        assert isinstance(product, Product) and isinstance(part, Op)
+        is_kept = any(output.name == product.result for output in op.outputs)
+        if is_kept or any(product.result in names_of(step) for step in steps[at + 2 :]):
+            if known.kept:
+                continue
+            known = replace(known, kept=product.result)
+        found.append((product, part, known))
+    return found
+
+
+def _counts(op: Op, product: Product, sizes: Mapping[str, int]) -> tuple[int, int, int]:
+    """Rows and columns of a product's result, and what it adds up over."""
+    own = contracted_sizes(op, sizes)
+    *rows, columns = (own[axis] for axis in product.axes)
+    return prod(rows), columns, prod(own[axis] for axis in product.over)
+
+
+def _dtype(product: Product, part: Op) -> str:
+    """Of a product's result, by name."""
+    return next(operand.dtype.name for operand in part.operands if operand.name == product.result)
+
+
+def adds_bias(known: Closing) -> bool:
+    """Whether all that follows is a bias, which the routine that multiplies always adds itself."""
+    return known.activation == "bias" and not known.kept
+
+
+def notes(op: Op) -> dict[str, str]:
+    """What may happen in the place of the steps behind products, by the product's name."""
+    found: dict[str, str] = {}
+    for product, part, known in steps_behind(op):
+        dtype = _dtype(product, part)
+        ways = " or ".join(_named(library) for library in LIBRARIES if library.has(known, dtype))
+        if adds_bias(known):
+            found[product.result] = "  in the place of the next step the same routine adds the bias"
+        elif ways:
+            where = "in the place of the next step, where it is measured to be faster"
+            found[product.result] = f"  on a GPU {ways} ({known.title}) {where}"
+    return found
+
+
+def measurements(op: Op, sizes: Mapping[str, int]) -> dict[str, str]:
+    """What has been measured on torch's current GPU of the ways an op's products can go, by the product's name."""
+    found: dict[str, str] = {}
+    for product, part, known in steps_behind(op):
+        dtype = _dtype(product, part)
+        if adds_bias(known) or not any(library.has(known, dtype) for library in LIBRARIES):
+            continue
+        if not has_gpu():
+            found[product.result] = "not measured on this machine: torch sees no GPU"
+            continue
+        counts = _counts(op, product, sizes)
+        measured = remembered(bucket("cuda", dtype, counts, known))
+        there = libraries(known, dtype, "cuda")
+        ways = [OWN, *(library.name for library in there if library.gains_from(*counts[:2]))]
+        if not there:
+            found[product.result] = "not measured on this machine: see `fusegen doctor` for the library"
+        elif len(ways) == 1:
+            found[product.result] = f"{OWN}: too few results for {' or '.join(map(_named, there))}"
+        elif measured is None:
+            found[product.result] = "not measured yet for these sizes"
+        else:
+            found[product.result] = f"measured: {measured}; best: {measured.best(ways)}"
+    return found
+
+
+def _named(library: Library) -> str:
+    return library.name + (f", for {library.least:,} results or more," if library.least else "")
+
+
+def has_gpu() -> bool:
+    """Whether torch is there and sees one."""
+    try:
+        import torch
+    except ImportError:
+        return False
+    return torch.cuda.is_available()
+
+
+def current_gpu() -> int:
+    """torch's; 0 where it sees none."""
+    if not has_gpu():
+        return 0
+    import torch
+
+    return torch.cuda.current_device()
