@@ -14,14 +14,12 @@ import pytest
 
 from fusegen.core.errors import CompileError
 from fusegen.fuse.rows_schedule import Chip
-from fusegen.generate.rendered import template_text
 from fusegen.launch.emulator import build as emulator
 from fusegen.launch.emulator.build import EmulatedKernel, Mode
-from fusegen.plan import targets
 from fusegen.plan.targets import CpuTarget
 
 ROOT = Path(__file__).resolve().parents[1]
-HEADERS = {name: template_text(name) for name in targets.HEADERS}
+HEADERS = emulator.headers()
 MODES = [Mode(), Mode(workers=1), Mode(shuffle=0), Mode(shuffle=12345, workers=3)]
 _FOLDER = TemporaryDirectory(prefix="fusegen-test-")
 

@@ -1,4 +1,4 @@
-// The native call path's tables (templates/fusegen_native_table.h) by themselves: what each operation does, and threads
+// The native call path's tables (fusegen/native/fusegen_native_table.h) by themselves: what each operation does, and threads
 // that look up, remember, forget and count at once. ThreadSanitizer and AddressSanitizer watch (tests/test_native.py).
 
 #include "fusegen_native_table.h"

@@ -22,11 +22,10 @@ from fusegen.fused_op import FusedOp
 from fusegen.generate import lanes, view
 from fusegen.generate.names import Names, identifiers, plain
 from fusegen.generate.render import marked, render
-from fusegen.generate.rendered import PREAMBLE, headers, template_text
+from fusegen.generate.rendered import PREAMBLE, headers
 from fusegen.inspect.passes import passes
 from fusegen.launch.compile import to_cubin
 from fusegen.launch.emulator import build as emulator
-from fusegen.plan.targets import HEADERS
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
 F32, BF16, I64 = torch.float32, torch.bfloat16, torch.int64
@@ -221,7 +220,7 @@ def test_no_macro_that_the_emulator_knows_is_a_variable(tmp_path: Path) -> None:
     macros = re.findall(r"^#define (\w+) ", listed, flags=re.MULTILINE)  # those with arguments need a parenthesis
     assert len(macros) > 400 and all(map(is_reserved, macros))
     for name in ("FUSEGEN_SHARED", "FUSEGEN_CLUSTER"):  # what they expand to within kernels
-        for body in re.findall(rf"#define {name}\((?:.*\\\n)*.*", "".join(map(template_text, HEADERS))):
+        for body in re.findall(rf"#define {name}\((?:.*\\\n)*.*", "".join(emulator.headers().values())):
             parameters, _, body = body.partition("(")[2].partition(")")
             for word in identifiers(body) - set(re.findall(r"\w+", parameters)):
                 assert is_reserved(word), word

@@ -160,7 +160,7 @@ def test_tables_by_themselves(tmp_path: Path, sanitizer: str) -> None:
     """Threads that use one at once, under ThreadSanitizer: without torch, which it would take for full of races."""
     tests = Path(__file__).resolve().parent
     flags = ["-std=c++20", "-O1", "-g1", "-pthread", "-Wall", "-Wextra", "-Wpedantic", "-Werror"]
-    flags += [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", f"-I{tests.parent / 'templates'}"]
+    flags += [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all", f"-I{tests.parent / 'fusegen' / 'native'}"]
     program = tmp_path / "tables"
     command = [emulator.compiler(), *flags, str(tests / "native_tables.cpp"), "-o", str(program)]
     built = emulator.run_compiler(command)

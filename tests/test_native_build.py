@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import fusegen as fg
-from fusegen.generate.rendered import template_text
+from fusegen.core import sources
 from fusegen.launch.cache import Cache, default_cache
 from fusegen.native import build as native_build
 from fusegen.native import module as native
@@ -91,7 +91,7 @@ def builder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Builder:
 def test_it_is_built_of_what_the_key_names(builder: Builder) -> None:
     """By another process, which reads no file of fusegen's for it."""
     job = native.job(builder.recipe)
-    assert dict(job.sources) == {name: template_text(name) for name in native.SOURCES}
+    assert dict(job.sources) == {name: sources.text(f"native/{name}") for name in native.SOURCES}
     builder.way("works")
     old = {**job.sources, "fusegen_native.cpp": "// as it was when this process imported fusegen"}
     native_build.build_elsewhere(replace(job, sources=old), default_cache())

@@ -136,8 +136,9 @@ def test_templates_are_those_that_the_digest_names(copy: Copy) -> None:
     late = """
         import numpy as np
         compiler_digest()
-        for name in ("rows.cu.j2", "row.cu.j2", "fusegen.cuh", "fusegen_emulator.h"):
-            (copy / "templates" / name).write_text("#error another version\\n")
+        emulator = "fusegen/launch/emulator/fusegen_emulator.h"
+        for path in ("templates/rows.cu.j2", "templates/row.cu.j2", "templates/fusegen.cuh", emulator):
+            (copy / path).write_text("#error another version\\n")
         rows = fg.op(lambda x: fg.sum(x, -1) * 2.0, name="rows")
         x = np.ones((3, 5), np.float32)
         print(rows(x).tolist(), "error" in rows.emit(x))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fusegen.generate.rendered import Rendered, one_file, template_text
+from fusegen.generate.rendered import Rendered, one_file
 from fusegen.launch.compile import to_cubin
 from fusegen.launch.emulator import build as emulator
 from fusegen.launch.emulator.build import EmulatedKernel
@@ -44,7 +44,7 @@ class Recorded:
             CompileError: NVRTC rejects one of them.
         """
         for members in self._groups():
-            text, headers = one_file(self._renamed(members)), {name: template_text(name) for name in targets.HEADERS}
+            text, headers = one_file(self._renamed(members)), emulator.headers()
             to_cubin(text, arch=arch, headers=headers, declared=members[0][1])
 
     def _groups(self) -> Iterable[list[tuple[str, str]]]:
@@ -75,7 +75,7 @@ class Recorded:
                 )
         source = "\n".join([one_file(renamed), *launchers])
         library = emulator.build(
-            source, renamed[0].entry, headers={name: template_text(name) for name in targets.HEADERS},
+            source, renamed[0].entry, headers=emulator.headers(),
             barriers=renamed[0].barriers, sanitize=mode.sanitize, races=mode.races,
         )  # fmt: skip
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as file:

@@ -129,15 +129,28 @@ def contents(name: str) -> Mapping[str, bytes]:
 
 
 def template(name: str) -> str:
-    """The text of a file that is shipped in ``templates/``.
+    """The text of a file of ``templates/``.
 
     Raises:
         CompileError: there is no such file.
     """
-    data = contents("templates").get(name)
+    return _shipped("templates", name)
+
+
+def text(path: str) -> str:
+    """The text of another file that is no Python, by its path in fusegen's own folder.
+
+    Raises:
+        CompileError: there is no such file.
+    """
+    return _shipped("", path)
+
+
+def _shipped(where: str, path: str) -> str:
+    data = contents(where).get(path)
     if data is None:
         raise CompileError(
-            "fusegen's templates", given=f"no {name} in {folder('templates')}", expected="the files of an installation",
+            "fusegen's own files", given=f"no {path} in {folder(where)}", expected="the files of an installation",
             fix="restart Python if fusegen was upgraded or removed meanwhile; else install it again",
         )  # fmt: skip
     return data.decode("utf-8")

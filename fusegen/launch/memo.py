@@ -34,8 +34,9 @@ _ANOTHER = os.urandom(16).hex()
 
 @functools.cache
 def _digest_of_files() -> str:
+    python = {n: data for n, data in sources.contents("").items() if n.endswith(".py")}
     templates = {n: data for n, data in sources.contents("templates").items() if n.endswith((".j2", ".cuh"))}
-    return digest(sources.contents(""), templates)
+    return digest(python, templates)
 
 
 def is_memorable(op: Op) -> bool:

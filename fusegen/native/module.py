@@ -1,4 +1,4 @@
-"""The native call path: templates/fusegen_native.cpp, built once by the machine's C++ compiler and then loaded.
+"""The native call path: fusegen_native.cpp, built once by the machine's C++ compiler and then loaded.
 
 No call waits for it: a first call finds the built module in the cache, or has a helper process build it while calls go
 the Python way. What torch traces (pytorch/library/registry.py) does wait: its kernels are registered once. Whatever is
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from fusegen.core import sources
 from fusegen.core.errors import CompileError, warn
-from fusegen.generate.rendered import template_text
 from fusegen.launch import checksummed
 from fusegen.launch.cache import default_cache
 from fusegen.launch.checksummed import digest
@@ -65,7 +65,7 @@ def recipe() -> Recipe:
     import torch
 
     root = Path(torch.__file__).parent
-    texts = [template_text(name) for name in SOURCES]
+    texts = [sources.text(f"native/{name}") for name in SOURCES]
     abi = sysconfig.get_config_var("SOABI") or sys.version
     include = (root / "include", root / "include/torch/csrc/api/include", sysconfig.get_paths()["include"])
     folders = tuple(map(str, include))
@@ -91,8 +91,8 @@ def job(wanted: Recipe) -> Job:
         emulator.compiler(), *wanted.flags, *(f"-I{path}" for path in wanted.include), SOURCES[0],
         "-o", native_build.MODULE, f"-L{wanted.libraries}", *(f"-l{name}" for name in _LIBRARIES),
     )  # fmt: skip
-    sources = {name: template_text(name) for name in SOURCES}
-    return Job(wanted.key, command, sources, _marks(Path(wanted.libraries)))
+    texts = {name: sources.text(f"native/{name}") for name in SOURCES}
+    return Job(wanted.key, command, texts, _marks(Path(wanted.libraries)))
 
 
 def build(wanted: Recipe, *, again: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""What torch does for the native call path: products, copies, zeros (templates/fusegen_native_product.h).
+"""What torch does for the native call path: products, copies, zeros (native/fusegen_native_product.h).
 
 Apart from matmul/views, which only ops with products import: a first call imports this.
 """

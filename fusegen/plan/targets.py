@@ -9,7 +9,7 @@ from fusegen.core import locks
 from fusegen.core.errors import DeviceError, warn
 from fusegen.core.recent import Recent
 from fusegen.fuse.rows_schedule import Chip
-from fusegen.generate.rendered import Rendered, headers, template_text
+from fusegen.generate.rendered import Rendered, headers
 from fusegen.launch import driver
 from fusegen.launch.cache import default_cache
 from fusegen.launch.checksummed import digest
@@ -17,25 +17,6 @@ from fusegen.launch.compile import cached_cubin
 from fusegen.launch.emulator import build as emulator
 from fusegen.launch.emulator.build import EmulatedKernel
 from fusegen.launch.program import Grid
-
-# What an emulated kernel includes, directly or not.
-HEADERS = (
-    "fusegen.cuh",
-    "fusegen_math.cuh",
-    "fusegen_reduce.cuh",
-    "fusegen_rows.cuh",
-    "fusegen_vector.cuh",
-    "fusegen_emulator.h",
-    "fusegen_emulator_shared.h",
-    "fusegen_emulator_fibers.h",
-    "fusegen_emulator_cluster.h",
-    "fusegen_emulator_races.h",
-    "fusegen_emulator_clocks.h",
-    "fusegen_emulator_shadow.h",
-    "fusegen_emulator_builtins.h",
-    "fusegen_emulator_runtime.cpp",
-)
-
 
 # Kernels that a device has loaded. Beyond that the emulator forgets its oldest. A GPU keeps all: a captured graph may
 # launch them, and nobody can tell.
@@ -103,7 +84,7 @@ class CpuTarget:
 
     def _load(self, rendered: Rendered, entry: str) -> EmulatedKernel:
         sanitize, races = self.mode.sanitize, self.mode.races
-        texts = {name: template_text(name) for name in HEADERS}
+        texts = emulator.headers()
         key = digest(
             "emulator", rendered.text, entry, texts,
             rendered.barriers, self.mode.instrumented, emulator.compiler_identity(), emulator.FLAGS,

@@ -1,6 +1,6 @@
 """The same CUDA on the CPU: compile the generated text with the host's C++ compiler, run it, report what went wrong.
 
-``templates/fusegen_emulator.h`` supplies what the CUDA compiler has built in and runs the grid; this module calls the
+``fusegen_emulator.h`` beside it supplies what the CUDA compiler has built in and runs the grid; this module calls the
 compiler, loads the library and turns the launcher's codes and messages into exceptions.
 """
 
@@ -20,7 +20,9 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from fusegen.core import sources
 from fusegen.core.errors import CompileError
+from fusegen.generate import rendered
 from fusegen.launch import places
 from fusegen.launch.emulator import precompiled
 
@@ -54,6 +56,13 @@ LINK_FLAGS = ("-Wl,-z,noseparate-code", "-Wl,-z,norelro") if sys.platform == "li
 # What GCC links kernels with, instead of all that C++ programs may need.
 GCC_LIBRARIES = ("-nodefaultlibs", "-lpthread", "-lm", "-lgcc", "-lc")
 GCC_SANITIZE_LIBRARIES = ("-lasan", "-lubsan", "-lstdc++")
+
+# What lies beside this file and belongs to every kernel.
+HEADERS = (
+    "fusegen_emulator.h", "fusegen_emulator_shared.h", "fusegen_emulator_fibers.h", "fusegen_emulator_cluster.h",
+    "fusegen_emulator_races.h", "fusegen_emulator_clocks.h", "fusegen_emulator_shadow.h",
+    "fusegen_emulator_builtins.h", precompiled.RUNTIME,
+)  # fmt: skip
 
 _INSTALL = "install one: apt install g++ (Debian, Ubuntu), dnf install gcc-c++ (Fedora), xcode-select --install (macOS)"
 
@@ -89,6 +98,12 @@ _FAILURES = {
         "put the missing barrier or wait between the two, or give each thread bytes of its own",
     ),
 }
+
+
+@cache
+def headers() -> Mapping[str, str]:
+    """What an emulated kernel includes, directly or not, by name: device functions, and the emulator's own files."""
+    return {**rendered.headers(), **{name: sources.text(f"launch/emulator/{name}") for name in HEADERS}}
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ class _Kernel:
         cudnn_api.check(status, "cudnnBackendExecute")
 
     def words(self, handle: int) -> tuple[int, ...]:
-        """For the native call path (templates/fusegen_native_product.h)."""
+        """For the native call path (native/fusegen_native_product.h)."""
         constants = [ctypes.addressof(constant) for constant in self.constants]
         lists = (len(self.unique), *self.unique, len(constants), *constants)
         return (*cudnn_api.addresses(), handle, self.plan.pointer, self.workspace, *lists)

@@ -2,7 +2,7 @@
 
 Torch's engine adds a leaf's gradient to its ``.grad`` in a pass of its own, which reads both and writes one. Where that
 addition is all that becomes of the gradient, the product does it (beta = 1), and autograd is handed none. Whether that
-is so, the engine's graph knows: templates/fusegen_native_leaf.h asks it, hence the native call path must be there.
+is so, the engine's graph knows: native/fusegen_native_leaf.h asks it, hence the native call path must be there.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A caller stands before an op. It turns a call's arguments into a key of everything that a plan depends on; for a key it
 knows, it runs the plan; for others it asks the op, the careful way, and learns what the op did. There are two callers
-with the same rules: ``PythonCaller`` here, and the native one of templates/fusegen_native.cpp, which takes over when it
+with the same rules: ``PythonCaller`` here, and the native one of native/fusegen_native.cpp, which takes over when it
 is there. A call that neither can judge (``out=``, tensor subclasses, transforms) always goes the careful way.
 """
 

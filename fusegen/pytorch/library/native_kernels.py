@@ -1,9 +1,9 @@
 """Registered ops (pytorch/library/registry.py) called again: the native kernels before Python's, and what those teach
 them.
 
-The native module registers kernels of its own for CPU and CUDA (templates/fusegen_native_kernel.h). A call like an
+The native module registers kernels of its own for CPU and CUDA (native/fusegen_native_kernel.h). A call like an
 earlier one they answer without Python; with others they ask the kernels in Python, which say here what they did. Calls
-that come from Python itself are answered before torch's dispatcher is asked (templates/fusegen_native_door.h).
+that come from Python itself are answered before torch's dispatcher is asked (native/fusegen_native_door.h).
 """
 
 from __future__ import annotations
