@@ -91,9 +91,9 @@ def register(*ops: Any) -> list[str]:
     Returns:
         Their names below ``torch.ops.fusegen``.
     """
-    from fusegen.pytorch.library import registry as library
+    from fusegen.pytorch.library import registry
 
-    return library.register(*ops)
+    return registry.register(*ops)
 
 
 # Imported when they are first used: the library is declared with fusegen itself, and modules need torch.
@@ -123,4 +123,4 @@ def __getattr__(name: str) -> Any:
     import importlib
 
     module = importlib.import_module(_LATER[name])
-    return module if module.__name__.endswith(f".{name}") else getattr(module, name)
+    return module if _LATER[name] == f"fusegen.{name}" else getattr(module, name)
