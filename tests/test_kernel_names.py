@@ -28,6 +28,7 @@ from fusegen.launch.compile import to_cubin
 from fusegen.launch.emulator import build as emulator
 
 TEMPLATES = Path(__file__).parent.parent / "templates"
+INCLUDE = (f"-I{TEMPLATES}", f"-I{Path(emulator.__file__).parent}")
 F32, BF16, I64 = torch.float32, torch.bfloat16, torch.int64
 ROLES = ("full", "row", "column", "number", "value", "out")
 # Names that no kernel has a use for.
@@ -181,7 +182,7 @@ def check_compiles(texts: Sequence[str], folder: Path) -> None:
     to_cubin("".join(texts), arch="sm_90", headers=headers(), declared="names", options=("-fdevice-syntax-only",))
     source = folder / "names.cpp"
     source.write_text("".join(['#include "fusegen_emulator.h"\n', *texts]))
-    flags = ("-std=c++17", "-DFUSEGEN_EMULATOR", "-fsyntax-only", "-Wno-unknown-pragmas", f"-I{TEMPLATES}")
+    flags = ("-std=c++17", "-DFUSEGEN_EMULATOR", "-fsyntax-only", "-Wno-unknown-pragmas", *INCLUDE)
     done = emulator.run_compiler([emulator.compiler(), *flags, str(source)])
     assert done.returncode == 0, done.stderr
 
@@ -215,7 +216,7 @@ def test_no_macro_that_the_emulator_knows_is_a_variable(tmp_path: Path) -> None:
     """Nor one of users' own functions."""
     source = tmp_path / "empty.cpp"
     source.write_text(f'#include "fusegen_emulator.h"\n{PREAMBLE}')
-    flags = ("-std=c++17", "-DFUSEGEN_EMULATOR", "-dM", "-E", f"-I{TEMPLATES}")
+    flags = ("-std=c++17", "-DFUSEGEN_EMULATOR", "-dM", "-E", *INCLUDE)
     listed = emulator.run_compiler([emulator.compiler(), *flags, str(source)]).stdout
     macros = re.findall(r"^#define (\w+) ", listed, flags=re.MULTILINE)  # those with arguments need a parenthesis
     assert len(macros) > 400 and all(map(is_reserved, macros))
