@@ -61,9 +61,12 @@ def report(work: Callable[[], None]) -> str:
 @cache
 def lines_for_the_emulator() -> set[tuple[str, int]]:
     """The lines of the headers that are compiled here, not for a GPU alone."""
-    command = [emulator.compiler(), "-std=c++17", "-E", "-DFUSEGEN_EMULATOR", "-x", "c++", str(FOLDER / "fusegen.cuh")]
+    include = f"-I{Path(emulator.__file__).parent}"
+    command = [emulator.compiler(), "-std=c++17", "-E", "-DFUSEGEN_EMULATOR", include, "-x", "c++"]
+    done = emulator.run_compiler([*command, str(FOLDER / "fusegen.cuh")])
+    assert done.returncode == 0, done.stderr
     found, name, row = set(), "", 0
-    for line in emulator.run_compiler(command).stdout.splitlines():
+    for line in done.stdout.splitlines():
         marker = re.match(r'# (\d+) "(.*?)"', line)
         if marker:
             name, row = Path(marker[2]).name, int(marker[1])
