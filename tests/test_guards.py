@@ -116,6 +116,15 @@ def test_what_guards_a_value_varies_along_none_of_its_own_axes() -> None:
     assert guards(traced)[rows.ref] == [(output.expr.children[0], False)]
 
 
+def test_a_value_without_its_derivative_is_no_choice() -> None:
+    """What is kept for a branch is a select for derivatives alone: its conditions may be rounded otherwise later."""
+    op = fg.op(lambda x, y: fg.where(y > 0, x * 2, fg.stop_gradient(x * 2)))
+    x, y = draw(5), draw(5, seed=1)
+    assert "?" not in op.emit(x, y).partition("extern")[2]
+    (found,) = torch.autograd.grad(op(x, y).sum(), x)
+    assert found.tolist() == [2 * float(value > 0) for value in y]
+
+
 def test_gradients_of_one_value_in_two_precisions_add_up() -> None:
     """What passes through a cast to a half type comes back in single precision."""
 

@@ -2,7 +2,8 @@
 
 ``where(c, sum(f(x)), 0)`` and its derivatives read the sum where ``c`` holds. Elsewhere its cotangent is zero, but zero
 times an infinite derivative of ``f`` is NaN. Inside one op the select goes along with the cotangent (derive/gradient).
-What one op keeps for another is a select itself, so that the derivative of the other, too, comes back through it.
+What one op keeps for another is a select itself, between a value and the same without a derivative, so that the other's
+derivative comes back through it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from functools import reduce as reduce_by
 
 from fusegen.core.ir import DOT, FACTOR, Axes, Call, Expr, Op, refs, walk
 from fusegen.declare.table import apply
-from fusegen.derive.simplify import Condition, is_select, is_zero, selected
+from fusegen.derive.simplify import Condition, is_select, is_zero
 
 
 def guards(op: Op) -> dict[Expr, list[Condition]]:
@@ -60,5 +61,14 @@ def _all(conditions: Sequence[Condition]) -> Expr:
 
 
 def guarded(expr: Expr, conditions: Sequence[Condition], told: Set[str]) -> Expr:
-    """``expr``, but zero where conditions that are made of what is ``told`` say that nobody reads it."""
-    return selected(expr, [c for c in conditions if told >= {ref.name for ref in refs(c[0])}])
+    """``expr``, but without a derivative where conditions that are made of what is ``told`` say that nobody reads it.
+
+    Its value is what it was: who reads it computes the conditions anew, and may round them otherwise.
+    """
+    if not expr.dtype.is_float:
+        return expr
+    found, fixed = expr, apply("barrier", expr)
+    for condition, zero_first in reversed(conditions):
+        if told >= {ref.name for ref in refs(condition)}:
+            found = apply("where", condition, *((fixed, found) if zero_first else (found, fixed)))
+    return found

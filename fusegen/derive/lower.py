@@ -110,6 +110,14 @@ def _terms(node: Expr) -> list[Expr]:
     return terms
 
 
+def same_either_way(node: Call) -> Expr | None:
+    """where(c, a, stop_gradient(a)) is a, where no derivative is taken any more."""
+    if node.function != "where":
+        return None
+    values = [value.children[0] if _is_call(value, "barrier") else value for value in node.args[1:]]
+    return values[0] if values[0] is values[1] else None
+
+
 def powers_of_two(node: Call) -> Expr | None:
     """2 * (c * x) = (2 c) * x and (0.5 * x) * (2 * y) = x * y: exact, since scaling by a power of two is."""
     if node.function != "mul" or not node.dtype.is_float:
@@ -157,6 +165,7 @@ def _is_power_of_two(value: float | None) -> bool:
 # as there are paths through it (``a, b = b, a + b``).
 MOST_TERMS = 32
 RULES: tuple[Callable[[Call], Expr | None], ...] = (
+    same_either_way,
     tanh_of_softplus,
     sech2_of_softplus,
     constant_plus_tanh,

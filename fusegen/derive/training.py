@@ -125,7 +125,7 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
 def _guarded(
     op: Op, backward: Op, kept: Sequence[tuple[Expr, Operand]], extra: Sequence[Output], exponentials: frozenset[Ref]
 ) -> tuple[list[tuple[Expr, Operand]], list[Output]]:
-    """What is kept for a branch of a select, but zero where the other branch is taken: see derive/guards.
+    """What is kept for a branch of a select, without a derivative where the other branch is taken: see derive/guards.
 
     Not of products: their derivatives are never infinite.
     """
