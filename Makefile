@@ -69,5 +69,5 @@ format: $(INSTALLED)
 	$(PY) -m ruff format
 
 clean:
-	rm -rf build .venv .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf build .venv .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find fusegen ops templates tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
