@@ -11,6 +11,9 @@ import torch.nn.functional as F
 from torch.autograd.functional import hvp
 
 import fusegen as fg
+from fusegen import pipeline
+from fusegen.core.ir import Size, walk
+from tests.oracles import draw
 
 Case = tuple[Any, Callable[..., torch.Tensor], Sequence[Sequence[int]]]
 
@@ -98,3 +101,25 @@ def test_one_gradient_of_one_gradient_that_is_recorded(of: int, by: int) -> None
         (first,) = torch.autograd.grad(function(*leaves).sin().sum(), leaves[of], create_graph=True)
         found.append(torch.autograd.grad(first.square().sum(), leaves[by], create_graph=True)[0].detach())
     close(found[:1], found[1:])
+
+
+def test_axes_of_products_are_not_those_whose_size_alone_is_read() -> None:
+    """The backward for w reads what is kept of x, and how many elements that had: no operand has x's axes any more."""
+
+    @fg.op
+    def op(x: Any, w: Any) -> Any:
+        return fg.std(x, None, correction=1, keepdims=True) @ w
+
+    x, w, along = draw(4, 2), draw(1, 3, seed=1), draw(1, 3, seed=2).detach()
+    traced = op.trace(x.detach(), w.detach())
+    backward = pipeline.backward_op(pipeline.train_op(traced, ("w",)), (0,))
+    again = pipeline.backward_op(pipeline.train_op(backward, ("deviation",)), (0,))
+    contracted = {axis for reduce in again.expand()[0] for axis in reduce.over}
+    asked = {node.axis for node in walk([o.expr for o in again.expand()[1]]) if isinstance(node, Size)}
+    assert contracted and asked and not contracted & asked
+    for function in (op, lambda x, w: x.std().reshape(1, 1) @ w):
+        first = torch.autograd.grad(function(x, w), w, along, create_graph=True)[0]
+        (second,) = torch.autograd.grad(first, x, along)
+        values = x.detach()
+        expected = (values - values.mean()) / (7 * values.std()) * along.square().sum()
+        torch.testing.assert_close(second, expected)

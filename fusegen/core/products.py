@@ -144,8 +144,10 @@ def biases(op: Op) -> dict[str, tuple[Call, str]]:
 
 
 def free_axis(op: Op) -> int:
-    """The first number such that it and all after it name no axis of the op."""
-    used = [*op.axes, *(axis for reduce in products(op) for axis in reduce.over)]
+    """The first number such that it and all after it name no axis of the op, nor one whose size it only asks for."""
+    nodes = walk([item.expr for item in (*op.statements, *op.outputs)])
+    asked = [node.axis for node in nodes if isinstance(node, (Size, Index))]
+    used = [*op.axes, *asked, *(axis for reduce in products(op) for axis in reduce.over)]
     return 1 + max((axis_order(axis)[0] for axis in used), default=-1)
 
 
