@@ -34,8 +34,9 @@ if "PYTEST_XDIST_WORKER" in os.environ:
 
 @pytest.fixture(autouse=True)
 def _the_same_random_numbers_every_run(request: pytest.FixtureRequest) -> None:
-    """Each test draws its own numbers, and the same in every run: a failure repeats itself."""
-    seed = zlib.crc32(request.node.nodeid.encode())
+    """Each test draws its own numbers, and the same in every run, wherever its file lies: a failure repeats itself."""
+    test = request.node.nodeid.partition("::")[2]
+    seed = zlib.crc32(f"tests/{request.node.path.name}::{test}".encode())
     random.seed(seed)
     for name, function in (("torch", "manual_seed"), ("numpy.random", "seed")):
         if name in sys.modules:
