@@ -9,7 +9,8 @@ TORCH_FLAGS ?=
 SHUFFLE ?= 1
 WORKERS ?= 2
 # Tests of the native call path.
-NATIVE := native accumulate call_path call_path_gradients measuring prepared
+NATIVE := autograd/test_accumulate.py calls/test_native.py calls/test_call_path.py calls/test_call_path_gradients.py \
+	library/test_prepared.py matmul/test_measuring.py
 
 ENV := .venv
 PY := $(ENV)/bin/python
@@ -62,7 +63,7 @@ test-races: $(INSTALLED)
 
 # The native call path as the sanitizers see it, every warning of the compiler's being an error.
 test-native: $(INSTALLED)
-	$(SANITIZED) -n $(WORKERS) $(addprefix tests/test_,$(addsuffix .py,$(NATIVE)))
+	$(SANITIZED) -n $(WORKERS) $(addprefix tests/,$(NATIVE))
 
 format: $(INSTALLED)
 	$(PY) -m ruff check --fix

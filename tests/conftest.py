@@ -19,7 +19,7 @@ settings.register_profile("ci", derandomize=True, deadline=None, print_blob=True
 settings.register_profile("explore", deadline=None, print_blob=True, max_examples=2000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 
-pytest.register_assert_rewrite("tests.call_paths")  # a plugin of some tests, and imported by them first
+pytest.register_assert_rewrite("tests.support.call_paths")  # a plugin of some tests, and imported by them first
 os.environ.setdefault("FUSEGEN_CACHE_DIR", str(Path(__file__).resolve().parent.parent / "build" / "cache"))
 # What torch.compile keeps was derived by the code of its day: graphs of another day's would be refused
 # (pytorch/library/derived).

@@ -6,7 +6,7 @@
 
 Inputs: all 65,536 float16 and all 65,536 bfloat16 numbers, and a float32 sample that has every exponent, both signs,
 subnormals, zeros, infinities and NaN. An error is the distance to the float64 result, in units in the last place of
-the result's dtype: 0.5 is correct rounding. tests/test_sweep.py holds every result to what `Exact.allowed` says.
+the result's dtype: 0.5 is correct rounding. tests/ops/test_sweep.py holds every result to what `Exact.allowed` says.
 """
 
 from __future__ import annotations
@@ -319,7 +319,7 @@ subnormals, zeros, infinities and NaN, against float64. Errors are in units in t
 correct rounding; "exact" is no error at all; a dash: no derivative, or torch lacks it. Written by
 `python -m tools.accuracy`.
 
-`tests/test_sweep.py` holds each of these results to a bound of its own, whatever torch's error is: {float:g} ulp in
+`tests/ops/test_sweep.py` holds each of these results to a bound of its own, whatever torch's error is: {float:g} ulp in
 float32 where the result changes by as many percent as its argument, more where it changes by more (next to a zero
 of the function, far out in a tail), nothing more at jumps; {half} ulp in a half type, and what float32 may lose.
 Four activations have 8 to 20 ulp in their slopes: what float32 rounds off a saturated factor counts x times

@@ -38,12 +38,12 @@ for name in $parts; do
   case $name in
     tests)
       # Kernels run on the GPU; the emulator's own tests, which are about the CPU, are not part of this.
-      FUSEGEN_TEST_DEVICE=cuda part tests python3 -m pytest -n 12 -q -p no:cacheprovider --ignore-glob "tests/test_emulator*" \
+      FUSEGEN_TEST_DEVICE=cuda part tests python3 -m pytest -n 12 -q -p no:cacheprovider --ignore-glob "tests/launch/test_emulator*" \
         -m "not cpu" tests
       ;;
     distributed)  # for a machine with two GPUs
-      FUSEGEN_TEST_DEVICE=cuda part distributed python3 -m pytest -q -s -p no:cacheprovider tests/test_sharding.py \
-        tests/test_distributed.py tests/test_native.py::test_several_gpus
+      FUSEGEN_TEST_DEVICE=cuda part distributed python3 -m pytest -q -s -p no:cacheprovider tests/distribute/test_sharding.py \
+        tests/distribute/test_distributed.py tests/calls/test_native.py::test_several_gpus
       ;;
     sanitizer)
       for tool in memcheck racecheck synccheck initcheck; do

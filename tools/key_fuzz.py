@@ -5,7 +5,7 @@ pytorch/library/native_kernels), found by a key of its arguments. A property tha
 wrong numbers without a word. So a few ops are called with tensors that differ in one thing or another (sizes, strides,
 alignment, dtype, who requires gradients, which are one), numbers and constants, by position and by name, under modes
 that change what a call means, three times each with other numbers in the same memory, by every door that leads to a
-plan. tests/test_key_fuzz.py does a bounded part.
+plan. tests/tooling/test_key_fuzz.py does a bounded part.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """How much the tests see: changes the compiler's code at random, a place at a time, and runs the tests that reach it.
 
-python tools/mutate.py --record tests/test_rows.py ...           which tests reach what (tools/mutation_record)
+python tools/mutate.py --record tests/kernels/test_rows.py ...           which tests reach what (tools/mutation_record)
 python tools/mutate.py --sample 200 --seed 1 --jobs 2 --report docs/mutation.md
 python tools/mutate.py --seed 1 --again --report docs/mutation.md    those that survived, against the tests of today
 
@@ -36,7 +36,10 @@ BUILD = ROOT / "build" / "mutation"
 COPIES = ROOT / "build" / "mutants"
 GOLDENS = "tools/generate.py --check"
 # Programs at random: they reach nearly everything, and are asked when no test of the place itself has seen anything.
-STAGES, CALLS = "tests/test_programs.py::test_every_stage[0]", "tests/test_programs.py::test_called_in_every_mode[0]"
+STAGES, CALLS = (
+    "tests/derive/test_programs.py::test_every_stage[0]",
+    "tests/derive/test_programs.py::test_called_in_every_mode[0]",
+)
 
 
 @dataclass

@@ -2,7 +2,8 @@
 
 Where no derivative is written, sympy derives it from its own function of that name. Written ones are there because
 sympy's form is unstable or wasteful somewhere (``exp(x) / (1 + exp(x))`` overflows), or because torch decides what
-happens at a kink or a tie. ``y`` is the function's own value. One test sweeps every row (tests/test_functions.py).
+happens at a kink or a tie. ``y`` is the function's own value. One test sweeps every row
+(tests/declare/test_functions.py).
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 // fusegen's native call path: what has been remembered, by key. It knows neither torch nor Python, so that it can be tried
-// by itself, with threads under ThreadSanitizer (tests/native_tables.cpp).
+// by itself, with threads under ThreadSanitizer (tests/calls/native_tables.cpp).
 
 #pragma once
 

@@ -2,7 +2,8 @@
 
 What a call needs to know (is a mode active, is somebody tracing, which stream is current) torch often says by private
 names alone. A version that renamed one would end every call in an AttributeError. So all of them are here, by what they
-are for; tests/test_torch_names.py finds every use in the source. They are looked for once, before the first call.
+are for; tests/library/test_torch_names.py finds every use in the source. They are looked for once, before the first
+call.
 """
 
 from __future__ import annotations

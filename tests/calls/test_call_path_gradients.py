@@ -1,0 +1,204 @@
+"""Calls that autograd records, recognized (pytorch/calls/cached_call): backwards give what the careful way gives."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+import fusegen as fg
+from fusegen.native import module as native
+from fusegen.pytorch.calls import cached_call
+from tests.support.call_paths import DEVICE, Counted, both, leaves, lerp, norm, torch_norm
+
+pytest_plugins = ("tests.support.call_paths",)
+
+
+def test_gradients_again_and_again(fresh: Any) -> None:
+    known = fresh(norm)
+    for eps in (1e-5, 0.1, 1.0):
+        x, weight = leaves((3, 8), (8,))
+        ours, theirs = known(x, weight, eps=eps), torch_norm(x, weight, eps)
+        cotangent = torch.randn_like(ours)
+        for a, b in zip(*(torch.autograd.grad(r, (x, weight), cotangent) for r in (ours, theirs)), strict=True):
+            torch.testing.assert_close(a, b)
+    assert known.careful == 1
+
+
+@pytest.mark.cpu  # counts calls, which the suite's way of taking tensors to a GPU and back makes more of
+def test_backwards_run_natively_from_the_second_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    if native.module() is None:
+        pytest.skip("no native call path")
+    known = Counted(norm.declaration)
+    asked = []
+    original = cached_call.Backward.__call__
+    monkeypatch.setattr(cached_call.Backward, "__call__", lambda *args: asked.append(1) or original(*args))
+    with torch.device(DEVICE):
+        x, weight = leaves((3, 8), (8,))
+    for _ in range(4):
+        result = known(x, weight)
+        result.backward(torch.ones_like(result))
+    assert known.careful == 1 and len(asked) == 1
+    known(x, weight).backward(torch.ones((), dtype=torch.float64).expand(3, 8))
+    assert len(asked) == 2, "another layout is another plan"
+
+
+def test_who_needs_gradients_changes(fresh: Any) -> None:
+    known = fresh(lerp)
+    values = leaves((4, 3), (3,), (4, 1))
+    for wanted in [(1, 0, 0), (0, 0, 0), (1, 1, 1), (0, 1, 0), (1, 0, 0), (0, 0, 0), (1, 1, 1)]:
+        x, y, w = (v.detach().requires_grad_(bool(flag)) for v, flag in zip(values, wanted, strict=True))
+        out = known(x, y, w)
+        assert out.requires_grad == any(wanted)
+        asked = [t for t in (x, y, w) if t.requires_grad]
+        if asked:
+            ours = torch.autograd.grad(out.sum(), asked)
+            for a, b in zip(ours, torch.autograd.grad((x + w * (y - x)).sum(), asked), strict=True):
+                torch.testing.assert_close(a, b)
+            with torch.no_grad():
+                assert not known(x, y, w).requires_grad
+            with torch.inference_mode():
+                assert known(x, y, w).is_inference()
+            with torch.no_grad(), torch.enable_grad():
+                assert known(x, y, w).requires_grad
+
+
+def test_threads_that_call_at_once_teach_one_thing(fresh: Any) -> None:
+    """All of them make a first call: what is learned of one must not lack the gradients that another prepared."""
+    (x,) = leaves((4, 3))
+    found: list[torch.Tensor] = []
+    for _ in range(20):
+        known, barrier = fresh(lerp), threading.Barrier(8)
+
+        def work(known: Any = known, barrier: threading.Barrier = barrier) -> None:
+            barrier.wait()
+            found.extend(known(x, x, 0.5) for _ in range(3))
+
+        threads = [threading.Thread(target=work) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert [result.requires_grad for result in found] == [True] * (20 * 8 * 3)
+
+
+def test_some_gradients_and_some_cotangents(fresh: Any) -> None:
+    known = fresh(both)
+    x, y = leaves((3, 4), (4,))
+    for _ in range(3):
+        first, larger, last = known(x, y)
+        assert not larger.requires_grad and first.requires_grad and last.requires_grad
+        (gx,) = torch.autograd.grad(last.sum(), x, retain_graph=True)
+        (gy,) = torch.autograd.grad(first.sum(), y, retain_graph=True)
+        torch.testing.assert_close(gx, y.expand(3, 4))
+        torch.testing.assert_close(gy, torch.sin(x).sum(0))
+        for a, b in zip(
+            torch.autograd.grad(first.sum() + last.sum(), (x, y)), (torch.cos(x) * y + y, (torch.sin(x) + x).sum(0)),
+            strict=True,
+        ):  # fmt: skip
+            torch.testing.assert_close(a, b)
+
+
+def test_cotangents_of_any_layout(fresh: Any) -> None:
+    known = fresh(lerp)
+    x, y = leaves((6, 5), (5,))
+    for _ in range(2):
+        for cotangent in (
+            torch.ones(()).double().expand(6, 5), torch.randn(5, 6).double().t(), torch.randn(6, 11).double()[:, 1::2],
+        ):  # fmt: skip
+            ours = torch.autograd.grad(known(x, y, 0.25), (x, y), cotangent)
+            torch.testing.assert_close(ours, (0.75 * cotangent, 0.25 * cotangent.sum(0)))
+            assert ours[0].stride() == x.stride()
+
+
+def test_the_same_tensor_twice_and_then_two(fresh: Any) -> None:
+    """A backward must not learn from a call where two arguments cannot be told apart."""
+    known = fresh(fg.op(lambda x, y: x * x * y, name="cubed"))
+    (x, y) = leaves((4,), (4,))
+    known(x, y)  # so that the next call's backward is the first one that is learnt
+    for a, b in [(x, x), (x, y), (y, x), (x, x)]:
+        ours = torch.autograd.grad(known(a, b).sum(), (x, y), allow_unused=True)
+        theirs = torch.autograd.grad((a * a * b).sum(), (x, y), allow_unused=True)
+        for mine, other in zip(ours, theirs, strict=True):
+            assert (mine is None) == (other is None)
+            if mine is not None:
+                torch.testing.assert_close(mine, other)
+
+
+def test_double_backward_after_plain_ones(fresh: Any) -> None:
+    known = fresh(norm)
+    x, weight = leaves((3, 8), (8,))
+    for _ in range(2):
+        torch.autograd.grad(known(x, weight).square().sum(), (x, weight))
+    ours, theirs = known(x, weight), torch_norm(x, weight, 1e-5)
+    found = []
+    for result in (ours, theirs):
+        gradients = torch.autograd.grad(result.square().sum(), (x, weight), create_graph=True)
+        found.append(torch.autograd.grad(sum(g.square().sum() for g in gradients), (x, weight)))
+    for a, b in zip(*found, strict=True):
+        torch.testing.assert_close(a, b)
+    assert torch.autograd.gradcheck(known, (x, weight), check_batched_grad=False)
+
+
+@pytest.mark.filterwarnings("ignore:Anomaly Detection", "ignore:Error detected in")
+def test_graphs_are_walked_as_torch_walks_them(fresh: Any) -> None:
+    known = fresh(fg.op(lambda x, y: x * y, name="product"))
+    x, y = leaves((3,), (3,))
+    for _ in range(2):
+        out = known(x, y)
+        first = torch.autograd.grad(out.sum(), x, retain_graph=True)
+        assert torch.equal(torch.autograd.grad(out.sum(), x)[0], first[0])
+        with pytest.raises(RuntimeError, match="backward through the graph a second time"):
+            torch.autograd.grad(out.sum(), x)
+        hidden = x * 1
+        out = known(hidden, y)
+        hidden.add_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            out.sum().backward()
+        seen: list[Any] = []
+        out = known(x, y)
+        out.register_hook(seen.append)
+        assert out.grad_fn is not None
+        out.grad_fn.register_hook(lambda inputs, outputs, seen=seen: seen.append(inputs))
+        out.sum().backward()
+        assert len(seen) == 2
+        (gx,) = torch.autograd.grad(checkpoint(known, x, y, use_reentrant=False).sum(), x)
+        assert torch.equal(gx, y)
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t.clone() * 2, lambda t: t / 2):
+            out = known(x, y)
+        assert torch.equal(torch.autograd.grad(out.sum(), x)[0], y)
+        with torch.autograd.detect_anomaly(check_nan=True), pytest.raises(RuntimeError, match="returned nan values"):
+            known(x, y * math.nan).sum().backward()
+
+
+def test_gradients_by_threads(fresh: Any) -> None:
+    known = fresh(lerp)
+    wrong = []
+
+    def work() -> None:
+        for _ in range(20):
+            x, y = (torch.ones(4, device=DEVICE).requires_grad_() for _ in range(2))
+            known(x, y, 0.25).sum().backward()
+            if not (x.grad == 0.75).all() or not (y.grad == 0.25).all():
+                wrong.append((x.grad, y.grad))
+
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_an_overridden_gradient_replaces_what_was_learnt(fresh: Any) -> None:
+    known = fresh(fg.op(lambda x: 2 * x, name="doubled"))
+    x = torch.ones(3).requires_grad_()
+    for _ in range(2):
+        assert torch.autograd.grad(known(x).sum(), x)[0].tolist() == [2] * 3
+    known.gradient(lambda d_out, x: 5 * d_out)
+    for _ in range(2):
+        assert torch.autograd.grad(known(x).sum(), x)[0].tolist() == [5] * 3

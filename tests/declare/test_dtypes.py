@@ -1,0 +1,170 @@
+"""Every function, reduction, operator and op: on every dtype the result has torch's dtype, or is refused as torch's.
+
+Where it is not, that is on purpose, and stands in `DEVIATIONS`.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import operator
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.nn import functional as F
+
+import fusegen as fg
+from fusegen.declare.language import REDUCTIONS, TABLE_FUNCTIONS
+from fusegen.declare.table import lookup
+from tests.ops.test_ops_torch import INFOS, NAMES, OURS
+
+FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+INTEGERS = (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64)
+DTYPES = (torch.bool, *INTEGERS, *FLOATS)
+REFUSED = "refused"
+Dtypes = tuple[Any, ...]
+
+# What torch computes and the language does not, or refuses, or gives another dtype: where, and why that is so.
+DEVIATIONS: dict[str, tuple[Callable[[Dtypes], bool], str]] = {
+    "where": (lambda d: d[0] is torch.uint8, "a mask of uint8 is deprecated in torch"),
+    "hypot": (lambda d: not any(x in FLOATS for x in d), "of integers in float32, as all functions of floats"),
+    "logsigmoid": (lambda d: d[0] not in FLOATS, "of integers in float32, as all functions of floats"),
+    "softplus": (lambda d: d[0] not in FLOATS, "of integers in float32, as all functions of floats"),
+    "argmax": (lambda d: d[0] is torch.bool, "of bools: the first that is true"),
+    "argmin": (lambda d: d[0] is torch.bool, "of bools: the first that is false"),
+    "sub": (
+        lambda d: torch.bool in d or bool in d,
+        "a bool meets a number as 0 or 1, as it does in torch's sums and products",
+    ),
+    "pow": (lambda d: d == (torch.bool, bool), "no power of bools"),
+    "pos": (lambda d: d == (torch.bool,), "+x is x, whatever x is"),
+    "ops.hinge_embedding_loss": (lambda d: d[0] not in FLOATS, "a loss of integers is not cut to integers"),
+    "ops.matmul": (lambda d: d[0] not in FLOATS, "products are of floats, as torch's on a GPU"),
+    "ops.linear": (lambda d: d[0] not in FLOATS, "products are of floats, as torch's on a GPU"),
+    "ops.addmm": (lambda d: d[0] not in FLOATS, "products are of floats, as torch's on a GPU"),
+    "ops.baddbmm": (lambda d: d[0] not in FLOATS, "products are of floats, as torch's on a GPU"),
+}
+
+# Functions that torch calls otherwise, or that are none of torch's.
+TORCHS: dict[str, Callable[..., Any]] = {
+    "left_shift": torch.bitwise_left_shift, "right_shift": torch.bitwise_right_shift, "logsigmoid": F.logsigmoid,
+    "softplus": F.softplus, "cbrt": lambda x: torch.pow(x, 1 / 3),
+    "norm": lambda x, axis: torch.linalg.vector_norm(x, dim=axis), "std": lambda x, axis: torch.std(x, dim=axis),
+    "var": lambda x, axis: torch.var(x, dim=axis), "ratio": torch.div, "exp_clamped": torch.exp,
+    "sum_exp": torch.softmax,
+}  # fmt: skip
+OPERATORS = {
+    name.strip("_"): getattr(operator, name) for name in (
+        "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "lshift", "rshift", "lt", "le",
+        "gt", "ge", "eq", "ne",
+    )
+}  # fmt: skip
+UNARY = {"neg": operator.neg, "pos": operator.pos, "abs": abs, "invert": operator.invert}
+
+
+def of_torch(name: str) -> Callable[..., Any]:
+    return TORCHS.get(name) or getattr(torch, name, None) or getattr(torch.special, name)
+
+
+def ours(function: Callable[..., Any], dtypes: Dtypes) -> Any:
+    """The dtype of an op of one call."""
+    body = {1: lambda a: function(a), 2: lambda a, b: function(a, b), 3: lambda a, b, c: function(a, b, c)}[len(dtypes)]
+    specs = [fg.TensorSpec(fg.table.dtypes.parse(str(dtype)), (2, 3)) for dtype in dtypes]
+    try:
+        return getattr(torch, fg.op(body, name="swept").trace(*specs).outputs[0].dtype.name)
+    except fg.DtypeError:
+        return REFUSED
+
+
+def theirs(function: Callable[..., Any], dtypes: Dtypes) -> Any:
+    tensors = [torch.ones(2, 3, dtype=dtype) for dtype in dtypes]
+    try:
+        return function(*tensors).dtype
+    except (RuntimeError, NotImplementedError, TypeError, ValueError):
+        return REFUSED
+
+
+def check(name: str, found: dict[Dtypes, tuple[Any, Any]]) -> None:
+    """All agree but what is said to deviate, and that does."""
+    deviates, _ = DEVIATIONS.get(name, (lambda _: False, ""))
+    assert {d: pair for d, pair in found.items() if pair[0] != pair[1] and not deviates(d)} == {}
+    if name in DEVIATIONS:
+        assert any(one != other for one, other in found.values()), f"{name} deviates no more"
+
+
+@pytest.mark.filterwarnings("ignore:where received a uint8")
+@pytest.mark.parametrize("name", TABLE_FUNCTIONS)
+def test_functions(name: str) -> None:
+    arity = lookup(name).arity
+    cases: Iterator[Dtypes] = itertools.product(DTYPES, repeat=min(arity, 2))
+    if name == "where":
+        cases = itertools.chain(((torch.bool, *case) for case in cases), ((d, d, d) for d in DTYPES))
+    elif arity == 3:
+        cases = ((a, b, b) for a, b in cases)
+    check(name, {case: (ours(TABLE_FUNCTIONS[name], case), theirs(of_torch(name), case)) for case in cases})
+
+
+@pytest.mark.parametrize("name", [name for name in REDUCTIONS if name not in ("index", "size")])
+def test_reductions(name: str) -> None:
+    found = {}
+    for dtype in DTYPES:
+        mine = ours(lambda x: getattr(fg, name)(x, axis=-1), (dtype,))
+        found[(dtype,)] = mine, theirs(lambda x: of_torch(name)(x, -1), (dtype,))
+    check(name, found)
+
+
+@pytest.mark.parametrize("name", [*OPERATORS, *UNARY])
+def test_operators(name: str) -> None:
+    if name in UNARY:
+        check(name, {(d,): (ours(UNARY[name], (d,)), theirs(UNARY[name], (d,))) for d in DTYPES})
+        return
+    function = OPERATORS[name]
+    found = {case: (ours(function, case), theirs(function, case)) for case in itertools.product(DTYPES, repeat=2)}
+    for dtype, number in itertools.product(DTYPES, (True, 2, 2.0)):
+        for side in (lambda x, n=number: function(x, n), lambda x, n=number: function(n, x)):
+            pair = ours(side, (dtype,)), theirs(side, (dtype,))
+            if found.setdefault((dtype, type(number)), pair) != pair:
+                found[type(number), dtype] = pair
+    check(name, found)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_library(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On torch's own samples, without computing anything."""
+    monkeypatch.setattr(logging.getLogger("torch._subclasses.fake_tensor"), "disabled", True)
+    info, found = INFOS[name], {}
+    for dtype in (d for d in (torch.bool, *INTEGERS) if d in info.dtypes):
+        sample = next(iter(info.sample_inputs("cpu", dtype, requires_grad=False)))
+        with FakeTensorMode() as mode:
+            fake = sample.transform(lambda x, m=mode: m.from_tensor(x) if isinstance(x, torch.Tensor) else x)
+            try:
+                mine = OURS[name](fake.input, *fake.args, **fake.kwargs).dtype
+            except fg.DtypeError:
+                mine = REFUSED
+        found[(dtype,)] = mine, info.op(sample.input, *sample.args, **sample.kwargs).dtype
+    if found:
+        check("ops." + name.partition(" ")[0], found)
+
+
+# -- values ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.emulator
+@pytest.mark.parametrize("dtype", INTEGERS, ids=str)
+def test_integers_are_whole_already(dtype: torch.dtype) -> None:
+    x = torch.tensor([-(2**61) - 1, -7, 0, 1, 100, 2**53 + 1]).to(dtype)
+    op = fg.op(lambda x: (fg.round(x), fg.floor(x), fg.ceil(x), fg.trunc(x) + x), name="whole")
+    for found, expected in zip(op(x), (x, x, x, x + x), strict=True):
+        assert found.dtype is dtype and torch.equal(found, expected)
+
+
+@pytest.mark.emulator
+def test_answers_about_bytes_are_bytes() -> None:
+    x = torch.tensor([[0, 0, 0], [0, 3, 0], [255, 1, 2]], dtype=torch.uint8)
+    op = fg.op(lambda x: (fg.any(x, -1), fg.all(x, -1), fg.sign(x != 0), fg.logsumexp(x, -1)), name="answers")
+    for found, expected in zip(op(x), (x.any(-1), x.all(-1), (x != 0).sign(), x.logsumexp(-1)), strict=True):
+        assert found.dtype is expected.dtype
+        torch.testing.assert_close(found, expected)

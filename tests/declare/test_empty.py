@@ -1,0 +1,79 @@
+"""Tensors without elements: programs at random over dimensions of which some are zero, called again and again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+import fusegen as fg
+from tests.support.oracles import check_same, draw
+from tools.programs import Program, as_tuple, programs
+
+pytestmark = pytest.mark.emulator
+
+
+def results_and_gradients(function: Callable[..., Any], values: Mapping[str, Any]) -> list[torch.Tensor]:
+    leaves = {
+        n: v.clone().requires_grad_() if isinstance(v, torch.Tensor) and v.is_floating_point() else v
+        for n, v in values.items()
+    }
+    results = as_tuple(function(*leaves.values()))
+    wanted = [leaf for leaf in leaves.values() if isinstance(leaf, torch.Tensor) and leaf.requires_grad]
+    totals = [(r * r.detach().cos()).sum() for r in results if r.requires_grad]
+    if not totals or not wanted:
+        return list(results)
+    found = torch.autograd.grad(sum(totals), wanted, allow_unused=True, materialize_grads=True)
+    return [*results, *found]
+
+
+def check(program: Program, number: int) -> None:
+    generator = torch.Generator().manual_seed(number)
+    values = {a.name: a.draw(generator) for a in program.arguments}
+    try:
+        expected = results_and_gradients(program.theirs, values)
+    except (RuntimeError, IndexError):  # the maximum of nothing is refused by both, with other errors
+        return
+    op = program.op()
+    for _ in range(3):  # what was planned runs, in Python and natively
+        plain = as_tuple(op(*values.values()))
+        found = results_and_gradients(op, values)
+        for mine, theirs in zip([*plain, *found], [*expected[: len(plain)], *expected], strict=True):
+            torch.testing.assert_close(mine, theirs, equal_nan=True, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("block", range(4))
+def test_programs(block: int) -> None:
+    run = given(programs(sizes=(0, 2, 3, 4), most=4))(lambda program: check(program, block))
+    run = settings(
+        max_examples=25, database=None, deadline=None, phases=(Phase.generate, Phase.shrink),
+        suppress_health_check=list(HealthCheck),
+    )(run)  # fmt: skip
+    seed(block)(run)()
+
+
+def test_a_sum_of_nothing_beside_another_result() -> None:
+    """Its partial results take no memory, and the kernel that adds them up runs nevertheless."""
+
+    def function(x: Any, y: Any) -> Any:
+        return fg.ops.kl_div(fg.log_softmax(x, -1), fg.softmax(y, -1), reduction="sum"), x.mT
+
+    def theirs(x: Any, y: Any) -> Any:
+        divergence = torch.nn.functional.kl_div(x.log_softmax(-1), y.softmax(-1), reduction="sum")
+        return divergence, x.mT
+
+    op = fg.op(function)
+    given = [draw(0, 2).detach(), draw(0, 2, seed=1).detach()]
+    for _ in range(3):
+        torch.testing.assert_close(op(*given), theirs(*given))
+        check_same(op, theirs, [draw(0, 2), draw(0, 2, seed=1)])
+
+
+@pytest.mark.parametrize("axis", [0, -1])
+def test_parts_of_nothing(axis: int) -> None:
+    op = fg.op(lambda x: (lambda p: p[0] * 2 + p[1])(fg.split(x, 2, axis)))
+    for shape in ((0, 4), (4, 0), (0, 0)):
+        check_same(op, lambda x: (lambda p: p[0] * 2 + p[1])(x.chunk(2, axis)), [draw(*shape)])

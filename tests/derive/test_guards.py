@@ -1,0 +1,149 @@
+"""A branch of a select that is not taken adds nothing to a derivative of any order, reductions or not.
+
+torch's functions are written as torch's users must: with a value that the branch could take where it is not taken.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.func import hessian, jvp
+
+import fusegen as fg
+from fusegen.core.ir import refs
+from fusegen.derive.guards import guards
+from tests.support.modes import MODES
+from tests.support.oracles import draw
+
+pytestmark = pytest.mark.emulator
+
+Function = Callable[..., Any]
+
+
+def extremum(a: Any, b: Any) -> Any:
+    """The gradient of an extremum is shared among elements that tie: a sum between select and branch."""
+    least = fg.amin(a, -1, keepdims=True)
+    root = fg.sqrt(least)
+    return fg.where(least > 0.1, root * fg.log(least) + fg.tanh(root * b) * fg.rsqrt(least), 0)
+
+
+def torchs_extremum(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    least = torch.amin(a, -1, keepdim=True)
+    taken = least > 0.1
+    least = torch.where(taken, least, 1)
+    root = torch.sqrt(least)
+    return torch.where(taken, root * torch.log(least) + torch.tanh(root * b) * torch.rsqrt(least), 0)
+
+
+def total(a: Any, b: Any) -> Any:
+    """The branch reads a sum, which the forward keeps."""
+    mean = fg.mean(a, -1, keepdims=True)
+    return fg.where(mean > 0.1, fg.tanh(fg.sum(fg.sqrt(mean) * a * b, -1, keepdims=True) * b), 0)
+
+
+def torchs_total(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    mean = torch.mean(a, -1, keepdim=True)
+    taken, safe = mean > 0.1, torch.where(mean > 0.1, mean, 1)
+    return torch.where(taken, torch.tanh(torch.sum(torch.sqrt(safe) * a * b, -1, keepdim=True) * b), 0)
+
+
+def chained(a: Any, b: Any) -> Any:
+    """A sum of what a sum is in, guarded by what stands in the other branch of a select."""
+    mean = fg.mean(a, -1, keepdims=True)
+    inner = fg.sum(fg.log(mean) * b, -1, keepdims=True)
+    outer = fg.sum(fg.sin(inner * a) * fg.sqrt(mean), -1, keepdims=True)
+    return fg.where(mean <= 0.1, 0, outer * b), fg.where(mean > 0.2, outer, 0)
+
+
+def torchs_chained(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    mean = torch.mean(a, -1, keepdim=True)
+    safe = torch.where(mean > 0.1, mean, 1)
+    inner = torch.sum(torch.log(safe) * b, -1, keepdim=True)
+    outer = torch.sum(torch.sin(inner * a) * torch.sqrt(safe), -1, keepdim=True)
+    return torch.where(mean <= 0.1, 0, outer * b), torch.where(mean > 0.2, outer, 0)
+
+
+GUARDED: dict[str, tuple[Function, Function]] = {
+    "an extremum": (extremum, torchs_extremum), "a sum that is kept": (total, torchs_total),
+    "sums of sums": (chained, torchs_chained),
+}  # fmt: skip
+
+
+def arguments() -> list[torch.Tensor]:
+    """Rows of which some are guarded and some are not."""
+    a = draw(5, 7) * 0.2 + torch.tensor([0.9, -0.6, 0.7, -0.3, 0.16], dtype=torch.float64)[:, None]
+    return [a.detach().requires_grad_(), draw(5, 7)]
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", GUARDED)
+def test_a_branch_that_is_not_taken_adds_nothing(name: str, mode: str) -> None:
+    ours, theirs = GUARDED[name]
+    MODES[mode](fg.op(ours), theirs, arguments())
+
+
+@pytest.mark.parametrize("name", GUARDED)
+def test_forward_over_reverse(name: str) -> None:
+    ours, theirs = GUARDED[name]
+    declared, (a, b) = fg.op(ours), (t.detach() for t in arguments())
+
+    def scalar(function: Function) -> Function:
+        return lambda x: sum(r.sum() for r in results(function(x, b)))
+
+    def results(found: Any) -> tuple[torch.Tensor, ...]:
+        return found if isinstance(found, tuple) else (found,)
+
+    torch.testing.assert_close(hessian(scalar(declared))(a), hessian(scalar(theirs))(a))
+    moved = [jvp(torch.func.grad(scalar(f)), (a,), (b,))[1] for f in (declared, theirs)]
+    torch.testing.assert_close(*moved)
+
+
+def test_what_guards_a_value_varies_along_none_of_its_own_axes() -> None:
+    """A condition on elements of a row says nothing of the row's sum."""
+
+    @fg.op
+    def op(a: Any, b: Any) -> Any:
+        mean = fg.mean(b, -1, keepdims=True)
+        rows = fg.sum(a, -1, keepdims=True)
+        return fg.where(mean > 0, fg.where(a > 0, rows * b, 0), 0)
+
+    traced = op.trace(draw(3, 4), draw(3, 4))
+    reduces, (output,) = traced.expand()
+    (rows,) = [reduce for reduce in reduces if {ref.name for ref in refs(reduce.expr)} == {"a"}]
+    assert guards(traced)[rows.ref] == [(output.expr.children[0], False)]
+
+
+def test_a_value_without_its_derivative_is_no_choice() -> None:
+    """What is kept for a branch is a select for derivatives alone: its conditions may be rounded otherwise later."""
+    op = fg.op(lambda x, y: fg.where(y > 0, x * 2, fg.stop_gradient(x * 2)))
+    x, y = draw(5), draw(5, seed=1)
+    assert "?" not in op.emit(x, y).partition("extern")[2]
+    (found,) = torch.autograd.grad(op(x, y).sum(), x)
+    assert found.tolist() == [2 * float(value > 0) for value in y]
+
+
+def test_gradients_of_one_value_in_two_precisions_add_up() -> None:
+    """What passes through a cast to a half type comes back in single precision."""
+
+    @fg.op
+    def op(x: Any) -> Any:
+        std = fg.std(x, -1, correction=1, keepdims=True)
+        rounded = fg.cast(fg.cast(std, "bfloat16"), x.dtype)
+        return fg.sigmoid(fg.erf(rounded) * fg.erf(rounded) + std)
+
+    def theirs(x: torch.Tensor) -> torch.Tensor:
+        std = x.std(-1, keepdim=True)
+        rounded = std + (std.detach().bfloat16().double() - std.detach())
+        return torch.sigmoid(torch.erf(rounded) ** 2 + std)
+
+    x = draw(6, 4)
+    with fg.checked():  # which knows that a part of this is not in double precision
+        found = torch.autograd.grad(op(x), x, torch.ones(6, 1, dtype=x.dtype), create_graph=True)[0]
+        second = torch.autograd.grad(found, x, found.detach().cos())[0]
+    expected = torch.autograd.grad(theirs(x), x, torch.ones(6, 1, dtype=x.dtype), create_graph=True)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    expected = torch.autograd.grad(expected, x, found.detach().cos())[0]
+    torch.testing.assert_close(second, expected, rtol=1e-5, atol=1e-5)

@@ -1,0 +1,335 @@
+"""What people read: the goldens, their freshness and their format, and that it is what runs."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+import torch
+
+import fusegen as fg
+from fusegen.cli.arguments import library
+from fusegen.core.errors import DerivativeError
+from fusegen.generate.rendered import PREAMBLE, headers, one_file
+from fusegen.inspect.passes import passes
+from fusegen.launch.cache import default_cache
+from fusegen.launch.compile import cached_cubin, supported_architectures
+from fusegen.plan.targets import CpuTarget, chip_of
+
+ROOT = Path(__file__).resolve().parents[2]
+GOLDENS = sorted((ROOT / "generated").rglob("*.cu"))
+# What every architecture gets is compiled of these, which are scheduled in many ways, and of a part of the library that
+# is another one for each.
+SCHEDULED = ("batch_norm", "layer_norm", "residual_bias_group_norm_gelu", "softmax")
+
+
+@cache
+def emitted() -> dict[str, str]:
+    """The CUDA of the whole library by path: the goldens, and near copies of them, which have none."""
+    texts = {path.relative_to(ROOT / "generated").as_posix(): path.read_text(encoding="utf-8") for path in GOLDENS}
+    tool = load_tool()
+    made = tool.files(sorted(tool.NEAR_COPIES))
+    return dict(sorted({**texts, **{path: text for path, text in made if path.endswith(".cu")}}.items()))
+
+
+def load_tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("fusegen_generate", ROOT / "tools" / "generate.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def tool(tmp_path: Path) -> ModuleType:
+    """tools/generate.py, writing to a folder of its own."""
+    module = load_tool()
+    module.FOLDER = tmp_path / "generated"  # type: ignore[attr-defined]
+    module.FOLDER.mkdir()
+    return module
+
+
+@pytest.mark.parametrize("seed", ["0", "1"])
+def test_goldens_are_fresh_whatever_the_hash_seed(seed: str, tmp_path: Path) -> None:
+    # Each process starts with an empty cache, so nothing is remembered from the other one.
+    environment = {**os.environ, "PYTHONHASHSEED": seed, "FUSEGEN_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, str(ROOT / "tools" / "generate.py"), "--check"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "generated/ is what the compiler makes\n"), done.stdout + done.stderr
+
+
+def test_the_tool_writes_once_and_then_nothing(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    assert tool.main(["mish"]) == 0
+    names = sorted(path.name for path in (tool.FOLDER / "mish").iterdir())
+    assert names == [
+        "backward.bfloat16.cu", "backward.float32.cu", "forward.bfloat16.cu", "forward.float32.cu", "stages.txt",
+    ]  # fmt: skip
+    assert tool.main(["mish"]) == 0
+    assert tool.main(["mish", "--check"]) == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "5 files of generated/ changed", "0 files of generated/ changed", "generated/ is what the compiler makes",
+    ]  # fmt: skip
+
+
+def test_the_check_names_what_is_stale_missing_and_orphaned(tool: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    tool.main(["silu"])
+    folder = tool.FOLDER / "silu"
+    stale = folder / "forward.float32.cu"
+    stale.write_text(stale.read_text(encoding="utf-8").replace("__global__", "__device__"))
+    (folder / "backward.float32.cu").unlink()
+    (folder / "forward.int8.cu").write_text("")
+    capsys.readouterr()
+    assert tool.main(["silu", "--check"]) == 1
+    report = capsys.readouterr().out
+    assert "missing  generated/silu/backward.float32.cu" in report
+    assert re.search(r"stale    generated/silu/forward.float32.cu: 2 lines differ\n( .*\n)*    -.*__device__", report)
+    assert "orphan   generated/silu/forward.int8.cu" in report
+    assert report.endswith("Bring it up to date: python tools/generate.py\n")
+    tool.main(["silu"])
+    assert tool.check(["silu"]) == []
+    assert not (folder / "forward.int8.cu").exists()
+
+
+def test_an_op_that_left_the_library_leaves_orphans(tool: Any) -> None:
+    (tool.FOLDER / "gone").mkdir()
+    (tool.FOLDER / "gone" / "stages.txt").write_text("")
+    assert tool.orphans({}, []) == ["gone/stages.txt"]
+    assert tool.orphans({}, ["silu"]) == []
+
+
+@pytest.mark.cpu  # needs the clang-format of the development environment
+def test_clang_format_changes_nothing(tmp_path: Path) -> None:
+    files = [*GOLDENS, ROOT / "templates" / "fusegen.cuh"]
+    for path in set(emitted()) - {golden.relative_to(ROOT / "generated").as_posix() for golden in GOLDENS}:
+        files.append(tmp_path / path.replace("/", "."))
+        files[-1].write_text(emitted()[path], encoding="utf-8")
+    tool = Path(sys.executable).parent / "clang-format"
+    command = [str(tool), "--dry-run", "-Werror", f"--style=file:{ROOT / '.clang-format'}", *map(str, files)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[:3000]
+
+
+def test_lines_fit_and_every_golden_says_how_to_print_it() -> None:
+    for path, text in emitted().items():
+        lines = text.splitlines()
+        assert [line for line in lines if len(line) > 120] == [], path
+        assert lines[0].startswith((f"// fusegen emit {path.partition('/')[0]} --which ", "// Operands ")), path
+
+
+def test_every_op_is_emitted_and_only_those_without_goldens_are_near_copies(tool: Any) -> None:
+    assert {path.partition("/")[0] for path in emitted()} | {"matmul"} == set(library())
+    assert {path.parent.name for path in GOLDENS} & tool.NEAR_COPIES == set()
+    with pytest.raises(SystemExit):
+        tool.main(["linear_mish"])
+
+
+def compiled(texts: dict[str, str], arch: str) -> list[str]:
+    """What the compiler says of those texts that it refuses."""
+
+    def compile_one(path: str) -> str | None:
+        try:
+            cached_cubin(texts[path], arch=arch, headers=headers(), declared=path, cache=default_cache())
+        except fg.CompileError as error:
+            return str(error)
+        return None
+
+    with ThreadPoolExecutor(2) as pool:
+        return [error for error in pool.map(compile_one, texts) if error]
+
+
+def test_what_is_emitted_compiles() -> None:
+    """Every text, for the architecture that it was made for."""
+    of = {path: (re.findall(r"\.(sm_\d+)\.", path) or ["sm_90"])[0] for path in emitted()}
+    for arch in sorted(set(of.values())):
+        assert compiled({path: text for path, text in emitted().items() if of[path] == arch}, arch) == []
+
+
+OTHERS = [arch for arch in supported_architectures() if int(arch[3:]) >= 75 and arch != "sm_90"]
+
+
+@pytest.mark.parametrize("arch", OTHERS)
+def test_what_other_architectures_get_compiles(arch: str) -> None:
+    """Scheduled for them, where that makes a difference."""
+    tool, names = load_tool(), sorted(library())
+    part = names[2 * OTHERS.index(arch) :: 2 * len(OTHERS)]
+    texts = {path: text for name in {*SCHEDULED, *part} for path, text in tool.cuda(name, arch)}
+    own = {path: text for path, text in texts.items() if ".long." not in path or f".{arch}." in path}
+    assert len(own) > 30
+    assert compiled(own, arch) == []
+
+
+def test_every_kind_of_gpu_has_goldens_of_its_own_where_rows_are_long() -> None:
+    tool = load_tool()
+    kinds = {chip_of(arch) for arch in tool.KINDS}
+    assert len(kinds) == len(tool.KINDS)
+    assert {chip_of(arch) for arch in supported_architectures() if int(arch[3:]) >= 75} <= kinds
+    long = {path for path in emitted() if ".long." in path}
+    for arch in ("sm_75", "sm_80", "sm_86", "sm_90", "sm_110"):
+        assert [path for path in long if f".{arch}." in path], arch
+    texts = [emitted()[path].partition("#include")[2] for path in long]
+    assert len(set(texts)) == len(texts) == len(long)
+    before = [text for path, text in emitted().items() if re.search(r"\.long\.sm_[78]", path)]
+    assert before and not [text for text in before if "cluster" in text.lower()]  # what no chip before Hopper has
+
+
+# -- what is shown is what runs --------------------------------------------------------------------------------------
+
+
+@fg.op
+def norm(x, weight, *, eps=1e-6):
+    rstd = fg.rsqrt(fg.mean(x * x, axis=-1, keepdims=True) + eps)
+    return x * rstd * weight
+
+
+@fg.op
+def cell(gates, c):
+    keep, new = fg.split(gates, 2)
+    c_next = fg.sigmoid(keep) * c + fg.sigmoid(new) * fg.tanh(new)
+    return fg.tanh(c_next), c_next
+
+
+@fg.op
+def blend(x, y, w):
+    return x + w * (y - x)
+
+
+def tensor(*shape: int, turned: bool = False) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(len(shape))
+    x = torch.randn(shape[::-1] if turned else shape, generator=generator)
+    return (x.t() if turned else x).requires_grad_()
+
+
+CASES = {
+    "norm": (norm, lambda: [tensor(6, 64), tensor(64)]),
+    "packed": (cell, lambda: [tensor(6, 128), tensor(6, 64)]),
+    "turned": (blend, lambda: [tensor(64, 48), tensor(64, 48, turned=True), tensor(64, 48)]),
+    "broadcast": (blend, lambda: [tensor(4, 1, 8), tensor(4, 6, 8), tensor(6, 1)]),
+    "odd": (blend, lambda: [tensor(7, 5)[1:], tensor(7, 5)[1:], tensor(6, 5)]),
+}
+
+
+@pytest.mark.cpu
+@pytest.mark.emulator
+@pytest.mark.parametrize("case", CASES)
+def test_the_text_that_is_shown_is_the_text_that_runs(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    op, make = CASES[case]
+    args = make()
+    for i, leaf in enumerate(args):
+        if not leaf.is_leaf:
+            args[i] = leaf.detach().requires_grad_()
+    ran: dict[str, list[str]] = {}
+    load = CpuTarget.load
+
+    def record(self: CpuTarget, rendered: Any, *rest: Any) -> Any:
+        ran.setdefault(label, []).append(rendered.text)
+        return load(self, rendered, *rest)
+
+    monkeypatch.setattr(CpuTarget, "load", record)
+    label = "forward"
+    with torch.no_grad():
+        results = op(*args)
+    results = results if isinstance(results, tuple) else (results,)
+    results = op(*args)
+    label = "backward"
+    cotangents = [torch.ones_like(r) for r in (results if isinstance(results, tuple) else (results,))]
+    torch.autograd.grad(results, args, cotangents)
+    shown = passes(op, tuple(args), {}, "backward")
+    for found, name in zip(shown, ("forward", "backward"), strict=True):
+        texts = {item.rendered.text for item in found.kernels}
+        assert texts <= set(ran[name]), f"{name} was not run as shown:\n{found.text}\nran:\n" + "\n".join(ran[name])
+
+
+def test_real_tensors_and_specs_of_their_shape_print_the_same() -> None:
+    x, weight = tensor(6, 64), tensor(64)
+    specs = fg.TensorSpec(fg.float32, (6, 64)), fg.TensorSpec(fg.float32, (64,))
+    assert norm.show(x, weight) == norm.show(*specs)
+    assert norm.emit(x, weight, which="backward") == norm.emit(*specs, which="backward")
+
+
+def test_strides_of_real_tensors_count() -> None:
+    x = torch.zeros(64, 48)
+    assert "turned: y lies across" in blend.emit(x, torch.zeros(48, 64).t(), x)
+    assert "turned" not in blend.emit(x, x, x)
+
+
+def test_only_gradients_that_are_required_are_shown() -> None:
+    x, y = torch.zeros(8, 8), torch.zeros(8, 8, requires_grad=True)
+    text = blend.emit(x, y, x, which="backward")
+    assert "d_y" in text
+    assert "d_x" not in text
+
+
+def test_show_has_every_stage_in_order() -> None:
+    text = re.sub(r"into \d+ kernels?", "into kernels", norm.show(tensor(6, 64), tensor(64)))
+    assert re.findall(r"^== (.*?) =+$", text, re.MULTILINE) == [
+        "declared", "forward: traced", "forward: fused into kernels", "forward: scheduled", "forward: CUDA",
+        "backward: derived", "backward: fused into kernels", "backward: scheduled", "backward: CUDA",
+    ]  # fmt: skip
+
+
+def test_the_backward_of_the_backward() -> None:
+    text = blend.emit(*[fg.TensorSpec(fg.float32, (8, 8))] * 3, which="double-backward")
+    assert "blend_double_backward_f32" in text
+
+
+def test_what_has_no_gradient_says_so() -> None:
+    n = fg.TensorSpec(fg.int32, (8,))
+    with pytest.raises(DerivativeError, match=r"(?s)blend, backward.*no float argument.*fix: .*forward"):
+        blend.emit(n, n, n, which="backward")
+    with pytest.raises(DerivativeError, match=r"(?s)which='sideways'.*'forward', 'backward', 'double-backward'"):
+        blend.emit(n, n, n, which="sideways")
+    assert "backward" not in blend.show(n, n, n)
+
+
+def test_one_file_includes_and_defines_things_once() -> None:
+    twice = fg.register_function(
+        "twice_for_the_file", cuda="twice_for_the_file({0})", reference=lambda t, x: 2 * x,
+        derivative=lambda x, y: (y / x,),
+        header="__device__ inline float twice_for_the_file(float x) { return x + x; }",
+    )  # fmt: skip
+
+    @fg.op
+    def doubled(x, w):
+        return twice(x) * twice(w)
+
+    specs = fg.TensorSpec(fg.float32, (64, 64)), fg.TensorSpec(fg.float32, (64,))
+    kernels = [kernel.rendered for item in passes(doubled, specs, {}, "backward") for kernel in item.kernels]
+    text = one_file(kernels)
+    assert text.startswith(PREAMBLE)
+    assert text.count(PREAMBLE.strip()) == 1
+    assert text.count("__device__ inline float twice_for_the_file") == 1
+    assert [text.count(f"void {kernel.entry}(") for kernel in kernels] == [1] * len(kernels)
+    assert len(kernels) > 1
+    assert one_file(kernels[:1]) == kernels[0].text == doubled.emit(*specs)
+
+
+def test_long_expressions_are_cut_and_keep_their_value() -> None:
+    @fg.op
+    def long(first_operand, second_operand):
+        a, b = first_operand, second_operand
+        wave = fg.exp(a * b + a) * fg.sin(b - a * a)
+        return wave + fg.tanh(a + 2 * b) / (fg.abs(b) + 3) - fg.cos(a) * fg.sigmoid(b * b + a)
+
+    spec = fg.TensorSpec(fg.float64, (16,))
+    for which in ("forward", "backward"):
+        assert max(map(len, long.emit(spec, spec, which=which).splitlines())) <= 120
+    a, b = (torch.linspace(-1, 1, 16, dtype=torch.float64) + i for i in (0, 0.25))
+    expected = torch.exp(a * b + a) * torch.sin(b - a * a) + torch.tanh(a + 2 * b) / (b.abs() + 3)
+    torch.testing.assert_close(long(a, b), expected - a.cos() * torch.sigmoid(b * b + a), rtol=1e-14, atol=1e-14)
+
+
+def test_a_vector_is_stored_where_one_term_says() -> None:
+    """NVRTC stored 16 bytes word by word where the pointer was a sum of several terms (docs/design.md)."""
+    folder = Path(__file__).parents[2] / "generated"
+    stores = [call for file in folder.glob("*/*.cu") for call in re.findall(r"store_vector<\d>\(.*", file.read_text())]
+    wrong = [call for call in stores if re.match(r"store_vector<\d>\(\w+ \+ \w+( \*[^,]*)? \+ ", call)]
+    assert len(stores) > 1000 and not wrong

@@ -1,0 +1,396 @@
+"""Every barrier in headers, templates and the generator is needed, and the emulator says so where it is missing.
+
+The sites are read from the files. One after the other is left out, and kernels that have it must end in a report.
+"""
+
+from __future__ import annotations
+
+import pkgutil
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import CodeType, FunctionType
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import fusegen as fg
+from fusegen import generate, pipeline
+from fusegen.core.errors import CompileError
+from fusegen.fuse import lanes, rows_schedule
+from fusegen.fuse.rows_schedule import Chip
+from fusegen.generate import render
+from fusegen.generate.rendered import Rendered, template_text
+from fusegen.launch.emulator import build as emulator
+from fusegen.launch.emulator.build import Mode
+from fusegen.plan.targets import CpuTarget
+from fusegen.run import runner
+from tests.support.emulated import HEADERS, ROOT, Racing, kernel, launch
+
+pytestmark = pytest.mark.cpu
+
+# A statement that makes a thread wait for others, or for what it has asked for.
+WAITS = re.compile(
+    r"(?<![\w:.])(?:fg::|link\.)?"
+    r"(?:__sync\w+|cluster_arrive|cluster_wait|ready|receive|await_loads|wait_for_previous_kernel)\([^;{}]*\);"
+)
+FUNCTION = re.compile(r"^\s*(?:template <[^;]*?> *)?(?:static )?FG_DEVICE [^;=]*?(\w+)\(", re.MULTILINE)
+FOLDER = ROOT / "templates"
+TEMPLATES = sorted(path.name for path in FOLDER.glob("*.j2"))
+DEVICE_HEADERS = sorted(name for name in HEADERS if name.endswith(".cuh"))
+
+
+def report(work: Callable[[], None]) -> str:
+    """What the emulator says of a running kernel; nothing where it has nothing to say."""
+    try:
+        work()
+    except CompileError as error:
+        assert ", on the CPU emulator" in str(error), error  # not the compiler of its text
+        return str(error)
+    return ""
+
+
+# ---- device headers ----------------------------------------------------------------------------------------------
+
+
+@cache
+def lines_for_the_emulator() -> set[tuple[str, int]]:
+    """The lines of the headers that are compiled here, not for a GPU alone."""
+    include = f"-I{Path(emulator.__file__).parent}"
+    command = [emulator.compiler(), "-std=c++17", "-E", "-DFUSEGEN_EMULATOR", include, "-x", "c++"]
+    done = emulator.run_compiler([*command, str(FOLDER / "fusegen.cuh")])
+    assert done.returncode == 0, done.stderr
+    found, name, row = set(), "", 0
+    for line in done.stdout.splitlines():
+        marker = re.match(r'# (\d+) "(.*?)"', line)
+        if marker:
+            name, row = Path(marker[2]).name, int(marker[1])
+            continue
+        found.add((name, row))
+        row += 1
+    return found
+
+
+@dataclass(frozen=True)
+class HeaderSite:
+    """The n-th wait in a function of a header."""
+
+    header: str
+    start: int
+    end: int
+    function: str
+    number: int
+    row: int
+
+    def __str__(self) -> str:
+        return f"{self.function}:{self.number}"
+
+
+def header_sites() -> list[HeaderSite]:
+    found: list[HeaderSite] = []
+    for header in DEVICE_HEADERS:
+        text = HEADERS[header]
+        for wait in WAITS.finditer(text):
+            function = [match[1] for match in FUNCTION.finditer(text, 0, wait.start())][-1]
+            number = sum(site.function == function and site.header == header for site in found)
+            row = text.count("\n", 0, wait.start()) + 1
+            found.append(HeaderSite(header, *wait.span(), function, number, row))
+    return found
+
+
+def without(site: HeaderSite) -> str:
+    """fusegen.cuh with its parts in it, but for one wait."""
+    texts = {header: HEADERS[header] for header in DEVICE_HEADERS}
+    text = texts[site.header]
+    texts[site.header] = text[: site.start] + ";" + text[site.end :]
+    parts = {header: text.replace("#pragma once", "") for header, text in texts.items()}
+    return re.sub(r'#include "(fusegen_\w+\.cuh)"', lambda match: parts[match[1]], parts["fusegen.cuh"])
+
+
+HERE = [site for site in header_sites() if (site.header, site.row) in lines_for_the_emulator()]
+# What stands for a GPU alone is executed by none of these tests, but by compute-sanitizer's racecheck on one.
+ON_GPUS = {"Link:1", "cluster_arrive:0", "Link:2", "receive:0", "receive:1"}
+# The last read of `states` lies before the barrier of the loop's last turn: nobody reads when the next call begins.
+UNNEEDED = {"column_merge:0"}
+
+TWICE = """extern "C" __global__ void k(float* y) {{
+  const int i = threadIdx.x + blockDim.x * threadIdx.y;
+  {declare}
+  for (int turn = 0; turn < 3; ++turn) {{
+    {body}
+  }}
+  y[blockIdx.x * blockDim.x * blockDim.y + i] = value;
+}}"""
+VALUE = "float value = float(i);"
+MERGED = "fg::Maximum<float> state; state.add(value); value = fg::{}(state).result();"
+CLUSTER = TWICE.replace("void k", "FUSEGEN_CLUSTER(2) void k").replace(
+    "{declare}", "{declare} fg::Link<2> link; link.ready();"
+)
+# A kernel that calls a function again and again, and its block: by the site that it needs, or by the function.
+HEADER_KERNELS: dict[str, tuple[str, tuple[int, int, int]]] = {
+    "block_sum": (TWICE.format(declare=VALUE, body="value = fg::block_sum<64>(value);"), (64, 1, 1)),
+    "block_merge": (TWICE.format(declare=VALUE, body=MERGED.format("block_merge<64>")), (64, 1, 1)),
+    "column_sum": (TWICE.format(declare=VALUE, body="value = fg::column_sum<8>(value);"), (32, 8, 1)),
+    "column_merge": (TWICE.format(declare=VALUE, body=MERGED.format("column_merge<8>")), (32, 8, 1)),
+    "rows_sum_of": (TWICE.format(declare=VALUE, body="value = fg::rows_sum_of<64, 4>(value);"), (64, 4, 1)),
+    "combine_block": (TWICE.format(declare=VALUE, body="fg::row_sum<64, 2, 0>(value); __syncthreads();"), (64, 2, 1)),
+    "combine_column": (
+        TWICE.format(declare=VALUE, body="fg::columns_sum<8, 32, 0>(value); __syncthreads();"), (32, 8, 1),
+    ),
+    "combine_cluster:0": (CLUSTER.format(declare=VALUE, body="fg::cluster_sum<32, 0>(link, value);"), (32, 1, 1)),
+    **{
+        name: (CLUSTER.format(declare=VALUE, body="fg::cluster_sum<64, 0>(link, value); __syncthreads();"), (64, 1, 1))
+        for name in ("Link", "ready", "combine_cluster")
+    },
+}  # fmt: skip
+
+
+def run_header_kernel(name: str, header: str) -> None:
+    source, block = HEADER_KERNELS[name]
+    y = np.zeros(2 * 1024, np.float32)
+    launch(kernel(f"{header}\n{source}", races=True), 2, block, y, mode=Mode(races=True))
+
+
+def test_all_waits_of_headers_are_known() -> None:
+    assert {str(site) for site in header_sites() if site not in HERE} == ON_GPUS
+    assert {site.function for site in HERE} == {name.partition(":")[0] for name in HEADER_KERNELS}
+
+
+@pytest.mark.parametrize("name", HEADER_KERNELS)
+def test_functions_of_headers_have_no_races(name: str) -> None:
+    run_header_kernel(name, '#include "fusegen.cuh"')
+
+
+@pytest.mark.parametrize("site", HERE, ids=str)
+def test_each_wait_of_a_header_is_needed(site: HeaderSite) -> None:
+    name = str(site) if str(site) in HEADER_KERNELS else site.function
+    found = report(lambda: run_header_kernel(name, without(site)))
+    assert bool(found) == (str(site) not in UNNEEDED)
+
+
+# ---- templates and the generator ---------------------------------------------------------------------------------
+
+
+class Noting(CpuTarget):
+    """Runs nothing, and keeps the texts that it would run."""
+
+    def __init__(self, chip: Chip | None) -> None:
+        super().__init__()
+        self.chip = chip or self.chip
+        self.texts: list[str] = []
+
+    def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> Any:
+        self.texts.append(rendered.text)
+        return self
+
+    def launch(self, *_: Any) -> None:
+        pass
+
+
+@contextmanager
+def on(target: CpuTarget, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Ops run there, and are printed anew."""
+    with monkeypatch.context() as patch:
+        patch.setattr(runner, "target_of", lambda device: target)
+        patch.setattr(pipeline, "_compiled", {})
+        original = pipeline.remember
+        patch.setattr(
+            pipeline, "remember", lambda kind, parts, make: make() if kind == "render" else original(kind, parts, make)
+        )
+        render._environment.cache_clear()
+        yield
+    render._environment.cache_clear()
+
+
+@dataclass(frozen=True)
+class TemplateSite:
+    """A wait in a line of a template."""
+
+    template: str
+    row: int
+
+    def __str__(self) -> str:
+        return f"{self.template}:{self.row}"
+
+    @contextmanager
+    def left_out(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        def text(name: str) -> str:
+            lines = template_text(name).splitlines(keepends=True)
+            if name == self.template:
+                lines[self.row - 1] = WAITS.sub("", lines[self.row - 1])
+            return "".join(lines)
+
+        with monkeypatch.context() as patch:
+            patch.setattr(render, "template_text", text)
+            yield
+
+
+@dataclass(frozen=True)
+class GeneratorSite:
+    """A wait in a text that a function of the generator makes."""
+
+    function: FunctionType
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.function.__module__}.{self.function.__qualname__}"
+
+    @contextmanager
+    def left_out(self, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+        with monkeypatch.context() as patch:
+            patch.setattr(self.function, "__code__", changed(self.function.__code__, self.text))
+            yield
+
+
+def changed(code: CodeType, text: str) -> CodeType:
+    """The code with a constant that is without its wait."""
+
+    def one(constant: Any) -> Any:
+        if isinstance(constant, CodeType):
+            return changed(constant, text)
+        if isinstance(constant, tuple):
+            return tuple(map(one, constant))
+        return WAITS.sub("", constant) if constant == text else constant
+
+    return code.replace(co_consts=tuple(map(one, code.co_consts)))
+
+
+def constants(code: Any) -> Iterator[str]:
+    for constant in code.co_consts if isinstance(code, CodeType) else code:
+        if isinstance(constant, (CodeType, tuple)):
+            yield from constants(constant)
+        elif isinstance(constant, str):
+            yield constant
+
+
+def template_sites() -> list[TemplateSite]:
+    return [
+        TemplateSite(name, row)
+        for name in TEMPLATES
+        for row, line in enumerate(template_text(name).splitlines(), 1)
+        if WAITS.search(line)
+    ]
+
+
+def functions(module: Any) -> Iterator[FunctionType]:
+    for value in vars(module).values():
+        for thing in vars(value).values() if isinstance(value, type) else [value]:
+            if isinstance(thing, FunctionType) and thing.__module__ == module.__name__:
+                yield thing
+
+
+def generator_sites() -> list[GeneratorSite]:
+    modules = [
+        pkgutil.resolve_name(f"{generate.__name__}.{info.name}") for info in pkgutil.iter_modules(generate.__path__)
+    ]
+    return [
+        GeneratorSite(function, text)
+        for module in modules
+        for function in functions(module)
+        for text in dict.fromkeys(constants(function.__code__))
+        if WAITS.search(text)
+    ]
+
+
+class Careful(fg.FusedOp):
+    """Prepares nothing for calls to come."""
+
+    def _learn(self, *_: Any) -> None:
+        pass
+
+
+def fresh(op: fg.FusedOp) -> fg.FusedOp:
+    return Careful(op.declaration)
+
+
+def softmax(x: torch.Tensor) -> None:
+    fresh(fg.ops.softmax)(x, -1)
+
+
+def norm_gradients(rows: int, length: int, dtype: torch.dtype = torch.float32) -> None:
+    x, w, b = (torch.randn(shape, dtype=dtype, requires_grad=True) for shape in ((rows, length), (length,), (length,)))
+    y = fresh(fg.ops.layer_norm)(x, (length,), w, b)
+    y.backward(torch.randn_like(y))
+
+
+def group_norm_gradients() -> None:
+    x, w, b = (torch.randn(shape, requires_grad=True) for shape in ((4, 8, 16, 16), (8,), (8,)))
+    y = fresh(fg.ops.group_norm)(x, 2, w, b)
+    y.backward(torch.randn_like(y))
+
+
+def scaled(x: Any) -> Any:
+    """One exchange a pixel, and a sum over all of them."""
+    total = fg.sum(x * x, 1, keepdims=True)
+    return x * fg.rsqrt(total), fg.sum(fg.sqrt(total))
+
+
+# Calls that between them have every wait, and need it.
+CASES: dict[str, Callable[[], Any]] = {
+    "turned": lambda: fresh(fg.op(lambda x, y: x + y))(torch.randn(40, 70), torch.randn(70, 40).t()),
+    "row": lambda: softmax(torch.randn(3, 1000)),
+    "cluster": lambda: softmax(torch.randn(3, 5120)),
+    "rows in a sweep": lambda: norm_gradients(40, 1000),
+    "short rows in a sweep": lambda: norm_gradients(40, 100),
+    "clusters in a sweep": lambda: norm_gradients(40, 2048),
+    "halves in a sweep": lambda: norm_gradients(40, 2048, torch.bfloat16),
+    "clusters in a sweep, each row once the last is done": lambda: norm_gradients(40, 2048),
+    "segments": group_norm_gradients,
+    "pixels": lambda: fresh(fg.op(scaled))(torch.randn(2, 150, 40)),
+}
+CHIPS = {"clusters in a sweep, each row once the last is done": Chip(16, 16 * 1024)}
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few blocks of few threads, which sweep over several rows."""
+    monkeypatch.setattr(rows_schedule, "WIDE", 64)
+    monkeypatch.setattr(rows_schedule, "WIDE_SHARED", 64)
+    monkeypatch.setattr(rows_schedule, "SWEEPING", 64)
+    monkeypatch.setattr(rows_schedule, "MULTIPROCESSORS", 2)
+    monkeypatch.setattr(rows_schedule, "CLUSTERED", {})
+    monkeypatch.setattr(lanes, "MULTIPROCESSORS", 1)
+    monkeypatch.setattr(lanes, "SUMMING_BLOCKS", 1)
+
+
+def run_case(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with on(Racing(CHIPS.get(case)), monkeypatch):
+        CASES[case]()
+
+
+def texts(case: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    target = Noting(CHIPS.get(case))
+    with on(target, monkeypatch):
+        CASES[case]()
+    return target.texts
+
+
+_complete: dict[str, list[str]] = {}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_cases_have_no_races(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_case(case, monkeypatch)
+
+
+def test_all_waits_of_the_generator_are_known() -> None:
+    sources = [path.read_text(encoding="utf-8") for path in Path(generate.__path__[0]).glob("*.py")]
+    assert len(generator_sites()) == sum(len(WAITS.findall(source)) for source in sources)
+
+
+@pytest.mark.parametrize("site", [*template_sites(), *generator_sites()], ids=str)
+def test_each_wait_of_a_template_is_needed(site: TemplateSite | GeneratorSite, monkeypatch: pytest.MonkeyPatch) -> None:
+    reports: dict[str, str] = {}
+    for case in CASES:
+        complete = _complete.get(case) or texts(case, monkeypatch)
+        _complete[case] = complete
+        with site.left_out(monkeypatch):
+            if texts(case, monkeypatch) != complete:
+                reports[case] = report(lambda case=case: run_case(case, monkeypatch))  # type: ignore[misc]
+    assert reports, "no case has it: add one"
+    assert all(reports.values()), {case for case, text in reports.items() if not text}
