@@ -13,7 +13,7 @@ from torch.autograd.functional import hvp
 import fusegen as fg
 from fusegen import pipeline
 from fusegen.core.ir import Size, walk
-from tests.oracles import draw
+from tests.support.oracles import draw
 
 Case = tuple[Any, Callable[..., torch.Tensor], Sequence[Sequence[int]]]
 
