@@ -49,8 +49,8 @@ class FusedOp:
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
         self._runners: Recent[tuple[Op, bool, str | None], Any] = Recent(MOST_RUNNERS)
-        self._path: Any = None  # pytorch/calls/cached_call: called first, with calls it knows
-        self._teacher: Any = None
+        self._plans: Any = None  # a PlanCache (pytorch/calls)
+        self._cached: Any = None  # what calls go to first, as soon as one was remembered
         self.token = token_of(self, declaration.name)
         functools.update_wrapper(self, declaration.function)
 
@@ -84,11 +84,11 @@ class FusedOp:
 
             if torch.compiler.is_dynamo_compiling():
                 return compiled_call()(self, args, kwargs, True)
-        path = self._path
-        return self._careful(args, kwargs) if path is None or verify.is_asked() else path(args, kwargs)
+        cached = self._cached
+        return self._slow_path(args, kwargs) if cached is None or verify.is_asked() else cached(args, kwargs)
 
-    def _careful(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of any kind. One on torch's tensors teaches the call path (pytorch/calls/cached_call)."""
+    def _slow_path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """A call of any kind, decided anew. What was done for torch's tensors is remembered (pytorch/calls)."""
         if is_symbolic(args, kwargs):
             return self.declaration.inline(args, kwargs)
         if intercept.torch_is_unknown():  # what it is at cannot be asked
@@ -122,24 +122,24 @@ class FusedOp:
             with watch() as runs:
                 results = self._run(op, values, scalars, framework, out)
             if is_usual and framework.name == "torch" and out is None:
-                self._learn(args, kwargs, values, scalars, op, runs)
+                self._remember(args, kwargs, values, scalars, op, runs)
         results = [back(result) for result in results]
         return results[0] if op.result == "one" else tuple(results)
 
-    def _learn(
+    def _remember(
         self, args: tuple[Any, ...], kwargs: dict[str, Any], values: Mapping[str, Any], scalars: Mapping[str, Any],
         op: Op, runs: Sequence[Run],
     ) -> None:  # fmt: skip
-        from fusegen.pytorch.calls import cached_call
+        if self._plans is None or self._plans.is_outdated():
+            from fusegen.pytorch.calls.plan_cache import PlanCache
 
-        if self._teacher is None or self._teacher.is_outdated():
-            self._take(cached_call.Teacher(self.declaration, self._careful))
+            self._use(PlanCache(self.declaration, self._slow_path))
         runner = self._runners.get((op, True, self.declaration.overwritten(values)))
         if runner is not None:  # not if other threads' calls came between, too many or the first with another gradient
-            self._teacher.learn(args, kwargs, values, scalars, runs, op.result == "one", runner)
+            self._plans.insert(args, kwargs, values, scalars, runs, op.result == "one", runner)
 
-    def _take(self, teacher: Any) -> None:
-        self._teacher, self._path = teacher, teacher.caller
+    def _use(self, plans: Any) -> None:
+        self._plans, self._cached = plans, plans.call
 
     def _specs(
         self, values: Mapping[str, Any], framework: frameworks.Framework
@@ -270,7 +270,7 @@ class FusedOp:
         """
         self.declaration.set_gradient(function)
         self._runners.clear()
-        self._path = self._teacher = None
+        self._cached = self._plans = None
         if "_registered" in self.__dict__:
             self.__dict__["_registered"].forget()
         return function

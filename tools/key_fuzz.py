@@ -1,6 +1,6 @@
 """Random calls against torch, each of which must find its own plan and no other's: python -m tools.key_fuzz.
 
-A call that is like an earlier one runs what that one taught (pytorch/calls/cached_call,
+A call that is like an earlier one runs what that one taught (pytorch/calls,
 pytorch/library/native_kernels), found by a key of its arguments. A property that a key lacks gives another call's plan:
 wrong numbers without a word. So a few ops are called with tensors that differ in one thing or another (sizes, strides,
 alignment, dtype, who requires gradients, which are one), numbers and constants, by position and by name, under modes
@@ -24,7 +24,7 @@ import torch
 
 import fusegen as fg
 from fusegen.native import module as native
-from fusegen.pytorch.calls import cached_call
+from fusegen.pytorch.calls import plan_cache
 
 DTYPES = (torch.float32, torch.float64)
 TOLERANCES = {torch.float32: (1e-4, 1e-5), torch.float64: (1e-9, 1e-10)}
@@ -107,14 +107,14 @@ Call = Callable[..., Any]
 def by_python(kind: Kind) -> Call:
     """The call path in Python."""
     made = fg.FusedOp(kind.declared.declaration)
-    made._take(cached_call.Teacher(made.declaration, made._careful, in_python=True))
+    made._use(plan_cache.PlanCache(made.declaration, made._slow_path, in_python=True))
     return made
 
 
 def natively(kind: Kind) -> Call:
     """The native call path."""
     made = fg.FusedOp(kind.declared.declaration)
-    made._take(cached_call.Teacher(made.declaration, made._careful))
+    made._use(plan_cache.PlanCache(made.declaration, made._slow_path))
     return made
 
 

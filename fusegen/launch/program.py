@@ -25,6 +25,8 @@ from fusegen.generate.params import Param, parameters
 from fusegen.generate.rendered import Rendered
 
 Grid = tuple[int, int, int]
+# Gives an object that owns so many bytes, and their address.
+Allocate = Callable[[int], tuple[Any, int]]
 
 
 class Loaded(Protocol):
@@ -54,8 +56,6 @@ class Target(Protocol):
 
     @property
     def chip(self) -> Chip: ...
-
-    def run(self, work: Callable[[], None]) -> None: ...
 
     def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> Loaded: ...
 
@@ -154,12 +154,12 @@ class Program:
             step.sources = tuple(places[name] for name in step.dynamic)
         return self
 
-    def run(self, values: list[Any], allocate: Callable[[int], tuple[Any, int]], stream: int) -> None:
+    def run(self, values: list[Any], allocate: Allocate, stream: int) -> None:
         """Launch everything on ``stream``.
 
         Args:
             values: pointers of operands and outputs and values of scalars, in the order that ``bind`` was told.
-            allocate: gives an object that owns so many bytes, and their address, valid on ``stream``.
+            allocate: gives memory that is valid on ``stream``.
         """
         owners = []
         for workspace in self.workspaces:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+from typing import Any
 
 from fusegen.core import locks
 from fusegen.core.errors import DeviceError, warn
@@ -16,7 +16,7 @@ from fusegen.launch.checksummed import digest
 from fusegen.launch.compile import cached_cubin
 from fusegen.launch.emulator import build as emulator
 from fusegen.launch.emulator.build import EmulatedKernel
-from fusegen.launch.program import Grid
+from fusegen.launch.program import Allocate, Grid, Program
 
 # Kernels that a device has loaded. Beyond that the emulator forgets its oldest. A GPU keeps all: a captured graph may
 # launch them, and nobody can tell.
@@ -69,9 +69,9 @@ class CpuTarget:
         """How the native call path launches here: with the emulator's own arguments."""
         return 0, -1, 0, 0, 0, 0, 0, 0, *emulator.launch_words(self.mode)
 
-    def run(self, work: Callable[[], None]) -> None:
-        """Call ``work``; there is no context to make current."""
-        work()
+    def run(self, program: Program, values: list[Any], stream: int, allocate: Allocate) -> None:
+        """Run a program; there is no context to make current."""
+        program.run(values, allocate, stream)
 
     def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> _OnCpu:
         """The kernel, from memory, from the cache or freshly compiled."""
@@ -147,13 +147,13 @@ class GpuTarget:
         names = ("cuLaunchKernel", "cuLaunchKernelEx", "cuCtxGetCurrent", "cuCtxPushCurrent_v2", "cuCtxPopCurrent_v2")
         return 1, self.device, *map(driver.address, names), int(self.context.value or 0), 0, 0, 0, 0
 
-    def run(self, work: Callable[[], None]) -> None:
-        """Call ``work`` with the device's context current."""
+    def run(self, program: Program, values: list[Any], stream: int, allocate: Allocate) -> None:
+        """Run a program with the device's context current."""
         if self.context.is_current():
-            work()
+            program.run(values, allocate, stream)
         else:
             with self.context:
-                work()
+                program.run(values, allocate, stream)
 
 
 # Kilobytes of shared memory that a block can have, where they are not 99 (Ampere's and later chips for graphics).

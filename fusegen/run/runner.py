@@ -156,7 +156,7 @@ class Runner:
         stream = framework.stream(plan.device)
         program = plan.program
         assert program is not None
-        plan.target.run(lambda: program.run(values, lambda size: framework.workspace(size, plan.device), stream))
+        plan.target.run(program, values, stream, lambda size: framework.workspace(size, plan.device))
         return results
 
     def settings(self, framework: Framework) -> Settings | None:

@@ -13,7 +13,7 @@ import torch
 import fusegen as fg
 from fusegen.cli.main import main
 from fusegen.native import module as native
-from fusegen.pytorch.calls import cached_call
+from fusegen.pytorch.calls import native_cache
 from tests.support.call_paths import DEVICE, Counted, fresh, leaves
 from tests.support.oracles import check_derivatives, draw
 
@@ -59,8 +59,8 @@ REFERENCES = {
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """What Python code is asked for backwards: a native plan asks nobody."""
     calls: list[Any] = []
-    original = cached_call.Backward.__call__
-    monkeypatch.setattr(cached_call.Backward, "__call__", lambda *args: calls.append(args) or original(*args))
+    original = native_cache.NativeBackward.__call__
+    monkeypatch.setattr(native_cache.NativeBackward, "__call__", lambda *args: calls.append(args) or original(*args))
     return calls
 
 
@@ -82,7 +82,7 @@ def test_the_cotangent_itself_again_and_again(fresh: Any) -> None:
         for a, b in zip(ours, theirs, strict=True):
             torch.testing.assert_close(a, b)
         assert ours[1].data_ptr() == cotangent.data_ptr() != ours[0].data_ptr()
-    assert known.careful == 1
+    assert known.decided == 1
 
 
 def test_nothing_is_left_to_compute(fresh: Any) -> None:
@@ -92,7 +92,7 @@ def test_nothing_is_left_to_compute(fresh: Any) -> None:
         cotangent = torch.randn_like(x)
         for gradient in torch.autograd.grad(known(x, y), (x, y), cotangent):
             assert gradient.data_ptr() == cotangent.data_ptr()
-    assert known.careful == 1
+    assert known.decided == 1
 
 
 @pytest.mark.cpu  # counts calls, which the suite's way of taking tensors to a GPU and back makes more of
@@ -120,7 +120,7 @@ def test_the_terms_of_a_sum_share_a_gradient(fresh: Any) -> None:
         assert ours[0].data_ptr() == ours[1].data_ptr() != cotangent.data_ptr()
         (alone,) = torch.autograd.grad(known(x, r.detach()), (x,), cotangent)
         torch.testing.assert_close(alone, theirs[0])
-    assert known.careful == 2
+    assert known.decided == 2
 
 
 def test_added_gradients_are_not_shared(fresh: Any) -> None:

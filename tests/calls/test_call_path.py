@@ -1,4 +1,4 @@
-"""Calls like an earlier one (pytorch/calls/cached_call) give what the careful way gives, in Python and natively."""
+"""Calls like an earlier one (pytorch/calls) give what the slow path gives, in Python and natively."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 
 import fusegen as fg
-from fusegen.pytorch.calls import cached_call
+from fusegen.pytorch.calls import plan_cache
 from tests.support.call_paths import CALLS, DEVICE, lerp, misaligned, norm, same, shifted, tensors
 
 pytest_plugins = ("tests.support.call_paths",)
@@ -28,7 +28,7 @@ def test_a_call_gives_again_what_it_gave(fresh: Any, name: str) -> None:
     for repeat in range(3):
         args, kwargs = make()
         same(known(*args, **kwargs), fg.FusedOp(op.declaration)(*args, **kwargs))
-        assert known.careful == 1, f"call {repeat} was not recognized"
+        assert known.decided == 1, f"call {repeat} was not recognized"
 
 
 def test_different_calls_are_told_apart(fresh: Any) -> None:
@@ -39,7 +39,7 @@ def test_different_calls_are_told_apart(fresh: Any) -> None:
         for make in calls:
             args, kwargs = make()
             same(known(*args, **kwargs), fg.FusedOp(lerp.declaration)(*args, **kwargs))
-    assert known.careful <= len(calls)
+    assert known.decided <= len(calls)
 
 
 def test_every_property_of_a_tensor_counts(fresh: Any) -> None:
@@ -49,7 +49,7 @@ def test_every_property_of_a_tensor_counts(fresh: Any) -> None:
     for count, y in enumerate(alike, 1):
         for _ in range(2):
             known(y, y, 0.5)
-            assert known.careful == count
+            assert known.decided == count
 
 
 def test_tensors_that_an_op_passes_on_are_told_apart(fresh: Any) -> None:
@@ -59,7 +59,7 @@ def test_tensors_that_an_op_passes_on_are_told_apart(fresh: Any) -> None:
     for one, other in [(var, var), (mean, var), (mean, var)]:
         expected = torch.nn.functional.batch_norm(x, one, other)
         torch.testing.assert_close(known(x, one, other), expected)
-    assert known.careful == 2
+    assert known.decided == 2
 
 
 def test_numbers_are_handed_over_and_constants_are_not(fresh: Any) -> None:
@@ -67,12 +67,12 @@ def test_numbers_are_handed_over_and_constants_are_not(fresh: Any) -> None:
     x = torch.zeros(4)
     for scale in (1.0, 2.0, math.inf, 3.5):
         assert known(x + 1, scale=scale).tolist() == [scale] * 4
-    assert known.careful == 1
+    assert known.decided == 1
     for by in (0.0, -0.0, math.nan, -0.0, float("nan"), 0.0, 1.0):
         got = known(-x, by=by)[0].item()
         assert (math.isnan(got) and math.isnan(by)) or (got == by and math.copysign(1, got) == math.copysign(1, by))
-    assert known.careful == 1 + 4, "0.0, -0.0, NaN and 1.0 are four constants"
-    assert known(x, scale=True).dtype is torch.float32 and known.careful == 6
+    assert known.decided == 1 + 4, "0.0, -0.0, NaN and 1.0 are four constants"
+    assert known(x, scale=True).dtype is torch.float32 and known.decided == 6
     assert known(torch.ones(2, 3), axes=(0,)).tolist() == [2] * 3
     assert known(torch.ones(2, 3), axes=(1,)).tolist() == [3] * 2
     assert known(torch.ones(2, 3), axes=(0, 1)).item() == 6
@@ -91,7 +91,7 @@ def test_options_that_an_op_checks_are_checked_on_every_call(fresh: Any) -> None
     x = torch.randn(8)
     for lambd in (0.5, 1.0, 0.5):
         assert torch.equal(known(x, lambd), torch.nn.functional.softshrink(x, lambd))
-    assert known.careful == 2
+    assert known.decided == 2
     with pytest.raises(fg.DeclarationError, match="option lambd"):
         known(x, -1.0)
 
@@ -135,17 +135,17 @@ def test_subclasses_and_modes_are_left_to_the_careful_way(fresh: Any) -> None:
     x = torch.randn(4)
     known(x, x, 0.5)
     known(torch.nn.Parameter(x, requires_grad=False), x, 0.5)
-    assert known.careful == 1, "a parameter is a tensor"
+    assert known.decided == 1, "a parameter is a tensor"
 
     class Mine(torch.Tensor):
         pass
 
     known(x.as_subclass(Mine), x, 0.5)  # type: ignore[no-untyped-call]
-    before = known.careful
+    before = known.decided
     assert before > 1
     with torch.autograd.forward_ad.dual_level(), contextlib.suppress(fg.FusegenError):
         known(torch.autograd.forward_ad.make_dual(x, x), x, 0.5)
-    assert known.careful > before
+    assert known.decided > before
 
 
 def test_autocast_is_part_of_what_a_plan_depends_on(fresh: Any) -> None:
@@ -156,7 +156,7 @@ def test_autocast_is_part_of_what_a_plan_depends_on(fresh: Any) -> None:
             known(x, x, 0.5)
     with torch.autocast(x.device.type, torch.float16):
         known(x, x, 0.5)
-    assert known.careful == 3
+    assert known.decided == 3
 
 
 def test_a_call_path_holds_no_tensors(fresh: Any) -> None:
@@ -191,17 +191,17 @@ def test_an_op_that_its_own_plans_hold_goes(fresh: Any) -> None:
 
 
 def test_the_oldest_plans_go(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cached_call, "MOST_PLANS", 8)
+    monkeypatch.setattr(plan_cache, "MOST_PLANS", 8)
     known = fresh(lerp)
     for size in range(1, 31):
         x = torch.randn(size)
         assert torch.equal(known(x, x, 0.5), x)
-        assert len(known._path) <= 8
+        assert len(known._cached) <= 8
     known(torch.randn(30), torch.randn(30), 0.5)
     known(torch.randn(23), torch.randn(23), 0.5)
-    assert known.careful == 30
+    assert known.decided == 30
     known(torch.randn(1), torch.randn(1), 0.5)
-    assert known.careful == 31
+    assert known.decided == 31
 
 
 def test_threads_that_call_first_together(fresh: Any) -> None:
@@ -220,7 +220,7 @@ def test_threads_that_call_first_together(fresh: Any) -> None:
         thread.start()
     for thread in threads:
         thread.join()
-    assert not wrong and len(known._path) == 12
+    assert not wrong and len(known._cached) == 12
 
 
 def in_a_worker(results: Any) -> None:
@@ -253,7 +253,7 @@ def test_a_default_device_does_not_slow_calls_down(fresh: Any) -> None:
     with torch.device(x.device):
         for _ in range(3):
             known(x, y, 0.5)
-    assert known.careful == 1
+    assert known.decided == 1
 
 
 def users_own() -> Any:

@@ -1,4 +1,4 @@
-"""Calls that autograd records, recognized (pytorch/calls/cached_call): backwards give what the careful way gives."""
+"""Calls that autograd records, recognized (pytorch/calls): backwards give what the slow path gives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 import fusegen as fg
 from fusegen.native import module as native
-from fusegen.pytorch.calls import cached_call
+from fusegen.pytorch.calls import native_cache
 from tests.support.call_paths import DEVICE, Counted, both, leaves, lerp, norm, torch_norm
 
 pytest_plugins = ("tests.support.call_paths",)
@@ -26,7 +26,7 @@ def test_gradients_again_and_again(fresh: Any) -> None:
         cotangent = torch.randn_like(ours)
         for a, b in zip(*(torch.autograd.grad(r, (x, weight), cotangent) for r in (ours, theirs)), strict=True):
             torch.testing.assert_close(a, b)
-    assert known.careful == 1
+    assert known.decided == 1
 
 
 @pytest.mark.cpu  # counts calls, which the suite's way of taking tensors to a GPU and back makes more of
@@ -35,14 +35,14 @@ def test_backwards_run_natively_from_the_second_on(monkeypatch: pytest.MonkeyPat
         pytest.skip("no native call path")
     known = Counted(norm.declaration)
     asked = []
-    original = cached_call.Backward.__call__
-    monkeypatch.setattr(cached_call.Backward, "__call__", lambda *args: asked.append(1) or original(*args))
+    original = native_cache.NativeBackward.__call__
+    monkeypatch.setattr(native_cache.NativeBackward, "__call__", lambda *args: asked.append(1) or original(*args))
     with torch.device(DEVICE):
         x, weight = leaves((3, 8), (8,))
     for _ in range(4):
         result = known(x, weight)
         result.backward(torch.ones_like(result))
-    assert known.careful == 1 and len(asked) == 1
+    assert known.decided == 1 and len(asked) == 1
     known(x, weight).backward(torch.ones((), dtype=torch.float64).expand(3, 8))
     assert len(asked) == 2, "another layout is another plan"
 

@@ -114,10 +114,10 @@ def test_callers_move_over_when_the_module_arrives(monkeypatch: pytest.MonkeyPat
         patch.setattr(native, "is_found", lambda: False)
         for _ in range(2):
             known(x, x, 0.5)
-        assert not is_native(known) and known.careful == 1
+        assert not is_native(known) and known.decided == 1
     for _ in range(3):
         known(x, x, 0.5)
-    assert is_native(known) and known.careful == 2
+    assert is_native(known) and known.decided == 2
 
 
 # -- what tells one module from another --------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 import fusegen as fg
 from fusegen.cli.main import app
 from fusegen.native import module as native
-from fusegen.pytorch.calls import cached_call
+from fusegen.pytorch.calls import plan_cache
 from tests.support.call_paths import DEVICE
 from tests.support.modes import MODES
 from tests.support.oracles import draw, refused
@@ -87,7 +87,7 @@ def test_a_call_like_an_earlier_one_goes_by_the_call_path(in_python: bool, monke
     op = fg.op(lambda *xs, by=1.0: functools.reduce(lambda a, b: a + b * by, xs), name="fresh")
     given = [t.detach().to(DEVICE) for t in tensors(SHAPES[5])]
     member = op.of(5)
-    member._take(cached_call.Teacher(member.declaration, member._careful, in_python=in_python))
+    member._use(plan_cache.PlanCache(member.declaration, member._slow_path, in_python=in_python))
     op(*given), op(*given, by=2.0)
     monkeypatch.setattr(member, "call", None)
     for by in (3.0, 4.0):

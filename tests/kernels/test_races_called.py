@@ -48,11 +48,11 @@ def racing(monkeypatch: pytest.MonkeyPatch) -> Racing:
 
 def test_later_calls_report_races_as_the_first_one(racing: Racing, fresh: Callable[[Any], Any]) -> None:
     op, x = fresh(racing_if_large), torch.zeros(100)
-    assert torch.equal(op(x), x + 1) and torch.equal(op(x), x + 1) and op.careful == 1
+    assert torch.equal(op(x), x + 1) and torch.equal(op(x), x + 1) and op.decided == 1
     with pytest.raises(CompileError) as caught:
         op(x + 10)
     text = str(caught.value)
-    assert op.careful == 1
+    assert op.decided == 1
     assert "kernel racing_if_large_forward_f32, on the CPU emulator" in text
     assert "writes 4 bytes of shared memory, place + 0 at racing_if_large_forward_f32.cu:" in text
     assert "|   if (x > 5.0f) place = x;" in text

@@ -300,7 +300,7 @@ def generator_sites() -> list[GeneratorSite]:
 class Careful(fg.FusedOp):
     """Prepares nothing for calls to come."""
 
-    def _learn(self, *_: Any) -> None:
+    def _remember(self, *_: Any) -> None:
         pass
 
 

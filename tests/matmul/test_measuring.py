@@ -219,9 +219,9 @@ def test_what_torch_is_told_holds_from_the_next_call_on(
             for _ in range(3):
                 run()
             assert not lt.used, "as torch is told to"
-        careful = known.careful
+        careful = known.decided
         run()
-        assert lt.used and known.careful == careful, "a plan for each answer stays"
+        assert lt.used and known.decided == careful, "a plan for each answer stays"
 
 
 @pytest.mark.parametrize("work", [training, inference])

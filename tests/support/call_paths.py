@@ -1,4 +1,4 @@
-"""Ops with an empty call path, of both kinds, for the tests of pytorch/calls/cached_call (a plugin of theirs: it has a
+"""Ops with an empty call path, of both kinds, for the tests of pytorch/calls (a plugin of theirs: it has a
 fixture).
 """
 
@@ -17,7 +17,7 @@ import torch
 import fusegen as fg
 from fusegen.native import module as native
 from fusegen.plan import targets
-from fusegen.pytorch.calls import cached_call
+from fusegen.pytorch.calls import plan_cache, python_cache
 
 DEVICE = os.environ.get("FUSEGEN_TEST_DEVICE", "cpu")
 
@@ -43,13 +43,13 @@ def both(x, y):  # type: ignore[no-untyped-def]
 
 
 class Counted(fg.FusedOp):
-    """An op that counts its careful calls."""
+    """An op that counts its slow-path calls."""
 
-    careful = 0
+    decided = 0
 
-    def _careful(self, args: Any, kwargs: Any) -> Any:
-        self.careful += 1
-        return super()._careful(args, kwargs)
+    def _slow_path(self, args: Any, kwargs: Any) -> Any:
+        self.decided += 1
+        return super()._slow_path(args, kwargs)
 
 
 @pytest.fixture(params=["python", "native"])
@@ -61,7 +61,7 @@ def fresh(request: pytest.FixtureRequest) -> Iterator[Callable[[Any], Counted]]:
 
     def make(op: fg.FusedOp) -> Counted:
         made = Counted(op.declaration)
-        made._take(cached_call.Teacher(op.declaration, made._careful, in_python=request.param == "python"))
+        made._use(plan_cache.PlanCache(op.declaration, made._slow_path, in_python=request.param == "python"))
         return made
 
     with torch.device(DEVICE) if DEVICE != "cpu" else contextlib.nullcontext():
@@ -86,7 +86,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def is_native(op: Any) -> bool:
-    return not isinstance(op._path, cached_call.PythonCaller)
+    return not isinstance(op._cached, python_cache.PythonCache)
 
 
 def same(a: Any, b: Any) -> None:

@@ -21,7 +21,7 @@ import torch
 
 import fusegen as fg
 from fusegen.native import module as native
-from fusegen.pytorch.calls import cached_call
+from fusegen.pytorch.calls import plan_cache
 from tools.bench.compiled import race
 
 ELEMENTS = 16
@@ -93,7 +93,7 @@ def peers(compiled: bool = True) -> list[Line]:
 def _in_python() -> fg.FusedOp:
     """The op with the call path of a machine that cannot build the native one."""
     op = fg.FusedOp(lerp.declaration)
-    op._take(cached_call.Teacher(op.declaration, op._careful, in_python=True))
+    op._use(plan_cache.PlanCache(op.declaration, op._slow_path, in_python=True))
     return op
 
 
@@ -106,7 +106,7 @@ def parts() -> list[Line]:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     given: tuple[Any, ...] = tuple(torch.randn(ELEMENTS, device=device) for _ in range(3))
     lerp(*given)
-    path = lerp._path
+    path = lerp._cached
     lines: list[tuple[str, Callable[[], Any]]] = [("a Python function of three arguments", lambda: _nothing(*given))]
     if hasattr(path, "recognizes"):
         lines += [("+ key: types, sizes, strides, addresses; plan found", lambda: path.recognizes(given, {}))]
@@ -115,7 +115,7 @@ def parts() -> list[Line]:
     lines += [("+ the op's __call__ (all of a call)", lambda: lerp(*given))]
     layout = (ELEMENTS,), (1,)
     lines += [("for scale: torch.empty_strided", lambda: torch.empty_strided(*layout, device=device))]
-    lines += [("for scale: the careful way, every time", lambda: lerp._careful(given, {}))]
+    lines += [("for scale: the slow path, every time", lambda: lerp._slow_path(given, {}))]
     return [Line(name, (microseconds(work),)) for name, work in lines]
 
 
@@ -135,7 +135,7 @@ def shapes(count: int = SHAPES) -> list[Line]:
         first.append((middle - start) / 1000)
         again.append((time.perf_counter_ns() - middle) / 1000)
         if made % max(count // 10, 1) == 0:
-            held = float(len(op._path))
+            held = float(len(op._cached))
             lines.append(Line(f"{made:,}", (statistics.median(first), statistics.median(again), held, _megabytes())))
             first, again = [], []
     return lines

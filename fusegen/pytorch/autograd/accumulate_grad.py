@@ -48,18 +48,18 @@ def accumulate_grad() -> Iterator[None]:
         module.accumulate(before)
 
 
-def places(functions: Sequence[Any], needed: Sequence[bool], read: Sequence[Any]) -> list[Any]:
+def places(node: Any, needed: Sequence[bool], read: Sequence[Any]) -> list[Any]:
     """For each argument of a node the ``.grad`` that its gradient may be added to, or None; empty if there is none.
 
     Args:
-        functions: the nodes of the graph that the gradients go to.
+        node: of the graph; its next functions are those that the gradients go to.
         needed: whether they are asked for.
         read: tensors, or None, that the backward reads.
     """
     module = native.module()
     if module is None or not module.is_accumulating():
         return []
-    nodes = [node if asked else None for node, asked in zip(functions, needed, strict=True)]
+    nodes = [function if asked else None for (function, _), asked in zip(node.next_functions, needed, strict=True)]
     found: list[Any] = module.places(nodes, list(read))
     return found
 

@@ -53,7 +53,7 @@ class Differentiable:
 
     runner: Runner
     trained: dict[tuple[str, ...], Trained] = field(default_factory=dict)
-    native_node: ClassVar[bool] = True  # the native call path's node of the graph does what this one's does
+    is_cacheable: ClassVar[bool] = True  # the node of a cached call does what this one's does
 
     def __call__(self, values: Mapping[str, Any], scalars: Mapping[str, Any]) -> list[Any]:
         """Results of the op; recorded by autograd and seen by torch.func where these are on."""
@@ -304,7 +304,7 @@ class Node(torch.autograd.Function):
         asked = ctx.needs_input_grad[2:]
         needed = frozenset(n for n, needs in zip(trained.forward.arguments, asked, strict=True) if needs)
         saved, layout, shapes = ctx.saved_tensors, ctx.layout, ctx.shapes
-        places = accumulate_grad.places([f for f, _ in ctx.next_functions], asked, (*saved, *cotangents))
+        places = accumulate_grad.places(ctx, asked, (*saved, *cotangents))
         found = trained.gradients_of(saved, cotangents, layout, shapes, ctx.scalars, needed, places)
         if ctx.unverified is not None:
             _verify_gradients(trained, ctx.unverified, cotangents, found, ctx.scalars, shapes)

@@ -33,7 +33,7 @@ class Overwriting(Differentiable):
     """An Op of whose argument ``overwritten`` the gradient is written into the argument's memory."""
 
     overwritten: str = ""
-    native_node: ClassVar[bool] = False
+    is_cacheable: ClassVar[bool] = False
 
     def record(
         self, trained: Trained, scalars: Mapping[str, Any], given: Sequence[Any], transformed: bool

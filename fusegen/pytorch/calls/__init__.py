@@ -1,1 +1,1 @@
-"""Calls like one before: found by a key, and launched without planning."""
+"""Calls like one before: found by a key, and run without deciding anything."""

@@ -17,7 +17,8 @@ import torch
 from fusegen.declare.op import Declaration
 from fusegen.native import module as native
 from fusegen.plan.layout import is_dense
-from fusegen.pytorch.calls.cached_call import FLOATS_VARY, INTEGERS_VARY, Lesson, Parameters, native_plan
+from fusegen.pytorch.calls.cached_call import FLOATS_VARY, INTEGERS_VARY, CachedCall, Parameters
+from fusegen.pytorch.calls.native_cache import native_plan
 from fusegen.run.runner import MOST_PLANS, Run
 
 
@@ -91,9 +92,9 @@ class Prepared:
         ]
         fixed = {name: value for name, value in run.scalars.items() if name not in numbers}
         as_returned = replace(run, plan=replace(plan, results=tuple(layouts)))
-        lesson = Lesson(as_returned, tuple(inputs), numbers, fixed, len(results), False, None)
+        cached = CachedCall(as_returned, tuple(inputs), numbers, fixed, len(results), False, None)
         assert self.module is not None
-        self.module.learn_kernel(self.kernels, native_plan(self.module, lesson))
+        self.module.learn_kernel(self.kernels, native_plan(self.module, cached))
 
 
 def _open_door(module: Any, kernels: Any, name: str) -> None:

@@ -148,8 +148,8 @@ class Registered:
             if is_named or schema.IDENTITY in kwargs:
                 args, kwargs = (), found.named(args, kwargs)
             if autocast is None and prepared.module is None:  # then the op's own call path knows best
-                path = None if verify.is_asked() else self.op._path
-                return self.packed((path or self.op._careful)(args, kwargs))
+                cached = None if verify.is_asked() else self.op._cached
+                return self.packed((cached or self.op._slow_path)(args, kwargs))
             return self.packed(self.op.call(args, kwargs, autocast))
 
         def run(*args: Any, **kwargs: Any) -> Any:

@@ -1,0 +1,293 @@
+"""Cached calls in Python, for machines without the native module, which does the same (native/fusegen_native.cpp).
+
+Each tensor is read once. What was read is the key that a plan is found by, and has the addresses that it is run on.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from types import FunctionType
+from typing import Any
+
+import torch
+
+from fusegen.native import module as native
+from fusegen.plan import frameworks
+from fusegen.plan.backward import result_names, separated, views_a_leaf
+from fusegen.pytorch.autograd import accumulate_grad
+from fusegen.pytorch.calls.cached_call import FLOATS_VARY, INTEGERS_VARY, TENSORS, CachedCall, Parameters
+from fusegen.pytorch.calls.modes import autocast, nobody_looks
+from fusegen.pytorch.calls.replay import Replay, replay_of
+from fusegen.run import verify
+from fusegen.run.runner import Run
+
+_CONSTANTS = (type(None), bool, int, str, type, FunctionType, torch.dtype)
+_MOST_BACKWARDS = 1024
+
+_is_autocast = torch._C._is_any_autocast_enabled
+
+# (key, tensors, their addresses, numbers) of a call.
+Read = tuple[tuple[Any, ...], list[Any], list[int], list[Any]]
+
+
+class PythonCache:
+    """Calls of one op by their keys.
+
+    Args:
+        slow_path: called with ``args`` and ``kwargs``, it decides a call, and inserts here what it did.
+        most: how many calls to remember.
+        stays: also when the native module is there; otherwise the next call takes the slow path, which changes over.
+    """
+
+    def __init__(
+        self, slow_path: Callable[..., Any], parameters: Parameters, most: int, *, stays: bool = False
+    ) -> None:
+        self.slow_path, self.parameters, self.most, self.stays = slow_path, parameters, most, stays
+        self.entries: OrderedDict[Any, _Entry] = OrderedDict()
+        self.places = {name: i for i, name in enumerate(parameters.names)}
+        self.has_products = False  # of any call so far: plans of products are for one answer to frameworks.Settings
+
+    def __len__(self) -> int:
+        return len(self.entries)
+
+    def clear(self) -> None:
+        """Forget every call."""
+        self.entries.clear()
+
+    def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """The op's results for these arguments."""
+        if self.stays or not native.is_found():
+            read = self._read(args, kwargs)
+            if read is not None:
+                key, tensors, addresses, numbers = read
+                entry = self.entries.get(key)
+                if entry is not None:
+                    return entry.call(tensors, addresses, numbers)
+        return self.slow_path(args, kwargs)
+
+    def insert(self, args: tuple[Any, ...], kwargs: dict[str, Any], cached: CachedCall) -> None:
+        """Do from now on for calls like this one what was done for it."""
+        if not self.has_products and cached.run.runner.settings(frameworks.torch()) is not None:
+            self.has_products = True
+            self.entries.clear()  # under keys that lack the settings
+        read = self._read(args, kwargs)
+        if read is not None:
+            self.entries[read[0]] = _Entry(cached)
+            if len(self.entries) > self.most:
+                self.entries.popitem(last=False)
+
+    def _read(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Read | None:
+        """What a call is given; None for one that only the slow path can judge."""
+        flags = self.parameters.flags
+        if len(args) > len(flags) or not nobody_looks():
+            return None
+        tensors: list[Any] = []
+        addresses: list[int] = []
+        numbers: list[Any] = []
+        key: list[Any] = []
+        recording = torch.is_grad_enabled()
+        if self.has_products:
+            key.append(frameworks.torch().settings())
+        if _is_autocast():
+            key.append(autocast())
+        if kwargs:
+            if not kwargs.keys() <= self.places.keys():
+                return None
+            key.append(tuple(kwargs))
+            flags = (*flags[: len(args)], *(flags[self.places[name]] for name in kwargs))
+            args = (*args, *kwargs.values())
+        try:
+            for value, flag in zip(args, flags, strict=False):
+                kind = type(value)
+                if kind in TENSORS:
+                    if not _add_tensor(value, recording, key, tensors, addresses):
+                        return None
+                elif kind is float and flag & FLOATS_VARY:
+                    numbers.append(value)
+                    key.append(float)
+                elif (kind is int or kind is bool) and flag & INTEGERS_VARY:
+                    if not -(2**63) <= value < 2**63:
+                        return None
+                    numbers.append(value)
+                    key.append(kind)
+                else:
+                    key.append(_constant(value))
+        except (RuntimeError, _Unknown):  # no memory, no strides, no value: the slow path says so
+            return None
+        return tuple(key), tensors, addresses, numbers
+
+
+def _add_tensor(value: Any, recording: bool, key: list[Any], tensors: list[Any], addresses: list[int]) -> bool:
+    """Read a tensor; False for one whose elements are not in memory as they are.
+
+    Raises:
+        RuntimeError: it has no memory, or no strides.
+    """
+    address = value.data_ptr()
+    if value.is_neg() or (not address and value.numel()):
+        return False
+    tensors.append(value)
+    addresses.append(address)
+    # Where it is, whether its gradient is wanted, and its alignment, in one number.
+    bits = (value.get_device() << 5) + (address & 15) + (16 if recording and value.requires_grad else 0)
+    key += (value.dtype, value.shape, value.stride(), bits)
+    return True
+
+
+class _Unknown(Exception):
+    """A constant that cannot be compared."""
+
+
+def _constant(value: Any) -> Any:
+    kind = type(value)
+    if kind is float:
+        return float, value.hex()  # tells -0.0 from 0.0, and finds NaN again
+    if kind is tuple:
+        return tuple, *map(_constant, value)
+    if kind not in _CONSTANTS:
+        raise _Unknown
+    return kind, value
+
+
+class _Entry:
+    """A cached call, and the backwards of such calls."""
+
+    def __init__(self, cached: CachedCall) -> None:
+        self.one, self.visible = cached.one, cached.visible
+        self.replay = replay_of(cached.run, cached.inputs, cached.numbers, cached.fixed)
+        self.recorder = cached.recorder
+        if cached.trained is None:
+            return
+        self.trained = cached.trained
+        self.inputs, self.numbers, self.fixed = cached.inputs, cached.numbers, cached.fixed
+        values = cached.run.tensors
+        names, positions = cached.trained.saved
+        self.arguments = cached.trained.forward.arguments
+        self.saved = [self.arguments.index(name) for name in names], positions
+        self.constant = [i for i in range(len(cached.run.results)) if i not in cached.trained.differentiable]
+        self.layout = tuple((n, tuple(values[n].shape), values[n].stride()) for n in cached.trained.training.wanted)
+        self.shapes = {name: tuple(tensor.shape) for name, tensor in values.items()}
+        self.backwards: dict[Any, _Backward] = {}
+
+    def call(self, tensors: list[Any], addresses: list[int], numbers: list[Any]) -> Any:
+        """The results of a call like the first one."""
+        if self.recorder is None:
+            results: Sequence[Any] = self.replay(tensors, addresses, numbers)
+        elif self.recorder.is_cacheable and not verify.is_on():
+            given = [tensors[at] for at in self.inputs]
+            results = _apply(self, tensors, addresses, numbers, *given)  # type: ignore[no-untyped-call]
+        else:
+            values = {name: tensors[at] for name, at in zip(self.arguments, self.inputs, strict=True)}
+            results = self.recorder(values, self.scalars(numbers))
+        if self.one:
+            return results[0]
+        return tuple(results if len(results) == self.visible else results[: self.visible])
+
+    def scalars(self, numbers: Sequence[Any]) -> dict[str, Any]:
+        """A call's scalars by name."""
+        return {**self.fixed, **{name: numbers[at] for name, at in self.numbers.items()}}
+
+    def gradients(
+        self, saved: Sequence[Any], cotangents: Sequence[Any], needed: Sequence[bool], numbers: Sequence[Any],
+        places: Sequence[Any],
+    ) -> Sequence[Any]:  # fmt: skip
+        """A gradient, or None, for each tensor that the forward reads (``Trained.gradients_of``)."""
+        key: list[Any] = [needed]
+        tensors: list[Any] = []
+        addresses: list[int] = []
+        may_replay = not (places or torch.is_grad_enabled() or verify.is_on()) and nobody_looks()
+        if may_replay:
+            key.append(frameworks.torch().settings())
+            may_replay = self._read_backward(saved, cotangents, key, tensors, addresses)
+        backward = self.backwards.get(tuple(key)) if may_replay else None
+        if backward is not None:
+            return backward.run(tensors, addresses, numbers, cotangents)
+        names, wanted = self.arguments, self.trained.training.wanted
+        asked = frozenset(n for n, is_needed in zip(names, needed, strict=True) if is_needed and n in wanted)
+        scalars = self.scalars(numbers)
+        found = self.trained.gradients_of(saved, cotangents, self.layout, self.shapes, scalars, asked, places)
+        if may_replay:
+            if len(self.backwards) >= _MOST_BACKWARDS:
+                self.backwards.clear()
+            self.backwards[tuple(key)] = _Backward(self, saved, cotangents, asked)
+        return found
+
+    @staticmethod
+    def _read_backward(
+        saved: Sequence[Any], cotangents: Sequence[Any], key: list[Any], tensors: list[Any], addresses: list[int]
+    ) -> bool:
+        """Read what a backward is given; False where only Python's slow path can judge it."""
+        try:
+            for tensor in saved:
+                if type(tensor) not in TENSORS or not _add_tensor(tensor, False, key, tensors, addresses):
+                    return False
+            for tensor in cotangents:
+                if tensor is None:
+                    key.append(None)
+                elif type(tensor) not in TENSORS or not _add_tensor(tensor, False, key, tensors, addresses):
+                    return False
+        except RuntimeError:
+            return False
+        return True
+
+
+class _Backward:
+    """What one backward of an entry computes, for cotangents and saved tensors of one layout."""
+
+    def __init__(self, entry: _Entry, saved: Sequence[Any], cotangents: Sequence[Any], needed: frozenset[str]) -> None:
+        trained = entry.trained
+        lean = trained.lean(cotangents, needed)
+        own, arguments = trained.gradients.arguments, entry.arguments
+        backward, values = trained.asked(saved, cotangents, entry.layout, entry.shapes, needed)
+        self.replay: Replay | None = None
+        names: list[str] = []
+        if backward is not None:
+            runner = backward.runner
+            plan = runner.planned(values, frameworks.torch())
+            inputs = [list(values).index(name) for name in runner.arguments]
+            run = Run(runner, plan, values, {}, [])
+            self.replay, names = replay_of(run, inputs, entry.numbers, entry.fixed), result_names(runner.op)
+        self.computed = [names.index(own[n]) if own[n] in names else None for n in arguments]
+        self.handed_on = [(arguments.index(name), at) for name, at in lean.handed_on.items()]
+        self.shared = [(arguments.index(name), arguments.index(other)) for name, other in lean.shared.items()]
+
+    def run(
+        self, tensors: list[Any], addresses: list[int], numbers: Sequence[Any], cotangents: Sequence[Any]
+    ) -> list[Any]:
+        results = self.replay(tensors, addresses, numbers) if self.replay is not None else []
+        found = [None if at is None else results[at] for at in self.computed]
+        for argument, at in self.handed_on:
+            found[argument] = cotangents[at]
+        for argument, other in self.shared:
+            found[argument] = found[other]
+        return found
+
+
+class CachedNode(torch.autograd.Function):
+    """forward(entry, tensors, addresses, numbers, *arguments) -> results, those saved for the backward last."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, entry: _Entry, tensors: list[Any], addresses: list[int], numbers: list[Any], *arguments: Any
+    ) -> tuple[Any, ...]:  # fmt: skip
+        results = entry.replay(tensors, addresses, numbers)
+        inputs, positions = entry.saved
+        ctx.entry, ctx.numbers = entry, numbers
+        ctx.save_for_backward(*[arguments[at] for at in inputs], *[results[at] for at in positions])
+        ctx.apart = [views_a_leaf(argument) for argument in arguments]
+        if entry.constant:
+            ctx.mark_non_differentiable(*[results[at] for at in entry.constant])
+        ctx.set_materialize_grads(False)
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
+        needed, saved = ctx.needs_input_grad[4:], ctx.saved_tensors
+        places = accumulate_grad.places(ctx, needed, (*saved, *cotangents))
+        found = ctx.entry.gradients(saved, cotangents, needed, ctx.numbers, places)
+        return (None, None, None, None, *(separated(found, cotangents, ctx.apart) if any(ctx.apart) else found))
+
+
+# What torch.autograd.Function.apply does outside of torch.func's transforms, less ten microseconds of inspect.
+_apply = super(torch.autograd.Function, CachedNode).apply
