@@ -152,7 +152,7 @@ class _Loaded:
     entry: str
     declared: str
 
-    def launch(self, grid: Grid, block: Grid, params: int, stream: int) -> None:
+    def prepared(self, grid: Grid, block: Grid, params: int) -> Callable[[int], None]:
         raise NotImplementedError
 
 
@@ -162,9 +162,6 @@ class _Recorder:
 
     chip: Chip
     loaded: dict[int, _Loaded] = field(default_factory=dict)
-
-    def run(self, work: Callable[[], None]) -> None:
-        raise NotImplementedError
 
     def load(self, rendered: Rendered, entry: str, declared: str, follows: bool) -> _Loaded:
         made = _Loaded(rendered, entry, declared)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from fusegen.core.errors import DeviceError
@@ -18,6 +19,8 @@ _PORTABLE_CLUSTER_BLOCKS = 8
 _MOST_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _EARLY_START = 6  # CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION
 _EARLY_START_IN_GRAPHS = 12030  # the first driver that captures such launches into graphs: CUDA 12.3
+
+Grid = tuple[int, int, int]
 
 
 @functools.cache
@@ -88,10 +91,11 @@ class Context:
         self._handle = ctypes.c_void_p()
         _check(self._cuda, self._cuda.cuDevicePrimaryCtxRetain(ctypes.byref(self._handle), device), "retain context")
         self.value = self._handle.value
+        self._current = self._cuda.cuCtxGetCurrent
 
     def is_current(self) -> bool:
         current = ctypes.c_void_p()
-        self._cuda.cuCtxGetCurrent(ctypes.byref(current))
+        self._current(ctypes.byref(current))
         return current.value == self.value
 
     def __enter__(self) -> None:
@@ -100,49 +104,6 @@ class Context:
     def __exit__(self, *_: object) -> None:
         popped = ctypes.c_void_p()
         _check(self._cuda, self._cuda.cuCtxPopCurrent_v2(ctypes.byref(popped)), "pop context")
-
-
-class Function:
-    """A kernel in a device's memory. Its context must be current when it is loaded and launched.
-
-    Args:
-        cluster: blocks in a cluster of the kernel. It is compiled in, so launches do not mention it, but more than
-            every GPU with clusters promises must be allowed.
-        shared: bytes of shared memory that each launch asks for.
-    """
-
-    early = False
-
-    def __init__(self, cubin: bytes, entry: str, cluster: int = 1, shared: int = 0) -> None:
-        cuda = library()
-        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
-        _check(cuda, cuda.cuModuleLoadData(ctypes.byref(self._module), cubin), f"load {entry}")
-        name = entry.encode()
-        _check(cuda, cuda.cuModuleGetFunction(ctypes.byref(self._function), self._module, name), f"find {entry}")
-        if cluster > _PORTABLE_CLUSTER_BLOCKS:
-            code = cuda.cuFuncSetAttribute(self._function, _NON_PORTABLE_CLUSTER, 1)
-            _check(cuda, code, f"allow {entry} clusters of {cluster} blocks")
-        if shared:
-            code = cuda.cuFuncSetAttribute(self._function, _MOST_DYNAMIC_SHARED, shared)
-            _check(cuda, code, f"give {entry} {shared} bytes of shared memory")
-        self.shared = shared
-        self._launch = cuda.cuLaunchKernel
-        self._entry = entry
-
-    def launch(self, grid: tuple[int, int, int], block: tuple[int, int, int], params: int, stream: int) -> None:
-        """Enqueue on ``stream``; ``params`` is the address of the table of argument addresses."""
-        code = self._launch(self._function, *grid, *block, self.shared, stream, params, None)
-        if code:
-            self.fail(code)
-
-    @property
-    def address(self) -> int:
-        """The driver's handle of the kernel."""
-        return int(self._function.value or 0)
-
-    def fail(self, code: int, message: str = "") -> None:
-        """Raise what a launch's code means."""
-        _check(library(), code, f"launch {self._entry}")
 
 
 class _Attribute(ctypes.Structure):
@@ -160,31 +121,74 @@ class _Configuration(ctypes.Structure):
     )  # fmt: skip
 
 
+class Function:
+    """A kernel in a device's memory. Its context must be current when it is loaded and launched.
+
+    Args:
+        cluster: blocks in a cluster of the kernel. It is compiled in, so launches do not mention it, but more than
+            every GPU with clusters promises must be allowed.
+        shared: bytes of shared memory that each launch asks for.
+    """
+
+    early = False
+    _attributes: tuple[_Attribute, ...] = ()
+
+    def __init__(self, cubin: bytes, entry: str, cluster: int = 1, shared: int = 0) -> None:
+        cuda = library()
+        self._module, self._function = ctypes.c_void_p(), ctypes.c_void_p()
+        _check(cuda, cuda.cuModuleLoadData(ctypes.byref(self._module), cubin), f"load {entry}")
+        name = entry.encode()
+        _check(cuda, cuda.cuModuleGetFunction(ctypes.byref(self._function), self._module, name), f"find {entry}")
+        if cluster > _PORTABLE_CLUSTER_BLOCKS:
+            code = cuda.cuFuncSetAttribute(self._function, _NON_PORTABLE_CLUSTER, 1)
+            _check(cuda, code, f"allow {entry} clusters of {cluster} blocks")
+        if shared:
+            code = cuda.cuFuncSetAttribute(self._function, _MOST_DYNAMIC_SHARED, shared)
+            _check(cuda, code, f"give {entry} {shared} bytes of shared memory")
+        self.shared = shared
+        self._entry = entry
+
+    def prepared(self, grid: Grid, block: Grid, params: int) -> Callable[[int], None]:
+        """What enqueues it on a stream; ``params`` is the address of the table of argument addresses."""
+        cuda, function = library(), self._function
+        if hasattr(cuda, "cuLaunchKernelEx"):  # of four arguments: half the time that eleven take through ctypes
+            attributes = (_Attribute * 1)(*self._attributes)
+            configuration = _Configuration(grid, block, self.shared, None, attributes, len(self._attributes))
+            address, enqueue = ctypes.addressof(configuration), cuda.cuLaunchKernelEx
+
+            def launch(stream: int) -> None:
+                configuration.stream = stream
+                code = enqueue(address, function, params, None)
+                if code:
+                    self.fail(code)
+
+            return launch
+
+        def launch_with_arguments(stream: int) -> None:
+            code = cuda.cuLaunchKernel(function, *grid, *block, self.shared, stream, params, None)
+            if code:
+                self.fail(code)
+
+        return launch_with_arguments
+
+    @property
+    def address(self) -> int:
+        """The driver's handle of the kernel."""
+        return int(self._function.value or 0)
+
+    def fail(self, code: int, message: str = "") -> None:
+        """Raise what a launch's code means."""
+        _check(library(), code, f"launch {self._entry}")
+
+
 class EarlyFunction(Function):
     """A kernel in one place of a program, behind another: it may start while that one drains, and waits for its end
     by itself (``fg::wait_for_previous_kernel``). CUDA calls this programmatic dependent launch.
-
-    Configurations are pooled, because another thread may launch the same meanwhile.
     """
 
     early = True
-    _attribute = _Attribute(_EARLY_START, 0, 1)
+    _attributes = (_Attribute(_EARLY_START, 0, 1),)
 
     def __init__(self, function: Function) -> None:
         self._module, self._function, self._entry = function._module, function._function, function._entry
         self.shared = function.shared
-        self._launch = library().cuLaunchKernelEx
-        self._pool: list[tuple[_Configuration, int]] = []
-
-    def launch(self, grid: tuple[int, int, int], block: tuple[int, int, int], params: int, stream: int) -> None:
-        """As a Function's; grid and block are the same at every launch."""
-        try:
-            configuration, address = pooled = self._pool.pop()
-        except IndexError:
-            configuration = _Configuration(grid, block, self.shared, None, ctypes.pointer(self._attribute), 1)
-            configuration, address = pooled = configuration, ctypes.addressof(configuration)
-        configuration.stream = stream
-        code = self._launch(address, self._function, params, None)
-        self._pool.append(pooled)
-        if code:
-            self.fail(code)

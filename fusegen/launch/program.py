@@ -30,9 +30,13 @@ Allocate = Callable[[int], tuple[Any, int]]
 
 
 class Loaded(Protocol):
-    """A kernel in the memory of the device that will run it."""
+    """A kernel in the memory of the device that will run it.
 
-    def launch(self, grid: Grid, block: Grid, params: int, stream: int) -> None: ...
+    ``prepared`` gives what enqueues it on a stream. ``params`` is the address of a table of argument addresses. Two
+    threads must not use one at once.
+    """
+
+    def prepared(self, grid: Grid, block: Grid, params: int) -> Callable[[int], None]: ...
 
 
 class Launchable(Loaded, Protocol):
@@ -79,8 +83,10 @@ def magic_division(value: int) -> tuple[int, int, int]:
 class _Arguments:
     """The argument block of a launch: eight bytes a slot, and a table of the slots' addresses as the driver wants it.
 
-    Blocks are pooled, because another thread may call the same program meanwhile.
+    Blocks are pooled, because another thread may call the same program meanwhile; and so are their launches.
     """
+
+    launch: Callable[[int], None]
 
     def __init__(self, static: Sequence[bytes], dynamic: int) -> None:
         offsets = [8 * i for i in range(dynamic)]
@@ -122,8 +128,9 @@ class Step:
             arguments = self.pool.pop()
         except IndexError:
             arguments = self._new()
+            arguments.launch = self.loaded.prepared(self.grid, self.block, arguments.address)
         self._pack(arguments.memory, 0, *[values[source] for source in self.sources])
-        self.loaded.launch(self.grid, self.block, arguments.address, stream)
+        arguments.launch(stream)
         self.pool.append(arguments)
 
     def image(self) -> tuple[bytes, list[int]]:

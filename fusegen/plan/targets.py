@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
 from fusegen.core import locks
@@ -41,8 +42,9 @@ class _OnCpu:
     def __init__(self, kernel: EmulatedKernel, shared: int, mode: emulator.Mode, follows: bool) -> None:
         self.kernel, self.shared, self.mode, self.follows = kernel, shared, mode, follows
 
-    def launch(self, grid: Grid, block: Grid, params: int, stream: int) -> None:
-        self.kernel.launch(grid, block, params, self.shared, self.mode, self.follows)
+    def prepared(self, grid: Grid, block: Grid, params: int) -> Callable[[int], None]:
+        """What runs it, whatever the stream is, and returns when that is done."""
+        return lambda stream: self.kernel.launch(grid, block, params, self.shared, self.mode, self.follows)
 
     @property
     def address(self) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -94,9 +93,6 @@ class Noting:
     chip: Chip = HOPPER
     asked: list[tuple[str, bool]] = field(default_factory=list)
 
-    def run(self, work: Callable[[], None]) -> None:
-        work()
-
     def load(self, rendered: Any, entry: str, declared: str, follows: bool) -> Any:
         self.asked.append((entry, follows))
 
@@ -165,18 +161,40 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     return seen
 
 
-def test_an_early_launch_is_what_the_driver_expects(launches: list[dict[str, Any]]) -> None:
+def loaded() -> driver.Function:
     kernel = driver.Function.__new__(driver.Function)
     kernel._module, kernel._function, kernel._entry = ctypes.c_void_p(7), ctypes.c_void_p(2**40 + 1), "sums"
     kernel.shared = 4096
+    return kernel
+
+
+def test_a_launch_is_what_the_driver_expects(launches: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = loaded().prepared((5, 6, 1), (32, 8, 1), 2**41)
+    for stream in (2**42, 0):
+        launch(stream)
+        seen = launches.pop()
+        assert (seen["grid"], seen["block"], seen["shared"], seen["count"]) == ((5, 6, 1), (32, 8, 1), 4096, 0)
+        assert (seen["function"], seen["params"], seen["extra"]) == (2**40 + 1, 2**41, None)
+        assert seen["stream"] == stream
+    given: list[Any] = []
+    old = SimpleNamespace(cuLaunchKernel=lambda *arguments: given.append(arguments) or 0)  # CUDA before 11.8
+    monkeypatch.setattr(driver, "library", lambda: old)
+    kernel = loaded()
+    kernel.prepared((5, 6, 1), (32, 8, 1), 2**41)(7)
+    assert given == [(kernel._function, 5, 6, 1, 32, 8, 1, 4096, 7, 2**41, None)]
+
+
+def test_an_early_launch_is_what_the_driver_expects(launches: list[dict[str, Any]]) -> None:
+    kernel = loaded()
     early = driver.EarlyFunction(kernel)
     assert (kernel.early, early.early, early.address, early.shared) == (False, True, 2**40 + 1, 4096)
     expected = {
         "grid": (5, 6, 1), "block": (32, 8, 1), "shared": 4096, "count": 1, "attribute": 6, "value": 1,
         "function": 2**40 + 1, "params": 2**41, "extra": None,
     }  # fmt: skip
+    launch = early.prepared((5, 6, 1), (32, 8, 1), 2**41)
     for stream in (2**42, 2**43, 0):
-        early.launch((5, 6, 1), (32, 8, 1), 2**41, stream)
+        launch(stream)
         assert launches.pop() == {**expected, "stream": stream}
 
 

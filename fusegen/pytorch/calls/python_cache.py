@@ -6,7 +6,8 @@ Each tensor is read once. What was read is the key that a plan is found by, and 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import repeat
 from types import FunctionType
 from typing import Any
 
@@ -97,41 +98,47 @@ class PythonCache:
             key.append(tuple(kwargs))
             flags = (*flags[: len(args)], *(flags[self.places[name]] for name in kwargs))
             args = (*args, *kwargs.values())
-        try:
-            for value, flag in zip(args, flags, strict=False):
-                kind = type(value)
-                if kind in TENSORS:
-                    if not _add_tensor(value, recording, key, tensors, addresses):
-                        return None
-                elif kind is float and flag & FLOATS_VARY:
-                    numbers.append(value)
-                    key.append(float)
-                elif (kind is int or kind is bool) and flag & INTEGERS_VARY:
-                    if not -(2**63) <= value < 2**63:
-                        return None
-                    numbers.append(value)
-                    key.append(kind)
-                else:
-                    key.append(_constant(value))
-        except (RuntimeError, _Unknown):  # no memory, no strides, no value: the slow path says so
+        if not _read_into(args, flags, recording, key, tensors, addresses, numbers):
             return None
         return tuple(key), tensors, addresses, numbers
 
 
-def _add_tensor(value: Any, recording: bool, key: list[Any], tensors: list[Any], addresses: list[int]) -> bool:
-    """Read a tensor; False for one whose elements are not in memory as they are.
+def _read_into(
+    values: Sequence[Any], flags: Iterable[int], recording: bool, key: list[Any], tensors: list[Any],
+    addresses: list[int], numbers: list[Any],
+) -> bool:  # fmt: skip
+    """Read each value, once, into a key, and its tensors, their addresses and its numbers into lists of their own.
 
-    Raises:
-        RuntimeError: it has no memory, or no strides.
+    Args:
+        flags: which numbers are values of the call (see ``Parameters``).
+
+    Returns:
+        False for what only the slow path can judge: elements that are not in memory as they are, unknown constants.
     """
-    address = value.data_ptr()
-    if value.is_neg() or (not address and value.numel()):
+    try:
+        for value, flag in zip(values, flags, strict=False):
+            kind = type(value)
+            if kind in TENSORS:
+                address = value.data_ptr()
+                if value.is_neg() or (not address and value.numel()):
+                    return False
+                tensors.append(value)
+                addresses.append(address)
+                # Where it is, whether its gradient is wanted, and its alignment, in one number.
+                bits = (value.get_device() << 5) + (address & 15) + (16 if recording and value.requires_grad else 0)
+                key += (value.dtype, value.shape, value.stride(), bits)
+            elif kind is float and flag & FLOATS_VARY:
+                numbers.append(value)
+                key.append(float)
+            elif (kind is int or kind is bool) and flag & INTEGERS_VARY:
+                if not -(2**63) <= value < 2**63:
+                    return False
+                numbers.append(value)
+                key.append(kind)
+            else:
+                key.append(_constant(value))
+    except (RuntimeError, _Unknown):  # no memory, no strides, no value: the slow path says so
         return False
-    tensors.append(value)
-    addresses.append(address)
-    # Where it is, whether its gradient is wanted, and its alignment, in one number.
-    bits = (value.get_device() << 5) + (address & 15) + (16 if recording and value.requires_grad else 0)
-    key += (value.dtype, value.shape, value.stride(), bits)
     return True
 
 
@@ -199,7 +206,7 @@ class _Entry:
         may_replay = not (places or torch.is_grad_enabled() or verify.is_on()) and nobody_looks()
         if may_replay:
             key.append(frameworks.torch().settings())
-            may_replay = self._read_backward(saved, cotangents, key, tensors, addresses)
+            may_replay = _read_into((*saved, *cotangents), repeat(0), False, key, tensors, addresses, [])
         backward = self.backwards.get(tuple(key)) if may_replay else None
         if backward is not None:
             return backward.run(tensors, addresses, numbers, cotangents)
@@ -212,24 +219,6 @@ class _Entry:
                 self.backwards.clear()
             self.backwards[tuple(key)] = _Backward(self, saved, cotangents, asked)
         return found
-
-    @staticmethod
-    def _read_backward(
-        saved: Sequence[Any], cotangents: Sequence[Any], key: list[Any], tensors: list[Any], addresses: list[int]
-    ) -> bool:
-        """Read what a backward is given; False where only Python's slow path can judge it."""
-        try:
-            for tensor in saved:
-                if type(tensor) not in TENSORS or not _add_tensor(tensor, False, key, tensors, addresses):
-                    return False
-            for tensor in cotangents:
-                if tensor is None:
-                    key.append(None)
-                elif type(tensor) not in TENSORS or not _add_tensor(tensor, False, key, tensors, addresses):
-                    return False
-        except RuntimeError:
-            return False
-        return True
 
 
 class _Backward:

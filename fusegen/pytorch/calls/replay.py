@@ -56,13 +56,18 @@ class _Launches:
         places = dict(zip(run.runner.arguments, inputs, strict=True))
         bases = [name for name, *_ in plan.results]
         self.inputs = [(places[slot.source], slot.offset) for slot in plan.inputs]
+        self.in_order = self.inputs == [(at, 0) for at in range(len(self.inputs))]
         self.outputs = [(bases.index(slot.source), slot.offset) for slot in plan.outputs]
         self.scalars = [_number(scalar, numbers, fixed) for scalar in run.runner.op.scalars]
 
     def __call__(self, tensors: Sequence[Any], addresses: Sequence[int], given: Sequence[Any]) -> list[Any]:
         results = [allocate() for allocate in self.allocations]
-        values = [addresses[at] + offset for at, offset in self.inputs]
-        values += [results[at].data_ptr() + offset for at, offset in self.outputs]
+        if self.in_order and len(addresses) == len(self.inputs):
+            values = list(addresses)
+        else:
+            values = [addresses[at] + offset for at, offset in self.inputs]
+        for at, offset in self.outputs:
+            values.append(results[at].data_ptr() + offset)
         if self.scalars:
             values += [number(given) for number in self.scalars]
         self.target.run(self.program, values, self.framework.stream(self.device), self._workspace)
