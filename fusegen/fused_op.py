@@ -18,7 +18,7 @@ from fusegen.plan import entry as doors
 from fusegen.plan import frameworks, overlap
 from fusegen.pytorch.library.handles import token_of
 from fusegen.run import verify
-from fusegen.run.runner import Run, Runner, watch
+from fusegen.run.runner import Run, Runner, record_runs
 from fusegen.run.runners import runner_of
 
 # Of one op: far more than there are patterns of ranks and dtypes, so that only constants can be as many.
@@ -119,7 +119,7 @@ class FusedOp:
         if framework.name == "torch" and intercept.torch_is_unknown():
             results = self._unfused(op, values, scalars, out)
         else:
-            with watch() as runs:
+            with record_runs() as runs:
                 results = self._run(op, values, scalars, framework, out)
             if is_usual and framework.name == "torch" and out is None:
                 self._remember(args, kwargs, values, scalars, op, runs)

@@ -30,14 +30,11 @@ def enter(op: str, values: dict[str, Any]) -> tuple[frameworks.Framework, dict[s
     Raises:
         DeclarationError: no tensor at all, or tensors of several frameworks.
     """
-    found: dict[str, frameworks.Framework] = {}
-    foreign = {n: v for n, v in values.items() if framework_of(v) is None and hasattr(v, "__dlpack__")}
+    known = {name: framework_of(value) for name, value in values.items()}
+    found = {name: framework for name, framework in known.items() if framework is not None}
+    foreign = {n: v for n, v in values.items() if n not in found and hasattr(v, "__dlpack__")}
     if foreign:
-        return _through_dlpack(op, values, foreign)
-    for name, value in values.items():
-        framework = framework_of(value)
-        if framework is not None:
-            found[name] = framework
+        return _through_dlpack(op, values, foreign, found)
     names = {framework.name for framework in found.values()}
     if len(names) != 1:
         given = ", ".join(f"{n}: {f.name}" for n, f in found.items()) or "no tensor"
@@ -51,14 +48,14 @@ def enter(op: str, values: dict[str, Any]) -> tuple[frameworks.Framework, dict[s
 
 
 def _through_dlpack(
-    op: str, values: dict[str, Any], foreign: dict[str, Any]
+    op: str, values: dict[str, Any], foreign: dict[str, Any], known: dict[str, frameworks.Framework]
 ) -> tuple[frameworks.Framework, dict[str, Any], Callable[[Any], Any]]:
     """Tensors of a library without an adapter (JAX): borrowed as NumPy or CuPy arrays, results handed back likewise."""
-    others = {n: f.name for n, v in values.items() if (f := framework_of(v)) is not None}
+    others = {framework.name for framework in known.values()}
     libraries = set(map(_library, foreign.values()))
     if others or len(libraries) > 1:
         raise DeclarationError(
-            op, given=f"tensors of {', '.join(sorted({*libraries, *others.values()}))}",
+            op, given=f"tensors of {', '.join(sorted(libraries | others))}",
             expected="tensors of one framework", fix="convert them yourself, for example with from_dlpack (no copy)",
         )  # fmt: skip
     kinds = {_kind_of_device(f"{op}, argument {n}", v) for n, v in foreign.items()}

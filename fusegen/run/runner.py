@@ -36,23 +36,26 @@ class Run:
     results: list[Any]
 
 
-class _Watched(local):
+class _Recorded(local):
     runs: list[Run] | None = None
 
 
-_watched = _Watched()
+_recorded = _Recorded()
 
 
 @contextmanager
-def watch() -> Iterator[list[Run]]:
-    """The runs of this thread meanwhile: what a call path learns from."""
-    before = _watched.runs
+def record_runs() -> Iterator[list[Run]]:
+    """The runs of this thread meanwhile, for a cache of calls (pytorch/calls).
+
+    Autograd's node stands between a call and its run, and hands on tensors alone.
+    """
+    before = _recorded.runs
     runs: list[Run] = []
-    _watched.runs = runs
+    _recorded.runs = runs
     try:
         yield runs
     finally:
-        _watched.runs = before
+        _recorded.runs = before
         if before is not None:
             before += runs
 
@@ -92,8 +95,8 @@ class Runner:
         if before is not None:
             verify.verify(self.op, before, scalars, self.sizes, results)
             plan.verified = True
-        if _watched.runs is not None:
-            _watched.runs.append(Run(self, plan, tensors, scalars, results))
+        if _recorded.runs is not None:
+            _recorded.runs.append(Run(self, plan, tensors, scalars, results))
         return results
 
     def _to_verify(self, plan: Plan, tensors: Mapping[str, Any], out: Any) -> verify.Before | None:

@@ -12,7 +12,8 @@ from torch.utils.checkpoint import checkpoint
 
 import fusegen as fg
 from fusegen.native import module as native
-from fusegen.pytorch.calls import native_cache
+from fusegen.pytorch.autograd.function import Trained
+from fusegen.pytorch.calls import native_cache, plan_cache
 from tests.support.call_paths import DEVICE, Counted, both, leaves, lerp, norm, torch_norm
 
 pytest_plugins = ("tests.support.call_paths",)
@@ -45,6 +46,34 @@ def test_backwards_run_natively_from_the_second_on(monkeypatch: pytest.MonkeyPat
     assert known.decided == 1 and len(asked) == 1
     known(x, weight).backward(torch.ones((), dtype=torch.float64).expand(3, 8))
     assert len(asked) == 2, "another layout is another plan"
+
+
+@pytest.mark.cpu
+def test_backwards_are_replayed_in_python_from_the_second_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each layout of a cotangent is decided once; what is differentiated again, always."""
+    known = fg.FusedOp(norm.declaration)
+    known._use(plan_cache.PlanCache(known.declaration, known._slow_path, in_python=True))
+    decided = []
+    original = Trained.gradients_of
+    monkeypatch.setattr(Trained, "gradients_of", lambda *args, **named: decided.append(1) or original(*args, **named))
+    x, weight = leaves((3, 8), (8,))
+    cotangents = [torch.randn(3, 8, dtype=x.dtype), torch.randn(8, 3, dtype=x.dtype).t()]
+
+    def gradients(wanted: tuple[torch.Tensor, ...], cotangent: torch.Tensor, **named: Any) -> None:
+        ours, theirs = (torch.autograd.grad(f(x, weight), wanted, cotangent, **named) for f in (known, plain))
+        torch.testing.assert_close(ours, theirs)
+
+    def plain(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return torch_norm(x, weight, 1e-5)
+
+    known(x, weight)
+    for at, cotangent in enumerate(cotangents, 1):
+        for wanted in ((x, weight), (x,), (weight,)):
+            gradients(wanted, cotangent)
+        assert len(decided) == at
+    for at in range(2):
+        gradients((x, weight), cotangents[0], create_graph=True)
+        assert len(decided) == 3 + at
 
 
 def test_who_needs_gradients_changes(fresh: Any) -> None:

@@ -17,7 +17,7 @@ from fusegen.native import module as native
 from fusegen.plan import frameworks
 from fusegen.plan.native_step import ADDED, TorchStep
 from fusegen.pytorch.calls.cached_call import CachedCall
-from fusegen.run.runner import Run, watch
+from fusegen.run.runner import Run, record_runs
 
 _ALIGNED = 256
 
@@ -156,7 +156,7 @@ class NativeBackward:
         names = self.trained.forward.arguments
         wanted = self.trained.training.wanted
         asked = frozenset(name for name, is_needed in zip(names, needed, strict=True) if is_needed and name in wanted)
-        with watch() as runs:
+        with record_runs() as runs:
             gradients = self.trained.gradients_of(saved, cotangents, self.layout, self.shapes, scalars, asked, places)
         lean = self.trained.lean(cotangents, asked)
         if not torch.is_grad_enabled():

@@ -54,7 +54,7 @@ class PlanCache:
         Args:
             values: arguments by name as the op's declaration got them.
             scalars: Python numbers among them that are handed over at run time.
-            runs: what ran (``run.watch``).
+            runs: what ran (``run.record_runs``).
             one: the result is one tensor rather than a tuple.
             runner: what ran it.
         """

@@ -73,7 +73,7 @@ class Prepared:
         """Remember the call that the native kernels ask about, unless more happened than one run on its tensors.
 
         Args:
-            runs: what ran (``run.watch``).
+            runs: what ran (``run.record_runs``).
             inputs: for each tensor that the run read, which of the call's tensors it is; None if that is not known.
             numbers: for each scalar by name, which of the call's numbers it is.
             results: what the call returns: the run's results, or views of all that they hold.

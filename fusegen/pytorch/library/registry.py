@@ -38,7 +38,7 @@ from fusegen.pytorch.library.derived import Derived
 from fusegen.pytorch.library.identity import identity
 from fusegen.pytorch.library.native_kernels import Prepared, flags_of
 from fusegen.run import verify
-from fusegen.run.runner import watch
+from fusegen.run.runner import record_runs
 
 NAMESPACE = "fusegen"
 AUTOCAST_DEVICES = ("cpu", "cuda")
@@ -153,7 +153,7 @@ class Registered:
             return self.packed(self.op.call(args, kwargs, autocast))
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            with torch.no_grad(), watch() as runs:
+            with torch.no_grad(), record_runs() as runs:
                 result = call(*args, **kwargs)
             if prepared.is_asked():
                 given = {**defaults, **found.named(args, kwargs)}
@@ -276,7 +276,7 @@ class Registered:
 
     def _run_derived(self, which: str, given: Any, numbers: Any, layout: Any, op: str) -> list[torch.Tensor]:
         node, prepared = self.node(op), self.prepared[which]
-        with watch() as runs:
+        with record_runs() as runs:
             results = node.run(given, numbers, layout)
         if prepared.is_asked():
             scalars = {scalar.name: i for i, scalar in enumerate(node.op.scalars)}
