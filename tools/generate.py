@@ -1,13 +1,16 @@
 """Writes the goldens: the CUDA and every stage of the library's ops, for people to read and for tests to compare.
 
-python tools/generate.py [OP ...]            write generated/<op>/<pass>.<dtype>.cu and generated/<op>/stages.txt
+python tools/generate.py [OP ...]            write generated/<op>/<pass>.<dtype>.cu and generated/<op>/stages.txt, or
+                                             of ops that are not shown their digests in generated/digests.txt
 python tools/generate.py --check [OP ...]    fail if they are not what the compiler makes now, and say what differs
+python tools/generate.py --into FOLDER       write all texts, those that have a digest too, into another folder
 """
 
 from __future__ import annotations
 
 import argparse
 import difflib
+import hashlib
 import sys
 import textwrap
 from collections.abc import Iterator, Sequence
@@ -24,15 +27,17 @@ from fusegen.inspect.passes import Pass, backward_of, differentiable, passes
 from fusegen.plan.frameworks import TensorInfo
 from fusegen.plan.layout import row_major
 
-# Ops whose text differs from that of linear_gelu, linear_relu, linear_silu or linear_tanh in the activation's lines
-# alone, and those stand in the activation's own goldens. Tests compile their text all the same.
-NEAR_COPIES = frozenset(
-    f"linear_{activation}" for activation in (
-        "celu", "elu", "hardshrink", "hardsigmoid", "hardswish", "hardtanh", "leaky_relu", "logsigmoid", "mish",
-        "quick_gelu", "relu6", "selu", "sigmoid", "softplus", "softshrink", "softsign", "squared_relu", "tanhshrink",
-        "threshold",
-    )
-)  # fmt: skip
+# The ops whose texts are kept for people to read, two of each module of ops/. Of all others a digest is kept: it says
+# whether their texts are what they were.
+SHOWN = frozenset({
+    "lerp", "alpha_over", "gelu", "prelu", "bias_gelu", "residual_bias_silu", "lstm_cell", "linear_gru_cell",
+    "batch_norm", "group_norm", "cross_entropy", "nll_loss", "normalize", "cosine_similarity", "layer_norm_gelu",
+    "residual_bias_group_norm_gelu", "geglu", "swiglu_packed", "kl_div", "sigmoid_focal_loss", "linear_gelu",
+    "linear_residual", "linear_cross_entropy", "mse_loss", "huber_loss", "triplet_margin_loss", "hinge_embedding_loss",
+    "mlp", "swiglu_mlp", "layer_norm", "rms_norm", "where", "clamp", "matmul", "addmm", "var", "argmax", "softmax",
+    "logsumexp",
+})  # fmt: skip
+DIGESTS = "digests.txt"
 FOLDER = Path(__file__).resolve().parent.parent / "generated"
 DTYPES = (dtypes.float32, dtypes.bfloat16)
 # Ways to lie in memory, each shown once, on lerp: shapes of input, end and weight, strides where they are not
@@ -65,12 +70,34 @@ KINDS = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_107", "sm_110", "sm_120")
 
 
 def files(names: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """(path below generated/, text) of every golden of the named ops, by default of the library but near copies."""
-    shown = (name for name in library() if name not in NEAR_COPIES)
-    for name in names or shown:
+    """(path, text) of all that is made of the named ops, by default of the library: each stage, and the CUDA."""
+    for name in names or library():
         op = resolve(name)
         yield f"{name}/stages.txt", op.show(**bind(op, Request()))
         yield from cuda(name)
+
+
+def digest(text: str) -> str:
+    """Whether a text is another one, in 16 letters."""
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def goldens(names: Sequence[str] = ()) -> tuple[dict[str, str], dict[str, str]]:
+    """What is kept of the named ops: texts of those that are shown, and digests of the others' texts, by path."""
+    texts, digests = {}, {}
+    for path, text in files(names):
+        if path.partition("/")[0] in SHOWN:
+            texts[path] = text
+        else:
+            digests[path] = digest(text)
+    return texts, digests
+
+
+def kept_digests() -> dict[str, str]:
+    """The digests that are written down, by path."""
+    file = FOLDER / DIGESTS
+    lines = file.read_text(encoding="utf-8").splitlines() if file.exists() else []
+    return {path: found for found, path in (line.split("  ", 1) for line in lines)}
 
 
 def cuda(name: str, arch: str = "sm_90") -> Iterator[tuple[str, str]]:
@@ -165,34 +192,44 @@ def _laid_out(
 
 
 def write(names: Sequence[str]) -> int:
-    """Bring generated/ up to date; how many files changed."""
-    made = dict(files(names))
-    changed = 0
-    for path, text in made.items():
-        target = FOLDER / path
-        if not target.exists() or target.read_text(encoding="utf-8") != text:
-            target.parent.mkdir(parents=True, exist_ok=True)
-            target.write_text(text, encoding="utf-8", newline="\n")
-            changed += 1
+    """Bring generated/ up to date; how many texts and digests changed."""
+    made, digests = goldens(names)
+    changed = sum(_put(FOLDER / path, text) for path, text in made.items())
     for path in orphans(made, names):
         (FOLDER / path).unlink()
         changed += 1
     for folder in sorted(FOLDER.iterdir()):
         if folder.is_dir() and not any(folder.iterdir()):
             folder.rmdir()
-    return changed
+    before = kept_digests()
+    after = {path: found for path, found in before.items() if not _is_of(path, names)} | digests
+    _put(FOLDER / DIGESTS, "".join(f"{found}  {path}\n" for path, found in sorted(after.items())))
+    return changed + sum(before.get(path) != after.get(path) for path in before.keys() | after.keys())
+
+
+def _put(target: Path, text: str) -> bool:
+    """Write a file, unless it is so already."""
+    if target.exists() and target.read_text(encoding="utf-8") == text:
+        return False
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_text(text, encoding="utf-8", newline="\n")
+    return True
+
+
+def _is_of(path: str, names: Sequence[str]) -> bool:
+    """Whether a path is of one of the named ops; of any where none is named."""
+    return not names or path.partition("/")[0] in names
 
 
 def orphans(made: dict[str, str], names: Sequence[str]) -> list[str]:
     """Files below generated/ that nothing makes any more."""
     found = sorted(path.relative_to(FOLDER).as_posix() for path in FOLDER.rglob("*") if path.is_file())
-    mine = [path for path in found if "/" in path and (not names or path.partition("/")[0] in names)]
-    return [path for path in mine if path not in made]
+    return [path for path in found if "/" in path and _is_of(path, names) and path not in made]
 
 
 def check(names: Sequence[str], most_lines: int = 12) -> list[str]:
     """What is stale, as lines for people; empty when nothing is."""
-    made = dict(files(names))
+    made, digests = goldens(names)
     report: list[str] = []
     for path, text in made.items():
         target = FOLDER / path
@@ -208,7 +245,13 @@ def check(names: Sequence[str], most_lines: int = 12) -> list[str]:
             report.append(f"stale    generated/{path}: {changed} lines differ")
             if sum(line.startswith("    ") for line in report) < 5 * most_lines:
                 report += [f"    {line}" for line in lines[2 : 2 + most_lines]]
-    return report + [f"orphan   generated/{path}" for path in orphans(made, names)]
+    report += [f"orphan   generated/{path}" for path in orphans(made, names)]
+    kept = {path: found for path, found in kept_digests().items() if _is_of(path, names)}
+    for path in sorted(kept.keys() | digests.keys()):
+        if kept.get(path) != digests.get(path):
+            what = "missing" if path not in kept else "orphan " if path not in digests else "stale  "
+            report.append(f"{what}  {path}, in generated/{DIGESTS}")
+    return report
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -218,12 +261,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--check", action="store_true", help="write nothing; fail when a file is stale, missing or orphaned"
     )
+    parser.add_argument("--into", type=Path, metavar="FOLDER", help="all texts, into another folder")
     given = parser.parse_args(arguments)
-    if near_copies := sorted(NEAR_COPIES.intersection(given.ops)):
-        parser.error(f"{', '.join(near_copies)}: near copies have no goldens; fusegen emit prints their text")
     try:
+        if given.into:
+            texts = dict(files(given.ops))
+            for path, text in texts.items():
+                _put(given.into / path, text)
+            print(f"{len(texts)} texts are in {given.into}")
+            return 0
         if not given.check:
-            print(f"{write(given.ops)} files of generated/ changed")
+            print(f"{write(given.ops)} texts and digests of generated/ changed")
             return 0
         report = check(given.ops)
     except FusegenError as error:
@@ -232,6 +280,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print("\n".join(report) or "generated/ is what the compiler makes")
     if report:
         print("\nBring it up to date: python tools/generate.py")
+        print(
+            "What has a digest alone, beside another commit's: python tools/generate.py --into FOLDER, in both; diff -r"
+        )
     return 1 if report else 0
 
 

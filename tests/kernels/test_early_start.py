@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import re
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -20,8 +19,8 @@ from fusegen.inspect.gpus import GPUS
 from fusegen.inspect.passes import Pass, passes, stages
 from fusegen.launch import driver
 from fusegen.plan import targets
+from tests.support.goldens import emitted
 
-GOLDENS = sorted((Path(__file__).resolve().parents[2] / "generated").rglob("*.cu"))
 WAIT = "fg::wait_for_previous_kernel();"
 KERNEL = re.compile(r"^void \w+\((?P<parameters>[^{]*)\{\n(?P<body>.*?)^}", re.MULTILINE | re.DOTALL)
 POINTER = re.compile(r"(?P<const>const )?\w[\w:<>, ]*\* (?P<restrict>__restrict__ )?(?P<name>\w+)[,)]")
@@ -69,8 +68,8 @@ def problems(text: str) -> list[str]:
 
 
 def test_every_kernel_waits_for_the_one_before() -> None:
-    assert len(GOLDENS) > 300
-    assert {str(path): found for path in GOLDENS if (found := problems(path.read_text(encoding="utf-8")))} == {}
+    assert len(emitted()) > 300
+    assert {path: found for path, text in emitted().items() if (found := problems(text))} == {}
 
 
 def test_the_check_of_texts_sees_what_is_missing() -> None:
