@@ -101,7 +101,7 @@ def test_digests_of_what_is_not_shown(tool: Any, tmp_path: Path, capsys: pytest.
     assert file.read_text(encoding="utf-8").splitlines(keepends=True) == lines and tool.check(["mish", "silu"]) == []
     tool.main(["mish", "--into", str(tmp_path / "texts")])
     text = (tmp_path / "texts" / "mish" / "forward.float32.cu").read_text(encoding="utf-8")
-    assert lines[2] == f"{tool.digest(text)}  mish/forward.bfloat16.cu\n" or tool.digest(text) in "".join(lines)
+    assert f"{tool.digest(text)}  mish/forward.float32.cu\n" in lines
 
 
 def test_two_ops_of_each_module_are_shown(tool: Any) -> None:
