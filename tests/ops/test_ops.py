@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from tests.support.oracles import check_derivatives
+from tests.support.oracles import check_derivatives, draw
 
 INF, NAN = float("inf"), float("nan")
 ACTIVATIONS = {
@@ -19,12 +19,6 @@ ACTIVATIONS = {
     "squared_relu", "threshold",
 }  # fmt: skip
 REQUIRED = {"threshold": {"threshold": 0.1, "value": 7.0}}
-
-
-def draw(*shape: int, low: float = -2.0, high: float = 2.0, seed: int = 0, dtype: Any = torch.float64) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    values = low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
-    return values.to(dtype).requires_grad_()
 
 
 def probability(*shape: int, seed: int = 0) -> torch.Tensor:

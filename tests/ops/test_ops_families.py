@@ -8,16 +8,12 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from tests.support.oracles import refused
+from tests.support.oracles import draw, refused
 
 FUSED = {name: getattr(fg.ops, name).__module__.rpartition(".")[2] for name in fg.ops.__all__}
 FUSED = {name: module for name, module in FUSED.items() if module in ("bias", "fused_norms", "linear")}
 ACTIVATIONS = sorted(n.removeprefix("residual_bias_") for n, m in FUSED.items() if m == "bias" and "residual_" in n)
 REQUIRED = {"threshold": {"threshold": 0.1, "value": 7.0}}
-
-
-def draw(*shape: int, seed: int = 0) -> torch.Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).requires_grad_()
 
 
 # -- bias, cells, blends ---------------------------------------------------------------------------------------------
