@@ -93,13 +93,21 @@ def check(nested: Nested, name: str, way: str) -> None:
     def of(op: Any) -> Callable[..., Any]:
         return lambda x, y, v, u, times, weight: nested(FUNCTIONS[name](op, times, weight), x, y, v, u)
 
-    run = of(registered(OURS[name]) if way == "registered" else OURS[name])
-    if way in ("eager", "registered"):
-        found = run(*given)
-    elif way == "compiled":
-        found = torch.compile(run, backend="aot_eager", fullgraph=True)(*given)
-    else:
-        found = make_fx(run, tracing_mode=way)(*given)(*given)
+    def run(function: Callable[..., Any]) -> Any:
+        if way in ("eager", "registered"):
+            return function(*given)
+        if way == "compiled":
+            return torch.compile(function, backend="aot_eager", fullgraph=True)(*given)
+        return make_fx(function, tracing_mode=way)(*given)(*given)
+
+    try:
+        found = run(of(registered(OURS[name]) if way == "registered" else OURS[name]))
+    except Exception:
+        try:
+            run(of(TORCH[name]))
+        except Exception:  # torch 2.9 does not trace what jacfwd does
+            pytest.skip(f"torch {torch.__version__} cannot trace this with its own functions")
+        raise
     torch.testing.assert_close(found, of(TORCH[name])(*given))
 
 
