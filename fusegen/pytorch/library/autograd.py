@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch._functorch.utils import enable_single_level_autograd_function
 from torch.autograd import forward_ad
+from torch.autograd.function import _SingleLevelFunction
 
 from fusegen.plan import backward as gradients
 from fusegen.pytorch.library.derived import Derived
@@ -24,13 +25,14 @@ def differentiate(
     trained = node.train(wanted)
     with enable_single_level_autograd_function():
         modes = torch.is_grad_enabled(), torch._C._is_fwd_grad_enabled()
-        results = _apply(registered, trained, scalars, layout, modes, *given)  # type: ignore[no-untyped-call]
+        results = _Node.apply(registered, trained, scalars, layout, modes, *given)  # type: ignore[attr-defined]
     return list(results[: trained.public])
 
 
-class _Node(torch.autograd.Function):
+class _Node(_SingleLevelFunction):
     """forward(registered, trained, scalars, layout, modes, *tensors) -> results, those kept for the backward last.
 
+    A kernel is called with tensors of one level of torch.func's transforms, which Function's own apply would look for.
     This is the autograd kernel of one level of torch.func's transforms. What it calls goes on to the next level out,
     which asks whether gradients are on to know whether to record. torch's own kernels leave that question alone: what
     keeps their level from recording itself is ``below_autograd``. But Function's apply switches both modes off around
@@ -91,7 +93,3 @@ class _Node(torch.autograd.Function):
         found = dict(zip(node.names, results, strict=True))
         found = {name: found.get(trained.tangents.results.get(name, "")) for name in trained.names}
         return tuple(result if i in trained.differentiable else None for i, result in enumerate(found.values()))
-
-
-# What torch.autograd.Function.apply does below the transforms: a kernel is called with tensors of one level of them.
-_apply = super(torch.autograd.Function, _Node).apply

@@ -62,6 +62,7 @@ NAMES: dict[str, tuple[str, ...]] = {
         "torch._functorch.pyfunctorch.retrieve_current_functorch_interpreter",
         "torch._functorch.utils.enable_single_level_autograd_function",
         "torch.autograd.forward_ad._set_fwd_grad_enabled",
+        "torch.autograd.function._SingleLevelFunction",
         "torch.fx.experimental.symbolic_shapes.guard_or_false",
         "torch.fx.experimental.symbolic_shapes.guard_or_true",
         "torch.fx.experimental.symbolic_shapes.optimization_hint|hint_int",
