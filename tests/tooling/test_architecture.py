@@ -129,6 +129,18 @@ def test_mapped_folders_are_packages(folder: str) -> None:
     assert (ROOT / folder / "__init__.py").exists()
 
 
+def test_hosted_ci_runs_what_we_run_for_the_oldest_python_and_torch() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text(encoding="utf-8")
+    project = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    ours = re.search(r"^make .*", (ROOT / ".ci" / "run").read_text(encoding="utf-8"), re.MULTILINE)
+    assert ours and f"          {ours[0]} PYTHON=python" in workflow
+    found = re.findall(r'python: "([\d.]+)", torch: "([\d.]+)"', workflow)
+    versions = [tuple(tuple(map(int, version.split("."))) for version in row) for row in found]
+    python, torch = (re.search(p, project) for p in (r'requires-python = ">=([\d.]+)"', r'"torch>=([\d.]+)"'))
+    assert python and torch and found[0][0] == python[1] and found[0][1].startswith(f"{torch[1]}.")
+    assert min(versions) == versions[0] and f"torch=={found[1][1]}" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
 @cache
 def texts() -> dict[Path, str]:
     """Every text file that is tracked or about to be; every file of the tree where there is no git."""
