@@ -23,12 +23,12 @@ from fusegen.derive.tangent import tangent
 from fusegen.derive.training import Training, kept_as_op, kept_from_op, train
 from fusegen.derive.value_and_grad import value_and_gradient
 from fusegen.fuse.check import check_kernels
-from fusegen.fuse.group import group, group_by_lanes, group_by_rows
+from fusegen.fuse.group import group, group_by_rows, group_by_strided_rows
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.lanes import LaneKernel, schedule_lanes
 from fusegen.fuse.row_kernel import RowKernel, passing
 from fusegen.fuse.rows_schedule import Chip, schedule_rows
 from fusegen.fuse.schedule import Buffer, Launch, Schedule, contiguous, schedule
+from fusegen.fuse.strided_rows import StridedRowKernel, schedule_strided_rows
 from fusegen.generate.rendered import Rendered
 from fusegen.launch.memo import is_memorable, remember
 from fusegen.launch.program import Program, Step, Target, Workspace, make_steps
@@ -54,7 +54,7 @@ class Compiled:
     """An op and its kernels. Text is kept per schedule, so that shapes of one pattern share it.
 
     ``by_rows``: the kernels for layouts in which a row of the reductions fits on the chip, the best way first.
-    ``by_lanes``: the same where rows lie side by side.
+    ``by_strided_rows``: the same where rows lie side by side.
     """
 
     op: Op
@@ -70,8 +70,8 @@ class Compiled:
         return tuple(map(self._checked, group_by_rows(self.lowered)))
 
     @cached_property
-    def by_lanes(self) -> tuple[Kernel, ...] | None:
-        kernels = group_by_lanes(self.lowered) if self.by_rows else None
+    def by_strided_rows(self) -> tuple[Kernel, ...] | None:
+        kernels = group_by_strided_rows(self.lowered) if self.by_rows else None
         return kernels and self._checked(kernels)
 
     @cached_property
@@ -88,8 +88,8 @@ class Compiled:
         not asked for is not made: of reductions that follow from each other the last is a kernel for each, which
         computes anew what the others have."""
         yield from self.by_rows
-        if self.by_lanes:
-            yield self.by_lanes
+        if self.by_strided_rows:
+            yield self.by_strided_rows
         yield self.kernels
 
     def rendered(self, kernel: Kernel, plan: Schedule) -> Rendered:
@@ -223,8 +223,8 @@ def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip
         buffers.update({o.name: Buffer(o.dtype, contiguous(o.shape, sizes)) for o in between})
         own = {thing.name: buffers[thing.name] for thing in (*kernel.tensors, *kernel.written)}
         row = kernel if isinstance(kernel, RowKernel) else passing(kernel)
-        if isinstance(row, LaneKernel):
-            fitting = schedule_lanes(row, sizes, own)
+        if isinstance(row, StridedRowKernel):
+            fitting = schedule_strided_rows(row, sizes, own)
         else:
             fitting = schedule_rows(row, sizes, own, chip) if row else None
         if fitting is None and row is kernel:

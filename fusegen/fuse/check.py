@@ -8,8 +8,8 @@ from fusegen.core.errors import LegalityError
 from fusegen.core.ir import DECLARED, FACTOR, LOCATED, Axes, Call, Expr, Index, Let, Op, Output, Reduce, Ref, walk
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.lanes import LaneKernel
 from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, RowKernel
+from fusegen.fuse.strided_rows import StridedRowKernel
 
 # Axes of partial results, which an op's own axes are not.
 _PARTIAL = frozenset({GROUPS, PIECES, SHARES})
@@ -98,11 +98,11 @@ class _Scope:
         self._write(kernel.outputs, kept)
         self.known |= {r.name: r.ref for r in kernel.segments}
         self._write(kernel.shares, space - frozenset(kernel.within))
-        if isinstance(kernel, LaneKernel):
+        if isinstance(kernel, StridedRowKernel):
             self._lets(kernel.summing, kept)
             self._reduce(kernel.totals, kept)
         sums = {r.ref for r in (*kernel.reduces, *kernel.columns, *kernel.segments)}
-        sums |= {r.ref for r in kernel.totals} if isinstance(kernel, LaneKernel) else set()
+        sums |= {r.ref for r in kernel.totals} if isinstance(kernel, StridedRowKernel) else set()
         for partial in kernel.partials:
             begun = partial in kernel.shares or partial.expr in sums
             self.require(begun, "a partial result of no sum", partial.name)

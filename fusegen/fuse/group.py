@@ -28,9 +28,9 @@ from fusegen.core.ir import (
 from fusegen.core.subexpressions import ascii_name, introduce_lets
 from fusegen.fuse.argreduce import in_one_pass
 from fusegen.fuse.kernel import Kernel, Position, kernel_name, read_by
-from fusegen.fuse.lanes import fuse_lanes
 from fusegen.fuse.row_kernel import RowKernel, levels
 from fusegen.fuse.rows import Fused, fuse, in_order
+from fusegen.fuse.strided_rows import fuse_strided_rows
 
 
 @dataclass
@@ -64,9 +64,9 @@ def group_by_rows(op: Op) -> tuple[tuple[Kernel, ...], ...]:
     return tuple(dict.fromkeys(kernels for kernels in found if kernels))
 
 
-def group_by_lanes(op: Op) -> tuple[Kernel, ...] | None:
+def group_by_strided_rows(op: Op) -> tuple[Kernel, ...] | None:
     """The kernels where rows lie side by side; None where nothing is gained."""
-    return _around(op, fuse_lanes)
+    return _around(op, fuse_strided_rows)
 
 
 def _around(op: Op, fuse: Callable[..., Fused | None]) -> tuple[Kernel, ...] | None:

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 from fusegen.core.ir import LOCATED, Call, Let, Op, Output, Reduce
 from fusegen.declare.reference import Evaluation, packed
 from fusegen.fuse.kernel import Kernel, Position
-from fusegen.fuse.lanes import LaneKernel
 from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, RowKernel
+from fusegen.fuse.strided_rows import StridedRowKernel
 
 if TYPE_CHECKING:
     import torch
@@ -85,7 +85,7 @@ class _Launches(Evaluation):
             self.named[segment.name] = self._cut(segment, kernel.within, SHARES)
         self._write(kernel.outputs)
         self._write(kernel.shares)
-        if isinstance(kernel, LaneKernel):
+        if isinstance(kernel, StridedRowKernel):
             self._lets(kernel.summing)
             self._leave(kernel, kernel.totals, kernel.kept, GROUPS)
 

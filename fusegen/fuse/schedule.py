@@ -33,7 +33,7 @@ NEIGHBOURS, LONG_COLUMN = 4, 64
 # Threads of a block that at least have neighbouring results, where results are few.
 LEAST_ACROSS = 8
 # Blocks that share a sum over everything: enough for eight on each multiprocessor of the largest GPUs.
-WHOLE_BLOCKS = 1056
+FULL_REDUCTION_BLOCKS = 1056
 # Columns of at most this many elements are not divided over blocks, if there are so many.
 SHORT_COLUMN, SHORT_COLUMN_RESULTS = 512, 1024
 # A thread adds up a result by itself where results are many enough to keep a GPU busy, and either their elements few or
@@ -51,7 +51,7 @@ class Access(Enum):
     SPLAT = "one element for the whole vector: it lacks the fast axis"
     SINGLE = "one element for the whole kernel"
     STRIDED = "element by element, at an offset from all coordinates"
-    TURNED = "through a tile in shared memory: its fast axis is another one"
+    TRANSPOSED = "through a tile in shared memory: its fast axis is another one"
 
 
 @dataclass(frozen=True)
@@ -76,10 +76,11 @@ class Placement:
 class Schedule:
     """What the text of a kernel depends on, beside the kernel itself.
 
-    ``template``: elementwise, turned, whole, serial, row, column or rows. ``loops`` counts the merged axes that are
-    walked in parallel, ``inner`` those that are reduced. ``split``: the reduced axes are divided over blocks, and a
-    second kernel adds up. ``exact``: the vectors come out even. The text then has no branch for the last one, which
-    matters: behind a branch the next operand's load waits for this one's data.
+    ``template``: elementwise, tiled_transpose, full_reduction, serial, row, column, rows or strided_rows. ``loops``
+    counts the merged axes that are walked in parallel, ``inner`` those that are reduced. ``split``: the reduced axes
+    are divided over blocks, and a second kernel adds up the partial results. ``exact``: the vectors come out even. The
+    text then has no branch for the last one, which matters: behind a branch the next operand's load waits for this
+    one's data.
     """
 
     template: str
@@ -119,7 +120,7 @@ class Schedule:
     @property
     def kept(self) -> int:
         """How many of the loops walk over results of a reduction."""
-        return 0 if self.template == "whole" else self.loops
+        return 0 if self.template == "full_reduction" else self.loops
 
     def placement(self, name: str) -> Placement:
         return next(p for p in self.placements if p.name == name)
@@ -209,10 +210,10 @@ def schedule(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buf
     axes = ordered(kernel.space, leading)
     loops = merged(axes, sizes, buffers)
     if kernel.reduces:
-        return _whole(*_elementwise(kernel, loops, buffers, axis_sizes))
-    turned = _turned(kernel, loops)
-    if turned is not None:
-        return _tiled(kernel, loops, buffers, turned, axis_sizes)
+        return _full_reduction(*_elementwise(kernel, loops, buffers, axis_sizes))
+    transposed = _transposed_loop(kernel, loops)
+    if transposed is not None:
+        return _tiled(kernel, loops, buffers, transposed, axis_sizes)
     return _apart(*_elementwise(kernel, loops, buffers, axis_sizes), prod(loop.size for loop in loops), leading)
 
 
@@ -279,10 +280,10 @@ def _apart(found: Schedule, launch: Launch, n: int, buffers: Sequence[Buffer]) -
     return replace(found, repeat=repeat), replace(launch, grid=(-(-n // (repeat * THREADS)), 1, 1))
 
 
-def _whole(found: Schedule, launch: Launch) -> tuple[Schedule, Launch]:
+def _full_reduction(found: Schedule, launch: Launch) -> tuple[Schedule, Launch]:
     """The elementwise walk by a fixed number of blocks, each of which adds up its part."""
-    blocks = max(1, min(launch.grid[0], WHOLE_BLOCKS))
-    schedule = replace(found, template="whole", split=blocks > 1, finish=finish_of(blocks, 1, sums=True))
+    blocks = max(1, min(launch.grid[0], FULL_REDUCTION_BLOCKS))
+    schedule = replace(found, template="full_reduction", split=blocks > 1, finish=finish_of(blocks, 1, sums=True))
     return schedule, replace(launch, grid=(blocks, 1, 1), splits=blocks)
 
 
@@ -314,7 +315,7 @@ def buffer_names(kernel: Kernel) -> list[str]:
     return [thing.name for thing in (*kernel.operands, *kernel.written)]
 
 
-def _turned(kernel: Kernel, loops: Sequence[Loop]) -> int | None:
+def _transposed_loop(kernel: Kernel, loops: Sequence[Loop]) -> int | None:
     """The loop along which some operand is contiguous while the results are along the fast one, if there is one."""
     if len(loops) < 2 or loops[-1].size < TILE // 2 or any(loops[-1].strides[o.name] != 1 for o in kernel.outputs):
         return None
@@ -328,14 +329,14 @@ def _turned(kernel: Kernel, loops: Sequence[Loop]) -> int | None:
 
 
 def _tiled(
-    kernel: Kernel, loops: list[Loop], buffers: Mapping[str, Buffer], turned: int, axis_sizes: Mapping[str, int]
+    kernel: Kernel, loops: list[Loop], buffers: Mapping[str, Buffer], transposed: int, axis_sizes: Mapping[str, int]
 ) -> tuple[Schedule, Launch]:
-    loops = [*loops[:turned], *loops[turned + 1 : -1], loops[turned], loops[-1]]
+    loops = [*loops[:transposed], *loops[transposed + 1 : -1], loops[transposed], loops[-1]]
     placements = []
     for name in buffer_names(kernel):
         strides = [loop.strides[name] for loop in loops]
-        is_turned = strides[-2] == 1 and strides[-1] not in (0, 1) and name in {o.name for o in kernel.tensors}
-        access = Access.TURNED if is_turned else Access.STRIDED if any(strides) else Access.SINGLE
+        is_transposed = strides[-2] == 1 and strides[-1] not in (0, 1) and name in {o.name for o in kernel.tensors}
+        access = Access.TRANSPOSED if is_transposed else Access.STRIDED if any(strides) else Access.SINGLE
         placements.append(Placement(name, access, moves(strides)))
     sizes = tuple(loop.size for loop in loops)
     tiles = -(-sizes[-1] // TILE) * -(-sizes[-2] // TILE) * prod(sizes[:-2])
@@ -343,8 +344,8 @@ def _tiled(
         sizes, {name: tuple(loop.strides[name] for loop in loops) for name in buffers}, axis_sizes, (tiles, 1, 1),
         block=(TILE, 8, 1),
     )  # fmt: skip
-    found = Schedule("turned", len(loops), 0, 1, TILE * 8, index_type(loops, buffers), False, tuple(placements))
-    return found, launch
+    index = index_type(loops, buffers)
+    return Schedule("tiled_transpose", len(loops), 0, 1, TILE * 8, index, False, tuple(placements)), launch
 
 
 def _reduction(

@@ -98,11 +98,11 @@ def _extents(schedule: Schedule) -> list[Param]:
     index = schedule.index
     divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
     total = schedule.loops + schedule.inner
-    if schedule.template in ("elementwise", "whole"):
+    if schedule.template in ("elementwise", "full_reduction"):
         needs = needs_coordinates(schedule)
         extents = [Param("count", "n", index, "all")]
         return extents + [Param("divisor", f"n{i}", divisor, loop=i) for i in range(1, total) if needs]
-    if schedule.template == "turned":
+    if schedule.template == "tiled_transpose":
         return [Param("divisor", f"n{i}", divisor, loop=i) for i in range(total - 2)] + [
             Param("extent", "rows", "int", loop=total - 2),
             Param("extent", "cols", "int", loop=total - 1),

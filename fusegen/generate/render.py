@@ -12,13 +12,13 @@ from typing import Any
 from fusegen.core.ir import Call, walk
 from fusegen.declare.table import lookup
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.lanes import LaneKernel
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.schedule import Schedule
-from fusegen.generate.lanes import Lanes
+from fusegen.fuse.strided_rows import StridedRowKernel
 from fusegen.generate.names import Names, plain
 from fusegen.generate.rendered import Rendered, file_text, template_text
 from fusegen.generate.rows import Rows
+from fusegen.generate.strided_rows import StridedRows
 from fusegen.generate.sums import Sums
 from fusegen.generate.walks import Walk
 
@@ -49,16 +49,20 @@ def render(kernel: Kernel, schedule: Schedule) -> Rendered:
 
 def marked(kernel: Kernel, schedule: Schedule, names: Names) -> str:
     """The text, the op's names in it marked (generate/names)."""
-    view: Rows | Lanes | Walk
+    view: Rows | StridedRows | Walk
     if isinstance(kernel, RowKernel) and schedule.template == "rows":
         view = Rows(kernel, schedule, names)
         code = _fill("rows", view.rows())
-    elif isinstance(kernel, LaneKernel):
-        view = Lanes(kernel, schedule, names)
-        code = _fill("lanes", view.lanes())
+    elif isinstance(kernel, StridedRowKernel):
+        view = StridedRows(kernel, schedule, names)
+        code = _fill("strided_rows", view.strided_rows())
     else:
         view = Walk(kernel, schedule, names)
-        fill = {"elementwise": view.elementwise, "turned": view.turned, "whole": view.whole}
+        fill = {
+            "elementwise": view.elementwise,
+            "tiled_transpose": view.tiled_transpose,
+            "full_reduction": view.full_reduction,
+        }
         code = _fill(schedule.template, fill.get(schedule.template, view.reduction)())
     if schedule.split:
         code += _fill("finish", Sums(kernel, schedule, names).finish(kernel.finish))
@@ -71,7 +75,7 @@ def _fill(template: str, slots: dict[str, Any]) -> str:
 
 
 def _barriers(kernel: Kernel, schedule: Schedule) -> bool:
-    if isinstance(kernel, LaneKernel):
+    if isinstance(kernel, StridedRowKernel):
         return schedule.rows > 1 or schedule.sweep
     return schedule.template not in ("elementwise", "serial")
 

@@ -96,7 +96,7 @@ class Sums(View):
 
     def _accumulators(self) -> list[Accumulator]:
         lanes = self.schedule.vector if self._lanes_are_results else 1
-        turns = self.schedule.vector if self.schedule.template in ("row", "whole") else 0
+        turns = self.schedule.vector if self.schedule.template in ("row", "full_reduction") else 0
         return [Accumulator(reduce, self.names, lanes, turns) for reduce in self.kernel.reduces]
 
     def _combine(self) -> list[str]:

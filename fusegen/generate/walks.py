@@ -1,4 +1,4 @@
-"""The slots of kernels that visit every element once: elementwise, turned, and whole (with sums on the way)."""
+"""The slots of kernels that visit every element once: elementwise, tiled transpose, full reduction."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fusegen.generate.view import View
 
 
 class Walk(Sums, View):
-    """Fills elementwise.cu.j2, turned.cu.j2 and whole.cu.j2."""
+    """Fills elementwise.cu.j2, tiled_transpose.cu.j2 and full_reduction.cu.j2."""
 
     def elementwise(self) -> dict[str, Any]:
         """A vector of elements a thread, or one."""
@@ -75,7 +75,7 @@ class Walk(Sums, View):
             view["next"] = self.next_coordinates(last, used, "true" if self.schedule.exact else "at + k < n - 1")
         return view
 
-    def whole(self) -> dict[str, Any]:
+    def full_reduction(self) -> dict[str, Any]:
         """The elementwise walk in a loop, with sums on the way."""
         kernel, schedule, view = self.kernel, self.schedule, self._vector()
         singles = [o for o in kernel.operands if schedule.placement(o.name).access is Access.SINGLE]
@@ -139,9 +139,9 @@ class Walk(Sums, View):
             kind = "_unaligned" if access is Access.UNALIGNED else ""
             view["writes"].append(f"fg::store{kind}<{vector}>({self.names.pointer(name)}, at, n, {self.stem(name)}_v);")
 
-    # -- turned ---------------------------------------------------------------------------------------------------
+    # -- tiled transpose ------------------------------------------------------------------------------------------
 
-    def turned(self) -> dict[str, Any]:
+    def tiled_transpose(self) -> dict[str, Any]:
         """Tiles through shared memory."""
         schedule = self.schedule
         outer = schedule.loops - 2
@@ -149,7 +149,7 @@ class Walk(Sums, View):
         tiles, inner = [], []
         for operand in self.kernel.operands:
             ctype = operand.dtype.compute.ctype
-            if schedule.placement(operand.name).access is Access.TURNED:
+            if schedule.placement(operand.name).access is Access.TRANSPOSED:
                 offset = self._tile_offset(operand.name, outer)
                 tiles.append({"name": self.stem(operand.name), "ctype": ctype, "offset": offset})
                 tile = f"{self.stem(operand.name)}_tile[threadIdx.x][line]"

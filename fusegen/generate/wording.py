@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Sequence
 
 from fusegen.fuse.kernel import Kernel, Position
-from fusegen.fuse.lanes import LaneKernel
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.schedule import Access, Placement, Schedule
+from fusegen.fuse.strided_rows import StridedRowKernel
 from fusegen.generate.params import Param
 
 WIDTH = 120
@@ -61,18 +61,18 @@ def explain(kernel: Kernel, schedule: Schedule) -> str:
     """One line on the kernel's shape and why it was chosen."""
     if schedule.template == "elementwise":
         return f"elementwise: {_explain_elementwise(schedule, in_memory(kernel, schedule))}"
-    if schedule.template == "turned":
-        names = ", ".join(p.name for p in schedule.placements if p.access is Access.TURNED)
-        return f"turned: {names} lies across the result, and is read through tiles in shared memory"
-    if isinstance(kernel, LaneKernel):
-        return f"lanes: {_explain_lanes(kernel, schedule)}"
+    if schedule.template == "tiled_transpose":
+        names = ", ".join(p.name for p in schedule.placements if p.access is Access.TRANSPOSED)
+        return f"tiled transpose: {names} is contiguous along another axis, and is read through tiles in shared memory"
+    if isinstance(kernel, StridedRowKernel):
+        return f"strided rows: {_explain_strided_rows(kernel, schedule)}"
     if isinstance(kernel, RowKernel):
         return f"rows: {_explain_rows(kernel, schedule)}"
     over = ", ".join(axis.upper() for axis in kernel.over)
     pieces = "; cut into pieces that a second kernel combines in order" if schedule.split else ""
-    if schedule.template == "whole":
+    if schedule.template == "full_reduction":
         along = f", and writes {', '.join(o.name for o in kernel.pointwise)} on the way" if kernel.pointwise else ""
-        return f"whole: one pass reduces everything{along}{pieces}"
+        return f"full reduction: one pass reduces everything{along}{pieces}"
     if schedule.template == "serial":
         return f"serial: a thread a result, reduced over {over}"
     if schedule.template == "row":
@@ -146,7 +146,7 @@ def _explain_parts(kernel: RowKernel) -> str:
     return f"; leaves {names}{each}, which a second kernel adds up over rows"
 
 
-def _explain_lanes(kernel: LaneKernel, schedule: Schedule) -> str:
+def _explain_strided_rows(kernel: StridedRowKernel, schedule: Schedule) -> str:
     over = ", ".join(axis.upper() for axis in kernel.over)
     results = f"{schedule.vector} neighbouring results" if schedule.vector > 1 else "a result"
     who = f"{schedule.rows} threads" if schedule.rows > 1 else "a thread"

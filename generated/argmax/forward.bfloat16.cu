@@ -4,7 +4,7 @@
 // argmax, forward                                             declared in ops/reductions.py
 //   bottom = first_max[d0, d1](located(input, index(d0, d1)))
 //   out = bottom
-// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
+// full reduction: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void argmax_forward_bf16(const bf16* __restrict__ input_ptr,                    // [D0, D1]
                          fg::FirstMaximum<float>* __restrict__ bottom_partial,  // [splits, m]

@@ -7,7 +7,7 @@
 //   exp_value = exp(input - barrier(guarded_top))
 //   prod = exp_value * (prod_d_out / guarded_sum_exp)
 //   d_input = where(divisor, where(index(d1) == target, -prod_d_out, 0) + prod, 0)
-// lanes: a thread for a result over D1, whose elements stay in registers: read once
+// strided rows: a thread for a result over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(128, 6)
 void cross_entropy_backward_f32(const float* __restrict__ input_ptr,            // [D0, D1, D2, D3]
                                 const int64_t* __restrict__ target_ptr,         // [D0, D2, D3]

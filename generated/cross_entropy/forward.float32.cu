@@ -72,7 +72,7 @@ void cross_entropy_forward_f32_top_and_2_more(const float* __restrict__ input_pt
 //   total = sum[d0](loss)
 //   total_2 = sum[d0](int64(divisor))
 //   out = total / float32(total_2)
-// whole: one pass reduces everything
+// full reduction: one pass reduces everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void cross_entropy_forward_f32_out(const int64_t* __restrict__ target_ptr,  // [D0]
                                    const float* top_ptr,                    // [D0]

@@ -11,8 +11,8 @@
 //   loss = where(divisor, spread - (picked - top_2), 0)
 //   total = sum[d0, d2, d3](loss)
 //   total_2 = sum[d0, d2, d3](int64(divisor))
-// lanes: a thread for a result over D1, whose elements stay in registers: read once; total, total_2 added up by blocks,
-//     then over blocks by a second kernel
+// strided rows: a thread for a result over D1, whose elements stay in registers: read once; total, total_2 added up by
+//     blocks, then over blocks by a second kernel
 extern "C" __global__ __launch_bounds__(128, 6)
 void cross_entropy_forward_f32_total_by_group_and_1_more(
     const float* __restrict__ input_ptr,         // [D0, D1, D2, D3]
@@ -78,7 +78,7 @@ void cross_entropy_forward_f32_total_by_group_and_1_more(
 //   total = sum[groups](total_by_group)
 //   total_2 = sum[groups](total_2_by_group)
 //   out = total / float32(total_2)
-// whole: one pass reduces everything
+// full reduction: one pass reduces everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void cross_entropy_forward_f32_out(const float* total_by_group_ptr,      // [GROUPS]
                                    const int64_t* total_2_by_group_ptr,  // [GROUPS]

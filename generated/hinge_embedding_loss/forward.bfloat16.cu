@@ -7,7 +7,7 @@
 //   loss = where(target == -1, 0, input) + where(target == 1, 0, chosen)
 //   total = sum[d0, d1](loss)
 //   out = total / float32(D0 * D1)
-// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
+// full reduction: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void hinge_embedding_loss_forward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
                                        const bf16* __restrict__ target_ptr,  // [D0, D1]

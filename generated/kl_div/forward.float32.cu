@@ -5,7 +5,7 @@
 //   loss = xlogy(target, target) - target * input
 //   total = sum[d0, d1](loss)
 //   out = total / float32(D0 * D1)
-// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
+// full reduction: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void kl_div_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
                         const float* __restrict__ target_ptr,  // [D0, D1]

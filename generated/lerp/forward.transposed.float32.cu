@@ -5,7 +5,7 @@
 //   below = abs(weight) < 0.5
 //   d = end - input
 //   out = where(below, input + weight * d, end - (1 - weight) * d)
-// turned: end lies across the result, and is read through tiles in shared memory
+// tiled transpose: end is contiguous along another axis, and is read through tiles in shared memory
 extern "C" __global__ __launch_bounds__(256)
 void lerp_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
                       const float* __restrict__ end_ptr,     // [D0, D1]
@@ -20,7 +20,7 @@ void lerp_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1]
   rest /= tiles_across;
   const int row0 = 32 * int(rest % tiles_down);
 
-  // What lies along the rows is read along them, a warp a row, and turned in shared memory.
+  // What lies along the rows is read along them, a warp a row, and transposed in shared memory.
   FUSEGEN_SHARED(float, end_tile, [32][33]);
 #pragma unroll
   for (int line = threadIdx.y; line < 32; line += 8) {

@@ -8,7 +8,7 @@
 // linear_cross_entropy, forward prologue                      declared in ops/linear_losses.py
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D2)
 //   total_2 = sum[d0](int64(divisor))
-// whole: one pass reduces everything
+// full reduction: one pass reduces everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void linear_cross_entropy_forward_prologue_bf16(const int64_t* __restrict__ target_ptr,  // [D0]
                                                 int64_t* __restrict__ total_2_ptr,       // []
@@ -104,7 +104,7 @@ void linear_cross_entropy_forward_epilogue_bf16_top_and_2_more(const int64_t* __
 //   loss = where(divisor, spread - (picked - top_2), 0)
 //   total = sum[d0](loss)
 //   out = total / float32(total_2)
-// whole: one pass reduces everything
+// full reduction: one pass reduces everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void linear_cross_entropy_forward_epilogue_bf16_out(const int64_t* __restrict__ target_ptr,  // [D0]
                                                     const int64_t* total_2_ptr,              // []

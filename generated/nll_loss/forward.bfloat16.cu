@@ -38,7 +38,7 @@ void nll_loss_forward_bf16_total(const bf16* __restrict__ input_ptr,      // [D0
 // nll_loss, forward                                           declared in ops/classes.py
 //   counted = (target != ignore_index) & (target >= 0) & (target < D1)
 //   total_3 = sum[d0](int64(counted))
-// whole: one pass reduces everything
+// full reduction: one pass reduces everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void nll_loss_forward_bf16_total_3(const int64_t* __restrict__ target_ptr,  // [D0]
                                    int64_t* __restrict__ total_3_ptr,       // []
@@ -70,7 +70,7 @@ void nll_loss_forward_bf16_total_3(const int64_t* __restrict__ target_ptr,  // [
 //   loss = where(counted, -total, 0)
 //   total_2 = sum[d0](loss)
 //   out = total_2 / float32(total_3)
-// whole: one pass reduces everything
+// full reduction: one pass reduces everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void nll_loss_forward_bf16_out(const int64_t* __restrict__ target_ptr,  // [D0]
                                const float* total_ptr,                  // [D0]

@@ -10,7 +10,7 @@
 //   sum_total = sum[d1](d_out * input * (where(same_total, 1, 0.5 / sqrt_total) / length))
 //   chosen_both = where(both, -(input * (2 * sum_total / length)), 0)
 //   d_input = d_out * (1 / length) + chosen_both
-// lanes: 32 threads for a result over D1, whose elements stay in registers: read once
+// strided rows: 32 threads for a result over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(512, 2)
 void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2, D3]
                             const float* __restrict__ d_out_ptr,  // [D0, D1, D2, D3]

@@ -7,7 +7,7 @@
 //   chosen_total = where(same_total, total, sqrt(where(same_total, 1, total)))
 //   length = clamp(chosen_total, eps, inf)
 //   out = input * (1 / length)
-// lanes: 16 threads for 2 neighbouring results over D1, whose elements stay in registers: read once
+// strided rows: 16 threads for 2 neighbouring results over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(256, 4)
 void normalize_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2, D3]
                             bf16* __restrict__ out_ptr,          // [D0, D1, D2, D3]

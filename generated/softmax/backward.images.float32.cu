@@ -5,7 +5,7 @@
 //   prod_d_out_out = d_out * out
 //   sum_sum_exp = sum[d1](-prod_d_out_out)
 //   d_input = prod_d_out_out + sum_sum_exp * out
-// lanes: a thread for a result over D1, whose elements stay in registers: read once
+// strided rows: a thread for a result over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(128, 5)
 void softmax_backward_f32(const float* __restrict__ d_out_ptr,  // [D0, D1, D2, D3]
                           const float* __restrict__ out_ptr,    // [D0, D1, D2, D3]

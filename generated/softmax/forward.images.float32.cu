@@ -5,7 +5,7 @@
 //   top = max[d1](input)
 //   sum_exp = sum_exp[d1](input)
 //   out = exp(input - barrier(top)) / sum_exp
-// lanes: a thread for a result over D1, whose elements stay in registers: read once
+// strided rows: a thread for a result over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(128, 6)
 void softmax_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2, D3]
                          float* __restrict__ out_ptr,          // [D0, D1, D2, D3]

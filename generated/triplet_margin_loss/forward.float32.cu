@@ -60,7 +60,7 @@ void triplet_margin_loss_forward_f32_total_and_1_more(const float* __restrict__ 
 //   loss = where(diff_far < 0, 0, diff_far)
 //   total_3 = sum[d0](loss)
 //   out = total_3 / float32(D0)
-// whole: one pass reduces everything
+// full reduction: one pass reduces everything
 extern "C" __global__ __launch_bounds__(256, 4)
 void triplet_margin_loss_forward_f32_out(const float* total_ptr,       // [D0]
                                          const float* total_2_ptr,     // [D0]

@@ -3,7 +3,7 @@
 
 // var, backward                                               declared in ops/reductions.py
 //   sum_of_deviation = sum[d0, d1](input)
-// whole: one pass reduces everything; cut into pieces that a second kernel combines in order
+// full reduction: one pass reduces everything; cut into pieces that a second kernel combines in order
 extern "C" __global__ __launch_bounds__(256, 4)
 void var_backward_f32_sum_of_deviation(const float* __restrict__ input_ptr,           // [D0, D1]
                                        float* __restrict__ sum_of_deviation_partial,  // [splits, m]

@@ -129,8 +129,8 @@ BESIDE: dict[str, tuple[Function, Function]] = {
     "var of another": (lambda x, a: fg.var(x * x, a), lambda x, a: (x * x).var(a)),
     "std": (lambda x, a: fg.std(x * 3, a), lambda x, a: (x * 3).std(a)),
 }  # fmt: skip
-# Rows by a few threads, by a block and by several; lanes; a thread a result.
-SHAPES = {"short rows": ((5, 4), -1), "rows": ((6, 300), -1), "columns": ((40, 6), 0), "lanes": ((7, 3, 64), 1)}
+# Rows by a few threads, by a block and by several; strided rows; a thread a result.
+SHAPES = {"short rows": ((5, 4), -1), "rows": ((6, 300), -1), "columns": ((40, 6), 0), "strided rows": ((7, 3, 64), 1)}
 
 
 @pytest.mark.parametrize("shape", SHAPES)

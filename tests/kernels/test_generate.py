@@ -213,16 +213,16 @@ def blend(x, y, w):
     return x + w * (y - x)
 
 
-def tensor(*shape: int, turned: bool = False) -> torch.Tensor:
+def tensor(*shape: int, transposed: bool = False) -> torch.Tensor:
     generator = torch.Generator().manual_seed(len(shape))
-    x = torch.randn(shape[::-1] if turned else shape, generator=generator)
-    return (x.t() if turned else x).requires_grad_()
+    x = torch.randn(shape[::-1] if transposed else shape, generator=generator)
+    return (x.t() if transposed else x).requires_grad_()
 
 
 CASES = {
     "norm": (norm, lambda: [tensor(6, 64), tensor(64)]),
     "packed": (cell, lambda: [tensor(6, 128), tensor(6, 64)]),
-    "turned": (blend, lambda: [tensor(64, 48), tensor(64, 48, turned=True), tensor(64, 48)]),
+    "transposed": (blend, lambda: [tensor(64, 48), tensor(64, 48, transposed=True), tensor(64, 48)]),
     "broadcast": (blend, lambda: [tensor(4, 1, 8), tensor(4, 6, 8), tensor(6, 1)]),
     "odd": (blend, lambda: [tensor(7, 5)[1:], tensor(7, 5)[1:], tensor(6, 5)]),
 }
@@ -268,8 +268,8 @@ def test_real_tensors_and_specs_of_their_shape_print_the_same() -> None:
 
 def test_strides_of_real_tensors_count() -> None:
     x = torch.zeros(64, 48)
-    assert "turned: y lies across" in blend.emit(x, torch.zeros(48, 64).t(), x)
-    assert "turned" not in blend.emit(x, x, x)
+    assert "tiled transpose: y is contiguous along another axis" in blend.emit(x, torch.zeros(48, 64).t(), x)
+    assert "tiled transpose" not in blend.emit(x, x, x)
 
 
 def test_only_gradients_that_are_required_are_shown() -> None:

@@ -19,7 +19,7 @@ import fusegen as fg
 from fusegen.core.subexpressions import is_reserved
 from fusegen.fuse.kernel import Kernel
 from fusegen.fused_op import FusedOp
-from fusegen.generate import lanes, view
+from fusegen.generate import strided_rows, view
 from fusegen.generate.names import Names, identifiers, plain
 from fusegen.generate.render import marked, render
 from fusegen.generate.rendered import PREAMBLE, headers
@@ -93,10 +93,10 @@ SHAPES = {
     "elementwise": Shape(PLAIN_BODY, empty(64, 128), (128,), (64, 1)),
     "elementwise, one by one": Shape(PACKED, empty(64, 33), (33,), (64, 1)),
     "elementwise, apart": Shape(PACKED, empty(6400, 333), (333,), (6400, 1)),
-    "turned": Shape(PLAIN_BODY, empty(40, 64).mT, (64, 40), (64, 1)),
-    "turned, many": Shape(PLAIN_BODY, empty(8, 40, 64).mT, (8, 64, 40), (64, 1)),
-    "whole": Shape(summed(None), empty(64, 128), (128,), (64, 1)),
-    "whole, split": Shape(summed(None), empty(4000, 4000), (4000,), (4000, 1)),
+    "tiled transpose": Shape(PLAIN_BODY, empty(40, 64).mT, (64, 40), (64, 1)),
+    "tiled transpose, many": Shape(PLAIN_BODY, empty(8, 40, 64).mT, (8, 64, 40), (64, 1)),
+    "full reduction": Shape(summed(None), empty(64, 128), (128,), (64, 1)),
+    "full reduction, split": Shape(summed(None), empty(4000, 4000), (4000,), (4000, 1)),
     "serial": Shape(summed(0), empty(3, 4, 5).permute(1, 0, 2), (5,), (4, 1, 1), "backward"),
     "row": Shape(summed(-1), empty(6, 4097), (4097,), (6, 1)),
     "row, split": Shape(summed(-1, "amax"), empty(3, 300000), (300000,), (3, 1)),
@@ -110,15 +110,17 @@ SHAPES = {
     "rows, short and unaligned": Shape(NORM, empty(6, 33), (33,), (6, 1), "backward"),
     "rows, clusters": Shape(NORM, empty(6, 131072), (131072,), (6, 1), "backward"),
     "rows, unaligned clusters": Shape(NORM, empty(6, 131071, dtype=BF16), (131071,), (6, 1), "backward"),
-    "rows, streamed": Shape(summed(-1, "logsumexp"), empty(500, 131071), (131071,), (500, 1)),
+    "rows, chunked": Shape(summed(-1, "logsumexp"), empty(500, 131071), (131071,), (500, 1)),
     "rows, split": Shape(summed(-1, "var"), empty(6, 400001), (400001,), (6, 1)),
     "rows, segments": Shape(SEGMENTS, empty(2, 4, 56, 56), (2, 4, 56, 1), (4, 1, 1), "backward"),
     "rows, segments in clusters": Shape(SEGMENTS, empty(2, 4, 112, 112), (2, 4, 112, 1), (4, 1, 1), "backward"),
     "rows, picked": Shape(PICKED, empty(6, 500), (500,), (6, 1), "backward", I64),
-    "lanes": Shape(NORM.replace("-1", "0"), empty(19, 4096), (4096,), (19, 1), "backward"),
-    "lanes, shared": Shape(NORM.replace("-1", "0"), empty(300, 4096), (4096,), (300, 1), "backward"),
-    "lanes, vectors": Shape(NORM.replace("-1", "-2"), empty(64, 4, 65536, dtype=BF16), (65536,), (4, 1), "backward"),
-    "lanes, picked": Shape(PICKED.replace("-1", "0"), empty(19, 4096), (4096,), (4096,), "forward", I64),
+    "strided rows": Shape(NORM.replace("-1", "0"), empty(19, 4096), (4096,), (19, 1), "backward"),
+    "strided rows, shared": Shape(NORM.replace("-1", "0"), empty(300, 4096), (4096,), (300, 1), "backward"),
+    "strided rows, vectors": Shape(
+        NORM.replace("-1", "-2"), empty(64, 4, 65536, dtype=BF16), (65536,), (4, 1), "backward"
+    ),
+    "strided rows, picked": Shape(PICKED.replace("-1", "0"), empty(19, 4096), (4096,), (4096,), "forward", I64),
 }
 
 
@@ -194,7 +196,7 @@ def test_every_word_of_a_kernel_is_a_name_for_everything(
     shape = SHAPES[kind]
     made = [kernel for at, names in enumerate(namings(shape)) for kernel in shape.kernels(names, f"named_{at}")]
     check_compiles([kernel.rendered.text for kernel in made], tmp_path)
-    for module in (lanes, view):  # names of another length break lines elsewhere
+    for module in (strided_rows, view):  # names of another length break lines elsewhere
         monkeypatch.setattr(module, "WIDTH", 10**6)
     for kernel in made:
         found = render(kernel.kernel, kernel.schedule).text

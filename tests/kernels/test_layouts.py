@@ -104,7 +104,7 @@ def test_turned_tiles(shape: tuple[int, int]) -> None:
         agrees(blend, torch_blend, x, y)
         agrees(blend, torch_blend, y, x)
         agrees(blend3, lambda x, y, z: x * y + z, x, y, numbers(shape[1], dtype=dtype))
-    assert Access.TURNED in walks(blend, x, y)
+    assert Access.TRANSPOSED in walks(blend, x, y)
 
 
 @pytest.mark.parametrize("order", list(itertools.permutations(range(3))), ids=str)

@@ -141,7 +141,7 @@ def test_which_tests_reach_a_place() -> None:
     tests = {
         "tests/test_a.py::cheap": {"seconds": 0.1, "templates": ["rows"], "words": ["block_sum"]},
         "tests/test_a.py::second": {"seconds": 0.2, "templates": [], "words": []},
-        "tests/test_b.py::dear": {"seconds": 0.3, "templates": ["rows", "lanes"], "words": ["lanes_merge"]},
+        "tests/test_b.py::dear": {"seconds": 0.3, "templates": ["rows", "strided_rows"], "words": ["lanes_merge"]},
     }
     path = "fusegen/derive/products.py"
     names = list(tests)
@@ -152,7 +152,7 @@ def test_which_tests_reach_a_place() -> None:
         return reach.tests_of(Mutant(path, line, "", "", "", ""))
 
     assert reaching(path, first) == [names[0], names[2], names[1]]  # another file's before a file's second
-    assert reaching("templates/lanes.cu.j2", 1) == [names[2]]
+    assert reaching("templates/strided_rows.cu.j2", 1) == [names[2]]
     header = (ROOT / "templates/fusegen_reduce.cuh").read_text().splitlines()
     inner = next(i for i, text in enumerate(header, 1) if "S shuffle_xor" in text)
     assert reaching("templates/fusegen_reduce.cuh", inner + 1) == [names[2]]  # by way of lanes_merge

@@ -57,7 +57,7 @@ MOST_THREADS = 2048
 
 
 @dataclass(frozen=True)
-class LaneKernel(RowKernel):
+class StridedRowKernel(RowKernel):
     """A row kernel whose rows lie side by side.
 
     ``totals``: sums over all rows of what follows from a row's reductions by way of ``summing``; they leave as
@@ -73,7 +73,7 @@ class LaneKernel(RowKernel):
         return tuple(dict.fromkeys((*super().items, *self.summing, *self.totals)))
 
 
-def fuse_lanes(
+def fuse_strided_rows(
     op: Op, reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]]
 ) -> Fused | None:
     """The same as `rows.fuse` for rows side by side; None where a kernel a reduction reads as little."""
@@ -113,7 +113,7 @@ def _with_totals(op: Op, fused: Fused, totals: Sequence[Reduce]) -> Fused:
     kernel = fused.kernel
     values = {f.name: getattr(kernel, f.name) for f in fields(RowKernel)}
     if not totals:
-        return replace(fused, kernel=LaneKernel(**values))
+        return replace(fused, kernel=StridedRowKernel(**values))
     given = {r.name: next(o for o in kernel.operands if o.name == r.name) for r in fused.given}
     operands, scalars = read_by(op, given, [item.expr for item in (*kernel.items, *totals)])
     taken = {thing.name for thing in (*operands, *scalars, *kernel.items, *totals)}
@@ -132,7 +132,7 @@ def _with_totals(op: Op, fused: Fused, totals: Sequence[Reduce]) -> Fused:
     stored = [o for o in fused.stored if o.name in wanted]
     stored += [Operand(p.name, p.dtype, p.shape) for p in partials]
     return Fused(
-        LaneKernel(**values, summing=summing, totals=final), fused.given, rest, fused.outputs, tuple(stored)
+        StridedRowKernel(**values, summing=summing, totals=final), fused.given, rest, fused.outputs, tuple(stored)
     )  # fmt: skip
 
 
@@ -151,8 +151,8 @@ class _Shape:
         return -(-m // (self.across * self.vector))
 
 
-def schedule_lanes(
-    kernel: LaneKernel, sizes: Mapping[str, int], given: Mapping[str, Buffer]
+def schedule_strided_rows(
+    kernel: StridedRowKernel, sizes: Mapping[str, int], given: Mapping[str, Buffer]
 ) -> tuple[Schedule, Launch] | None:
     """How to walk, or None where rows do not lie side by side, or are too long for registers."""
     buffers = {**given, **positions(kernel, sizes)}
@@ -172,7 +172,7 @@ def schedule_lanes(
     if shape is None or not (kernel.stages or _reads_again(kernel, found, len(kept), buffers, streams)):
         return None
     plan = Schedule(
-        "lanes", len(kept), len(over), shape.vector, shape.across * shape.rows, index_type(loops, buffers),
+        "strided_rows", len(kept), len(over), shape.vector, shape.across * shape.rows, index_type(loops, buffers),
         n == shape.repeat * shape.rows, _placed(kernel, loops, len(kept) - 1, buffers, shape.vector),
         exact=_is_exact(kernel, shape, m, n), across=shape.across, repeat=shape.repeat, rows=shape.rows,
         sweep=bool(kernel.totals),
@@ -188,14 +188,14 @@ def schedule_lanes(
     return plan, launch
 
 
-def _is_exact(kernel: LaneKernel, shape: _Shape, m: int, n: int) -> bool:
+def _is_exact(kernel: StridedRowKernel, shape: _Shape, m: int, n: int) -> bool:
     """Whether every thread has a result, and as many elements as it has room for."""
     together = shape.rows > 1 or bool(kernel.totals)  # else threads without results have ended
     return n == shape.repeat * shape.rows and not (together and m % (shape.across * shape.vector))
 
 
 def _reads_again(
-    kernel: LaneKernel, found: Mapping[str, Sequence[str]], kept: int, buffers: Mapping[str, Buffer],
+    kernel: StridedRowKernel, found: Mapping[str, Sequence[str]], kept: int, buffers: Mapping[str, Buffer],
     streams: Sequence[str],
 ) -> bool:  # fmt: skip
     """Whether an elementwise kernel would read as many bytes again for each element of a result as it moves."""
@@ -208,12 +208,12 @@ def _is_stream(move: Sequence[str], kept: int) -> bool:
     return move[kept - 1] != "0" and any(step != "0" for step in move[kept:])
 
 
-def streams_of(kernel: LaneKernel, plan: Schedule) -> list[Operand]:
+def streams_of(kernel: StridedRowKernel, plan: Schedule) -> list[Operand]:
     """The operands whose elements a thread keeps: it reads several, and no thread of another result any of them."""
     return [o for o in kernel.tensors if _is_stream(plan.placement(o.name).moves, plan.loops)]
 
 
-def resident(kernel: LaneKernel, plan: Schedule) -> int:
+def resident(kernel: StridedRowKernel, plan: Schedule) -> int:
     """How many blocks the registers of a multiprocessor hold."""
     raw = sum(max(1, o.dtype.size * plan.vector // 4) for o in streams_of(kernel, plan)) * plan.repeat
     states = sum(BY_KIND[r.kind].words * r.expr.dtype.size for r in kernel.reduces) * plan.vector // 4
@@ -222,7 +222,7 @@ def resident(kernel: LaneKernel, plan: Schedule) -> int:
 
 
 def _shape(
-    kernel: LaneKernel, loops: Sequence[Loop], kept: int, buffers: Mapping[str, Buffer], streams: Sequence[str],
+    kernel: StridedRowKernel, loops: Sequence[Loop], kept: int, buffers: Mapping[str, Buffer], streams: Sequence[str],
     m: int, n: int,
 ) -> _Shape | None:  # fmt: skip
     """How many threads share a result, and with it the order of additions, follows from its elements alone."""
@@ -267,14 +267,14 @@ def _fits(repeat: int, width: int, most: int, elements: int = MOST_ELEMENTS) -> 
     return repeat <= elements and repeat * width <= most
 
 
-def _exchanged(kernel: LaneKernel, shape: _Shape) -> int:
+def _exchanged(kernel: StridedRowKernel, shape: _Shape) -> int:
     """Bytes of shared memory through which threads exchange what they have of a result."""
     words = sum(BY_KIND[r.kind].words * r.expr.dtype.size for r in kernel.reduces)
     return words * shape.vector * shape.across * (shape.rows + 1)
 
 
 def _placed(
-    kernel: LaneKernel, loops: Sequence[Loop], fast: int, buffers: Mapping[str, Buffer], vector: int
+    kernel: StridedRowKernel, loops: Sequence[Loop], fast: int, buffers: Mapping[str, Buffer], vector: int
 ) -> tuple[Placement, ...]:
     """How everything is found: as vectors along the loop ``fast`` where it lies so."""
     placements = []

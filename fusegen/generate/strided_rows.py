@@ -9,9 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 from fusegen.core.ir import Let, Operand, Output, Reduce, Ref, refs
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Position
-from fusegen.fuse.lanes import LaneKernel, resident, streams_of
 from fusegen.fuse.row_kernel import Stage, picked_by
 from fusegen.fuse.schedule import Access
+from fusegen.fuse.strided_rows import StridedRowKernel, resident, streams_of
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.view import View
 from fusegen.generate.wording import WIDTH
@@ -26,11 +26,11 @@ class _Value(NamedTuple):
 
 
 @dataclass
-class Lanes(View):
-    """Fills lanes.cu.j2. A thread's results are numbered by k; where there are several, what it knows of each is a
-    vector, and expressions find the k-th."""
+class StridedRows(View):
+    """Fills strided_rows.cu.j2. A thread's results are numbered by k. Where there are several, each value that a
+    thread has for a result is a vector, and expressions read its k-th element."""
 
-    kernel: LaneKernel
+    kernel: StridedRowKernel
     indent: ClassVar[int] = len("        ")
 
     def __post_init__(self) -> None:
@@ -55,7 +55,7 @@ class Lanes(View):
         """Whether neighbouring results have different elements of it."""
         return bool(self.moving([operand.name], [self.fast]))
 
-    def lanes(self) -> dict[str, Any]:
+    def strided_rows(self) -> dict[str, Any]:
         """All slots."""
         kernel, plan = self.kernel, self.schedule
         things = [o.name for o in (*kernel.operands, *kernel.written)]

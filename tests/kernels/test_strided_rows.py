@@ -10,8 +10,8 @@ import torch
 from torch.nn import functional as F
 
 import fusegen as fg
-from fusegen.fuse import lanes
-from fusegen.fuse.lanes import LaneKernel
+from fusegen.fuse import strided_rows
+from fusegen.fuse.strided_rows import StridedRowKernel
 from fusegen.inspect.passes import passes
 
 pytestmark = pytest.mark.emulator
@@ -70,8 +70,8 @@ def test_any_number_of_elements(length: int, dtype: torch.dtype) -> None:
     agree(softmax, lambda x: x.softmax(1), *leaves((3, length, 5, 6), dtype=dtype))
     agree(channel_norm, torch_norm, *leaves((3, length, 5, 6), (length, 1, 1), (length, 1, 1), dtype=dtype))
     (forward, backward) = planned(channel_norm, *leaves((3, length, 5, 6), (length, 1, 1), (length, 1, 1)))
-    assert isinstance(forward[0].kernel, LaneKernel) and len(forward) == 1
-    assert any(isinstance(kernel.kernel, LaneKernel) for kernel in backward)
+    assert isinstance(forward[0].kernel, StridedRowKernel) and len(forward) == 1
+    assert any(isinstance(kernel.kernel, StridedRowKernel) for kernel in backward)
 
 
 @pytest.mark.parametrize("shape", [(1, 19, 7, 7), (2, 19, 1, 3), (1, 64, 21), (5, 4, 33), (1, 600, 40)])
@@ -101,7 +101,7 @@ def test_images_are_taken_in_vectors_where_there_are_enough() -> None:
 
 def test_long_rows_and_empty_ones_take_a_kernel_a_reduction() -> None:
     long = torch.empty(2, 3000, 64, requires_grad=True)
-    assert "lanes" not in templates(fg.ops.softmax, long, dim=1)[0]
+    assert "strided_rows" not in templates(fg.ops.softmax, long, dim=1)[0]
     for shape in ((0, 19, 4), (2, 0, 4), (2, 19, 0)):
         (x,) = leaves(shape)
         softmax(x).backward(torch.empty(shape))
@@ -191,12 +191,12 @@ def test_cross_entropy_of_images(classes: int, options: dict[str, Any]) -> None:
 def test_a_loss_is_added_up_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """By blocks that go on to further results; the second kernel needs one block."""
     x, target = torch.empty(8, 19, 512, 512, dtype=torch.bfloat16, requires_grad=True), torch.empty(8, 512, 512).long()
-    assert templates(fg.ops.cross_entropy, x, target) == [["lanes", "whole"], ["lanes"]]
-    monkeypatch.setattr(lanes, "MULTIPROCESSORS", 1)
+    assert templates(fg.ops.cross_entropy, x, target) == [["strided_rows", "full_reduction"], ["strided_rows"]]
+    monkeypatch.setattr(strided_rows, "MULTIPROCESSORS", 1)
     for classes in (5, 70):
         (x,), target = leaves((2, classes, 45, 47)), torch.randint(0, classes, (2, 45, 47))
         kernel, _ = planned(fg.ops.cross_entropy, x, target)[0]
-        assert kernel.launch.grid[0] <= lanes.SUMMING_BLOCKS
+        assert kernel.launch.grid[0] <= strided_rows.SUMMING_BLOCKS
         agree(lambda x, t=target: fg.ops.cross_entropy(x, t), lambda x, t=target: F.cross_entropy(x, t), x)
 
 
@@ -211,7 +211,7 @@ def test_what_is_the_same_for_all_channels_is_read_once() -> None:
         inputs = leaves((2, classes, height, width), (2, 1, height, width), (2, 1, height, width))
         agree(scaled, lambda x, scale, shift: x * scale + shift, *inputs)
         with torch.no_grad():
-            assert templates(scaled, *(t.detach() for t in inputs))[0] == ["lanes"]
+            assert templates(scaled, *(t.detach() for t in inputs))[0] == ["strided_rows"]
     x, scale = torch.empty(2, 5, 6, 8), torch.empty(2, 1, 6, 8)
     assert templates(scaled, x, scale, torch.empty(()))[0] == ["elementwise"]
 
@@ -229,7 +229,7 @@ def test_a_class_out_of_range_is_nobodys(index: int) -> None:
 
 def test_threads_that_share_results_go_on_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """One exchange for each of many results: the next overwrites what the one before it left."""
-    monkeypatch.setattr(lanes, "MULTIPROCESSORS", 1)
+    monkeypatch.setattr(strided_rows, "MULTIPROCESSORS", 1)
 
     @fg.op
     def op(x):  # type: ignore[no-untyped-def]
