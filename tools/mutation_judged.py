@@ -36,7 +36,9 @@ EQUIVALENT: dict[str, dict[tuple[str, str], str]] = {
         ("if (i + N <= n) {", "if (false) {"): "elements are then accessed one by one: the same values",
     },
     "fusegen/fuse/schedule.py": {
-        ("LEAST_ACROSS = 8", "LEAST_ACROSS = 9"): "it is compared with 32, 16 and 8, and never asked for otherwise",
+        ("LEAST_BLOCK_WIDTH = 8", "LEAST_BLOCK_WIDTH = 9"): (
+            "it is compared with 32, 16 and 8, and never asked for otherwise"
+        ),
     },
 }
 

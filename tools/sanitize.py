@@ -86,7 +86,7 @@ def gated(x: Any, w: Any, u: Any, d: Any) -> Any:
     return (fg.ops.silu(x @ w.mT) * (x @ u.mT)) @ d.mT
 
 
-# Rows that a thread, a warp, a block, and clusters of 2 to 16 blocks share; more rows than blocks that sweep over them.
+# Rows that a thread, a warp, a block, and clusters of 2 to 16 blocks share; more rows than persistent blocks.
 ROWS = ((5, 7), (300, 100), (900, 256), (2000, 1024), (33, 4097), (700, 8192), (40, 20000), (20, 50257), (9, 262144))
 
 DEVICE = "cuda"

@@ -26,49 +26,53 @@ from fusegen.fuse.schedule import (
     buffer_names,
     faster,
     index_type,
-    lanes,
     merged,
     moves,
     needed_sizes,
     ordered,
     positions,
+    vector_placements,
 )
 
 WARP = 32
-# Threads of a block where rows are short enough for several to lie side by side in it; and where it goes on from row to
-# row, with sums that are then put together by fewer threads.
-SHORT_BLOCK, SHORT_SWEEP = 128, 256
-# Bytes of a row that a thread reads before it uses the first: enough loads in flight, few enough registers.
+# Threads of a block that takes several short rows at a time: of one that ends after these rows, and of a persistent
+# one, whose sums over rows are then combined by fewer threads.
+SHORT_BLOCK, SHORT_PERSISTENT_BLOCK = 128, 256
+# Bytes of a row that a thread reads before it uses the first of them: enough loads in flight, few enough registers.
 BYTES_AHEAD = 64
-# Bytes of a row a thread from which on they are staged in shared memory; what a kernel has there without asking at its
-# launch, and what it needs besides.
+# A row is staged in shared memory if each thread holds at least STAGED_FROM bytes of it. STATIC: bytes of shared memory
+# for rows that a kernel can declare. EXCHANGED: bytes that it needs for exchanging partial results.
 STAGED_FROM, STATIC, EXCHANGED = 64, 44 * 1024, 4 * 1024
-# Below so many bytes a vector, rows are rather read in full vectors from their first aligned address on.
-NARROW = 8
-# Bytes of a row of which plain sums are taken so: shorter ones are for a thread each, longer ones for many blocks.
-ALONE = (512, 16 * 1024)
-# Rows of more bytes pass by in chunks where nothing needs them again; threads of their blocks, and bytes for a block.
-STREAMED_FROM, WIDE_STREAM, MOST_STREAMED = 16 * 1024, 512, 256 * 1024
+# Where alignment would leave vectors of fewer bytes than this, rows are read in full vectors instead, which begin at
+# each row's first aligned address (`Schedule.unaligned`).
+NARROW_VECTOR_BYTES = 8
+# Bytes of a row whose only reductions are uncoupled ones with nothing behind them. Shorter rows are reduced by a thread
+# each, longer ones by many blocks (fuse/schedule).
+SIMPLE_ROW_BYTES = (512, 16 * 1024)
+# Rows of more bytes than CHUNKED_FROM are read in chunks, where nothing needs their elements again. The threads of such
+# a block, and the bytes of a row above which blocks of a cluster share it.
+CHUNKED_FROM, CHUNKED_THREADS, CHUNKED_BLOCK_BYTES = 16 * 1024, 512, 256 * 1024
 # Elementwise kernels go by rows where that saves so much arithmetic at every element (`Function.cost`).
 ROW_COST = 16
-# Blocks of a grid in y.
+# The most blocks that a grid can have in y.
 MOST_PIECES = 65535
 # Registers of a multiprocessor.
 REGISTERS = 65536
-# Positions of a row for which a thread keeps sums.
-SUMMED = 16
+# Positions of a row for which a thread keeps sums over rows.
+SUMS_PER_THREAD = 16
 # Most bytes of raw operands and of column sums that a thread holds.
 MOST_RAW, MOST_SUMS = 256, 256
-# Threads to which a block grows before more blocks share a row, and after.
-WIDE, WIDE_SHARED = 256, 256
-WIDEST = 1024
-# The same where sums go from row to row with rows in shared memory, one block on each multiprocessor.
-WIDE_SWEEP = 512
-# Threads that go from row to row on each multiprocessor, and how many of those a large GPU has: in all, and for
-# clusters of more than two blocks by their size, because a cluster lies within a part of the chip. Fixed numbers, so
-# that the order of additions does not depend on the machine.
-SWEEPING, MULTIPROCESSORS, CLUSTERED = 768, 132, {4: 120, 8: 120, 16: 112}
-# Elements of the shortest run of which a row leaves a number: shorter ones would leave too many.
+# Most threads of a block that has a row to itself, of one in a cluster, and where even the largest cluster needs more.
+ONE_BLOCK_THREADS, CLUSTER_BLOCK_THREADS = 256, 256
+MOST_BLOCK_THREADS = 1024
+# Most threads of a persistent block that keeps sums over rows and stages rows in shared memory: one block on each
+# multiprocessor.
+PERSISTENT_BLOCK_THREADS = 512
+# Threads of persistent blocks on each multiprocessor, and the multiprocessors of a large GPU. CLUSTERED: those that
+# clusters of more than two blocks can use, by the cluster's size, because a cluster lies within one GPC. Fixed numbers,
+# so that the order of additions does not depend on the machine.
+PERSISTENT_THREADS, MULTIPROCESSORS, CLUSTERED = 768, 132, {4: 120, 8: 120, 16: 112}
+# Elements of the shortest segment of a row: shorter ones would leave too many partial sums.
 SHORTEST_PART = 32
 # Blocks that take pieces of rows.
 PIECE_BLOCKS = 264
@@ -100,7 +104,7 @@ class _Shape:
     """
 
     threads: int
-    repeat: int
+    vectors_per_thread: int
     cluster: int
     rows: int
     splits: int = 1
@@ -118,38 +122,40 @@ def schedule_rows(
     if not over or prod(loop.size for loop in (*kept, *over)) == 0 or (kept and faster(kept[-1], over[-1], kernel)):
         return None
     loops = [*kept, *over]
-    vector, placements = lanes(kernel, loops, len(loops) - 1, buffers)
+    vector, placements = vector_placements(kernel, loops, len(loops) - 1, buffers)
     m, n = prod(loop.size for loop in kept), prod(loop.size for loop in over)
     streams = _streams(kernel, placements, len(kept))
     if not streams or any(p.moves[-1] == "s" for p in streams):
         return None
-    shifted = False
-    if vector * min(buffers[p.name].dtype.size for p in streams) < NARROW:
-        wider, aligned = _shifted(kernel, loops, len(kept), buffers, streams)
+    unaligned = False
+    if vector * min(buffers[p.name].dtype.size for p in streams) < NARROW_VECTOR_BYTES:
+        wider, aligned = _unaligned(kernel, loops, len(kept), buffers, streams)
         if wider > vector:
             shape = _shape(kernel, n // wider, _width(streams, buffers) * wider, wider, chip, least=2 * wider)
-            shifted = shape is not None and (shape.rows == 1 or not kernel.columns)
-    if shifted:
+            unaligned = shape is not None and (shape.rows == 1 or not kernel.columns)
+    if unaligned:
         vector, placements = wider, aligned
         streams = _streams(kernel, placements, len(kept))
     else:
         shape = _shape(kernel, n // vector, _width(streams, buffers) * vector, vector, chip)
     length = n * _width(streams, buffers)
-    if passes_by(kernel) and not is_coupled(kernel) and not ALONE[0] <= length <= ALONE[1]:
+    if passes_by(kernel) and not is_coupled(kernel) and not SIMPLE_ROW_BYTES[0] <= length <= SIMPLE_ROW_BYTES[1]:
         return None
-    if passes_by(kernel) and length > STREAMED_FROM:
-        shape = _streaming(m, n, _width(streams, buffers), vector, chip)
+    if passes_by(kernel) and length > CHUNKED_FROM:
+        shape = _chunked_shape(m, n, _width(streams, buffers), vector, chip)
     elementwise = not (kernel.reduces or kernel.columns)
     if shape is None or (elementwise and row_cost(kernel) < ROW_COST):
         return None
-    if kernel.pieces and -(-n // (shape.threads * shape.repeat * vector)) > MOST_PIECES:
+    if kernel.pieces and -(-n // (shape.threads * shape.vectors_per_thread * vector)) > MOST_PIECES:
         return None
     segment = prod(sizes[axis] for axis in kernel.within)
     if kernel.within and segment < SHORTEST_PART:
         return None
-    if kernel.segments and (shifted or segment % vector or not _in_runs(kernel, sizes, over_order, shape)):
+    if kernel.segments and (unaligned or segment % vector or not _in_runs(kernel, sizes, over_order, shape)):
         return None
-    found = _schedule(kernel, loops, len(kept), buffers, placements, streams, vector, shape, n, shifted, segment, chip)
+    found = _schedule(
+        kernel, loops, len(kept), buffers, placements, streams, vector, shape, n, unaligned, segment, chip
+    )
     return found, _launch(kernel, sizes, loops, buffers, shape, found, m, n, segment, (*kept_order, *over_order))
 
 
@@ -162,14 +168,14 @@ def _in_runs(kernel: RowKernel, sizes: Mapping[str, int], order: Sequence[str], 
 
 def _of_segments(kernel: RowKernel, shape: _Shape) -> int:
     """Bytes of shared memory in which threads leave what their vectors add to segments."""
-    return sum(r.expr.dtype.size for r in kernel.segments) * shape.threads * shape.rows * shape.repeat
+    return sum(r.expr.dtype.size for r in kernel.segments) * shape.threads * shape.rows * shape.vectors_per_thread
 
 
 def _width(streams: list[Placement], buffers: Mapping[str, Buffer]) -> int:
     return sum(buffers[p.name].dtype.size for p in streams)
 
 
-def _shifted(
+def _unaligned(
     kernel: RowKernel, loops: list[Loop], kept: int, buffers: Mapping[str, Buffer], streams: list[Placement]
 ) -> tuple[int, tuple[Placement, ...]]:
     """Vector width and placements where rows begin anywhere, but all streams at the same place between two vectors.
@@ -231,9 +237,9 @@ def kept_for_all(kernel: RowKernel, schedule: Schedule) -> list[str]:
     names = {o.name for o in kernel.tensors}
     return [
         p.name for p in schedule.placements
-        if schedule.sweep and p.name in names
+        if schedule.persistent and p.name in names
         and any(move != "0" for move in p.moves[kept:]) and not any(move != "0" for move in p.moves[:kept])
-        and (p.access is Access.ROW or schedule.vector == 1 or (schedule.shifted and p.moves[fast] == "1"))
+        and (p.access is Access.ROW or schedule.vector == 1 or (schedule.unaligned and p.moves[fast] == "1"))
     ]  # fmt: skip
 
 
@@ -243,8 +249,8 @@ def _shape(
     """``vectors``: in a row; ``width``: bytes of all streams for one of them; ``least``: threads of a row."""
     sums = sum(r.expr.dtype.size for r in kernel.columns) * vector
     most = max(1, min(MOST_RAW // width, MOST_SUMS // sums if sums else MOST_RAW))
-    wanted = max(1, min(most, SUMMED // vector if sums else BYTES_AHEAD // width))
-    side = SHORT_SWEEP if sums else SHORT_BLOCK
+    wanted = max(1, min(most, SUMS_PER_THREAD // vector if sums else BYTES_AHEAD // width))
+    side = SHORT_PERSISTENT_BLOCK if sums else SHORT_BLOCK
     if kernel.pieces:
         return _piece(vectors, wanted if vector == 1 else 2, side, least)
     alone = max(1, min(most, BYTES_AHEAD // width))
@@ -254,24 +260,24 @@ def _shape(
     cluster = 1
     while cluster <= chip.cluster:
         per_block = -(-vectors // cluster)
-        limit = WIDE if cluster == 1 else WIDE_SHARED
+        limit = ONE_BLOCK_THREADS if cluster == 1 else CLUSTER_BLOCK_THREADS
         repeats = wanted + (least > 1) if sums and vector > 1 else min(most, 2 * wanted)
-        for repeat in range(wanted, repeats + 1):
-            threads = _whole_warps(per_block, repeat)
+        for per_thread in range(wanted, repeats + 1):
+            threads = _whole_warps(per_block, per_thread)
             if threads <= limit:
-                return _Shape(threads, repeat, cluster, max(1, side // threads) if cluster == 1 else 1)
+                return _Shape(threads, per_thread, cluster, max(1, side // threads) if cluster == 1 else 1)
         cluster *= 2
     for cluster in (max(1, chip.cluster // 2), chip.cluster) if sums and vector > 1 else ():
-        for repeat in range(1, most + 1):
-            threads = _whole_warps(-(-vectors // cluster), repeat)
-            if threads <= WIDE_SWEEP and threads * repeat * width <= chip.shared - EXCHANGED:
-                return _Shape(threads, repeat, cluster, 1)
+        for per_thread in range(1, most + 1):
+            threads = _whole_warps(-(-vectors // cluster), per_thread)
+            if threads <= PERSISTENT_BLOCK_THREADS and threads * per_thread * width <= chip.shared - EXCHANGED:
+                return _Shape(threads, per_thread, cluster, 1)
     per_block = -(-vectors // chip.cluster)
-    for limit in (WIDE_SHARED, 2 * WIDE_SHARED, WIDEST):
-        for repeat in range(1, most + 1):
-            threads = _whole_warps(per_block, repeat)
-            if threads <= limit and threads * repeat * (width + sums) <= WIDEST * MOST_RAW // 2:
-                return _Shape(threads, repeat, chip.cluster, 1)
+    for limit in (CLUSTER_BLOCK_THREADS, 2 * CLUSTER_BLOCK_THREADS, MOST_BLOCK_THREADS):
+        for per_thread in range(1, most + 1):
+            threads = _whole_warps(per_block, per_thread)
+            if threads <= limit and threads * per_thread * (width + sums) <= MOST_BLOCK_THREADS * MOST_RAW // 2:
+                return _Shape(threads, per_thread, chip.cluster, 1)
     return None
 
 
@@ -285,17 +291,17 @@ def is_coupled(kernel: RowKernel) -> bool:
     return any(BY_KIND[r.kind].partner for r in kernel.reduces)
 
 
-def _streaming(m: int, n: int, width: int, vector: int, chip: Chip) -> _Shape:
+def _chunked_shape(m: int, n: int, width: int, vector: int, chip: Chip) -> _Shape:
     """A block a row, or for very long ones a few; as many as fill a GPU where such rows leave multiprocessors idle, or
     are so long that a second wave of a few clusters would take as long as the first."""
-    cluster, repeat = 1, max(1, BYTES_AHEAD // (width * vector))
-    while cluster < chip.cluster and n * width // cluster > MOST_STREAMED:
+    cluster, per_thread = 1, max(1, BYTES_AHEAD // (width * vector))
+    while cluster < chip.cluster and n * width // cluster > CHUNKED_BLOCK_BYTES:
         cluster *= 2
-    chunks = n // (WIDE_STREAM * repeat * vector)
-    enough = MULTIPROCESSORS * (2 if n * width > MOST_STREAMED * chip.cluster else 1)
-    if n * width > MOST_STREAMED and m * cluster < enough and chunks > 1:
-        return _Shape(WIDE_STREAM, repeat, 1, 1, min(max(2, WANTED_BLOCKS // m), chunks))
-    return _Shape(WIDE_STREAM, repeat, cluster, 1)
+    chunks = n // (CHUNKED_THREADS * per_thread * vector)
+    enough = MULTIPROCESSORS * (2 if n * width > CHUNKED_BLOCK_BYTES * chip.cluster else 1)
+    if n * width > CHUNKED_BLOCK_BYTES and m * cluster < enough and chunks > 1:
+        return _Shape(CHUNKED_THREADS, per_thread, 1, 1, min(max(2, WANTED_BLOCKS // m), chunks))
+    return _Shape(CHUNKED_THREADS, per_thread, cluster, 1)
 
 
 def _piece(vectors: int, wanted: int, side: int, least: int) -> _Shape:
@@ -305,72 +311,75 @@ def _piece(vectors: int, wanted: int, side: int, least: int) -> _Shape:
         return _Shape(threads, -(-vectors // threads), 1, max(1, side // threads))
 
     def idle(shape: _Shape) -> tuple[int, int]:
-        per_block = shape.threads * shape.repeat
+        per_block = shape.threads * shape.vectors_per_thread
         return -(-vectors // per_block) * per_block, -per_block
 
     shapes = []
-    for repeat in range(wanted, 2 * wanted + 1):
+    for per_thread in range(wanted, 2 * wanted + 1):
         for pieces in range(1, -(-vectors // WARP) + 1):
-            threads = _whole_warps(-(-vectors // pieces), repeat)
+            threads = _whole_warps(-(-vectors // pieces), per_thread)
             if threads <= 256:
-                shapes.append(_Shape(threads, repeat, 1, max(1, side // threads)))
+                shapes.append(_Shape(threads, per_thread, 1, max(1, side // threads)))
                 if len(shapes) % 4 == 0:
                     break
     return min(shapes, key=idle)
 
 
-def _whole_warps(vectors: int, repeat: int) -> int:
-    return -(-vectors // (repeat * WARP)) * WARP
+def _whole_warps(vectors: int, per_thread: int) -> int:
+    return -(-vectors // (per_thread * WARP)) * WARP
 
 
 def _schedule(
     kernel: RowKernel, loops: list[Loop], kept: int, buffers: Mapping[str, Buffer], placements: tuple[Placement, ...],
-    streams: list[Placement], vector: int, shape: _Shape, n: int, shifted: bool, segment: int, chip: Chip,
+    streams: list[Placement], vector: int, shape: _Shape, n: int, unaligned: bool, segment: int, chip: Chip,
 ) -> Schedule:  # fmt: skip
-    reach = shape.threads * shape.repeat * shape.cluster * vector
-    streamed = passes_by(kernel) and n // vector * vector > reach
-    even = n % (reach // shape.cluster) == 0 if kernel.pieces else n % reach == 0 if streamed else n == reach
-    exact = not shifted and shape.rows == 1 and even
-    raw = sum(buffers[p.name].dtype.size for p in streams) * vector * shape.repeat
-    sums = sum(r.expr.dtype.size for r in kernel.columns) * vector * shape.repeat
+    reach = shape.threads * shape.vectors_per_thread * shape.cluster * vector
+    chunked = passes_by(kernel) and n // vector * vector > reach
+    even = n % (reach // shape.cluster) == 0 if kernel.pieces else n % reach == 0 if chunked else n == reach
+    exact = not unaligned and shape.rows == 1 and even
+    raw = sum(buffers[p.name].dtype.size for p in streams) * vector * shape.vectors_per_thread
+    sums = sum(r.expr.dtype.size for r in kernel.columns) * vector * shape.vectors_per_thread
     # What all rows have in common, a block that goes on from row to row reads once.
-    sweep = bool(kernel.columns)
+    persistent = bool(kernel.columns)
     whole = all(p.access is Access.ROW and 4 <= vector * buffers[p.name].dtype.size <= 16 for p in streams)
     plain = Schedule(
         "rows", kept, len(loops) - kept, vector, shape.threads, index_type(loops, buffers), False, placements,
-        exact=exact, repeat=shape.repeat, rows=shape.rows, cluster=shape.cluster, sweep=sweep, shifted=shifted,
-        streamed=streamed, split=shape.splits > 1, finish=finish_of(shape.splits, 1, sums=False),
-        lanes=min(WARP, shape.threads, 1 << (segment // vector).bit_length() - 1) if kernel.segments else 0,
+        exact=exact, vectors_per_thread=shape.vectors_per_thread, rows=shape.rows, cluster=shape.cluster,
+        persistent=persistent, unaligned=unaligned, chunked=chunked, split=shape.splits > 1,
+        finish=finish_of(shape.splits, 1, sums=False),
+        threads_per_segment=(
+            min(WARP, shape.threads, 1 << (segment // vector).bit_length() - 1) if kernel.segments else 0
+        ),
     )  # fmt: skip
-    places = shape.repeat * shape.threads * shape.rows
-    row = raw // shape.repeat * places
+    places = shape.vectors_per_thread * shape.threads * shape.rows
+    row = raw // shape.vectors_per_thread * places
     common = vector * places * sum(buffers[name].dtype.size for name in kept_for_all(kernel, plain))
-    # Measured: rows in pieces, and float32 that no sweep reads ahead, are better off in registers than in more shared
-    # memory than a kernel can declare.
-    asks = not kernel.pieces and (sweep or all(buffers[p.name].dtype.size < 4 for p in streams))
+    # Measured: row tiles, and float32 that no persistent block prefetches, are better off in registers than in more
+    # shared memory than a kernel can declare.
+    asks = not kernel.pieces and (persistent or all(buffers[p.name].dtype.size < 4 for p in streams))
     static = STATIC - _of_segments(kernel, shape)
     most = chip.shared - STATIC + static - EXCHANGED - common if asks else static
-    passing = streamed or (passes_by(kernel) and not is_coupled(kernel)) or (kernel.pieces and not kernel.columns)
-    staged = whole and raw >= STAGED_FROM and (row if asks or not sweep else 2 * row) <= most and not passing
-    held = 2 * row if sweep and 2 * row <= most else row
+    passing = chunked or (passes_by(kernel) and not is_coupled(kernel)) or (kernel.pieces and not kernel.columns)
+    staged = whole and raw >= STAGED_FROM and (row if asks or not persistent else 2 * row) <= most and not passing
+    held = 2 * row if persistent and 2 * row <= most else row
     prefetch = held > row if staged else (2 * raw + sums) // 4 + 64 <= REGISTERS // (2 * shape.threads * shape.rows)
     dynamic = held + common if staged and held > static else 0
-    return replace(plain, prefetch=sweep and prefetch, staged=staged, dynamic=dynamic)
+    return replace(plain, prefetch=persistent and prefetch, staged=staged, dynamic=dynamic)
 
 
 def _launch(
     kernel: RowKernel, sizes: Mapping[str, int], loops: list[Loop], buffers: Mapping[str, Buffer], shape: _Shape,
     found: Schedule, m: int, n: int, segment: int, order: tuple[str, ...],
 ) -> Launch:  # fmt: skip
-    per_block = shape.threads * shape.repeat * found.vector
+    per_block = shape.threads * shape.vectors_per_thread * found.vector
     pieces = -(-n // per_block) if kernel.pieces else 1
     groups = -(-m // shape.rows)
-    if found.sweep:
-        sweeping = SWEEPING if found.staged else SWEEPING // 2
-        side_by_side = max(1, sweeping // (shape.threads * shape.rows))
+    if found.persistent:
+        threads = PERSISTENT_THREADS if found.staged else PERSISTENT_THREADS // 2
+        side_by_side = max(1, threads // (shape.threads * shape.rows))
         places = CLUSTERED.get(shape.cluster, MULTIPROCESSORS) // shape.cluster
         blocks = PIECE_BLOCKS // pieces if kernel.pieces else places * side_by_side
-        if found.shifted:  # a block's rows begin at the same place between two vectors
+        if found.unaligned:  # a block's rows begin at the same place between two vectors
             blocks = max(1, blocks // found.vector) * found.vector
         groups = max(1, min(groups, blocks))
     shares = 1

@@ -27,11 +27,11 @@ APART_ELEMENTS = 2**20  # from here on, an elementwise thread without vectors ta
 REDUCE_ELEMENTS = 16
 MOST_SPLITS = 1056
 WANTED_BLOCKS = 1056
-# Neighbouring elements that a thread of a column takes at a time, where it takes so many that terms which alternate in
-# sign would pile up.
-NEIGHBOURS, LONG_COLUMN = 4, 64
-# Threads of a block that at least have neighbouring results, where results are few.
-LEAST_ACROSS = 8
+# The unroll factor of a column's loop, for columns in which a thread takes at least LONG_COLUMN elements. Terms of
+# alternating sign then cancel before they are added to a large sum.
+UNROLL, LONG_COLUMN = 4, 64
+# The narrowest block of a column kernel: fewer threads side by side would not fill a memory transaction.
+LEAST_BLOCK_WIDTH = 8
 # Blocks that share a sum over everything: enough for eight on each multiprocessor of the largest GPUs.
 FULL_REDUCTION_BLOCKS = 1056
 # Columns of at most this many elements are not divided over blocks, if there are so many.
@@ -93,27 +93,34 @@ class Schedule:
     placements: tuple[Placement, ...]
     split: bool = False
     exact: bool = False
-    # Who adds up the pieces of a result in the second kernel (fuse/finish).
+    # Who combines the partial results in the second kernel of a split reduction (fuse/finish).
     finish: str = "thread"
-    # Of template column: threads that have neighbouring results, and neighbouring elements that a thread takes in turn.
-    across: int = TILE
-    neighbours: int = 1
-    # Of template elementwise: elements a block apart that a thread takes. Of template rows: vectors that a thread keeps
-    # of each operand, rows side by side in a block, blocks that share a row, whether a block goes on from row to row,
-    # whether it then reads the next one ahead, whether rows are staged in shared memory rather than in registers,
-    # whether rows begin where no vector does, whether they pass by in chunks, bytes of shared memory to ask for, and
-    # threads that add up a segment of a row.
-    repeat: int = 1
+    # Templates column and strided_rows: blockDim.x, the threads of a block that have neighbouring results.
+    block_width: int = TILE
+    # Template column: the unroll factor of the loop over reduced elements.
+    unroll: int = 1
+    # Template rows: vectors of a row that a thread holds of each operand. Template strided_rows: the same of its
+    # results' elements. Template elementwise: elements of a thread, each a block apart from the last.
+    vectors_per_thread: int = 1
+    # Template rows: rows that a block takes at a time (blockDim.y). Template strided_rows: threads that share a result.
     rows: int = 1
+    # Blocks that share a row (a thread block cluster).
     cluster: int = 1
-    sweep: bool = False
+    # A block loops over several rows.
+    persistent: bool = False
+    # A persistent block reads the next row before it computes the present one.
     prefetch: bool = False
+    # Rows are staged in shared memory, rather than in registers.
     staged: bool = False
-    shifted: bool = False
-    streamed: bool = False
+    # Rows need not begin at an aligned address: single elements before the first vector and behind the last.
+    unaligned: bool = False
+    # A row is read in chunks, and no chunk is kept.
+    chunked: bool = False
+    # Bytes of dynamic shared memory.
     dynamic: int = 0
-    lanes: int = 0
-    # Whether something of the same op runs before this kernel, and operands that it left there.
+    # Threads that add up one segment of a row (fuse/segments).
+    threads_per_segment: int = 0
+    # Whether another kernel of the same op runs before this one, and the operands that such kernels wrote.
     follows: bool = False
     fresh: tuple[str, ...] = ()
 
@@ -274,10 +281,10 @@ def _elementwise(
 
 def _apart(found: Schedule, launch: Launch, n: int, buffers: Sequence[Buffer]) -> tuple[Schedule, Launch]:
     """Without vectors, several elements a thread where there are many: as many bytes are then under way."""
-    repeat = min(LARGEST_VECTOR, VECTOR_BYTES // min((b.dtype.size for b in buffers), default=VECTOR_BYTES))
-    if found.vector > 1 or repeat == 1 or n < APART_ELEMENTS:
+    per_thread = min(LARGEST_VECTOR, VECTOR_BYTES // min((b.dtype.size for b in buffers), default=VECTOR_BYTES))
+    if found.vector > 1 or per_thread == 1 or n < APART_ELEMENTS:
         return found, launch
-    return replace(found, repeat=repeat), replace(launch, grid=(-(-n // (repeat * THREADS)), 1, 1))
+    return replace(found, vectors_per_thread=per_thread), replace(launch, grid=(-(-n // (per_thread * THREADS)), 1, 1))
 
 
 def _full_reduction(found: Schedule, launch: Launch) -> tuple[Schedule, Launch]:
@@ -365,38 +372,39 @@ def _reduction(
         return _serial(kernel, kept, over, buffers, axis_sizes)
     loops = [*kept, *over]
     fast = len(kept) - 1 if along_kept else len(loops) - 1
-    vector, placements = lanes(kernel, loops, fast, buffers)
+    vector, placements = vector_placements(kernel, loops, fast, buffers)
     threads = THREADS if along_kept else min(THREADS, max(TILE, -(-n // (vector * TILE)) * TILE))
-    across = TILE
-    while along_kept and across > LEAST_ACROSS and across * vector > m:  # few lanes without results
-        across //= 2
-    while along_kept and vector > 1 and across * vector > m:
-        vector, placements = lanes(kernel, loops, fast, buffers, vector // 2)
+    block_width = TILE
+    # A narrower block leaves fewer threads without results.
+    while along_kept and block_width > LEAST_BLOCK_WIDTH and block_width * vector > m:
+        block_width //= 2
+    while along_kept and vector > 1 and block_width * vector > m:
+        vector, placements = vector_placements(kernel, loops, fast, buffers, vector // 2)
     # Few elements for each of many results: rather more threads a result than a second kernel.
     if along_kept and n <= SHORT_COLUMN and m >= SHORT_COLUMN_RESULTS:
-        while vector > 1 and m // (across * vector) < WANTED_BLOCKS // 8:
-            vector, placements = lanes(kernel, loops, fast, buffers, vector // 2)
+        while vector > 1 and m // (block_width * vector) < WANTED_BLOCKS // 8:
+            vector, placements = vector_placements(kernel, loops, fast, buffers, vector // 2)
         threads = min(4 * THREADS, max(THREADS, 1 << (n // 8 * TILE).bit_length()))
-    blocks = -(-m // (across * vector)) if along_kept else m
-    at_once = threads // across if along_kept else threads * vector
+    blocks = -(-m // (block_width * vector)) if along_kept else m
+    at_once = threads // block_width if along_kept else threads * vector
     splits = max(1, min(MOST_SPLITS, WANTED_BLOCKS // max(blocks, 1), n // (at_once * REDUCE_ELEMENTS)))
     chunk = -(-n // (splits * vector)) * vector
     splits = max(1, -(-n // chunk)) if chunk else 1
     launch = Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
         axis_sizes, (blocks, splits, 1), splits, chunk,
-        (across, threads // across, 1) if along_kept else (threads, 1, 1),
+        (block_width, threads // block_width, 1) if along_kept else (threads, 1, 1),
     )  # fmt: skip
     finish = finish_of(splits, m, sums=not any(BY_KIND[r.kind].state for r in kernel.states))
     found = Schedule(
         "column" if along_kept else "row", len(kept), len(over), vector, threads, index_type(loops, buffers), False,
-        placements, splits > 1, finish=finish, across=across,
-        neighbours=NEIGHBOURS if along_kept and (splits > 1 or n >= at_once * LONG_COLUMN) else 1,
+        placements, splits > 1, finish=finish, block_width=block_width,
+        unroll=UNROLL if along_kept and (splits > 1 or n >= at_once * LONG_COLUMN) else 1,
     )  # fmt: skip
     return found, launch
 
 
-def lanes(
+def vector_placements(
     kernel: Kernel, loops: Sequence[Loop], fast: int, buffers: Mapping[str, Buffer], most: int = LARGEST_VECTOR
 ) -> tuple[int, tuple[Placement, ...]]:
     """Vector width along the loop ``fast``, and how each buffer is found.

@@ -38,21 +38,22 @@ from fusegen.fuse.schedule import (
     positions,
 )
 
-# Threads of a block, those that are side by side in it at least, and where there are too few blocks; and most threads
-# that share the elements of a result.
-THREADS, ACROSS, LEAST_ACROSS, MOST_ROWS = 128, 16, 8, 32
-# Bytes of neighbouring elements that a thread takes at least: a warp then reads whole lines of memory.
-NARROW = 4
-# Bytes of elements that a thread keeps at most: by itself, where more threads could share them, where none could, and
-# where it takes wider vectors than it needs to. Many threads with few elements each hide more than few with many.
-ALONE, SHARED, LARGEST, WIDE = 160, 96, 192, 96
+# Threads of a block; the narrowest block, and the narrowest where there would be too few blocks; most threads that
+# share a result.
+THREADS, BLOCK_WIDTH, LEAST_BLOCK_WIDTH, MOST_ROWS = 128, 16, 8, 32
+# Bytes of neighbouring elements that a thread reads at least: a warp then reads whole cache lines.
+LEAST_READ_BYTES = 4
+# Most bytes of elements that a thread holds in registers: if it has a result to itself, if threads share a result, if
+# no more threads can share it, and if its vectors are wider than LEAST_READ_BYTES. Many threads with few elements each
+# hide more latency than few threads with many.
+MOST_BYTES_ALONE, MOST_BYTES_SHARED, MOST_BYTES, MOST_BYTES_WIDE = 160, 96, 192, 96
 MOST_ELEMENTS, SHARED_ELEMENTS = 24, 16
-# Blocks that take wider vectors; and blocks on a multiprocessor that add up over all results: each leaves a number, and
-# one block adds up those of all.
+# Least blocks for wider vectors; and most blocks on a multiprocessor that add up over all results: each leaves a
+# partial sum, and one block of a second kernel adds up those.
 WIDE_BLOCKS, SUMMING_BLOCKS = 4 * MULTIPROCESSORS, 7
-# Registers that a thread needs beside those for elements and states: few where it keeps few elements, for the compiler
-# then reads all of them with little else at hand; so many words are few.
-OVERHEAD, OVERHEAD_OF_FEW, FEW = 56, 40, 16
+# Registers that a thread needs besides those for elements and states: fewer where it holds at most FEW_WORDS words of
+# elements, all of which the compiler then loads with little else live.
+OVERHEAD, OVERHEAD_OF_FEW_WORDS, FEW_WORDS = 56, 40, 16
 MOST_THREADS = 2048
 
 
@@ -138,17 +139,23 @@ def _with_totals(op: Op, fused: Fused, totals: Sequence[Reduce]) -> Fused:
 
 @dataclass(frozen=True)
 class _Shape:
-    """Neighbouring results a thread, elements of each that it keeps, and threads side by side and on top of each other:
-    the latter share the elements."""
+    """How a block is divided.
+
+    Args:
+        vector: neighbouring results of a thread.
+        vectors_per_thread: elements of each result that a thread holds.
+        block_width: threads with different results.
+        rows: threads that share each result.
+    """
 
     vector: int
-    repeat: int
-    across: int
+    vectors_per_thread: int
+    block_width: int
     rows: int
 
     def blocks(self, m: int) -> int:
         """Blocks for ``m`` results."""
-        return -(-m // (self.across * self.vector))
+        return -(-m // (self.block_width * self.vector))
 
 
 def schedule_strided_rows(
@@ -172,17 +179,17 @@ def schedule_strided_rows(
     if shape is None or not (kernel.stages or _reads_again(kernel, found, len(kept), buffers, streams)):
         return None
     plan = Schedule(
-        "strided_rows", len(kept), len(over), shape.vector, shape.across * shape.rows, index_type(loops, buffers),
-        n == shape.repeat * shape.rows, _placed(kernel, loops, len(kept) - 1, buffers, shape.vector),
-        exact=_is_exact(kernel, shape, m, n), across=shape.across, repeat=shape.repeat, rows=shape.rows,
-        sweep=bool(kernel.totals),
+        "strided_rows", len(kept), len(over), shape.vector, shape.block_width * shape.rows, index_type(loops, buffers),
+        n == shape.vectors_per_thread * shape.rows, _placed(kernel, loops, len(kept) - 1, buffers, shape.vector),
+        exact=_is_exact(kernel, shape, m, n), block_width=shape.block_width,
+        vectors_per_thread=shape.vectors_per_thread, rows=shape.rows, persistent=bool(kernel.totals),
     )  # fmt: skip
     blocks = shape.blocks(m)
-    if plan.sweep:
+    if plan.persistent:
         blocks = min(blocks, MULTIPROCESSORS * min(SUMMING_BLOCKS, resident(kernel, plan)))
     launch = Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
-        needed_sizes(kernel, sizes), (blocks, 1, 1), block=(shape.across, shape.rows, 1),
+        needed_sizes(kernel, sizes), (blocks, 1, 1), block=(shape.block_width, shape.rows, 1),
         partial_sizes={GROUPS: blocks} if kernel.partials else {}, order=(*kept_order, *over_order),
     )  # fmt: skip
     return plan, launch
@@ -191,7 +198,7 @@ def schedule_strided_rows(
 def _is_exact(kernel: StridedRowKernel, shape: _Shape, m: int, n: int) -> bool:
     """Whether every thread has a result, and as many elements as it has room for."""
     together = shape.rows > 1 or bool(kernel.totals)  # else threads without results have ended
-    return n == shape.repeat * shape.rows and not (together and m % (shape.across * shape.vector))
+    return n == shape.vectors_per_thread * shape.rows and not (together and m % (shape.block_width * shape.vector))
 
 
 def _reads_again(
@@ -215,9 +222,9 @@ def streams_of(kernel: StridedRowKernel, plan: Schedule) -> list[Operand]:
 
 def resident(kernel: StridedRowKernel, plan: Schedule) -> int:
     """How many blocks the registers of a multiprocessor hold."""
-    raw = sum(max(1, o.dtype.size * plan.vector // 4) for o in streams_of(kernel, plan)) * plan.repeat
+    raw = sum(max(1, o.dtype.size * plan.vector // 4) for o in streams_of(kernel, plan)) * plan.vectors_per_thread
     states = sum(BY_KIND[r.kind].words * r.expr.dtype.size for r in kernel.reduces) * plan.vector // 4
-    wanted = raw + states + (OVERHEAD_OF_FEW if raw <= FEW else OVERHEAD)
+    wanted = raw + states + (OVERHEAD_OF_FEW_WORDS if raw <= FEW_WORDS else OVERHEAD)
     return max(1, min(MOST_THREADS // plan.threads, REGISTERS // (plan.threads * wanted)))
 
 
@@ -227,13 +234,14 @@ def _shape(
 ) -> _Shape | None:  # fmt: skip
     """How many threads share a result, and with it the order of additions, follows from its elements alone."""
     width, least = sum(buffers[name].dtype.size for name in streams), min(buffers[n].dtype.size for n in streams)
-    narrow = max(1, NARROW // least)
-    rows, repeat = 1, n
-    if not _fits(repeat, narrow * width, ALONE):
-        while rows < MOST_ROWS and not (rows > 1 and _fits(repeat, narrow * width, SHARED, SHARED_ELEMENTS)):
+    narrow = max(1, LEAST_READ_BYTES // least)
+    rows, per_thread = 1, n
+    if not _fits(per_thread, narrow * width, MOST_BYTES_ALONE):
+        shared = MOST_BYTES_SHARED, SHARED_ELEMENTS
+        while rows < MOST_ROWS and not (rows > 1 and _fits(per_thread, narrow * width, *shared)):
             rows *= 2
-            repeat = _elements(n, rows)
-        if not _fits(repeat, narrow * width, LARGEST):
+            per_thread = _elements(n, rows)
+        if not _fits(per_thread, narrow * width, MOST_BYTES):
             return None
 
     def possible(vector: int) -> bool:
@@ -243,14 +251,14 @@ def _shape(
     vector = narrow
     while vector > 1 and not possible(vector):
         vector //= 2
-    shape = _Shape(vector, repeat, max(ACROSS, THREADS // rows), rows)
+    shape = _Shape(vector, per_thread, max(BLOCK_WIDTH, THREADS // rows), rows)
     while 2 * shape.vector <= min(LARGEST_VECTOR, VECTOR_BYTES // least) and possible(2 * shape.vector):
         wider = replace(shape, vector=2 * shape.vector)
-        if rows > 1 or not _fits(repeat, wider.vector * width, WIDE) or wider.blocks(m) < WIDE_BLOCKS:
+        if rows > 1 or not _fits(per_thread, wider.vector * width, MOST_BYTES_WIDE) or wider.blocks(m) < WIDE_BLOCKS:
             break
         shape = wider
-    while shape.across > max(LEAST_ACROSS, TILE // rows) and shape.blocks(m) < MULTIPROCESSORS:
-        shape = replace(shape, across=shape.across // 2)
+    while shape.block_width > max(LEAST_BLOCK_WIDTH, TILE // rows) and shape.blocks(m) < MULTIPROCESSORS:
+        shape = replace(shape, block_width=shape.block_width // 2)
     return shape if rows == 1 or _exchanged(kernel, shape) <= STATIC else None
 
 
@@ -263,14 +271,14 @@ def _elements(n: int, rows: int) -> int:
     return each if each <= 2 else -(-each // 4) * 4
 
 
-def _fits(repeat: int, width: int, most: int, elements: int = MOST_ELEMENTS) -> bool:
-    return repeat <= elements and repeat * width <= most
+def _fits(per_thread: int, width: int, most: int, elements: int = MOST_ELEMENTS) -> bool:
+    return per_thread <= elements and per_thread * width <= most
 
 
 def _exchanged(kernel: StridedRowKernel, shape: _Shape) -> int:
     """Bytes of shared memory through which threads exchange what they have of a result."""
     words = sum(BY_KIND[r.kind].words * r.expr.dtype.size for r in kernel.reduces)
-    return words * shape.vector * shape.across * (shape.rows + 1)
+    return words * shape.vector * shape.block_width * (shape.rows + 1)
 
 
 def _placed(

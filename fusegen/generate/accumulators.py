@@ -20,13 +20,13 @@ class Accumulator:
     Args:
         reduce: what is reduced.
         names: those of its kernel.
-        lanes: how many neighbouring results a thread owns; 1 is none of that.
+        results: how many neighbouring results a thread owns.
         turns: how many elements a thread takes at each of many turns; 0 where it does not take turns.
     """
 
     reduce: Reduce
     names: Names
-    lanes: int = 1
+    results: int = 1
     turns: int = 0
 
     @property
@@ -63,7 +63,7 @@ class Accumulator:
     def variable(self) -> str:
         """What holds the state while the kernel reduces."""
         if self.is_sum:
-            return f"{self.stem}_v" if self.lanes > 1 else self.name
+            return f"{self.stem}_v" if self.results > 1 else self.name
         return f"{self.stem}_state"
 
     def declare(self) -> str:
@@ -71,15 +71,15 @@ class Accumulator:
         if self.in_chains:
             return f"fg::Chains<{self.ctype}> {self.stem}_chains;"
         if self.is_sum:
-            vector = f"fg::Vec<{self.ctype}, {self.lanes}> {self.variable} = {{}};"
-            return vector if self.lanes > 1 else f"{self.ctype} {self.variable} = 0;"
-        return f"{self.state_type} {self.variable}{f'[{self.lanes}]' if self.lanes > 1 else ''};"
+            vector = f"fg::Vec<{self.ctype}, {self.results}> {self.variable} = {{}};"
+            return vector if self.results > 1 else f"{self.ctype} {self.variable} = 0;"
+        return f"{self.state_type} {self.variable}{f'[{self.results}]' if self.results > 1 else ''};"
 
     def add(self, value: str) -> str:
         """One more element."""
         if self.in_chains:
             return f"{self.stem}_part += {value};" if self.turns > 1 else f"{self.stem}_chains.add({value});"
-        lane = "[k]" if self.lanes > 1 else ""
+        lane = "[k]" if self.results > 1 else ""
         return f"{self.variable}{lane} += {value};" if self.is_sum else f"{self.variable}{lane}.add({value});"
 
     def turn(self) -> tuple[list[str], list[str]]:
@@ -103,7 +103,7 @@ class Accumulator:
         if self.in_chains:
             return f"const {self.ctype} {self.name} = fg::{over}_sum<{count}>({self.stem}_chains.total());"
         how = f"fg::{over}_{'sum' if self.is_sum else 'merge'}<{count}>({self.variable})"
-        return f"{how};" if self.lanes > 1 and not self.is_sum else f"{self.variable} = {how};"
+        return f"{how};" if self.results > 1 and not self.is_sum else f"{self.variable} = {how};"
 
     def result(self, lane: bool = False) -> list[str]:
         """The reduction's own name for its value, where the state goes by another."""
@@ -119,11 +119,11 @@ class Accumulator:
     def store(self, position: str) -> list[str]:
         """The state to its place in the workspace."""
         target = f"{self.stem}_partial"
-        if self.lanes == 1:
+        if self.results == 1:
             return [f"{target}[{position}] = {self.variable};"]
         if self.is_sum:
-            return [f"fg::store_vector<{self.lanes}>({target} + ({position}), {self.variable});"]
-        return [f"for (int k = 0; k < {self.lanes}; ++k) {target}[{position} + k] = {self.variable}[k];"]
+            return [f"fg::store_vector<{self.results}>({target} + ({position}), {self.variable});"]
+        return [f"for (int k = 0; k < {self.results}; ++k) {target}[{position} + k] = {self.variable}[k];"]
 
     def merge(self, position: str) -> str:
         """The state at a place in the workspace, taken in."""

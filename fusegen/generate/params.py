@@ -111,7 +111,7 @@ def _extents(schedule: Schedule) -> list[Param]:
     extents += [Param("divisor", f"n{i}", divisor, loop=i) for i in range(1, total) if i != schedule.loops]
     if schedule.split and schedule.template != "rows":
         extents.append(Param("chunk", "chunk", index))
-    if schedule.lanes:
+    if schedule.threads_per_segment:
         extents.append(Param("segment", "segment_size", index))
         extents += [Param("shares", "shares", "int")] if schedule.cluster > 1 else []
     return extents

@@ -76,7 +76,7 @@ def _fill(template: str, slots: dict[str, Any]) -> str:
 
 def _barriers(kernel: Kernel, schedule: Schedule) -> bool:
     if isinstance(kernel, StridedRowKernel):
-        return schedule.rows > 1 or schedule.sweep
+        return schedule.rows > 1 or schedule.persistent
     return schedule.template not in ("elementwise", "serial")
 
 

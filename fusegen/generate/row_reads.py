@@ -17,7 +17,7 @@ class RowReads(View):
     """The part of `Rows` that is about memory.
 
     ``ahead``: operands that a thread reads before all else and keeps for the row; ``shared``: those that all rows have
-    in common, kept for the whole sweep.
+    in common, kept by a persistent block for all of them.
     """
 
     kernel: RowKernel
@@ -46,7 +46,7 @@ class RowReads(View):
             offset = self.offset(operand.name, range(self.fast + 1))
             if staged:
                 threads = plan.threads * plan.rows
-                extent = f"[2][{plan.repeat}][{threads}]" if turns else f"[{plan.repeat}][{threads}]"
+                extent = f"{'[2]' if turns else ''}[{plan.vectors_per_thread}][{threads}]"
                 if plan.dynamic:
                     placed = [*self.shared, *self.ahead]
                     earlier = placed[: placed.index(operand)]
@@ -61,17 +61,17 @@ class RowReads(View):
                         f"FUSEGEN_SHARED({name}_element, {name}_row, {extent});",
                     ]
                 place = f"{name}_row{'[turn ^ 1]' if turns else ''}[part][thread]"
-                if plan.shifted and operand in self.shared:
+                if plan.unaligned and operand in self.shared:
                     view["reads"].append(f"{place} = {self._across(operand.name)};")
                 else:
                     view["reads"] += self.access(f"fg::load_async(&{place}, {{}});", operand.name, offset)
                 continue
-            view["declarations"].append(f"{element} {name}_{'next' if turns else 'row'}[{plan.repeat}];")
+            view["declarations"].append(f"{element} {name}_{'next' if turns else 'row'}[{plan.vectors_per_thread}];")
             if turns:
-                view["present"].append(f"{element} {name}_row[{plan.repeat}];")
+                view["present"].append(f"{element} {name}_row[{plan.vectors_per_thread}];")
                 view["arrivals"].append(f"{name}_row[part] = {name}_next[part];")
             load = f"fg::load_raw<{plan.vector}>({{}})" if plan.vector > 1 else "*({})"
-            if plan.shifted and operand in self.shared:
+            if plan.unaligned and operand in self.shared:
                 load = self._across(operand.name)
             target = f"{name}_{'next' if turns else 'row'}[part]"
             view["reads"] += self.access(f"{target} = {load};", operand.name, offset)
@@ -80,18 +80,18 @@ class RowReads(View):
     def _head(self) -> str | None:
         """Elements of a row before its first aligned vector; of a block's first row, where that goes on."""
         plan = self.schedule
-        if not plan.shifted:
+        if not plan.unaligned:
             return None
         name = min(self.ahead, key=lambda o: o.dtype.size).name
         offset = self.offset(name, self.kept_loops)
-        if plan.sweep:
+        if plan.persistent:
             first = self._first("blockIdx.x") + (" + threadIdx.y" if plan.rows > 1 else "")
             offset = offset.replace("j0", f"({first})" if " " in first else first)
         return f"fg::to_aligned<{plan.vector}>({self.pointer(name, offset)})"
 
     def _ends(self, operands: Sequence[Operand], turns: bool = False) -> dict[str, list[str]] | None:
         """Reading the single elements at the ends of rows that begin anywhere, a thread one: as `_raw` does vectors."""
-        if not self.schedule.shifted or not operands:
+        if not self.schedule.unaligned or not operands:
             return None
         view: dict[str, list[str]] = {
             "declarations": [],

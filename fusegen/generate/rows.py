@@ -48,13 +48,14 @@ class Rows(RowReads):
         return {
             **self.common(),
             "bounds": self._bounds(),
-            "cluster": plan.cluster, "pieces": kernel.pieces, "rows": plan.rows, "sweep": plan.sweep,
+            "cluster": plan.cluster, "pieces": kernel.pieces, "rows": plan.rows, "persistent": plan.persistent,
             "prefetch": plan.prefetch,
-            "staged": plan.staged, "streamed": plan.streamed, "split": plan.split,
-            "repeat": plan.repeat, "exact": plan.exact, "per_block": plan.threads * plan.repeat * plan.vector,
+            "staged": plan.staged, "chunked": plan.chunked, "split": plan.split,
+            "vectors_per_thread": plan.vectors_per_thread, "exact": plan.exact,
+            "per_block": plan.threads * plan.vectors_per_thread * plan.vector,
             "first": self._first("blockIdx.x"), "stride": self._first("gridDim.x"),
             "singles": [line for o in singles for line in self.read(o, "")],
-            "columns": [line for r in kernel.columns for line in self._column(r).declare(plan.repeat)],
+            "columns": [line for r in kernel.columns for line in self._column(r).declare(plan.vectors_per_thread)],
             "parts": self.segments.declare(),
             "load_coordinates": self._row_coordinates([*by_row, *self.ahead] if plan.prefetch else every, loaded),
             "body_coordinates": self._row_coordinates(every, "row") if plan.prefetch else [],
@@ -68,7 +69,7 @@ class Rows(RowReads):
             "shared_ends": self._ends(self.shared),
             "raw": self._raw(self.ahead, plan.prefetch, plan.staged) if self.ahead else None,
             "shared": self._raw(self.shared, False, plan.dynamic > 0) if self.shared else None,
-            "shifted": plan.shifted,
+            "unaligned": plan.unaligned,
             "before": self.lets([let for let in kernel.before if not plan.split or let in kernel.reducing]),
             "stages": stages,
             "last": self._last(),
@@ -79,7 +80,7 @@ class Rows(RowReads):
             "column_combine": self._column_combine(),
             "edge_ends": [
                 f"{self._partial(r)}[group * n + edge] = {self.stem(r.name)}_edge;" for r in kernel.columns
-            ] if plan.shifted else [],
+            ] if plan.unaligned else [],
             "column_ends": [line for r in kernel.columns for line in self._column(r).store(self._partial(r))],
             "group": self._group("blockIdx.x"),
         }  # fmt: skip
@@ -109,8 +110,8 @@ class Rows(RowReads):
             raw += sum(o.dtype.size for o in self.shared)
         if not plan.staged:
             raw += sum(o.dtype.size for o in self.ahead) * (2 if plan.prefetch else 1)
-        raw *= plan.vector * plan.repeat
-        sums = sum(r.expr.dtype.size for r in self.kernel.columns) * plan.vector * plan.repeat
+        raw *= plan.vector * plan.vectors_per_thread
+        sums = sum(r.expr.dtype.size for r in self.kernel.columns) * plan.vector * plan.vectors_per_thread
         wanted = (raw + sums) // 4 + OVERHEAD
         return f"{threads}, {max(1, min(MOST_THREADS // threads, REGISTERS // (threads * wanted)))}"
 
@@ -131,7 +132,7 @@ class Rows(RowReads):
                 self._load(operand, view)
         written = [item.name for item in items if isinstance(item, Output)]
         view["coordinates"] = self._element_coordinates([*loaded, *written])
-        if self.schedule.shifted and (loaded or written):
+        if self.schedule.unaligned and (loaded or written):
             view["edge"].insert(0, f"const {self.schedule.index} j{self.fast} = edge;")
         self._each(view, self.lets(lets))
         return view
@@ -165,7 +166,7 @@ class Rows(RowReads):
             view["reads"] += self.read_vector(operand, offset)
             view["inner"].append(self.lane(operand))
         elif (
-            self.schedule.shifted
+            self.schedule.unaligned
             and self.schedule.placement(name).moves[self.fast] == "1"
             and not isinstance(operand, Position)
         ):
@@ -182,7 +183,7 @@ class Rows(RowReads):
         partners = {r.name: kernel.partners[r.name] for r in stage.reduces if r.name in kernel.partners}
         moments = [r for r in stage.reduces if r.kind == "squared_deviation"]
         alone = len(moments) == 1 and all(r in moments or r.name in partners for r in stage.reduces)
-        if alone and self.schedule.cluster == 1 and not self.schedule.streamed:
+        if alone and self.schedule.cluster == 1 and not self.schedule.chunked:
             return self._in_two_steps(stage, moments[0], next(iter(partners), None))
         direct = not (kernel.pieces or split)
         picks = {r.name: pick for r in stage.reduces if direct and (pick := self._pick(r))}
@@ -196,13 +197,13 @@ class Rows(RowReads):
         else:
             view = self._walk(stage.lets, own)
         texts = {a.name: self.printer.text(a.reduce.expr) for a in accumulators}
-        held = {a.name: f"{a.stem}_chunk" if self.schedule.streamed else a.variable for a in coupled}
+        held = {a.name: f"{a.stem}_chunk" if self.schedule.chunked else a.variable for a in coupled}
         counted = [held[a.name] for a in coupled if a.counts]
         view["inner"] += [
             f"{held[a.name]}.see({texts[a.name]});" if a in coupled else a.add(texts[a.name]) for a in accumulators
         ]
         view["writes"] += [f"{name}.saw({self.schedule.vector});" for name in counted]
-        once = [] if self.schedule.streamed else coupled
+        once = [] if self.schedule.chunked else coupled
         view["edge"] += [
             f"{a.variable}.see({texts[a.name]});" if a in once else a.add(texts[a.name]) for a in accumulators
         ]
@@ -222,7 +223,7 @@ class Rows(RowReads):
             "settle": [f"{held[a.name]}.settle();" for a in coupled]
             + (["fg::read_again();"] if coupled and self.schedule.staged else []),
             "again": again,
-            "combine": [f"{a.variable}.finish();" for a in coupled if not self.schedule.streamed]
+            "combine": [f"{a.variable}.finish();" for a in coupled if not self.schedule.chunked]
             + self._combine(accumulators)
             + ([] if split else [Accumulator(of, self.names).partner(name) for name, of in partners.items()])
             + [line for pick in picks.values() for line in pick],
@@ -371,12 +372,12 @@ class Rows(RowReads):
     def _row_end(self) -> list[str]:
         """Before the next row overwrites what threads exchange, all must have read it."""
         plan = self.schedule
-        if not plan.sweep or not self.kernel.reduces:
+        if not plan.persistent or not self.kernel.reduces:
             return []
         return ["__syncthreads();"] if plan.threads > 32 and self.sites < 2 else []
 
     def _column(self, reduce: Reduce) -> _Column:
-        return _Column(reduce, self.names, self.schedule.vector, self.schedule.shifted)
+        return _Column(reduce, self.names, self.schedule.vector, self.schedule.unaligned)
 
     def _column_combine(self) -> list[str]:
         plan = self.schedule
@@ -392,17 +393,17 @@ class _Column:
     reduce: Reduce
     names: Names
     vector: int
-    shifted: bool
+    unaligned: bool
 
     @property
     def variable(self) -> str:
         return f"{self.names.stem(self.reduce.name)}_{'v' if self.vector > 1 else 'sums'}"
 
-    def declare(self, repeat: int) -> list[str]:
+    def declare(self, vectors_per_thread: int) -> list[str]:
         ctype = self.reduce.expr.dtype.ctype
         element = f"fg::Vec<{ctype}, {self.vector}>" if self.vector > 1 else ctype
-        edge = [f"{ctype} {self.names.stem(self.reduce.name)}_edge = 0;"] if self.shifted else []
-        return [f"{element} {self.variable}[{repeat}] = {{}};", *edge]
+        edge = [f"{ctype} {self.names.stem(self.reduce.name)}_edge = 0;"] if self.unaligned else []
+        return [f"{element} {self.variable}[{vectors_per_thread}] = {{}};", *edge]
 
     def add(self, value: str) -> str:
         return f"{self.variable}[part]{'[k]' if self.vector > 1 else ''} += {value};"
@@ -410,7 +411,7 @@ class _Column:
     def store(self, target: str) -> list[str]:
         """The sums to the place of this group of rows in ``target``."""
         group = "group * n + at"
-        if self.shifted:
+        if self.unaligned:
             return [f"for (int k = 0; k < {self.vector}; ++k) {target}[{group} + k] = {self.variable}[part][k];"]
         if self.vector > 1:
             return [f"fg::store_vector<{self.vector}>({target} + ({group}), {self.variable}[part]);"]

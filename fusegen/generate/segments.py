@@ -29,7 +29,7 @@ class Segments:
     @property
     def _vectors(self) -> str:
         """Vectors of a row, or of a block's part of it, as numbers side by side."""
-        return f"[{self.plan.threads * self.plan.repeat}]"
+        return f"[{self.plan.threads * self.plan.vectors_per_thread}]"
 
     def declare(self) -> list[str]:
         """Where threads leave what they have."""
@@ -44,7 +44,7 @@ class Segments:
 
     def take(self, view: dict[str, Any]) -> None:
         """What a vector adds, on the last walk over the row."""
-        number = f"{self.plan.threads} * part + threadIdx.x" if self.plan.repeat > 1 else "threadIdx.x"
+        number = f"{self.plan.threads} * part + threadIdx.x" if self.plan.vectors_per_thread > 1 else "threadIdx.x"
         for reduce in self.kernel.segments:
             target, value = f"{self._parts(reduce)}[{number}]", self.text(reduce.expr)
             if self.plan.vector == 1:
@@ -57,20 +57,20 @@ class Segments:
 
     def slots(self) -> dict[str, Any] | None:
         """The walk over segments."""
-        plan, kernel, of = self.plan, self.kernel, self.names.variable
+        plan, kernel, of, threads = self.plan, self.kernel, self.names.variable, self.plan.threads_per_segment
         if not kernel.segments:
             return None
-        several = plan.threads > plan.lanes
-        lane = f"threadIdx.x % {plan.lanes}" if several else "threadIdx.x"
+        several = plan.threads > threads
+        member = f"threadIdx.x % {threads}" if several else "threadIdx.x"
         return {
-            "lanes": plan.lanes, "groups": plan.threads // plan.lanes,
-            "number": "turn" + (f" + threadIdx.x / {plan.lanes}" if several else ""),
+            "threads": threads, "groups": plan.threads // threads,
+            "number": "turn" + (f" + threadIdx.x / {threads}" if several else ""),
             "until": "end" if plan.rows > 1 else "n",
             "sums": [
-                f"const {r.expr.dtype.ctype} {of(r.name)} = fg::segment_sum<{plan.lanes}>({self._parts(r)}, part);"
+                f"const {r.expr.dtype.ctype} {of(r.name)} = fg::segment_sum<{threads}>({self._parts(r)}, part);"
                 for r in kernel.segments
             ],
-            "writer": f"{lane} == 0 && part.any()",
+            "writer": f"{member} == 0 && part.any()",
             "stores": [self._store(self.names.pointer(s.name), self.text(s.expr)) for s in kernel.shares],
         }  # fmt: skip
 

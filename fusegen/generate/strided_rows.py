@@ -65,14 +65,15 @@ class StridedRows(View):
             for output in kernel.pointwise:
                 self._write(output, self.offset(output.name, range(plan.loops + plan.inner)), last)
         row_end = ["__syncthreads();  // before the next results overwrite what threads exchange"]
-        guards = [] if plan.exact or not (plan.sweep or plan.rows > 1) else ["end > 0"]
+        guards = [] if plan.exact or not (plan.persistent or plan.rows > 1) else ["end > 0"]
         singles = [o for o in self._fixed() if not self.moving([o.name], self.kept_loops)]
         by_row = [o for o in self._fixed() if o not in singles]
         opening = self._fixed_reads(by_row)
         return {
             **self.common(),
             "bounds": f"{plan.threads}, {resident(kernel, plan)}",
-            "across": plan.across, "rows": plan.rows, "repeat": plan.repeat, "sweep": plan.sweep, "exact": plan.exact,
+            "block_width": plan.block_width, "rows": plan.rows, "vectors_per_thread": plan.vectors_per_thread,
+            "persistent": plan.persistent, "exact": plan.exact,
             "whole": plan.whole_rows,
             "singles": [line for o in singles for line in self.read(o, "")],
             "totals": [a.declare() for a in self._totals()],
@@ -84,7 +85,7 @@ class StridedRows(View):
             "last": last,
             "end_of_result": self._end(),
             "writer": " && ".join([*(["threadIdx.y == 0"] if plan.rows > 1 else []), *guards]),
-            "row_end": row_end if plan.sweep and plan.rows > 1 and self.sites < 2 else [],
+            "row_end": row_end if plan.persistent and plan.rows > 1 and self.sites < 2 else [],
             "sums": self._sums(),
             "partials": self._left(),
         }  # fmt: skip
@@ -161,7 +162,7 @@ class StridedRows(View):
         for o in self.streams:
             name, ctype = self.stem(o.name), o.dtype.ctype
             element = f"fg::Raw<{ctype}, {plan.vector}>" if plan.vector > 1 else ctype
-            view["declarations"].append(f"{element} {name}_row[{plan.repeat}];")
+            view["declarations"].append(f"{element} {name}_row[{plan.vectors_per_thread}];")
             load = f"fg::load_raw<{plan.vector}>({{}})" if plan.vector > 1 else "*({})"
             offset = self.offset(o.name, range(self.over_loops.stop))
             view["reads"] += self.access(f"{name}_row[{self._place}] = {load};", o.name, offset)
@@ -319,7 +320,7 @@ class StridedRows(View):
         for name in names:
             base, dot, field = name.partition(".")
             values += [f"{base}[{k}]{dot}{field}" for k in range(plan.vector)] if plan.vector > 1 else [name]
-        start = f"fg::columns_{how}<{plan.rows}, {plan.across}, {self.sites}>("
+        start = f"fg::columns_{how}<{plan.rows}, {plan.block_width}, {self.sites}>("
         self.sites += 1
         lines = [start]
         for position, value in enumerate(values):
@@ -370,7 +371,7 @@ class StridedRows(View):
         for names in by_type.values():
             site, plan = self.sites, self.schedule
             self.sites += 1
-            lines.append(f"fg::row_sum<{plan.across}, {plan.rows}, {site}>({', '.join(names)});")
+            lines.append(f"fg::row_sum<{plan.block_width}, {plan.rows}, {site}>({', '.join(names)});")
         return lines
 
     def _left(self) -> list[str]:

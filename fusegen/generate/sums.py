@@ -17,7 +17,7 @@ class Sums(View):
     """Fills row.cu.j2, column.cu.j2, serial.cu.j2 and finish.cu.j2."""
 
     @property
-    def _lanes_are_results(self) -> bool:
+    def _vector_along_results(self) -> bool:
         """A column kernel's vector lies along its results, a row kernel's along what is summed."""
         return self.schedule.template == "column" and self.schedule.vector > 1
 
@@ -48,8 +48,8 @@ class Sums(View):
             **self.common(),
             **view,
             "split": schedule.split,
-            "rows": schedule.threads // schedule.across,
-            "across": schedule.across, "neighbours": schedule.neighbours,
+            "rows": schedule.threads // schedule.block_width,
+            "block_width": schedule.block_width, "unroll": schedule.unroll,
             "kept_coordinates": self.coordinates(0, schedule.loops - 1, "result", self.moving(names, kept)),
             "accumulators": [a.declare() for a in self._accumulators()],
             "combine": self._combine(),
@@ -64,7 +64,7 @@ class Sums(View):
 
     def _fast(self) -> int:
         """The loop along which the vector lies."""
-        return self.schedule.loops - 1 if self._lanes_are_results else self.schedule.loops + self.schedule.inner - 1
+        return self.schedule.loops - 1 if self._vector_along_results else self.schedule.loops + self.schedule.inner - 1
 
     def _read_lane(self, operand: Operand, offset: str, view: dict[str, Any], where: str) -> None:
         """Read for all lanes at once where they lie side by side or share one element; else lane by lane."""
@@ -95,43 +95,45 @@ class Sums(View):
         return [o.name for o in self.kernel.operands if o.name in needed]
 
     def _accumulators(self) -> list[Accumulator]:
-        lanes = self.schedule.vector if self._lanes_are_results else 1
+        results = self.schedule.vector if self._vector_along_results else 1
         turns = self.schedule.vector if self.schedule.template in ("row", "full_reduction") else 0
-        return [Accumulator(reduce, self.names, lanes, turns) for reduce in self.kernel.reduces]
+        return [Accumulator(reduce, self.names, results, turns) for reduce in self.kernel.reduces]
 
     def _combine(self) -> list[str]:
         """The states of a block's threads put together; a thread by itself has nothing to combine."""
         template, threads = self.schedule.template, self.schedule.threads
         if template == "serial":
             return []
-        across = self.schedule.across
-        lanes = "" if across == TILE else f", {across}"
-        over, count = ("column", f"{threads // across}{lanes}") if template == "column" else ("block", str(threads))
+        block_width = self.schedule.block_width
+        if template == "column":
+            over, count = "column", f"{threads // block_width}{'' if block_width == TILE else f', {block_width}'}"
+        else:
+            over, count = "block", str(threads)
         return [a.combine(over, count) for a in self._accumulators()]
 
     def _end(self, already: set[str]) -> list[str]:
         """What the thread that holds the reductions does with them."""
         if self.schedule.split:
             return self._partials(f"{self.schedule.index}(blockIdx.y) * m + result")
-        if not self._lanes_are_results:
+        if not self._vector_along_results:
             return self._epilogue(already)
         lines = [line for a in self._accumulators() for line in a.result(lane=True)]
-        lines += self._epilogue(already, lanes=True)
+        lines += self._epilogue(already, in_vector=True)
         return [f"for (int k = 0; k < {self.schedule.vector}; ++k) {{", *(f"  {x}" for x in lines), "}"]
 
     def _partials(self, position: str) -> list[str]:
         return [line for a in self._accumulators() for line in a.store(position)]
 
-    def _epilogue(self, already: set[str], lanes: bool = False) -> list[str]:
-        """What follows the reductions, for one result; with ``lanes``, for the k-th of a vector of results."""
+    def _epilogue(self, already: set[str], in_vector: bool = False) -> list[str]:
+        """What follows the reductions, for one result; with ``in_vector``, for the k-th of a vector of results."""
         kept = range(self.schedule.kept)
 
         def place(name: str) -> str:
             offset = self.offset(name, kept)
-            return self.lane_offset(name, offset, self._fast()) if lanes else offset
+            return self.lane_offset(name, offset, self._fast()) if in_vector else offset
 
         late = [o for o in self.kernel.operands if o.name in self._late_operands() and o.name not in already]
-        lines = [] if lanes else [line for r in self.kernel.states for line in Accumulator(r, self.names).result()]
+        lines = [] if in_vector else [line for r in self.kernel.states for line in Accumulator(r, self.names).result()]
         lines += [Accumulator(of, self.names).partner(name) for name, of in self.kernel.partners.items()]
         lines += [line for o in late for line in self.read(o, place(o.name))]
         lines += self.lets([item for item in self.kernel.ending if isinstance(item, Let)])
@@ -144,14 +146,14 @@ class Sums(View):
         kernel, kept = self.kernel, range(self.schedule.kept)
         late = [*self._late_operands(), *(o.name for o in kernel.outputs)]
         whole = [Accumulator(reduce, self.names) for reduce in kernel.states]
-        results, (across, rows, _) = FINISHES[self.schedule.finish]
-        over, count = ("column", rows) if self.schedule.finish == "tile" else ("block", across)
+        results, (block_width, rows, _) = FINISHES[self.schedule.finish]
+        over, count = ("column", rows) if self.schedule.finish == "tile" else ("block", block_width)
         return {
             "signature": signature(name, parameters(kernel, self.schedule, self.names, "finish")),
             "by": self.schedule.finish,
             "results": results,
             "rows": rows,
-            "threads": across * rows,
+            "threads": block_width * rows,
             "start": self.start(True),
             "index": self.schedule.index,
             "kept_coordinates": self.coordinates(0, self.schedule.kept - 1, "result", self.moving(late, kept)),

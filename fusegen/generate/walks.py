@@ -20,14 +20,14 @@ class Walk(Sums, View):
             return {**self.common(), **self._scalar()}
         view = self._vector()
         view["inner"] += view.pop("next")
-        return {**self.common(), **view, "repeat": 1}
+        return {**self.common(), **view, "vectors_per_thread": 1}
 
     def _scalar(self) -> dict[str, Any]:
         """Single elements: one a thread, or several that lie a block apart."""
         schedule = self.schedule
         names = [*(o.name for o in self.kernel.operands), *(o.name for o in self.kernel.outputs)]
         at = {name: self._scalar_offset(name) for name in names}
-        apart = schedule.repeat > 1
+        apart = schedule.vectors_per_thread > 1
         singles = [o for o in self.kernel.operands if apart and schedule.placement(o.name).access is Access.SINGLE]
         coordinates = []
         if needs_coordinates(schedule):
@@ -40,7 +40,7 @@ class Walk(Sums, View):
         for output in self.kernel.outputs:
             inner += self.store(output, at[output.name])
         view = {"coordinates": coordinates, "reads": reads, "declarations": [], "inner": inner, "writes": []}
-        return {**view, "repeat": schedule.repeat}
+        return {**view, "vectors_per_thread": schedule.vectors_per_thread}
 
     def _scalar_offset(self, name: str) -> str:
         access = self.schedule.placement(name).access

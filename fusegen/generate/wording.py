@@ -77,7 +77,7 @@ def explain(kernel: Kernel, schedule: Schedule) -> str:
         return f"serial: a thread a result, reduced over {over}"
     if schedule.template == "row":
         return f"row: a block a result, reduced over {over}, along the fast axis{pieces}"
-    return f"column: {schedule.across * schedule.vector} neighbouring results a block, reduced over {over}{pieces}"
+    return f"column: {schedule.block_width * schedule.vector} neighbouring results a block, reduced over {over}{pieces}"
 
 
 def in_memory(kernel: Kernel, schedule: Schedule) -> list[Placement]:
@@ -98,8 +98,8 @@ def _explain_elementwise(schedule: Schedule, placements: Sequence[Placement]) ->
     if schedule.vector == 1:
         cut = [p for p in named(Access.STRIDED) if p.moves[-1:] == ("1",)]
         why = f"rows of {_names(cut)} begin between vectors" if cut else "nothing here lies side by side in memory"
-        several = f"{schedule.repeat} elements a thread, a block apart"
-        return f"{several if schedule.repeat > 1 else 'one element a thread'}; {why}"
+        several = f"{schedule.vectors_per_thread} elements a thread, a block apart"
+        return f"{several if schedule.vectors_per_thread > 1 else 'one element a thread'}; {why}"
     rows = named(Access.ROW, Access.SPLAT)
     groups = {
         "broadcast": [p for p in rows if "0" in p.moves],
@@ -128,7 +128,7 @@ def _explain_rows(kernel: RowKernel, schedule: Schedule) -> str:
         who = f"{schedule.cluster} blocks of {schedule.threads} threads"
     else:
         who = f"{schedule.threads} threads" if schedule.threads > 1 else "a thread"
-    if schedule.streamed:
+    if schedule.chunked:
         chunks = "chunks, which blocks share and a second kernel combines in order" if schedule.split else "chunks"
         return f"{who} a row over {over}, which passes by in {chunks}: read once{along}"
     where = "shared memory" if schedule.staged else "registers"

@@ -106,8 +106,8 @@ def test_who_shares_a_row_follows_from_its_length() -> None:
 @pytest.fixture
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Blocks of one warp, so that short rows already take clusters."""
-    monkeypatch.setattr(rows_schedule, "WIDE", 32)
-    monkeypatch.setattr(rows_schedule, "WIDE_SHARED", 32)
+    monkeypatch.setattr(rows_schedule, "ONE_BLOCK_THREADS", 32)
+    monkeypatch.setattr(rows_schedule, "CLUSTER_BLOCK_THREADS", 32)
 
 
 @pytest.mark.parametrize("length", [1500, 2048, 4000])
@@ -120,12 +120,14 @@ def test_clusters(small_blocks: None, length: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [32, 64])
-def test_a_sweep_in_clusters_over_more_rows_than_places(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, value in (("WIDE", threads), ("WIDE_SHARED", threads), ("CLUSTERED", {2: 2, 4: 4}), ("SWEEPING", 32)):
-        monkeypatch.setattr(rows_schedule, name, value)
+def test_persistent_clusters_over_more_rows_than_places(threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rows_schedule, "ONE_BLOCK_THREADS", threads)
+    monkeypatch.setattr(rows_schedule, "CLUSTER_BLOCK_THREADS", threads)
+    monkeypatch.setattr(rows_schedule, "CLUSTERED", {2: 2, 4: 4})
+    monkeypatch.setattr(rows_schedule, "PERSISTENT_THREADS", 32)
     inputs = leaves((9, 2048), (2048,), (2048,), dtype=torch.float32)
     kernel = passes(norm(), inputs, {}, "backward")[-1].kernels[0]
-    assert kernel.schedule.sweep and kernel.schedule.threads == threads
+    assert kernel.schedule.persistent and kernel.schedule.threads == threads
     assert kernel.launch.grid[0] == kernel.schedule.cluster > 1  # one cluster, for all rows
     agree(norm(), torch_norm, *inputs)
 

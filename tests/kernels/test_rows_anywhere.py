@@ -25,7 +25,7 @@ def logsumexp() -> Any:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("rows, length", [(5, 33), (9, 257), (4, 1001), (2, 8191)])
 def test_rows_of_odd_length(rows: int, length: int, dtype: torch.dtype) -> None:
-    assert row_schedule(softmax(), torch.empty(rows, length, dtype=dtype)).shifted
+    assert row_schedule(softmax(), torch.empty(rows, length, dtype=dtype)).unaligned
     agree(softmax(), lambda x: x.softmax(-1), *leaves((rows, length), dtype=dtype))
     agree(norm(), torch_norm, *leaves((rows, length), (length,), (length,), dtype=dtype))
 
@@ -63,7 +63,7 @@ def test_short_odd_rows_with_sums_over_other_axes(shape: tuple[int, ...]) -> Non
 def backward_schedule(op: Any, *inputs: torch.Tensor, chip: Chip) -> Schedule:
     """Of the kernel that walks over the rows in the backward of a norm."""
     kernels = planned(fg.op(lambda x, w, g: op.declaration.function(x, w, g)), *inputs, chip=chip)
-    return next(k.schedule for k in kernels if k.schedule.sweep)
+    return next(k.schedule for k in kernels if k.schedule.persistent)
 
 
 def two_sums() -> Any:
@@ -84,7 +84,7 @@ def torch_two_sums(x: torch.Tensor, w: torch.Tensor, g: torch.Tensor) -> tuple[t
 def test_rows_that_need_more_shared_memory_than_a_kernel_can_declare(length: int) -> None:
     inputs = [t.detach() for t in leaves((3, length), (length,), (3, length), dtype=torch.float32)]
     found = backward_schedule(two_sums(), *inputs, chip=Chip())
-    assert found.staged and found.dynamic > 48 * 1024 and found.shifted == (length % 4 != 0)
+    assert found.staged and found.dynamic > 48 * 1024 and found.unaligned == (length % 4 != 0)
     wide = torch_two_sums(*(t.double() for t in inputs))
     for mine, true in zip(two_sums()(*inputs), wide, strict=True):
         assert ((mine.double() - true).abs().max() / true.abs().max()).item() < 1e-5
@@ -107,14 +107,14 @@ def test_what_chips_have() -> None:
 @pytest.mark.parametrize("length", [20000, 20003])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_rows_that_nothing_waits_for_pass_by(length: int, dtype: torch.dtype) -> None:
-    assert row_schedule(logsumexp(), torch.empty(3, length, dtype=dtype)).streamed
+    assert row_schedule(logsumexp(), torch.empty(3, length, dtype=dtype)).chunked
     agree(logsumexp(), lambda x: torch.logsumexp(x, -1), *leaves((3, length), dtype=dtype))
     agree(fg.op(lambda x: fg.var(x, -1)), lambda x: x.var(-1), *leaves((3, length), dtype=dtype))
 
 
 def test_passing_rows_shared_by_clusters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_schedule, "MULTIPROCESSORS", 1)  # which three rows do not leave idle
-    monkeypatch.setattr(rows_schedule, "MOST_STREAMED", 32 * 1024)
+    monkeypatch.setattr(rows_schedule, "CHUNKED_BLOCK_BYTES", 32 * 1024)
     for length in (32768, 20003):
         assert row_schedule(logsumexp(), torch.empty(3, length)).cluster > 1
         agree(logsumexp(), lambda x: torch.logsumexp(x, -1), *leaves((3, length), dtype=torch.float32))

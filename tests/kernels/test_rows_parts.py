@@ -88,7 +88,8 @@ def test_channels_last() -> None:
     x = x.detach().contiguous(memory_format=torch.channels_last).requires_grad_()
     agree(*group_norm(2), x, w, b)
     agree(lambda x, w: fg.ops.instance_norm(x, None, None, w), lambda x, w: F.instance_norm(x, None, None, w), x, w)
-    assert not any(k.schedule.lanes for k in backward(fg.ops.group_norm, x, num_groups=2, weight=w, bias=b))
+    kernels = backward(fg.ops.group_norm, x, num_groups=2, weight=w, bias=b)
+    assert not any(k.schedule.threads_per_segment for k in kernels)
 
 
 def test_vectors_across_the_ends_of_runs() -> None:
@@ -120,11 +121,12 @@ def test_a_rows_own_sums_are_not_taken_twice() -> None:
 def test_segments_of_a_group() -> None:
     x, w, b = (torch.empty(shape) for shape in ((2, 256, 56, 56), (256,), (256,)))
     rows, columns = kernels = backward(fg.ops.group_norm, x, num_groups=32, weight=w, bias=b)
-    assert once(kernels) and (rows.schedule.lanes, rows.launch.segment) == (32, 3136)
+    assert once(kernels) and (rows.schedule.threads_per_segment, rows.launch.segment) == (32, 3136)
     assert "shares" in columns.kernel.over
     assert "a number for each run over D3, D4" in rows.rendered.text
     rows, _ = backward(fg.ops.group_norm, x[:, :16], num_groups=1, weight=w[:16], bias=b[:16])
-    assert rows.schedule.lanes and not rows.kernel.columns, "all channels: no sums for each position in a row"
+    assert rows.schedule.threads_per_segment
+    assert not rows.kernel.columns, "all channels: no sums for each position in a row"
 
 
 def test_short_runs_are_left_to_another_kernel() -> None:
@@ -143,8 +145,8 @@ def test_short_runs_are_left_to_another_kernel() -> None:
 )
 def test_blocks_share_segments(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...], shares: int) -> None:
     """Where blocks begin within a segment, each leaves what it has of it; places that none has are zeros."""
-    monkeypatch.setattr(rows_schedule, "WIDE", 32)
-    monkeypatch.setattr(rows_schedule, "WIDE_SHARED", 32)
+    monkeypatch.setattr(rows_schedule, "ONE_BLOCK_THREADS", 32)
+    monkeypatch.setattr(rows_schedule, "CLUSTER_BLOCK_THREADS", 32)
     x, w, b = weighted(shape, F32)
     rows, *_ = backward(fg.ops.group_norm, x, num_groups=2, weight=w, bias=b)
     assert rows.schedule.cluster > 1 and rows.launch.partial_sizes[SHARES] == shares

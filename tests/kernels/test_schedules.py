@@ -186,16 +186,16 @@ def passes(item: int) -> list[Pass]:
 
 def schedule_text(schedule: Schedule, launch: Launch) -> str:
     """Everything that was chosen."""
-    flags = [name for name in ("exact", "split", "whole_rows", "sweep", "prefetch", "staged", "shifted", "streamed")
-             if getattr(schedule, name)]  # fmt: skip
+    possible = ("exact", "split", "whole_rows", "persistent", "prefetch", "staged", "unaligned", "chunked")
+    flags = [name for name in possible if getattr(schedule, name)]
     usual = (
-        ("across", 32),
-        ("neighbours", 1),
-        ("repeat", 1),
+        ("block_width", 32),
+        ("unroll", 1),
+        ("vectors_per_thread", 1),
         ("rows", 1),
         ("cluster", 1),
         ("dynamic", 0),
-        ("lanes", 0),
+        ("threads_per_segment", 0),
     )
     special = [f"{name} {value}" for name, standard in usual if (value := getattr(schedule, name)) != standard]
     finish = [f"finish by {schedule.finish}"] if schedule.split else []

@@ -83,7 +83,7 @@ def test_any_number_of_results(shape: tuple[int, ...]) -> None:
 def test_who_shares_a_result_follows_from_its_elements_alone() -> None:
     def found(*shape: int) -> tuple[int, int]:
         ((kernel,), _) = planned(fg.ops.softmax, torch.empty(shape, dtype=torch.bfloat16, requires_grad=True), dim=1)
-        return kernel.schedule.rows, kernel.schedule.repeat
+        return kernel.schedule.rows, kernel.schedule.vectors_per_thread
 
     assert found(8, 19, 512, 512) == found(1, 19, 8) == (1, 19)
     assert found(8, 150, 512, 512) == found(1, 150, 8) == (16, 12)
@@ -238,7 +238,7 @@ def test_threads_that_share_results_go_on_together(monkeypatch: pytest.MonkeyPat
 
     (x,) = leaves((2, 150, 301), dtype=torch.float64)
     kernel, _ = planned(op, x)[0]
-    assert kernel.schedule.sweep and kernel.schedule.rows > 1 and "__syncthreads" in kernel.rendered.text
+    assert kernel.schedule.persistent and kernel.schedule.rows > 1 and "__syncthreads" in kernel.rendered.text
     agree(lambda x: op(x)[0], lambda x: x / (x * x).sum(1, True), x)
     torch.testing.assert_close(op(x)[1], (x * x).sum(1).log().mean(), rtol=1e-12, atol=0)
 

@@ -335,23 +335,23 @@ CASES: dict[str, Callable[[], Any]] = {
     "turned": lambda: fresh(fg.op(lambda x, y: x + y))(torch.randn(40, 70), torch.randn(70, 40).t()),
     "row": lambda: softmax(torch.randn(3, 1000)),
     "cluster": lambda: softmax(torch.randn(3, 5120)),
-    "rows in a sweep": lambda: norm_gradients(40, 1000),
-    "short rows in a sweep": lambda: norm_gradients(40, 100),
-    "clusters in a sweep": lambda: norm_gradients(40, 2048),
-    "halves in a sweep": lambda: norm_gradients(40, 2048, torch.bfloat16),
-    "clusters in a sweep, each row once the last is done": lambda: norm_gradients(40, 2048),
+    "persistent rows": lambda: norm_gradients(40, 1000),
+    "persistent short rows": lambda: norm_gradients(40, 100),
+    "persistent clusters": lambda: norm_gradients(40, 2048),
+    "persistent halves": lambda: norm_gradients(40, 2048, torch.bfloat16),
+    "persistent clusters, each row once the last is done": lambda: norm_gradients(40, 2048),
     "segments": group_norm_gradients,
     "pixels": lambda: fresh(fg.op(scaled))(torch.randn(2, 150, 40)),
 }
-CHIPS = {"clusters in a sweep, each row once the last is done": Chip(16, 16 * 1024)}
+CHIPS = {"persistent clusters, each row once the last is done": Chip(16, 16 * 1024)}
 
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Few blocks of few threads, which sweep over several rows."""
-    monkeypatch.setattr(rows_schedule, "WIDE", 64)
-    monkeypatch.setattr(rows_schedule, "WIDE_SHARED", 64)
-    monkeypatch.setattr(rows_schedule, "SWEEPING", 64)
+    """Few blocks of few threads, which loop over several rows."""
+    monkeypatch.setattr(rows_schedule, "ONE_BLOCK_THREADS", 64)
+    monkeypatch.setattr(rows_schedule, "CLUSTER_BLOCK_THREADS", 64)
+    monkeypatch.setattr(rows_schedule, "PERSISTENT_THREADS", 64)
     monkeypatch.setattr(rows_schedule, "MULTIPROCESSORS", 2)
     monkeypatch.setattr(rows_schedule, "CLUSTERED", {})
     monkeypatch.setattr(lanes, "MULTIPROCESSORS", 1)
