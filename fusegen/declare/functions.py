@@ -78,7 +78,7 @@ register(
 register(
     Function(
         "barrier", 1, Kind.NUMERIC, "{0}", cost=0, smooth=False, reference=lambda t, x: x.detach(),
-        doc="stop_gradient: the identity, with derivative zero.",
+        doc="fg.stop_gradient: the identity, with derivative zero.",
     )
 )  # fmt: skip
 register(

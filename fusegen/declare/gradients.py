@@ -74,7 +74,7 @@ def _record(tracer: Tracer, call: CalledWith, trace: Callable[[], dict[str, Valu
 
 def _marked(tracer: Tracer, value: Value, given: Sequence[Value], result: int) -> Value:
     """A result of the call that was recorded last."""
-    detail = f"{len(tracer.calls) - 1} {result}"  # until the trace is closed
+    detail = f"{len(tracer.calls) - 1} {result}"  # until the trace is finished
     expr = Call(DECLARED, (value.expr, *(argument.expr for argument in given)), value.expr.dtype, detail)
     if value.expr in tracer.names:
         tracer.names[expr] = tracer.names.pop(value.expr)

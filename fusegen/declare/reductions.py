@@ -66,7 +66,7 @@ def of_one(kind: str, expr: Expr) -> Expr:
     """The fold of one element."""
     if kind == "squared_deviation":
         return expr - expr
-    return _exp(expr - _barrier(expr)) if kind == "sum_exp" else expr
+    return _exp(expr - _stop_gradient(expr)) if kind == "sum_exp" else expr
 
 
 def repeated(kind: str, expr: Expr, count: Expr) -> Expr:
@@ -82,7 +82,7 @@ def _exp(expr: Expr) -> Expr:
     return Call("exp", (expr,), expr.dtype)
 
 
-def _barrier(expr: Expr) -> Expr:
+def _stop_gradient(expr: Expr) -> Expr:
     return Call("barrier", (expr,), expr.dtype)
 
 
@@ -256,7 +256,7 @@ def norm(x: Like, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> 
 
 
 def _stopped(value: Value) -> Value:
-    return Value(_barrier(value.expr), value.dtype, value.dims)
+    return Value(_stop_gradient(value.expr), value.dtype, value.dims)
 
 
 def sum_exp(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:

@@ -14,7 +14,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op, Operand, Scalar
 from fusegen.declare.axes import AxisVar
-from fusegen.declare.closing import close
+from fusegen.declare.build_op import build_op
 from fusegen.declare.value import Tracer, Value, cast, tracing
 
 
@@ -111,7 +111,7 @@ class _Trace:
             except AttributeError as error:
                 _explain(tracer, self.arguments, error)
                 raise
-        return close(tracer, self.name, self.declared, scalars, returned, self.doc)
+        return build_op(tracer, self.name, self.declared, scalars, returned, self.doc)
 
 
 def called(function: Callable[..., Any], values: Mapping[str, Any], listed: Sequence[str] = ()) -> Any:

@@ -89,12 +89,12 @@ class Tracer:
         return any(reduce.kind == DOT for reduces in recorded for reduce, _ in reduces)
 
     def new_name(self, kind: str) -> str:
-        """A name that nothing else has until the trace is closed."""
+        """A name that nothing else has until the trace is finished."""
         self.made += 1
         return f"@{kind}{self.made - 1}"
 
     def name_of(self, axis: AxisVar) -> str:
-        """A name that stands for an axis until the trace is closed."""
+        """A name that stands for an axis until the trace is finished."""
         name = f"@s{len(self.sizes)}"
         self.sizes[name] = axis
         return name

@@ -218,8 +218,8 @@ def _through(definition: _Definition, adjoint: Expr, state: _Reverse) -> Expr:
         mean = state.reduced("sum", x, over, f"sum_of_{name}") / state.count(over, x.dtype)
         return adjoint * 2.0 * (x - mean)
     if definition.kind == "sum_exp":  # relative to a maximum that counts as a constant
-        top = state.reduced("max", x, over, f"top_{name}")
-        return adjoint * apply("exp", x - apply("barrier", top))
+        maximum = state.reduced("max", x, over, f"top_{name}")
+        return adjoint * apply("exp", x - apply("barrier", maximum))
     assert definition.kind == "prod"
     return adjoint * _product_of_others(x, result, over, state)
 

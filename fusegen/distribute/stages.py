@@ -156,8 +156,8 @@ def _uncoupled(op: Op, axes: Cut) -> Op:
     for statement in op.statements:
         if isinstance(statement, Reduce) and axes & set(statement.over):
             if statement.kind == "squared_deviation":
-                away = statement.expr - earlier("sum", statement) / _count(statement)
-                statement = replace(statement, kind="sum", expr=away * away)
+                centered = statement.expr - earlier("sum", statement) / _count(statement)
+                statement = replace(statement, kind="sum", expr=centered * centered)
             elif statement.kind == "sum_exp":
                 statement = replace(statement, kind="sum", expr=_relative(statement.expr, earlier("max", statement)))
         statements.append(statement)
@@ -172,7 +172,7 @@ def _count(reduce: Reduce) -> Expr:
     return Call("cast", (total,), reduce.expr.dtype)
 
 
-def _relative(x: Expr, top: Expr) -> Expr:
-    """exp(x - top), and 0 for minus infinity, also where that is the top."""
+def _relative(x: Expr, maximum: Expr) -> Expr:
+    """exp(x - maximum), and 0 for minus infinity, also where the maximum is minus infinity."""
     nothing = apply("eq", x, const(float("-inf"), x.dtype))
-    return apply("where", nothing, const(0, x.dtype), apply("exp", x - apply("barrier", top)))
+    return apply("where", nothing, const(0, x.dtype), apply("exp", x - apply("barrier", maximum)))

@@ -83,7 +83,7 @@ class RowKernel(Kernel):
         return (*Needed(self.epilogue).among(self.epilogue, self.outputs), *self.outputs)
 
     @property
-    def closing(self) -> Stage | None:
+    def final_stage(self) -> Stage | None:
         """The last stage, where it takes parts of larger sums and nothing waits for it: its walk is the last one."""
         stage, items = self.stages[-1] if self.stages else None, (*self.pointwise, *self.columns, *self.segments)
         if stage is None or self.pieces or not self.within:

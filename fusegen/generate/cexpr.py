@@ -58,7 +58,7 @@ class Printer:
         if expr.function == "div" and expr.dtype is dtypes.float32 and _is_count(expr.args[1]):
             return f"fg::divide_by_count({self._argument(expr.args[0])}, {self._argument(expr.args[1])})", _ATOM
         template = row.cuda_half if self.half and row.cuda_half else row.cuda
-        if self.half and expr.function == "exp" and _is_from_top(expr.args[0]):
+        if self.half and expr.function == "exp" and _is_from_maximum(expr.args[0]):
             template = "fg::fast_exp_from_top({0})"
         elif self.half and expr.function == "exp" and _is_minus_square(expr.args[0]):
             template = "fg::fast_exp_below({0})"
@@ -117,12 +117,12 @@ def _is_count(expr: Expr) -> bool:
     )  # fmt: skip
 
 
-def _is_from_top(expr: Expr) -> bool:
+def _is_from_maximum(expr: Expr) -> bool:
     """x - max(x), the maximum held constant, as softmax has it."""
     if not (isinstance(expr, Call) and expr.function == "sub"):
         return False
-    top = expr.args[1]
-    return isinstance(top, Call) and top.function == "barrier"
+    maximum = expr.args[1]
+    return isinstance(maximum, Call) and maximum.function == "barrier"
 
 
 def _is_minus_square(expr: Expr) -> bool:

@@ -190,7 +190,7 @@ class Rows(RowReads):
         own = [r for r in stage.reduces if r.name not in picks]
         accumulators = [Accumulator(r, self.names) for r in own if r.name not in partners]
         coupled = [a for a in accumulators if a.is_coupled]
-        if stage is kernel.closing:
+        if stage is kernel.final_stage:
             lets = list(dict.fromkeys([*stage.lets, *kernel.body]))
             view = self._walk(lets, [*kernel.pointwise, *kernel.columns, *kernel.segments, *own])
             self._end_of_walk(view)
@@ -315,7 +315,7 @@ class Rows(RowReads):
     def _last(self) -> dict[str, Any] | None:
         kernel = self.kernel
         items: list[Reduce | Output] = [*kernel.pointwise, *kernel.columns, *kernel.segments]
-        if not items or kernel.closing:
+        if not items or kernel.final_stage:
             return None
         view = self._walk(kernel.body, items)
         self._end_of_walk(view)

@@ -199,7 +199,7 @@ def test_a_bias_before_a_norm() -> None:
     op, inputs = fg.op(ours), leaves((3, 5, 70), (5, 1))
     agree(op, theirs, *inputs)
     rows, *_ = kernels = backward(op, *inputs)
-    assert once(kernels) and rows.rendered.text.count("fg::tanh") <= 2 and rows.kernel.closing
+    assert once(kernels) and rows.rendered.text.count("fg::tanh") <= 2 and rows.kernel.final_stage
 
 
 def test_weights_of_each_image_and_channel() -> None:

@@ -1,4 +1,4 @@
-"""Closes what a trace recorded into an Op: axes, reductions and results get names, and only what is needed stays."""
+"""Builds the Op of a finished trace: axes, reductions and results get names, and only what is needed stays."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ from fusegen.declare.value import (
 Result = tuple[Value, Part | None]
 
 
-def close(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar], returned: Any, doc: str) -> Op:
-    """The Op that a declaration has declared which ``returned`` this.
+def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar], returned: Any, doc: str) -> Op:
+    """The Op of a declaration that was traced by ``tracer`` and ``returned`` this.
 
     Raises:
         DeclarationError: it returned what is no result.
@@ -59,19 +59,19 @@ def close(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar], r
     with tracing(tracer):
         results, kind = _results(tracer, returned)
         check_distinct(tracer.where, [*tracer.tensors(), *(("a result", value.dims) for value, _ in results)])
-    closing = _Closing(tracer, [value.dims for value, _ in results])
+    builder = _Builder(tracer, [value.dims for value, _ in results])
     arguments = {operand.name for operand, _ in tracer.operands if operand.part is None} | {s.name for s in scalars}
     taken = arguments | {f"d_{name}" for name in arguments}  # what their gradients will be called
     parts = {operand.name for operand, _ in tracer.operands if operand.part}
     names = _reduce_names(tracer.reduces, tracer.names, parts, taken)
     final = Renaming(names)
     operands = [
-        replace(o, name=names.get(o.name, o.name), shape=closing.shape(dims), groups=_groups(dims))
+        replace(o, name=names.get(o.name, o.name), shape=builder.shape(dims), groups=_groups(dims))
         for o, dims in tracer.operands
     ]
-    reduces = closing.reduces(tracer.reduces, final)
-    outputs = closing.outputs(results, kind, final, taken)
-    local_names = {closing.expr(e, final): n for e, n in tracer.names.items() if not isinstance(e, Ref)}
+    reduces = builder.reduces(tracer.reduces, final)
+    outputs = builder.outputs(results, kind, final, taken)
+    local_names = {builder.expr(e, final): n for e, n in tracer.names.items() if not isinstance(e, Ref)}
     found, reduces, outputs, local_names = in_double(scalars, reduces, outputs, local_names)
     for output in outputs:
         local_names.pop(output.expr, None)
@@ -128,15 +128,15 @@ def _reduce_names(
     return final
 
 
-class _Closing:
-    """The names of a trace's axes, and what is closed with them."""
+class _Builder:
+    """The names of a trace's axes, and the parts of an Op in terms of these names."""
 
     def __init__(self, tracer: Tracer, results: Sequence[Dims]) -> None:
         self.tracer = tracer
         _mirror(tracer)
         self.names = _axis_names(tracer, results)
         self.gradients: dict[int, tuple[Op, list[str]]] = {}
-        self.closed = Rewriting(self._closed)
+        self.renamed = Rewriting(self._renamed)
 
     def shape(self, dims: Dims) -> Shape:
         """Names of the axes, of a dimension in groups those that it is made of."""
@@ -144,12 +144,12 @@ class _Closing:
 
     def expr(self, expr: Expr, final: Renaming) -> Expr:
         """An expression with names for its axes, and with the ``final`` names of other things."""
-        return final.of(self.closed.of(expr))
+        return final.of(self.renamed.of(expr))
 
     def _axes(self, name: str) -> list[str]:
         return [self.names[axis] for axis in leaves([self.tracer.sizes[name]])]
 
-    def _closed(self, node: Expr) -> Expr:
+    def _renamed(self, node: Expr) -> Expr:
         if isinstance(node, Size) and node.axis in self.tracer.sizes:
             sizes: list[Expr] = [Size(axis) for axis in self._axes(node.axis)]
             return functools.reduce(Expr.__mul__, sizes) if sizes else const(1, dtypes.int64)
