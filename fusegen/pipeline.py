@@ -20,7 +20,7 @@ from fusegen.derive.exact import as_written
 from fusegen.derive.gradient import gradient
 from fusegen.derive.lower import lower
 from fusegen.derive.tangent import tangent
-from fusegen.derive.training import Training, kept_as_op, kept_from_op, train
+from fusegen.derive.training import Training, saved_as_op, saved_from_op, train
 from fusegen.derive.value_and_grad import value_and_gradient
 from fusegen.fuse.check import check_kernels
 from fusegen.fuse.group import group, group_by_rows, group_by_strided_rows
@@ -53,8 +53,8 @@ class Layout:
 class Compiled:
     """An op and its kernels. Text is kept per schedule, so that shapes of one pattern share it.
 
-    ``by_rows``: the kernels for layouts in which a row of the reductions fits on the chip, the best way first.
-    ``by_strided_rows``: the same where rows lie side by side.
+    ``by_rows``: the kernels for layouts in which a row of the reductions fits on the chip, the best candidate first.
+    ``by_strided_rows``: the same where the elements of a row are strided, and rows lie side by side.
     """
 
     op: Op
@@ -83,10 +83,10 @@ class Compiled:
         check_kernels(self.lowered, kernels)
         return kernels
 
-    def ways(self) -> Iterator[tuple[Kernel, ...]]:
-        """All ways to fuse the op, in the order in which they are tried: the last one fits every layout. One that is
-        not asked for is not made: of reductions that follow from each other the last is a kernel for each, which
-        computes anew what the others have."""
+    def candidates(self) -> Iterator[tuple[Kernel, ...]]:
+        """The kernels that the op may be fused into, in the order in which they are tried: the last candidate fits
+        every layout. A candidate is made when it is asked for. The last one is costly to make: it has a kernel for
+        each reduction, and each kernel computes anew what the others have."""
         yield from self.by_rows
         if self.by_strided_rows:
             yield self.by_strided_rows
@@ -141,16 +141,16 @@ def compile_op(op: Op) -> Compiled:
 
 
 def train_op(op: Op, wanted: tuple[str, ...]) -> Training:
-    """What ``op`` keeps for its backward (derive/training); the derivation is remembered between processes."""
+    """What ``op`` saves for its backward (derive/training); the derivation is remembered between processes."""
     if not is_memorable(op):
         return _checked_training(train(op, wanted))
 
     def texts() -> list[str]:
         training = _checked_training(train(op, wanted))
-        return [op_to_json(training.forward), op_to_json(kept_as_op(op, training.kept))]
+        return [op_to_json(training.forward), op_to_json(saved_as_op(op, training.saved))]
 
-    forward, kept = remember("train", (op_to_json(op), *wanted), texts)
-    return Training(op_from_json(forward), len(op.outputs), wanted, kept_from_op(op_from_json(kept)))
+    forward, saved = remember("train", (op_to_json(op), *wanted), texts)
+    return Training(op_from_json(forward), len(op.outputs), wanted, saved_from_op(op_from_json(saved)))
 
 
 def _checked(op: Op) -> Op:
@@ -167,8 +167,8 @@ def backward_op(training: Training, given: Sequence[int]) -> Op:
     """The backward for the outputs that have a cotangent; the derivation is remembered between processes."""
     if not is_memorable(training.forward):
         return _checked(training.backward(given))
-    kept = op_to_json(kept_as_op(training.forward, training.kept))
-    parts = (op_to_json(training.forward), kept, *training.wanted, "given", *map(str, given))
+    saved = op_to_json(saved_as_op(training.forward, training.saved))
+    parts = (op_to_json(training.forward), saved, *training.wanted, "given", *map(str, given))
     (text,) = remember("backward", parts, lambda: [op_to_json(_checked(training.backward(given)))])
     return op_from_json(text)
 
@@ -209,7 +209,7 @@ def plan(op: Op, layout: Layout, chip: Chip = HOPPER) -> list[Planned]:
 def plan_whole(op: Op, layout: Layout, chip: Chip = HOPPER) -> Plan:
     """The same with what lies between the kernels."""
     compiled = compile_op(op)
-    return next(found for kernels in compiled.ways() if (found := _planned(compiled, kernels, layout, chip)))
+    return next(found for kernels in compiled.candidates() if (found := _planned(compiled, kernels, layout, chip)))
 
 
 def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip: Chip) -> Plan | None:

@@ -1,10 +1,10 @@
-"""Save or recompute: what the forward pass keeps for the backward pass, chosen by bytes moved over both.
+"""Save or recompute: what the forward pass saves for the backward pass, chosen by bytes moved over both.
 
-Kept always: results of reductions that the backward needs (they are small, and recomputing one is a pass over memory).
-Kept instead of inputs: an output, where reading it replaces reading more bytes of inputs (``sigmoid(x + y)``). A
-softmax also where it replaces as many: what reads it keeps it anyway, and its backward is then without exponentials.
-Written additionally: an intermediate, where one write and one read move less than reading its inputs again. Never
-otherwise: what can be recomputed from operands that are read anyway costs no memory at all.
+Saved always: results of reductions that the backward needs (they are small, and recomputing one is a pass over memory).
+Saved instead of inputs: an output, where reading it replaces reading more bytes of inputs (``sigmoid(x + y)``). A
+softmax also where it replaces as many: the op that reads it saves it anyway, and its backward then computes no
+exponentials. Written additionally: an intermediate, where one write and one read move less than reading its inputs
+again. Never otherwise: what can be recomputed from operands that are read anyway costs no memory at all.
 """
 
 from __future__ import annotations
@@ -40,45 +40,47 @@ from fusegen.derive.quotients import cancel, is_softmax, sums_of_exponentials, t
 
 # An operand that lacks axes of the result is lighter by this for each: sizes are not known when this is decided.
 LIGHTER_PER_AXIS = 1000
-# Keeping something has to move at least this much less, or recomputing (which is more exact) wins.
-WORTH_KEEPING = 0.9
+# Saving something has to move at least this much less, or recomputing (which is more exact) wins.
+WORTH_SAVING = 0.9
 
 
 @dataclass(frozen=True)
 class Training:
-    """A forward that keeps, and how its backward reads what was kept.
+    """A forward that saves tensors for its backward, and how that reads them.
 
     Attributes:
-        forward: the op; outputs from ``public`` on are kept for the backward and not shown to the caller.
-        kept: expression (as the backward has it) to the operand that now holds it.
+        forward: the op; outputs from ``public`` on are saved for the backward and not shown to the caller.
+        saved: expression (as the backward has it) to the operand that now holds it.
     """
 
     forward: Op
     public: int
     wanted: tuple[str, ...]
-    kept: tuple[tuple[Expr, Operand], ...]
+    saved: tuple[tuple[Expr, Operand], ...]
 
     def backward(self, given: Sequence[int]) -> Op:
         """The backward for the outputs that have a cotangent (positions in ``forward.outputs``)."""
-        return _reading_kept(gradient(self.forward, self.wanted, given), self.kept, sums_of_exponentials(self.forward))
+        return _reading_saved(
+            gradient(self.forward, self.wanted, given), self.saved, sums_of_exponentials(self.forward)
+        )
 
 
 def train(op: Op, wanted: tuple[str, ...]) -> Training:
-    """Decide what ``op`` keeps when the gradients of ``wanted`` will be asked for.
+    """Decide what ``op`` saves when the gradients of ``wanted`` will be asked for.
 
-    Of a product of halves that is read only where a bias has been added that sum is kept in the product's place: the
+    Where a product of halves is read only in a sum with a bias, that sum is saved in the product's place: the
     routine that multiplies adds the bias, so that both are rounded once.
     """
     backward = gradient(op, wanted)
     plain, sums = _train(op, wanted, backward, {}), {name: total for name, (total, _) in biases(op).items()}
-    if sums and any(reduce.name in sums for reduce, _ in plain.kept if isinstance(reduce, Ref)):
+    if sums and any(reduce.name in sums for reduce, _ in plain.saved if isinstance(reduce, Ref)):
         return _train(op, wanted, backward, sums)
     return plain
 
 
 def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str, Expr]) -> Training:
     """The same, with sums by the names of their products."""
-    kept: list[tuple[Expr, Operand]] = []
+    saved: list[tuple[Expr, Operand]] = []
     extra: list[Output] = []
     op_reduces = {r.name: r for r in op.expand()[0]}
     taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs, *op_reduces.values())}
@@ -91,41 +93,41 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
             if reduce.name in with_bias:
                 expr = with_bias[reduce.name]
                 name = safe_name(op.names().get(expr, "sum"), {*taken, *(o.name for o in extra)})
-                kept.append((expr, Operand(name, dtype, shape)))
-                extra.append(Output(kept[-1][1].name, expr, dtype, shape))
+                saved.append((expr, Operand(name, dtype, shape)))
+                extra.append(Output(saved[-1][1].name, expr, dtype, shape))
                 continue
-            kept.append((reduce.ref, Operand(reduce.name, dtype, shape)))
-            if reduce.name not in {o.name for o in op.outputs}:  # a forward that keeps is differentiated under vmap
+            saved.append((reduce.ref, Operand(reduce.name, dtype, shape)))
+            if reduce.name not in {o.name for o in op.outputs}:  # this forward is differentiated under vmap
                 extra.append(Output(reduce.name, reduce.ref, dtype, shape))
     theirs = {thing.name for thing in (*backward.operands, *backward.outputs, *backward.expand()[0])}
-    multiplied = _factors_kept(op, backward, {*taken, *theirs, *(o.name for o in extra)})
+    multiplied = _saved_factors(op, backward, {*taken, *theirs, *(o.name for o in extra)})
     for operand, expr in multiplied:
-        kept.append((expr, operand))
+        saved.append((expr, operand))
         if operand.name not in {o.name for o in op.outputs}:
             extra.append(Output(operand.name, expr, operand.dtype, operand.shape))
-    kept += _signs_kept(op, backward, multiplied)
+    saved += _saved_signs(op, backward, multiplied)
     stored = {rounded(r.ref, stored_as(r)): r.ref for r in op.expand()[0] if r.kind == DOT}
     exponentials = sums_of_exponentials(op)
-    choice = _best_cut(op, _reading_kept(backward, kept, exponentials), axes, stored)
+    choice = _best_cut(op, _reading_saved(backward, saved, exponentials), axes, stored)
     if choice is not None:
         expr, operand, is_output = choice
-        kept.append((expr, operand))
+        saved.append((expr, operand))
         if not is_output:
             extra.append(Output(operand.name, expr, operand.dtype, operand.shape))
-    reading = _reading_kept(backward, kept, exponentials)
+    reading = _reading_saved(backward, saved, exponentials)
     if any(reduce.name in with_bias for reduce in reading.expand()[0]):  # the backward needs the product itself
         return _train(op, wanted, backward, {})
     read = {operand.name for operand in reading.operands}
-    kept = [(expr, operand) for expr, operand in kept if operand.name in read]
+    saved = [(expr, operand) for expr, operand in saved if operand.name in read]
     extra = [output for output in extra if output.name in read]
-    kept, extra = _guarded(op, backward, kept, extra, exponentials)
-    return Training(_with_outputs(op, extra), len(op.outputs), wanted, tuple(kept))
+    saved, extra = _guarded(op, backward, saved, extra, exponentials)
+    return Training(_with_outputs(op, extra), len(op.outputs), wanted, tuple(saved))
 
 
 def _guarded(
-    op: Op, backward: Op, kept: Sequence[tuple[Expr, Operand]], extra: Sequence[Output], exponentials: frozenset[Ref]
+    op: Op, backward: Op, saved: Sequence[tuple[Expr, Operand]], extra: Sequence[Output], exponentials: frozenset[Ref]
 ) -> tuple[list[tuple[Expr, Operand]], list[Output]]:
-    """What is kept for a branch of a select, without a derivative where the other branch is taken: see derive/guards.
+    """What is saved for a branch of a select, without a derivative where the other branch is taken: see derive/guards.
 
     Not of products: their derivatives are never infinite.
     """
@@ -142,7 +144,7 @@ def _guarded(
         if expr is not output.expr:
             values[output.name] = replace(output, name=safe_name(f"guarded_{output.name}", taken), expr=expr)
             taken.add(values[output.name].name)
-    renamed = [(expr, replace(o, name=values[o.name].name) if o.name in values else o) for expr, o in kept]
+    renamed = [(expr, replace(o, name=values[o.name].name) if o.name in values else o) for expr, o in saved]
     return renamed, list(values.values())
 
 
@@ -153,7 +155,7 @@ def _taken_again(backward: Op) -> set[str]:
     return {reduce.name for reduce in compared_extrema(reduces, outputs, backward.axes_of())}
 
 
-def _factors_kept(op: Op, backward: Op, taken: set[str]) -> list[tuple[Operand, Expr]]:
+def _saved_factors(op: Op, backward: Op, taken: set[str]) -> list[tuple[Operand, Expr]]:
     """Factors of products that the forward writes, and that the backward multiplies with as well."""
     axes, names = op.axes_of(), op.names()
     outputs = {o.expr: o for o in op.expand()[1] if o.part is None}
@@ -173,8 +175,8 @@ def _factors_kept(op: Op, backward: Op, taken: set[str]) -> list[tuple[Operand, 
     return [(operand, expr) for expr, operand in found.items()]
 
 
-def _signs_kept(op: Op, backward: Op, multiplied: Sequence[tuple[Operand, Expr]]) -> list[tuple[Expr, Operand]]:
-    """Outputs, and factors that are kept, that are relu of what a product is part of, where the backward asks only for
+def _saved_signs(op: Op, backward: Op, multiplied: Sequence[tuple[Operand, Expr]]) -> list[tuple[Expr, Operand]]:
+    """Outputs, and saved factors, that are relu of what a product is part of, where the backward asks only for
     its sign.
 
     ``x <= 0`` exactly where ``where(x <= 0, 0, x) <= 0``, for NaN too; and so with ``x > 0``
@@ -211,7 +213,7 @@ def _is_written(side: Factor) -> bool:
 
 
 def _with_outputs(op: Op, extra: Sequence[Output]) -> Op:
-    """``op`` that also writes ``extra``; a kept reduction and the output that carries it have one name."""
+    """``op`` that also writes ``extra``; a saved reduction and the output that carries it have one name."""
     if not extra:
         return op
     reduces, outputs = op.expand()
@@ -220,36 +222,36 @@ def _with_outputs(op: Op, extra: Sequence[Output]) -> Op:
     return op.with_statements(statements, bound)
 
 
-def _reading_kept(backward: Op, kept: Sequence[tuple[Expr, Operand]], exponentials: frozenset[Ref]) -> Op:
-    """``backward`` reading kept tensors where it would recompute them."""
+def _reading_saved(backward: Op, saved: Sequence[tuple[Expr, Operand]], exponentials: frozenset[Ref]) -> Op:
+    """``backward`` reading saved tensors where it would recompute them."""
     again = _taken_again(backward)
-    kept = [(expr, operand) for expr, operand in kept if not (isinstance(expr, Ref) and expr.name in again)]
+    saved = [(expr, operand) for expr, operand in saved if not (isinstance(expr, Ref) and expr.name in again)]
     values: dict[Expr, Expr] = {}
-    for expr, operand in kept:
+    for expr, operand in saved:
         values |= {} if isinstance(expr, Ref) else told_by(expr, operand.ref, exponentials)
-    named = {expr.name for expr, _ in kept if isinstance(expr, Ref)}
-    values.update({rounded(o.ref, o.dtype): o.ref for expr, o in kept if isinstance(expr, Ref) and o.dtype.is_half})
+    named = {expr.name for expr, _ in saved if isinstance(expr, Ref)}
+    values.update({rounded(o.ref, o.dtype): o.ref for expr, o in saved if isinstance(expr, Ref) and o.dtype.is_half})
     reduces, outputs = backward.expand()
     told = Substitution(values)
     reduces = [replace(r, expr=told.of(r.expr)) for r in reduces if r.name not in named]
     outputs = [replace(o, expr=told.of(o.expr)) for o in outputs]
-    if any(is_softmax(expr, exponentials) for expr, _ in kept):
+    if any(is_softmax(expr, exponentials) for expr, _ in saved):
         reduces, outputs = cancel(reduces, outputs, exponentials, backward.axes_of())
     reduces = live_reduces(reduces, outputs)
     if left := exponentials.intersection(refs(*(item.expr for item in (*reduces, *outputs)))):
         # Something reads an exponential by itself, which a result that was rounded to zero would not tell.
-        return _reading_kept(backward, kept, exponentials - left)
-    renamed = Substitution({expr: o.ref for expr, o in kept if isinstance(expr, Ref) and expr.name != o.name})
+        return _reading_saved(backward, saved, exponentials - left)
+    renamed = Substitution({expr: o.ref for expr, o in saved if isinstance(expr, Ref) and expr.name != o.name})
     reduces = [replace(r, expr=renamed.of(r.expr)) for r in reduces]
     outputs = [replace(o, expr=renamed.of(o.expr)) for o in outputs]
     read = names_read([*reduces, *outputs])
     # One tensor may stand for several things: a relu for itself and for the sign of what it is of.
-    given = {o.name: o for o in (*backward.operands, *(operand for _, operand in kept))}
+    given = {o.name: o for o in (*backward.operands, *(operand for _, operand in saved))}
     operands = [o for o in given.values() if o.name in read]
     taken = {thing.name for thing in (*operands, *backward.scalars, *outputs)}
     called = backward.names()
-    kept_names = substitute_all(called, values)
-    names: dict[Expr, str] = {new: name for expr, name in called.items() if isinstance(new := kept_names[expr], Call)}
+    saved_names = substitute_all(called, values)
+    names: dict[Expr, str] = {new: name for expr, name in called.items() if isinstance(new := saved_names[expr], Call)}
     statements, bound = introduce_lets(reduces, outputs, names, taken)
     scalars = tuple(s for s in backward.scalars if s.name in read)
     return replace(
@@ -260,10 +262,10 @@ def _reading_kept(backward: Op, kept: Sequence[tuple[Expr, Operand]], exponentia
 def _best_cut(
     op: Op, backward: Op, axes: dict[str, frozenset[str]], stored: Mapping[Expr, Expr]
 ) -> tuple[Expr, Operand, bool] | None:
-    """The output or intermediate that is most worth keeping, if any is.
+    """The output or intermediate that is most worth saving, if any is.
 
     Args:
-        stored: products as they are after rounding, to what reads them where they are kept.
+        stored: products as they are after rounding, to what reads them where they are saved.
     """
     reduces, outputs = backward.expand()
     exponentials = sums_of_exponentials(op)
@@ -280,13 +282,13 @@ def _best_cut(
     weights: dict[Expr, int] = {
         o.ref: weight(o.dtype.size, known[name]) * (2 if name in products else 1) for name, o in operands.items()
     }
-    total, saved = sum(weights.get(ref, 0) for ref in refs(*exprs)), _read_only_by_way_of(exprs, weights)
+    total, avoided = sum(weights.get(ref, 0) for ref in refs(*exprs)), _read_only_by_way_of(exprs, weights)
     by_expr = {o.expr: o for o in op.expand()[1] if o.part is None and isinstance(o.expr, Call)}
     dtype = next((o.dtype for o in op.outputs if o.dtype.is_float), op.outputs[0].dtype)
     along_of, own_names = Axes(known), op.names()
     taken = set(known) | {o.name for o in op.outputs}
     best: tuple[float, Expr, Operand, bool] | None = None
-    limit = WORTH_KEEPING * total if dtype.is_float else 0.0
+    limit = WORTH_SAVING * total if dtype.is_float else 0.0
     for node in walk(exprs):
         if not isinstance(node, Call) or node not in forward or node.dtype is not dtype.compute:
             continue
@@ -300,7 +302,7 @@ def _best_cut(
             operand = Operand(safe_name(own_names.get(own, "kept"), taken), dtype, shape)
         moved = weight(dtype.size, along) * (1 if output is not None else 2)
         # Of a softmax the exponentials need not be computed either (told_by): it is read by way of these.
-        cost = total - saved[node.children[0] if is_softmax(node, exponentials) else node] + moved
+        cost = total - avoided[node.children[0] if is_softmax(node, exponentials) else node] + moved
         as_good = output is not None and best is None and is_softmax(own, exponentials) and cost <= total
         if cost < limit or as_good:
             limit, best = min(cost, limit), (cost, own, operand, output is not None)
@@ -347,12 +349,12 @@ def _read_only_by_way_of(roots: Sequence[Expr], weights: Mapping[Expr, int]) -> 
     return found
 
 
-def kept_as_op(op: Op, kept: Sequence[tuple[Expr, Operand]]) -> Op:
-    """The list of kept tensors in the shape of an op (one output each), to be written down like one."""
-    outputs = [Output(o.name, expr, o.dtype, o.shape, groups=o.groups) for expr, o in kept]
-    return replace(op, label="kept", statements=(), outputs=tuple(outputs))
+def saved_as_op(op: Op, saved: Sequence[tuple[Expr, Operand]]) -> Op:
+    """The list of saved tensors in the shape of an op (one output each), to be written down like one."""
+    outputs = [Output(o.name, expr, o.dtype, o.shape, groups=o.groups) for expr, o in saved]
+    return replace(op, label="saved", statements=(), outputs=tuple(outputs))
 
 
-def kept_from_op(op: Op) -> tuple[tuple[Expr, Operand], ...]:
-    """The inverse of ``kept_as_op``."""
+def saved_from_op(op: Op) -> tuple[tuple[Expr, Operand], ...]:
+    """The inverse of ``saved_as_op``."""
     return tuple((o.expr, Operand(o.name, o.dtype, o.shape, groups=o.groups)) for o in op.outputs)

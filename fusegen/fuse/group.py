@@ -56,8 +56,8 @@ def group(op: Op) -> tuple[Kernel, ...]:
 
 
 def group_by_rows(op: Op) -> tuple[tuple[Kernel, ...], ...]:
-    """The kernels of ``op`` where rows stay on chip from reduction to reduction, the best way first; none where nothing
-    is gained. Not every layout allows to begin sums in rows that go on over rows."""
+    """The kernels of ``op`` where rows stay on chip from reduction to reduction, the best candidate first; none where
+    nothing is gained. Not every layout allows to begin sums in rows that go on over rows."""
     found = [_around(op, fuse)]
     if not found[0] or any(isinstance(kernel, RowKernel) and kernel.within for kernel in found[0]):
         found.append(_around(op, partial(fuse, parts=False)))

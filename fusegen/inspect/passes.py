@@ -60,7 +60,7 @@ class Pass:
 
     Attributes:
         tensors: arguments and results by name (a packed one by its own name).
-        kept: results that the forward writes for its backward only.
+        saved: results that the forward writes for its backward only.
         same: gradients that are the tensor of a cotangent, or of another gradient, and which: no kernel writes them.
         chip: what kernels may count on.
         by_torch: torch does the matrix products, which can add a bias before it rounds.
@@ -69,7 +69,7 @@ class Pass:
     op: Op
     tensors: Mapping[str, TensorInfo]
     layout: pipeline.Layout
-    kept: tuple[str, ...] = ()
+    saved: tuple[str, ...] = ()
     same: Mapping[str, str] = field(default_factory=dict)
     chip: Chip = pipeline.HOPPER
     by_torch: bool = True
@@ -223,10 +223,10 @@ def backward_of(forward: Pass, wanted: Sequence[str] = ()) -> Pass:
     names = GradientNames.of(training.forward)
     given |= {names.results[name]: forward.tensors[name] for name in floats}
     like = {names.arguments[name]: forward.tensors[name] for name in asked}
-    kept = tuple(o.name for o in training.forward.outputs[len(op.outputs) :])
+    saved = tuple(o.name for o in training.forward.outputs[len(op.outputs) :])
     same = {names.arguments[name]: names.results[results[at]] for name, at in lean.handed_on.items()}
     same |= {names.arguments[name]: names.arguments[other] for name, other in lean.shared.items()}
-    return replace(Pass.of(backward, given, forward.layout.sizes, like), kept=kept, same=same)
+    return replace(Pass.of(backward, given, forward.layout.sizes, like), saved=saved, same=same)
 
 
 def tangent_of(forward: Pass, wanted: Sequence[str] = ()) -> Pass:
@@ -313,7 +313,7 @@ def stages(item: Pass) -> list[str]:
     """The sections of one pass, from the Op to CUDA."""
     label = item.op.label
     first = "traced" if label == "forward" else "derived"
-    beside = [f"  kept by the forward: {', '.join(item.kept)}"] if item.kept else []
+    beside = [f"  saved by the forward: {', '.join(item.saved)}"] if item.saved else []
     beside += [f"  the same tensor: {gradient} = {tensor}" for gradient, tensor in item.same.items()]
     found = [section(f"{label}: {first}", "\n".join([op_text(item.op), *beside]))]
     found += _split(item)

@@ -1,4 +1,4 @@
-"""What the matrix products of a pass cost on a GPU that need not be there, and which ways they can go."""
+"""What the matrix products of a pass cost on a GPU that need not be there, and the candidates to run them."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class ProductCost:
     Args:
         text: ``out = left @ right``; ``+=`` where it is added to products before it.
         read, written: bytes by name of the tensor; copies on sizes rounded up are both.
-        ways: which ways there are to do it and what follows, in words, and what was measured of them.
+        candidates: for each way to run it and what follows, a line of text: what it is, and its measured time.
     """
 
     text: str
@@ -36,7 +36,7 @@ class ProductCost:
     k: int
     read: Mapping[str, int]
     written: Mapping[str, int]
-    ways: tuple[str, ...]
+    candidates: tuple[str, ...]
 
     @property
     def moved(self) -> int:
@@ -71,13 +71,13 @@ def steps_of(item: Pass, whole: Chain) -> list[ProductCost | Pass]:
         behind = merging.get(step) if made.is_plain else None
         is_merged = behind is not None
         says = told.get(step.result, "").strip(), measured.get(step.result, "")
-        ways = _ways(step, made, step.result in between, *says)
-        found.append(made.cost(step, behind, ways))
+        candidates = _candidates(step, made, step.result in between, *says)
+        found.append(made.cost(step, behind, candidates))
     return found
 
 
-def _ways(step: Product, made: _Made, is_read: bool, told: str, measured: str) -> tuple[str, ...]:
-    """Which ways there are, and what was measured of them."""
+def _candidates(step: Product, made: _Made, is_read: bool, told: str, measured: str) -> tuple[str, ...]:
+    """The candidates as text, and what was measured of them."""
     lines: list[str] = []
     if step.onto:
         lines.append("added to what is there by the routine that multiplies (beta = 1)")
@@ -164,7 +164,7 @@ class _Made:
         found = cublaslt_autotune.remembered(task)
         return (f"the product itself: {found or 'not measured yet for these sizes'}",)
 
-    def cost(self, step: Product, part: Op | None, ways: tuple[str, ...]) -> ProductCost:
+    def cost(self, step: Product, part: Op | None, candidates: tuple[str, ...]) -> ProductCost:
         """Its numbers; ``part``: what the same routine does at once."""
         names, result = [step.left.name, step.right.name, *filter(None, [step.bias])], step.result
         if part is not None:
@@ -181,4 +181,4 @@ class _Made:
         text = f"{result} {'+=' if step.onto else '='} {step.left.name} @ {step.right.name}" + f" + {step.bias}" * bool(
             step.bias
         )
-        return ProductCost(text, self.dtype, *_sizes(self.arranged), read, written, ways)
+        return ProductCost(text, self.dtype, *_sizes(self.arranged), read, written, candidates)

@@ -26,7 +26,7 @@ def saved_by(training: Training, arguments: Sequence[str]) -> tuple[list[str], l
     floats = [i for i, o in enumerate(op.outputs) if o.dtype.is_float]
     given = [floats, [i for i in floats if i < training.public]]
     reads = [o.base for each in given for o in operands_read(pipeline.backward_op(training, each))]
-    kept = {operand.name for _, operand in training.kept}
+    kept = {operand.name for _, operand in training.saved}
     own = set(arguments) - kept
     saved = [n for n in dict.fromkeys(reads) if n in own]
     return saved, [names.index(n) for n in dict.fromkeys(reads) if n in kept]

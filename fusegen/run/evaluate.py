@@ -73,7 +73,7 @@ def _way(compiled: pipeline.Compiled, way: int) -> Sequence[Kernel]:
 
 
 def _ways(compiled: pipeline.Compiled) -> list[tuple[Kernel, ...]]:
-    return list(compiled.ways())
+    return list(compiled.candidates())
 
 
 def _fused(way: int) -> _Evaluate:

@@ -152,7 +152,7 @@ def test_products_on_sizes_rounded_up_count_their_copies() -> None:
     (forward, *_) = costs(layer, matrix, matrix, row)
     (product,) = forward.products
     assert product.read["copies"] >= 2 * 2 * 4097 * 4097
-    assert any("rounded up" in way for way in product.ways)
+    assert any("rounded up" in way for way in product.candidates)
 
 
 def test_a_product_is_as_slow_as_its_operations() -> None:

@@ -172,7 +172,7 @@ def test_show_says_which_one_and_why(lt: CublasLt, monkeypatch: pytest.MonkeyPat
         assert forward.whole is not None
         (cost, *_) = product_cost.steps_of(forward, forward.whole)
         assert isinstance(cost, product_cost.ProductCost)
-        return "\n".join(cost.ways)
+        return "\n".join(cost.candidates)
 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
