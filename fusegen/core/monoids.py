@@ -1,8 +1,8 @@
 """One table of the ways to reduce: what each computes, starts from, and keeps while it runs.
 
 A reduction is a fold with a state: a sum's state is the sum itself, that of a sum of squared deviations is Welford's
-(count, mean, sum). States merge in any grouping, so threads, blocks and kernels can each take a share; the grouping is
-fixed by the schedule, never by timing. Reductions that are compositions (mean, var, norm, logsumexp, argmax, any) are
+(count, mean, sum). States merge in any grouping, so threads, blocks and kernels can each reduce some elements; the
+schedule fixes the grouping, which never depends on timing. Compositions (mean, var, norm, logsumexp, argmax, any) are
 written in these by declare/reductions.
 """
 
@@ -18,7 +18,7 @@ class Monoid:
     Attributes:
         kind: its name in printed ops.
         state: the C++ template (fusegen.cuh) that holds and merges partial results; empty: the plain number, added up.
-        words: numbers of the accumulated dtype that a state takes in memory.
+        fields: numbers of the accumulated dtype that a state has.
         result: what its result is called where the declaration has no name for it.
         partner: the kind whose result over the same elements its state also holds.
         verb: what a kernel does with its elements, for headers of generated text.
@@ -27,7 +27,7 @@ class Monoid:
 
     kind: str
     state: str
-    words: int
+    fields: int
     result: str
     verb: str
     partner: str = ""

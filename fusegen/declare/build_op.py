@@ -33,8 +33,8 @@ from fusegen.core.monoids import BY_KIND
 from fusegen.core.products import Factor, is_factor
 from fusegen.core.subexpressions import Renaming, introduce_lets, live_reduces, safe_name
 from fusegen.declare.axes import AxisVar, Dims, NotNested, leaves, mirror
-from fusegen.declare.numbers import in_double
 from fusegen.declare.parts import Packed
+from fusegen.declare.scalars import in_double
 from fusegen.declare.value import (
     CalledWith,
     Tracer,

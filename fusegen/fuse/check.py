@@ -8,11 +8,11 @@ from fusegen.core.errors import LegalityError
 from fusegen.core.ir import DECLARED, FACTOR, LOCATED, Axes, Call, Expr, Index, Let, Op, Output, Reduce, Ref, walk
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, RowKernel
+from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel
 from fusegen.fuse.strided_rows import StridedRowKernel
 
 # Axes of partial results, which an op's own axes are not.
-_PARTIAL = frozenset({GROUPS, PIECES, SHARES})
+_PARTIAL = frozenset({GROUP_AXIS, TILE_AXIS, SHARE_AXIS})
 
 
 def check_kernels(op: Op, kernels: Sequence[Kernel]) -> None:
@@ -87,7 +87,7 @@ class _Scope:
             known = dict(self.known)
             self._lets(stage.lets, space, again=True)
             self._reduce(stage.reduces, frozenset(kernel.over))
-            self.known = {**known, **({} if kernel.pieces else {r.name: r.ref for r in stage.reduces})}
+            self.known = {**known, **({} if kernel.row_tiles else {r.name: r.ref for r in stage.reduces})}
             self._lets(stage.after, kept)
         ended = dict(self.known)
         self._lets(kernel.body, space, again=True)

@@ -60,7 +60,7 @@ def group_by_rows(op: Op) -> tuple[tuple[Kernel, ...], ...]:
     nothing is gained. Not every layout allows to begin sums in rows that go on over rows."""
     found = [_around(op, fuse)]
     if not found[0] or any(isinstance(kernel, RowKernel) and kernel.within for kernel in found[0]):
-        found.append(_around(op, partial(fuse, parts=False)))
+        found.append(_around(op, partial(fuse, row_partials=False)))
     return tuple(dict.fromkeys(kernels for kernels in found if kernels))
 
 

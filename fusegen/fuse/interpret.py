@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fusegen.core.ir import LOCATED, Call, Let, Op, Output, Reduce
 from fusegen.declare.reference import Evaluation, packed
 from fusegen.fuse.kernel import Kernel, Position
-from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, RowKernel
+from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel
 from fusegen.fuse.strided_rows import StridedRowKernel
 
 if TYPE_CHECKING:
@@ -29,14 +29,14 @@ def interpret(
     Args:
         kernels: of one way to fuse the op, in launch order.
         tensors, scalars, dtype, sizes: as `declare.reference.reference` takes them.
-        partials: into how many groups of rows, pieces of a row and shares of a segment sums are cut.
+        partials: into how many groups of rows, tiles of a row and shares of a segment sums are cut.
 
     Raises:
         KeyError: a kernel reads what it has not, or what no kernel before it has written.
     """
     import torch
 
-    counts = dict.fromkeys((GROUPS, PIECES, SHARES), partials)
+    counts = dict.fromkeys((GROUP_AXIS, TILE_AXIS, SHARE_AXIS), partials)
     run = _Launches(
         torch, op, tensors, scalars or {}, dtype or torch.float64, (*counts, *op.axes), {**(sizes or {}), **counts}
     )
@@ -71,8 +71,8 @@ class _Launches(Evaluation):
         for stage in kernel.stages:
             known = dict(self.named)
             self._lets(stage.lets)
-            if kernel.pieces:
-                self._leave(kernel, stage.reduces, kernel.over, PIECES)
+            if kernel.row_tiles:
+                self._leave(kernel, stage.reduces, kernel.over, TILE_AXIS)
             else:
                 self._reduce(stage.reduces)
                 known |= {reduce.name: self.named[reduce.name] for reduce in stage.reduces}
@@ -80,14 +80,14 @@ class _Launches(Evaluation):
             self._lets(stage.after)
         self._lets(kernel.body)
         self._write(kernel.pointwise)
-        self._leave(kernel, kernel.columns, kernel.kept, GROUPS)
+        self._leave(kernel, kernel.columns, kernel.kept, GROUP_AXIS)
         for segment in kernel.segments:
-            self.named[segment.name] = self._cut(segment, kernel.within, SHARES)
+            self.named[segment.name] = self._cut(segment, kernel.within, SHARE_AXIS)
         self._write(kernel.outputs)
         self._write(kernel.shares)
         if isinstance(kernel, StridedRowKernel):
             self._lets(kernel.summing)
-            self._leave(kernel, kernel.totals, kernel.kept, GROUPS)
+            self._leave(kernel, kernel.totals, kernel.kept, GROUP_AXIS)
 
     def _lets(self, lets: Iterable[Let]) -> None:
         for let in lets:

@@ -92,7 +92,7 @@ class Kernel:
 
     @property
     def finish(self) -> str:
-        """What the kernel is called that combines the pieces of a sum which this one splits."""
+        """What the kernel is called that combines the partial results of a reduction which this one splits."""
         return f"{self.name}_finish"
 
     @property

@@ -26,8 +26,9 @@ from fusegen.core.monoids import BY_KIND
 from fusegen.declare.table import lookup
 from fusegen.fuse.kernel import Kernel
 
-GROUPS, PIECES, SHARES = "groups", "pieces", "shares"
-"""The axes of partial results: which group of rows, which piece of a row, or which block's share of a segment."""
+GROUP_AXIS, TILE_AXIS, SHARE_AXIS = "groups", "pieces", "shares"
+"""The axes of partial sums, by their names in CUDA text: the group of rows, the tile of a row, or the block's share
+of a segment that a partial sum is of."""
 DIVISION = 8
 """What a division costs on a GPU, in units of `Function.cost`: there it is no instruction."""
 
@@ -46,8 +47,8 @@ class RowKernel(Kernel):
     """A kernel whose rows stay on chip.
 
     ``before`` is computed once a row, then follow the ``stages``, then ``body``, ``pointwise`` and the ``columns``
-    (sums over rows) at every element, then ``outputs`` once a row. ``pieces``: nothing waits for a row's sums, which
-    may thus be taken in pieces; they then leave as ``partials`` like those of the columns.
+    (sums over rows) at every element, then ``outputs`` once a row. ``row_tiles``: nothing waits for a row's sums, so a
+    block takes a tile of a row. The partial sums of tiles are then stored as ``partials``, like those of the columns.
 
     ``within``: the axes along which it takes its parts of larger sums, none where it takes none. Where these are not a
     whole row they are ``segments`` of it, whose sums leave as ``shares``.
@@ -56,7 +57,7 @@ class RowKernel(Kernel):
     before: tuple[Let, ...] = ()
     stages: tuple[Stage, ...] = ()
     columns: tuple[Reduce, ...] = ()
-    pieces: bool = False
+    row_tiles: bool = False
     within: tuple[str, ...] = ()
     segments: tuple[Reduce, ...] = ()
     shares: tuple[Output, ...] = ()
@@ -86,8 +87,8 @@ class RowKernel(Kernel):
     def final_stage(self) -> Stage | None:
         """The last stage, where it takes parts of larger sums and nothing waits for it: its walk is the last one."""
         stage, items = self.stages[-1] if self.stages else None, (*self.pointwise, *self.columns, *self.segments)
-        if stage is None or self.pieces or not self.within:
-            return stage if self.pieces else None
+        if stage is None or self.row_tiles or not self.within:
+            return stage if self.row_tiles else None
         waited_for = {item.name for item in (*stage.reduces, *stage.after)}
         read = names_read([*self.body, *items])
         return stage if items and not (read & waited_for or any(map(coupled, stage.reduces))) else None

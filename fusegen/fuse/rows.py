@@ -4,7 +4,7 @@ The axes of an iteration space fall in two: the *kept* ones number the rows, tho
 row. A row stays in registers or shared memory while its reductions follow from each other (softmax, the norms and
 their backwards), elementwise results are written from there, and sums over the rows (the gradients of a norm's
 weights) are kept beside it, one for each position in a row. Sums whose result nothing in the pass waits for may also
-be taken by pieces of a row, and sums over other axes of the same space share the pass (the gradients of an
+be taken by tiles of a row, and sums over other axes of the same space share the pass (the gradients of an
 interpolation between three broadcast operands). Sums that run over rows and along them are begun in each row
 (fuse/segments). What is left are small sums of partial results, and those are kernels like any other.
 """
@@ -35,8 +35,8 @@ from fusegen.core.monoids import BY_KIND
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.kernel import kernel_name, partial_result, read_by
-from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, Needed, RowKernel, Stage, coupled, levels
-from fusegen.fuse.segments import NO_PARTS, Parts, parts_of, take
+from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, Needed, RowKernel, Stage, coupled, levels
+from fusegen.fuse.segments import NO_ROW_PARTIALS, RowPartials, find_row_partials, reduce_in_row
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class _Split:
     over: frozenset[str]
     rows: tuple[Reduce, ...]
     columns: tuple[Reduce, ...]
-    pieces: bool
-    parts: Parts = NO_PARTS
+    row_tiles: bool
+    row_partials: RowPartials = NO_ROW_PARTIALS
 
     @property
     def kept(self) -> frozenset[str]:
@@ -72,32 +72,32 @@ class _Split:
 
 def fuse(
     op: Op, reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]], *,
-    parts: bool = True, columns: bool = True,
+    row_partials: bool = True, columns: bool = True,
 ) -> Fused | None:  # fmt: skip
     """The row kernel that saves passes over memory, if there is one.
 
     Args:
         reduces, outputs: of the op, lets expanded.
         axes: those that each named thing varies along.
-        parts: whether it begins sums that run over rows and along them.
-        columns: whether it may take sums over rows along, and pieces of rows.
+        row_partials: whether it begins sums that run over rows and along them.
+        columns: whether it may compute sums over rows as well, and tiles of rows.
     """
     needs = _Needs(reduces)
-    split = _waited_for(reduces, outputs, axes, parts, needs) or _side_by_side(reduces, outputs, axes, needs)
+    split = _waited_for(reduces, outputs, axes, row_partials, needs) or _side_by_side(reduces, outputs, axes, needs)
     if split is None:
         split = _alone(reduces, axes, needs) if reduces else _along_rows(op, outputs)
-    if split is None or (split.pieces and not columns):
+    if split is None or (split.row_tiles and not columns):
         return None
     split = split if columns else replace(split, columns=())
     mine = {r.name for r in (*split.rows, *split.columns)}
     given = tuple(r for r in reduces if r.name not in mine and any(r.name in needs.of(m) for m in mine))
     if any(needs.of(r.name) & mine for r in given):
         return None
-    ready = {r.name for r in (*split.rows, *given)} if not split.pieces else {r.name for r in given}
+    ready = {r.name for r in (*split.rows, *given)} if not split.row_tiles else {r.name for r in given}
     own = {r.ref for r in given}  # written by the kernels that compute them
     others = [o for o in outputs if o.expr not in own]
     pointwise = [o for o in others if _axes_of(o) == split.space and needs.direct(o.expr) <= ready]
-    ends = [] if split.pieces else [
+    ends = [] if split.row_tiles else [
         o for o in others
         if _axes_of(o) == split.kept and needs.direct(o.expr) <= ready and expr_axes(o.expr, axes) <= split.kept
     ]  # fmt: skip
@@ -132,7 +132,11 @@ def _axes_of(output: Output) -> frozenset[str]:
 
 
 def _waited_for(
-    reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]], parts: bool, needs: _Needs
+    reduces: Sequence[Reduce],
+    outputs: Sequence[Output],
+    axes: Mapping[str, frozenset[str]],
+    row_partials: bool,
+    needs: _Needs,
 ) -> _Split | None:
     """Reductions whose results are needed again at every element of the space that they reduce."""
     along = Axes(axes)
@@ -150,12 +154,12 @@ def _waited_for(
             later = _later(reduces, space, spaces, {r.name for r in rows}, needs)
             kept = space - over
             columns = tuple(r for r in later if kept and kept <= frozenset(r.over))
-            rest = [r for r in later if parts and r not in columns]
-            begun = parts_of(rest, over, segments=not columns)
-            fewer = parts_of(later, over, segments=True)  # fewer sums than one for each position in a row
-            if parts and {r.name for r in columns} <= {r.name for r in (*fewer.whole, *fewer.segments)}:
+            rest = [r for r in later if row_partials and r not in columns]
+            begun = find_row_partials(rest, over, segments=not columns)
+            fewer = find_row_partials(later, over, segments=True)  # fewer sums than one for each position in a row
+            if row_partials and {r.name for r in columns} <= {r.name for r in (*fewer.per_row, *fewer.segments)}:
                 columns, begun = (), fewer
-            return _Split(space, over, tuple(rows), columns, pieces=False, parts=begun)
+            return _Split(space, over, tuple(rows), columns, row_tiles=False, row_partials=begun)
     return None
 
 
@@ -196,7 +200,7 @@ def _side_by_side(
             rows = tuple(r for r in sums if over <= frozenset(r.over))
             columns = tuple(r for r in sums if r not in rows and kept <= frozenset(r.over))
             if len(rows) + len(columns) == len(sums):
-                found.append(_Split(space, over, rows, columns, pieces=True))
+                found.append(_Split(space, over, rows, columns, row_tiles=True))
         if found:  # the fewest sums to keep for every position, then the longest rows
             return min(found, key=lambda split: len(split.columns))
     return None
@@ -208,7 +212,7 @@ def _alone(reduces: Sequence[Reduce], axes: Mapping[str, frozenset[str]], needs:
     space, over = next(iter(spaces))
     if len(spaces) > 1 or space == over or any(needs.direct(r.expr) for r in reduces):
         return None
-    return _Split(space, over, tuple(reduces), (), pieces=False)
+    return _Split(space, over, tuple(reduces), (), row_tiles=False)
 
 
 def _along_rows(op: Op, outputs: Sequence[Output]) -> _Split | None:
@@ -222,10 +226,10 @@ def _along_rows(op: Op, outputs: Sequence[Output]) -> _Split | None:
     cut = len(order) - 1
     while cut > 0 and all((order[cut] in own) == (order[cut - 1] in own) for own in operands):
         cut -= 1
-    return _Split(space, frozenset(order[cut:]), (), (), pieces=True) if cut > 0 else None
+    return _Split(space, frozenset(order[cut:]), (), (), row_tiles=True) if cut > 0 else None
 
 
-def beside(op: Op, outputs: Sequence[Output], axes: Mapping[str, frozenset[str]]) -> Fused | None:
+def strided_elementwise(op: Op, outputs: Sequence[Output], axes: Mapping[str, frozenset[str]]) -> Fused | None:
     """Elementwise results of one space in rows that lie side by side: along the axes that some operands lack, which
     have the fast one."""
     space = _axes_of(outputs[0])
@@ -235,7 +239,7 @@ def beside(op: Op, outputs: Sequence[Output], axes: Mapping[str, frozenset[str]]
     lacking = {space - own for own in operands if own != space and in_order(space)[-1] in own}
     if len(lacking) != 1:
         return None
-    split = _Split(space, lacking.pop(), (), (), pieces=False)
+    split = _Split(space, lacking.pop(), (), (), row_tiles=False)
     return _build(op, split, (), list(outputs), [], (), outputs, axes)
 
 
@@ -244,7 +248,12 @@ def _build(
     reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]],
 ) -> Fused:  # fmt: skip
     known = dict(axes)
-    begun = (*split.columns, *(split.rows if split.pieces else ()), *split.parts.whole, *split.parts.segments)
+    begun = (
+        *split.columns,
+        *(split.rows if split.row_tiles else ()),
+        *split.row_partials.per_row,
+        *split.row_partials.segments,
+    )
     started = {r.name: _partial(op, r, split) for r in begun}
     done = {r.name for r in split.rows if r.name not in started}
     written = {o.name for o in (*pointwise, *ends)}
@@ -268,16 +277,16 @@ def in_order(axes: Iterable[str]) -> tuple[str, ...]:
 
 
 def _partial(op: Op, reduce: Reduce, split: _Split) -> Output:
-    """Where the kernel leaves what it has of a sum: a number for each group of rows, each piece of a row, each row, or
+    """Where the kernel leaves what it has of a sum: a number for each group of rows, each tile of a row, each row, or
     each block's share of a segment."""
     if reduce in split.columns:
-        by, shape = "group", (GROUPS, *in_order(split.over))
-    elif reduce in split.parts.whole:
+        by, shape = "group", (GROUP_AXIS, *in_order(split.over))
+    elif reduce in split.row_partials.per_row:
         by, shape = "row", in_order(split.kept)
-    elif reduce in split.parts.segments:
-        by, shape = "share", (SHARES, *in_order(split.space - split.parts.within))
+    elif reduce in split.row_partials.segments:
+        by, shape = "share", (SHARE_AXIS, *in_order(split.space - split.row_partials.within))
     else:
-        by, shape = "piece", (PIECES, *in_order(split.kept))
+        by, shape = "piece", (TILE_AXIS, *in_order(split.kept))
     return partial_result(op, reduce, by, shape)
 
 
@@ -332,18 +341,18 @@ def _kernel(
     along = Axes(axes)
     hoist = Hoist(along, split.over, half, free)
     rows = [replace(r, expr=hoist.one(r.expr)) for r in split.rows]
-    within, segments = in_order(split.parts.within), tuple[Reduce, ...]()
-    if not split.pieces:
+    within, segments = in_order(split.row_partials.within), tuple[Reduce, ...]()
+    if not split.row_tiles:
         rows, values = _factors_outside(rows, split.over, axes, shown) if free else (rows, {})
         rows = [replace(r, expr=hoist.one(r.expr)) for r in rows]
         told = Substitution(values)
         pointwise = [replace(o, expr=told.of(o.expr)) for o in pointwise]
         split = replace(split, columns=tuple(replace(r, expr=told.of(r.expr)) for r in split.columns))
-        begun = take(split.parts, rows, values, in_order(split.over), within, hoist)
-        rows, segments = [*rows, *begun.whole], begun.segments
+        begun = reduce_in_row(split.row_partials, rows, values, in_order(split.over), within, hoist)
+        rows, segments = [*rows, *begun.per_row], begun.segments
         partials = [replace(p, expr=begun.values.get(p.expr, p.expr)) for p in partials]
     ends = [*ends, *(p for p in partials if p.shape == in_order(split.kept))]
-    shares = [p for p in partials if SHARES in p.shape]
+    shares = [p for p in partials if SHARE_AXIS in p.shape]
     columns = [replace(r, expr=hoist.one(r.expr)) for r in split.columns]
     pointwise = [replace(o, expr=hoist.one(o.expr)) for o in pointwise]
     names = {hoist.one(expr): name for expr, name in op.names().items()}
@@ -372,11 +381,11 @@ def _kernel(
     sums, cut = (tuple(final[r.name] for r in group) for group in (columns, segments))
     last, later = tuple(bound[: len(pointwise)]), bound[len(pointwise) :]
     shares = later[len(ends) :]
-    partials = [*(p for p in partials if GROUPS in p.shape or PIECES in p.shape), *shares]
+    partials = [*(p for p in partials if GROUP_AXIS in p.shape or TILE_AXIS in p.shape), *shares]
     return RowKernel(
         kernel_name(op), op, in_order(split.space), in_order(split.over),
         operands, scalars, needed.among(each, (*last, *sums, *cut)), tuple(final[r.name] for r in ordered),
         tuple(once), tuple(later[: len(ends)]), last,
         before=tuple(let for let in once if depth[let.name] == 0), stages=tuple(stages), columns=sums,
-        pieces=split.pieces, partials=tuple(partials), within=within, segments=cut, shares=tuple(shares),
+        row_tiles=split.row_tiles, partials=tuple(partials), within=within, segments=cut, shares=tuple(shares),
     )  # fmt: skip

@@ -13,7 +13,7 @@ from math import prod
 
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.finish import finish_of
-from fusegen.fuse.row_kernel import GROUPS, PIECES, SHARES, RowKernel, row_cost
+from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel, row_cost
 from fusegen.fuse.schedule import (
     VECTOR_BYTES,
     WANTED_BLOCKS,
@@ -55,7 +55,7 @@ CHUNKED_FROM, CHUNKED_THREADS, CHUNKED_BLOCK_BYTES = 16 * 1024, 512, 256 * 1024
 # Elementwise kernels go by rows where that saves so much arithmetic at every element (`Function.cost`).
 ROW_COST = 16
 # The most blocks that a grid can have in y.
-MOST_PIECES = 65535
+MOST_ROW_TILES = 65535
 # Registers of a multiprocessor.
 REGISTERS = 65536
 # Positions of a row for which a thread keeps sums over rows.
@@ -73,9 +73,9 @@ PERSISTENT_BLOCK_THREADS = 512
 # so that the order of additions does not depend on the machine.
 PERSISTENT_THREADS, MULTIPROCESSORS, CLUSTERED = 768, 132, {4: 120, 8: 120, 16: 112}
 # Elements of the shortest segment of a row: shorter ones would leave too many partial sums.
-SHORTEST_PART = 32
-# Blocks that take pieces of rows.
-PIECE_BLOCKS = 264
+SHORTEST_SEGMENT = 32
+# Blocks that take row tiles.
+ROW_TILE_BLOCKS = 264
 
 
 @dataclass(frozen=True)
@@ -146,10 +146,10 @@ def schedule_rows(
     elementwise = not (kernel.reduces or kernel.columns)
     if shape is None or (elementwise and row_cost(kernel) < ROW_COST):
         return None
-    if kernel.pieces and -(-n // (shape.threads * shape.vectors_per_thread * vector)) > MOST_PIECES:
+    if kernel.row_tiles and -(-n // (shape.threads * shape.vectors_per_thread * vector)) > MOST_ROW_TILES:
         return None
     segment = prod(sizes[axis] for axis in kernel.within)
-    if kernel.within and segment < SHORTEST_PART:
+    if kernel.within and segment < SHORTEST_SEGMENT:
         return None
     if kernel.segments and (unaligned or segment % vector or not _in_runs(kernel, sizes, over_order, shape)):
         return None
@@ -251,8 +251,8 @@ def _shape(
     most = max(1, min(MOST_RAW // width, MOST_SUMS // sums if sums else MOST_RAW))
     wanted = max(1, min(most, SUMS_PER_THREAD // vector if sums else BYTES_AHEAD // width))
     side = SHORT_PERSISTENT_BLOCK if sums else SHORT_BLOCK
-    if kernel.pieces:
-        return _piece(vectors, wanted if vector == 1 else 2, side, least)
+    if kernel.row_tiles:
+        return _row_tile(vectors, wanted if vector == 1 else 2, side, least)
     alone = max(1, min(most, BYTES_AHEAD // width))
     if vectors <= WARP * alone:
         threads = max(least, 1 << max(0, math.ceil(math.log2(max(1, -(-vectors // alone))))))
@@ -283,7 +283,7 @@ def _shape(
 
 def passes_by(kernel: RowKernel) -> bool:
     """Whether nothing needs a row's elements again once its sums are known."""
-    return len(kernel.stages) == 1 and not (kernel.pieces or kernel.pointwise or kernel.columns or kernel.segments)
+    return len(kernel.stages) == 1 and not (kernel.row_tiles or kernel.pointwise or kernel.columns or kernel.segments)
 
 
 def is_coupled(kernel: RowKernel) -> bool:
@@ -304,7 +304,7 @@ def _chunked_shape(m: int, n: int, width: int, vector: int, chip: Chip) -> _Shap
     return _Shape(CHUNKED_THREADS, per_thread, cluster, 1)
 
 
-def _piece(vectors: int, wanted: int, side: int, least: int) -> _Shape:
+def _row_tile(vectors: int, wanted: int, side: int, least: int) -> _Shape:
     """A block's share of a row where nothing waits for the whole: the one that leaves the fewest threads idle."""
     if vectors <= WARP * wanted:
         threads = max(least, 1 << max(0, math.ceil(math.log2(max(1, -(-vectors // wanted))))))
@@ -316,8 +316,8 @@ def _piece(vectors: int, wanted: int, side: int, least: int) -> _Shape:
 
     shapes = []
     for per_thread in range(wanted, 2 * wanted + 1):
-        for pieces in range(1, -(-vectors // WARP) + 1):
-            threads = _whole_warps(-(-vectors // pieces), per_thread)
+        for row_tiles in range(1, -(-vectors // WARP) + 1):
+            threads = _whole_warps(-(-vectors // row_tiles), per_thread)
             if threads <= 256:
                 shapes.append(_Shape(threads, per_thread, 1, max(1, side // threads)))
                 if len(shapes) % 4 == 0:
@@ -335,7 +335,7 @@ def _schedule(
 ) -> Schedule:  # fmt: skip
     reach = shape.threads * shape.vectors_per_thread * shape.cluster * vector
     chunked = passes_by(kernel) and n // vector * vector > reach
-    even = n % (reach // shape.cluster) == 0 if kernel.pieces else n % reach == 0 if chunked else n == reach
+    even = n % (reach // shape.cluster) == 0 if kernel.row_tiles else n % reach == 0 if chunked else n == reach
     exact = not unaligned and shape.rows == 1 and even
     raw = sum(buffers[p.name].dtype.size for p in streams) * vector * shape.vectors_per_thread
     sums = sum(r.expr.dtype.size for r in kernel.columns) * vector * shape.vectors_per_thread
@@ -356,10 +356,10 @@ def _schedule(
     common = vector * places * sum(buffers[name].dtype.size for name in kept_for_all(kernel, plain))
     # Measured: row tiles, and float32 that no persistent block prefetches, are better off in registers than in more
     # shared memory than a kernel can declare.
-    asks = not kernel.pieces and (persistent or all(buffers[p.name].dtype.size < 4 for p in streams))
+    asks = not kernel.row_tiles and (persistent or all(buffers[p.name].dtype.size < 4 for p in streams))
     static = STATIC - _of_segments(kernel, shape)
     most = chip.shared - STATIC + static - EXCHANGED - common if asks else static
-    passing = chunked or (passes_by(kernel) and not is_coupled(kernel)) or (kernel.pieces and not kernel.columns)
+    passing = chunked or (passes_by(kernel) and not is_coupled(kernel)) or (kernel.row_tiles and not kernel.columns)
     staged = whole and raw >= STAGED_FROM and (row if asks or not persistent else 2 * row) <= most and not passing
     held = 2 * row if persistent and 2 * row <= most else row
     prefetch = held > row if staged else (2 * raw + sums) // 4 + 64 <= REGISTERS // (2 * shape.threads * shape.rows)
@@ -372,13 +372,13 @@ def _launch(
     found: Schedule, m: int, n: int, segment: int, order: tuple[str, ...],
 ) -> Launch:  # fmt: skip
     per_block = shape.threads * shape.vectors_per_thread * found.vector
-    pieces = -(-n // per_block) if kernel.pieces else 1
+    row_tiles = -(-n // per_block) if kernel.row_tiles else 1
     groups = -(-m // shape.rows)
     if found.persistent:
         threads = PERSISTENT_THREADS if found.staged else PERSISTENT_THREADS // 2
         side_by_side = max(1, threads // (shape.threads * shape.rows))
         places = CLUSTERED.get(shape.cluster, MULTIPROCESSORS) // shape.cluster
-        blocks = PIECE_BLOCKS // pieces if kernel.pieces else places * side_by_side
+        blocks = ROW_TILE_BLOCKS // row_tiles if kernel.row_tiles else places * side_by_side
         if found.unaligned:  # a block's rows begin at the same place between two vectors
             blocks = max(1, blocks // found.vector) * found.vector
         groups = max(1, min(groups, blocks))
@@ -387,10 +387,10 @@ def _launch(
         shares = -(-segment // per_block) + (segment % per_block > 0)
     # Of its own partial results alone: others may still wait for the kernel that puts them together.
     left = {axis for partial in kernel.partials for axis in partial.shape}
-    counts = {GROUPS: groups, PIECES: pieces, SHARES: shares}
+    counts = {GROUP_AXIS: groups, TILE_AXIS: row_tiles, SHARE_AXIS: shares}
     return Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
-        needed_sizes(kernel, sizes), (groups * shape.cluster, max(pieces, shape.splits), 1), splits=shape.splits,
+        needed_sizes(kernel, sizes), (groups * shape.cluster, max(row_tiles, shape.splits), 1), splits=shape.splits,
         block=(shape.threads, shape.rows, 1),
         partial_sizes={axis: count for axis, count in counts.items() if axis in left}, order=order, segment=segment,
     )  # fmt: skip

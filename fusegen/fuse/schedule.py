@@ -22,7 +22,7 @@ VECTOR_BYTES = 16
 LARGEST_VECTOR = 8
 TILE = 32
 APART_ELEMENTS = 2**20  # from here on, an elementwise thread without vectors takes several
-# Reductions are cut into pieces of at least this many elements a thread, and into at most this many pieces: fixed
+# Reductions are split into parts of at least this many elements a thread, and into at most this many parts: fixed
 # numbers, so that the order of additions, and with it the last bit, does not depend on the machine.
 REDUCE_ELEMENTS = 16
 MOST_SPLITS = 1056

@@ -16,49 +16,49 @@ from fusegen.fuse.hoist import Hoist
 
 
 @dataclass(frozen=True)
-class Parts:
-    """Sums of which a row has a part: one number a row (``whole``), or one for each run of elements ``within`` which
-    the sum goes on (``segments``)."""
+class RowPartials:
+    """Larger sums that are begun in each row: by one partial sum a row (``per_row``), or by one for each segment of a
+    row, the run of elements along the axes ``within`` (``segments``)."""
 
-    whole: tuple[Reduce, ...] = ()
+    per_row: tuple[Reduce, ...] = ()
     segments: tuple[Reduce, ...] = ()
     within: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True)
-class Taken:
-    """What a row kernel takes for the parts of sums.
+class ReducedInRow:
+    """What a row kernel adds up for `RowPartials`.
 
     Args:
-        whole, segments: sums without the factors that are the same for the whole row; each once.
-        values: for each sum, its part in terms of these.
+        per_row, segments: sums without the factors that are the same for the whole row; each once.
+        values: for each of the larger sums, its partial sum in terms of these.
     """
 
-    whole: tuple[Reduce, ...]
+    per_row: tuple[Reduce, ...]
     segments: tuple[Reduce, ...]
     values: Mapping[Expr, Expr]
 
 
-NO_PARTS = Parts()
+NO_ROW_PARTIALS = RowPartials()
 
 
-def parts_of(sums: Iterable[Reduce], over: frozenset[str], *, segments: bool) -> Parts:
-    """Of sums that need nothing but what a row has, those that a row has a part of.
+def find_row_partials(sums: Iterable[Reduce], over: frozenset[str], *, segments: bool) -> RowPartials:
+    """Of sums that read nothing but what a row has, those that can be begun in each row.
 
     Segments are those of the first sum that has any: the runs of two sums would have to be told apart.
     """
     along = [r for r in sums if frozenset(r.over) & over]
-    whole = tuple(r for r in along if over <= frozenset(r.over))
-    cut = [r for r in along if r not in whole] if segments else []
-    within = frozenset(cut[0].over) & over if cut else over if whole else frozenset()
-    return Parts(whole, tuple(r for r in cut if frozenset(r.over) & over == within), within)
+    per_row = tuple(r for r in along if over <= frozenset(r.over))
+    cut = [r for r in along if r not in per_row] if segments else []
+    within = frozenset(cut[0].over) & over if cut else over if per_row else frozenset()
+    return RowPartials(per_row, tuple(r for r in cut if frozenset(r.over) & over == within), within)
 
 
-def take(
-    parts: Parts, rows: Sequence[Reduce], values: dict[Expr, Expr], over: Sequence[str], within: Sequence[str],
-    hoist: Hoist,
-) -> Taken:  # fmt: skip
-    """The sums to take beside those that ``rows`` take anyway.
+def reduce_in_row(
+    row_partials: RowPartials, rows: Sequence[Reduce], values: dict[Expr, Expr], over: Sequence[str],
+    within: Sequence[str], hoist: Hoist,
+) -> ReducedInRow:  # fmt: skip
+    """The sums to compute in each row, besides those that ``rows`` has anyway.
 
     Args:
         values: what stands for sums of the row that have left a factor outside.
@@ -68,13 +68,13 @@ def take(
     added: list[Reduce] = []
     found: dict[Expr, Expr] = {}
     told = Substitution(values)
-    for reduce in (*parts.whole, *parts.segments):
-        axes = tuple(over if reduce in parts.whole else within)
+    for reduce in (*row_partials.per_row, *row_partials.segments):
+        axes = tuple(over if reduce in row_partials.per_row else within)
         along, factor = hoist.apart(told.of(reduce.expr))
         taken = known.get((along, frozenset(axes)))
         if taken is None:
             taken = known[along, frozenset(axes)] = replace(reduce, expr=along, over=axes)
             added.append(taken)
         found[reduce.ref] = taken.ref if factor is None else taken.ref * factor
-    mine = {r.name for r in parts.segments}
-    return Taken(tuple(r for r in added if r.name not in mine), tuple(r for r in added if r.name in mine), found)
+    mine = {r.name for r in row_partials.segments}
+    return ReducedInRow(tuple(r for r in added if r.name not in mine), tuple(r for r in added if r.name in mine), found)

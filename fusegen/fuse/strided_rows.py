@@ -15,8 +15,8 @@ from fusegen.core.ir import Let, Op, Operand, Output, Reduce, Ref, expr_axes, na
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.fuse.kernel import partial_result, read_by
-from fusegen.fuse.row_kernel import GROUPS, RowKernel
-from fusegen.fuse.rows import Fused, beside, fuse
+from fusegen.fuse.row_kernel import GROUP_AXIS, RowKernel
+from fusegen.fuse.rows import Fused, fuse, strided_elementwise
 from fusegen.fuse.rows_schedule import MULTIPROCESSORS, REGISTERS, STATIC
 from fusegen.fuse.schedule import (
     LARGEST_VECTOR,
@@ -79,9 +79,9 @@ def fuse_strided_rows(
 ) -> Fused | None:
     """The same as `rows.fuse` for rows side by side; None where a kernel a reduction reads as little."""
     if not reduces:
-        fused = beside(op, outputs, axes)
+        fused = strided_elementwise(op, outputs, axes)
         return fused and _with_totals(op, fused, ())
-    fused = fuse(op, reduces, outputs, axes, parts=False, columns=False)
+    fused = fuse(op, reduces, outputs, axes, row_partials=False, columns=False)
     if fused is None or not fused.kernel.stages:
         return None
     kernel, totals = fused.kernel, _totals(fused, axes)
@@ -119,10 +119,10 @@ def _with_totals(op: Op, fused: Fused, totals: Sequence[Reduce]) -> Fused:
     operands, scalars = read_by(op, given, [item.expr for item in (*kernel.items, *totals)])
     taken = {thing.name for thing in (*operands, *scalars, *kernel.items, *totals)}
     statements, _ = introduce_lets(list(totals), [], op.names(), taken)
-    partials = [partial_result(op, r, "group", (GROUPS,)) for r in totals]
+    partials = [partial_result(op, r, "group", (GROUP_AXIS,)) for r in totals]
     left = {r.name: p for r, p in zip(totals, partials, strict=True)}
     rest = tuple(
-        replace(r, expr=Ref(left[r.name].name, r.expr.dtype), over=(GROUPS,)) if r.name in left else r
+        replace(r, expr=Ref(left[r.name].name, r.expr.dtype), over=(GROUP_AXIS,)) if r.name in left else r
         for r in fused.reduces
     )
     wanted = {o.name for o in op.outputs} | names_read([*rest, *fused.outputs])
@@ -190,7 +190,7 @@ def schedule_strided_rows(
     launch = Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
         needed_sizes(kernel, sizes), (blocks, 1, 1), block=(shape.block_width, shape.rows, 1),
-        partial_sizes={GROUPS: blocks} if kernel.partials else {}, order=(*kept_order, *over_order),
+        partial_sizes={GROUP_AXIS: blocks} if kernel.partials else {}, order=(*kept_order, *over_order),
     )  # fmt: skip
     return plan, launch
 
@@ -223,7 +223,7 @@ def streams_of(kernel: StridedRowKernel, plan: Schedule) -> list[Operand]:
 def resident(kernel: StridedRowKernel, plan: Schedule) -> int:
     """How many blocks the registers of a multiprocessor hold."""
     raw = sum(max(1, o.dtype.size * plan.vector // 4) for o in streams_of(kernel, plan)) * plan.vectors_per_thread
-    states = sum(BY_KIND[r.kind].words * r.expr.dtype.size for r in kernel.reduces) * plan.vector // 4
+    states = sum(BY_KIND[r.kind].fields * r.expr.dtype.size for r in kernel.reduces) * plan.vector // 4
     wanted = raw + states + (OVERHEAD_OF_FEW_WORDS if raw <= FEW_WORDS else OVERHEAD)
     return max(1, min(MOST_THREADS // plan.threads, REGISTERS // (plan.threads * wanted)))
 
@@ -277,8 +277,8 @@ def _fits(per_thread: int, width: int, most: int, elements: int = MOST_ELEMENTS)
 
 def _exchanged(kernel: StridedRowKernel, shape: _Shape) -> int:
     """Bytes of shared memory through which threads exchange what they have of a result."""
-    words = sum(BY_KIND[r.kind].words * r.expr.dtype.size for r in kernel.reduces)
-    return words * shape.vector * shape.block_width * (shape.rows + 1)
+    state_bytes = sum(BY_KIND[r.kind].fields * r.expr.dtype.size for r in kernel.reduces)
+    return state_bytes * shape.vector * shape.block_width * (shape.rows + 1)
 
 
 def _placed(

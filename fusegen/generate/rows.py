@@ -48,7 +48,7 @@ class Rows(RowReads):
         return {
             **self.common(),
             "bounds": self._bounds(),
-            "cluster": plan.cluster, "pieces": kernel.pieces, "rows": plan.rows, "persistent": plan.persistent,
+            "cluster": plan.cluster, "row_tiles": kernel.row_tiles, "rows": plan.rows, "persistent": plan.persistent,
             "prefetch": plan.prefetch,
             "staged": plan.staged, "chunked": plan.chunked, "split": plan.split,
             "vectors_per_thread": plan.vectors_per_thread, "exact": plan.exact,
@@ -185,7 +185,7 @@ class Rows(RowReads):
         alone = len(moments) == 1 and all(r in moments or r.name in partners for r in stage.reduces)
         if alone and self.schedule.cluster == 1 and not self.schedule.chunked:
             return self._in_two_steps(stage, moments[0], next(iter(partners), None))
-        direct = not (kernel.pieces or split)
+        direct = not (kernel.row_tiles or split)
         picks = {r.name: pick for r in stage.reduces if direct and (pick := self._pick(r))}
         own = [r for r in stage.reduces if r.name not in picks]
         accumulators = [Accumulator(r, self.names) for r in own if r.name not in partners]
@@ -356,7 +356,7 @@ class Rows(RowReads):
         if self.schedule.split:
             position = f"{self.schedule.index}(blockIdx.y) * m + row"
             return [line for r in kernel.states for line in Accumulator(r, self.names).store(position)]
-        if kernel.pieces:
+        if kernel.row_tiles:
             reduces = kernel.stages[0].reduces if kernel.stages else ()
             position = f"{self.schedule.index}(blockIdx.y) * m + row"
             return [f"{self._partial(r)}[{position}] = {self.variable(r.name)};" for r in reduces]

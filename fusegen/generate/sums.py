@@ -142,10 +142,10 @@ class Sums(View):
         return lines
 
     def finish(self, name: str) -> dict[str, Any]:
-        """The second stage: the pieces of each result, combined."""
+        """The second stage, which combines the partial results of each result."""
         kernel, kept = self.kernel, range(self.schedule.kept)
         late = [*self._late_operands(), *(o.name for o in kernel.outputs)]
-        whole = [Accumulator(reduce, self.names) for reduce in kernel.states]
+        merged = [Accumulator(reduce, self.names) for reduce in kernel.states]
         results, (block_width, rows, _) = FINISHES[self.schedule.finish]
         over, count = ("column", rows) if self.schedule.finish == "tile" else ("block", block_width)
         return {
@@ -157,8 +157,8 @@ class Sums(View):
             "start": self.start(True),
             "index": self.schedule.index,
             "kept_coordinates": self.coordinates(0, self.schedule.kept - 1, "result", self.moving(late, kept)),
-            "accumulators": [a.declare() for a in whole],
-            "merges": [a.merge("piece * m + result") for a in whole],
-            "combine": [a.combine(over, str(count)) for a in whole],
+            "accumulators": [a.declare() for a in merged],
+            "merges": [a.merge("piece * m + result") for a in merged],
+            "combine": [a.combine(over, str(count)) for a in merged],
             "finish": self._epilogue(set()),
         }

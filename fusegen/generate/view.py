@@ -12,8 +12,8 @@ from fusegen.fuse.kernel import Kernel, Position
 from fusegen.fuse.schedule import THREADS, Schedule
 from fusegen.generate.cexpr import Printer
 from fusegen.generate.names import Names
-from fusegen.generate.numbers import computed_once
 from fusegen.generate.params import parameters
+from fusegen.generate.scalars import computed_once
 from fusegen.generate.wording import WIDTH, comment, explain, signature
 
 # Blocks of 256 threads that kernels with a loop are compiled to keep on a multiprocessor: 64 registers a thread. Left

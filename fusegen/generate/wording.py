@@ -122,7 +122,7 @@ def _explain_rows(kernel: RowKernel, schedule: Schedule) -> str:
         return f"elementwise, {over} in pieces: what a row's elements have in common is computed once for each piece"
     sums = ", ".join(r.name for r in kernel.columns)
     along = f"; {sums} added up over the rows of a group, then over groups by a second kernel" if sums else ""
-    if kernel.pieces:
+    if kernel.row_tiles:
         return f"{over} in pieces, each read once{along}"
     if schedule.cluster > 1:
         who = f"{schedule.cluster} blocks of {schedule.threads} threads"

@@ -17,7 +17,7 @@ from fusegen.core.ir import Scalar
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.finish import FINISHES
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.row_kernel import SHARES
+from fusegen.fuse.row_kernel import SHARE_AXIS
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Launch, Schedule
 from fusegen.generate.names import Names
@@ -66,7 +66,7 @@ class Target(Protocol):
 
 @dataclass(frozen=True)
 class Workspace:
-    """Memory that lives during one call: reduction results that a later kernel reads, or pieces of a split sum."""
+    """Memory of one call: results that a later kernel reads, or the partial results of a split reduction."""
 
     name: str
     dtype: DType
@@ -191,7 +191,8 @@ def make_steps(
     if rendered.finish:
         m = prod(launch.sizes[: schedule.kept])
         workspaces = [
-            Workspace(_pieces(r.name), r.expr.dtype, launch.splits * m * BY_KIND[r.kind].words) for r in kernel.states
+            Workspace(_partial_results(r.name), r.expr.dtype, launch.splits * m * BY_KIND[r.kind].fields)
+            for r in kernel.states
         ]
         loaded = target.load(rendered, rendered.finish, declared, True)
         results, block = FINISHES[schedule.finish]
@@ -200,9 +201,9 @@ def make_steps(
     return steps, workspaces
 
 
-def _pieces(name: str) -> str:
-    """The pieces of a reduction, called as no argument can be."""
-    return f"pieces of {name}"
+def _partial_results(name: str) -> str:
+    """The partial results of a split reduction, by a name that no argument can have."""
+    return f"partial results of {name}"
 
 
 def _step(loaded: Loaded, grid: Grid, block: Grid, params: Sequence[Param], schedule: Schedule, launch: Launch) -> Step:
@@ -212,7 +213,7 @@ def _step(loaded: Loaded, grid: Grid, block: Grid, params: Sequence[Param], sche
     formats = "".join(_SCALAR_FORMATS[p.ctype] if p.kind == "scalar" else "Q" for p in dynamic)
     return Step(
         loaded, grid, block,
-        tuple(_pieces(p.source) if p.kind == "partial" else p.source for p in dynamic),
+        tuple(_partial_results(p.source) if p.kind == "partial" else p.source for p in dynamic),
         "<" + formats,
         tuple(_static(p, schedule, launch) for p in static),
         tuple(slots[id(p)] for p in params),
@@ -233,7 +234,7 @@ def _static(param: Param, schedule: Schedule, launch: Launch) -> bytes:
         "chunk": lambda: launch.chunk,
         "splits": lambda: launch.splits,
         "segment": lambda: launch.segment,
-        "shares": lambda: launch.partial_sizes[SHARES],
+        "shares": lambda: launch.partial_sizes[SHARE_AXIS],
     }[param.kind]()
     return struct.pack("<" + code, value)
 

@@ -36,7 +36,7 @@ def test_a_sweep_keeps_each_block_at_one_distance_from_an_aligned_address(
 ) -> None:
     """Sums over rows add what lies at the same place of a vector, so a block's rows all begin at the same place."""
     monkeypatch.setattr(rows_schedule, "MULTIPROCESSORS", 3)
-    monkeypatch.setattr(rows_schedule, "PIECE_BLOCKS", 3)
+    monkeypatch.setattr(rows_schedule, "ROW_TILE_BLOCKS", 3)
     agree(norm(), torch_norm, *leaves((50, length), (length,), (length,), dtype=torch.bfloat16))
     agree(lerp(), lambda x, y, w: x + w * (y - x), *leaves((1, length), (37, length), (37, 1), dtype=torch.bfloat16))
 

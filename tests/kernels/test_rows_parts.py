@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 import fusegen as fg
 from fusegen.fuse import rows_schedule
-from fusegen.fuse.row_kernel import SHARES
+from fusegen.fuse.row_kernel import SHARE_AXIS
 from fusegen.inspect.passes import passes
 from tests.kernels.test_rows import HOPPER, agree, leaves
 from tests.support.oracles import check_no_worse, draw
@@ -149,7 +149,7 @@ def test_blocks_share_segments(monkeypatch: pytest.MonkeyPatch, shape: tuple[int
     monkeypatch.setattr(rows_schedule, "CLUSTER_BLOCK_THREADS", 32)
     x, w, b = weighted(shape, F32)
     rows, *_ = backward(fg.ops.group_norm, x, num_groups=2, weight=w, bias=b)
-    assert rows.schedule.cluster > 1 and rows.launch.partial_sizes[SHARES] == shares
+    assert rows.schedule.cluster > 1 and rows.launch.partial_sizes[SHARE_AXIS] == shares
     agree(*group_norm(2), x, w, b)
 
 

@@ -1,9 +1,9 @@
-"""What a declaration computes of a call's numbers alone (``1 - beta2``), in double precision.
+"""Scalar-only subexpressions, which read a call's numbers and no tensor (``1 - beta2``), in double precision.
 
 Numbers come as Python's floats, and kernels compute in float32. That rounds 0.999 by 1e-8, of which ``1 - 0.999``
-makes 1.3e-5 of its result: Python, and torch's optimizers, compute that in double and round what comes of it. So are
-sums and differences of numbers here, with all functions of numbers in them and around them (``1 - beta2 ** step``): a
-kernel gets such numbers as double.
+makes 1.3e-5 of its result: Python, and torch's optimizers, compute that in double and round the result. So does a
+kernel: it gets such numbers as double, and computes in double each scalar-only subexpression that adds or subtracts
+(``1 - beta2 ** step``).
 """
 
 from __future__ import annotations
@@ -47,9 +47,9 @@ def in_double(
 
 
 def _sums(exprs: Iterable[Expr], numbers: set[Ref]) -> list[Expr]:
-    """The largest float subexpressions of numbers alone that add or subtract one, or are asked for in double."""
-    adds: dict[Expr, bool] = {}  # of numbers alone
-    reads: dict[Expr, bool] = {}  # some that a call brings
+    """The largest float scalar-only subexpressions that add or subtract a call's number, or are declared as double."""
+    adds: dict[Expr, bool] = {}  # scalar-only; whether it adds or subtracts
+    reads: dict[Expr, bool] = {}  # whether it reads a call's numbers, rather than constants alone
     inner: set[Expr] = set()
     for node in walk(exprs):
         if isinstance(node, Const) or node in numbers:
