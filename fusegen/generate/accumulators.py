@@ -21,13 +21,13 @@ class Accumulator:
         reduce: what is reduced.
         names: those of its kernel.
         results: how many neighbouring results a thread owns.
-        turns: how many elements a thread takes at each of many turns; 0 where it does not take turns.
+        per_iteration: elements that a thread reduces in each iteration of a long loop; 0 without such a loop.
     """
 
     reduce: Reduce
     names: Names
     results: int = 1
-    turns: int = 0
+    per_iteration: int = 0
 
     @property
     def name(self) -> str:
@@ -45,7 +45,7 @@ class Accumulator:
     @property
     def in_chains(self) -> bool:
         """Whether it rounds, and a thread takes enough elements for that to show."""
-        return self.is_sum and self.turns > 0 and self.reduce.expr.dtype.is_float
+        return self.is_sum and self.per_iteration > 0 and self.reduce.expr.dtype.is_float
 
     @property
     def ctype(self) -> str:
@@ -78,13 +78,13 @@ class Accumulator:
     def add(self, value: str) -> str:
         """One more element."""
         if self.in_chains:
-            return f"{self.stem}_part += {value};" if self.turns > 1 else f"{self.stem}_chains.add({value});"
+            return f"{self.stem}_part += {value};" if self.per_iteration > 1 else f"{self.stem}_chains.add({value});"
         lane = "[k]" if self.results > 1 else ""
         return f"{self.variable}{lane} += {value};" if self.is_sum else f"{self.variable}{lane}.add({value});"
 
-    def turn(self) -> tuple[list[str], list[str]]:
-        """What stands before and behind the elements of one turn."""
-        if not self.in_chains or self.turns == 1:
+    def iteration(self) -> tuple[list[str], list[str]]:
+        """The lines before and behind the elements of one iteration."""
+        if not self.in_chains or self.per_iteration == 1:
             return [], []
         return [f"{self.ctype} {self.stem}_part = 0;"], [f"{self.stem}_chains.add({self.stem}_part);"]
 

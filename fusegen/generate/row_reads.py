@@ -32,8 +32,8 @@ class RowReads(View):
         self.ahead = [o for o in self.kernel.tensors if o.name in ahead]
         self.shared = [o for o in self.kernel.tensors if o.name in common and o not in self.ahead]
 
-    def _raw(self, operands: Sequence[Operand], turns: bool, staged: bool) -> dict[str, Any]:
-        """Reading a row ahead: the present one, or where blocks take ``turns`` the next.
+    def _raw(self, operands: Sequence[Operand], double_buffered: bool, staged: bool) -> dict[str, Any]:
+        """Reading a row ahead: the present one, or where rows are ``double_buffered`` the next.
 
         ``staged``: into shared memory, where the present row and the next have a place each; else into registers.
         """
@@ -46,7 +46,7 @@ class RowReads(View):
             offset = self.offset(operand.name, range(self.fast + 1))
             if staged:
                 threads = plan.threads * plan.rows
-                extent = f"{'[2]' if turns else ''}[{plan.vectors_per_thread}][{threads}]"
+                extent = f"{'[2]' if double_buffered else ''}[{plan.vectors_per_thread}][{threads}]"
                 if plan.dynamic:
                     placed = [*self.shared, *self.ahead]
                     earlier = placed[: placed.index(operand)]
@@ -60,20 +60,22 @@ class RowReads(View):
                         f"using {name}_element = {element};",
                         f"FUSEGEN_SHARED({name}_element, {name}_row, {extent});",
                     ]
-                place = f"{name}_row{'[turn ^ 1]' if turns else ''}[part][thread]"
+                place = f"{name}_row{'[turn ^ 1]' if double_buffered else ''}[part][thread]"
                 if plan.unaligned and operand in self.shared:
                     view["reads"].append(f"{place} = {self._across(operand.name)};")
                 else:
                     view["reads"] += self.access(f"fg::load_async(&{place}, {{}});", operand.name, offset)
                 continue
-            view["declarations"].append(f"{element} {name}_{'next' if turns else 'row'}[{plan.vectors_per_thread}];")
-            if turns:
+            view["declarations"].append(
+                f"{element} {name}_{'next' if double_buffered else 'row'}[{plan.vectors_per_thread}];"
+            )
+            if double_buffered:
                 view["present"].append(f"{element} {name}_row[{plan.vectors_per_thread}];")
                 view["arrivals"].append(f"{name}_row[part] = {name}_next[part];")
             load = f"fg::load_raw<{plan.vector}>({{}})" if plan.vector > 1 else "*({})"
             if plan.unaligned and operand in self.shared:
                 load = self._across(operand.name)
-            target = f"{name}_{'next' if turns else 'row'}[part]"
+            target = f"{name}_{'next' if double_buffered else 'row'}[part]"
             view["reads"] += self.access(f"{target} = {load};", operand.name, offset)
         return view
 
@@ -89,7 +91,7 @@ class RowReads(View):
             offset = offset.replace("j0", f"({first})" if " " in first else first)
         return f"fg::to_aligned<{plan.vector}>({self.pointer(name, offset)})"
 
-    def _ends(self, operands: Sequence[Operand], turns: bool = False) -> dict[str, list[str]] | None:
+    def _ends(self, operands: Sequence[Operand], double_buffered: bool = False) -> dict[str, list[str]] | None:
         """Reading the single elements at the ends of rows that begin anywhere, a thread one: as `_raw` does vectors."""
         if not self.schedule.unaligned or not operands:
             return None
@@ -100,9 +102,9 @@ class RowReads(View):
         }
         for operand in operands:
             name, ctype = self.stem(operand.name), operand.dtype.ctype
-            view["declarations"].append(f"{ctype} {name}_{'edge_next' if turns else 'edge'};")
-            view["arrivals"] += [f"const {ctype} {name}_edge = {name}_edge_next;"] if turns else []
-            load = f"{name}_{'edge_next' if turns else 'edge'} = *({{}});"
+            view["declarations"].append(f"{ctype} {name}_{'edge_next' if double_buffered else 'edge'};")
+            view["arrivals"] += [f"const {ctype} {name}_edge = {name}_edge_next;"] if double_buffered else []
+            load = f"{name}_{'edge_next' if double_buffered else 'edge'} = *({{}});"
             view["reads"] += self.access(load, operand.name, self.offset(operand.name, range(self.fast + 1)))
         return view
 

@@ -241,14 +241,15 @@ class Rows(RowReads):
             self.variable(deviation.name),
             self.stem(deviation.name),
         )
-        total, mean, rest = self.variable(partner) if partner else f"{start}_total", f"{start}_mean", f"{start}_rest"
+        total = self.variable(partner) if partner else f"{start}_total"
+        mean, compensation = f"{start}_mean", f"{start}_rest"
         first, again = self._walk(stage.lets, [deviation]), self._walk(stage.lets, [deviation])
         self._each(first, [f"{total} += {text};"])
         self._each(again, [
             f"const {ctype} away = {self.printer.term(deviation.expr)} - {mean};",
-            f"{squares} += away * away;", *([f"{rest} += away;"] if exact else []),
+            f"{squares} += away * away;", *([f"{compensation} += away;"] if exact else []),
         ])  # fmt: skip
-        sums = [squares, rest] if exact else [squares]
+        sums = [squares, compensation] if exact else [squares]
         return {
             "accumulators": [f"{ctype} {total} = 0;"], "chunks": [], "merges": [],
             "walk": first,
@@ -262,7 +263,8 @@ class Rows(RowReads):
             "combine": [
                 *self._exchange("sum", sums),
                 *([
-                    f"{squares} -= {rest} * fg::divide_by_count({rest}, {ctype}(n));", f"{total} += {rest};"
+                    f"{squares} -= {compensation} * fg::divide_by_count({compensation}, {ctype}(n));",
+                    f"{total} += {compensation};",
                 ] if exact else []),
             ],
             "after": self.lets(stage.after),

@@ -96,7 +96,7 @@ class StridedRows(View):
         """What goes by a name of the op's."""
         return _Value(self.names.variable(name), self.stem(name))
 
-    def _beside(self, reduce: Reduce, what: str) -> _Value:
+    def _intermediate(self, reduce: Reduce, what: str) -> _Value:
         """What is needed on the way to a reduction."""
         name = f"{self.stem(reduce.name)}_{what}"
         return _Value(name, name)
@@ -267,27 +267,31 @@ class StridedRows(View):
         self, reduce: Reduce, partner: str | None, view: dict[str, Any], late: dict[tuple[str, str], list[str]]
     ) -> None:
         """The sum, then squared deviations from the mean. Where more than half types depend on it, deviations also say
-        what rounding took off the mean."""
+        what rounding took off the mean (a compensation)."""
         exact, ctype, text = not self.printer.half, reduce.expr.dtype.ctype, self.printer.text(reduce.expr)
-        total = self._of(partner) if partner else self._beside(reduce, "total")
-        squares, mean, rest = self._of(reduce.name), self._beside(reduce, "mean"), self._beside(reduce, "rest")
+        total = self._of(partner) if partner else self._intermediate(reduce, "total")
+        squares, mean, compensation = (
+            self._of(reduce.name),
+            self._intermediate(reduce, "mean"),
+            self._intermediate(reduce, "rest"),
+        )
         view["declarations"] += [self._variable(ctype, total, "0"), self._variable(ctype, squares, "0")]
-        view["declarations"] += [self._variable(ctype, rest, "0")] if exact else []
+        view["declarations"] += [self._variable(ctype, compensation, "0")] if exact else []
         view["walk"]["each"] += self._assignment(f"{self._kept(total)} += {text};")
         view["exchange"] += self._exchange("sum", [self._whole(total)])
         self._define(view["settle"], ctype, mean, f"fg::divide_by_count({self._kept(total)}, {ctype}(n))")
-        away = f"{squares.stem}_away"
+        centered = f"{squares.stem}_away"
         view["again"]["each"] += [
-            *self._assignment(f"const {ctype} {away} = {self.printer.term(reduce.expr)} - {self._kept(mean)};"),
-            f"{self._kept(squares)} += {away} * {away};",
-            *([f"{self._kept(rest)} += {away};"] if exact else []),
+            *self._assignment(f"const {ctype} {centered} = {self.printer.term(reduce.expr)} - {self._kept(mean)};"),
+            f"{self._kept(squares)} += {centered} * {centered};",
+            *([f"{self._kept(compensation)} += {centered};"] if exact else []),
         ]
-        late.setdefault(("sum", ctype), []).extend(map(self._whole, [squares, rest] if exact else [squares]))
+        late.setdefault(("sum", ctype), []).extend(map(self._whole, [squares, compensation] if exact else [squares]))
         if exact:
-            share = f"fg::divide_by_count({self._kept(rest)}, {ctype}(n))"
+            share = f"fg::divide_by_count({self._kept(compensation)}, {ctype}(n))"
             view["results"]["each"] += [
-                f"{self._kept(squares)} -= {self._kept(rest)} * {share};",
-                f"{self._kept(total)} += {self._kept(rest)};",
+                f"{self._kept(squares)} -= {self._kept(compensation)} * {share};",
+                f"{self._kept(total)} += {self._kept(compensation)};",
             ]
 
     def _exponentials(
@@ -354,13 +358,13 @@ class StridedRows(View):
         for accumulator in self._totals():
             view["each"] += self._assignment(accumulator.add(self.printer.text(accumulator.reduce.expr)))
         for accumulator in self._totals():
-            before, behind = accumulator.turn()
+            before, behind = accumulator.iteration()
             view["declarations"] += before
             view["writes"] += behind
         return view
 
     def _totals(self) -> list[Accumulator]:
-        return [Accumulator(reduce, self.names, turns=self.schedule.vector) for reduce in self.kernel.totals]
+        return [Accumulator(reduce, self.names, per_iteration=self.schedule.vector) for reduce in self.kernel.totals]
 
     def _sums(self) -> list[str]:
         """The sums of the block's threads."""

@@ -40,7 +40,7 @@ class Sums(View):
         for output in kernel.pointwise:
             self._write_lane(output, self.offset(output.name, range(over.stop)), view)
         view["inner"] += [a.add(self.printer.text(a.reduce.expr)) for a in self._accumulators()]
-        self._take_turns(view)
+        self._add_iterations(view)
         late = [] if schedule.split else [*(o.name for o in kernel.outputs), *self._late_operands()]
         names = [*(o.name for o in read), *(o.name for o in kernel.pointwise), *late]
         already = set() if schedule.template == "column" else {o.name for o in fixed}
@@ -56,9 +56,9 @@ class Sums(View):
             "finish": self._end(already),
         }  # fmt: skip
 
-    def _take_turns(self, view: dict[str, Any]) -> None:
+    def _add_iterations(self, view: dict[str, Any]) -> None:
         for accumulator in self._accumulators():
-            before, behind = accumulator.turn()
+            before, behind = accumulator.iteration()
             view["declarations"] += before
             view["writes"] += behind
 
@@ -96,8 +96,8 @@ class Sums(View):
 
     def _accumulators(self) -> list[Accumulator]:
         results = self.schedule.vector if self._vector_along_results else 1
-        turns = self.schedule.vector if self.schedule.template in ("row", "full_reduction") else 0
-        return [Accumulator(reduce, self.names, results, turns) for reduce in self.kernel.reduces]
+        per_iteration = self.schedule.vector if self.schedule.template in ("row", "full_reduction") else 0
+        return [Accumulator(reduce, self.names, results, per_iteration) for reduce in self.kernel.reduces]
 
     def _combine(self) -> list[str]:
         """The states of a block's threads put together; a thread by itself has nothing to combine."""

@@ -84,7 +84,7 @@ class Walk(Sums, View):
         inside = "" if schedule.exact else "if (at + k < n) "
         view["inner"] += [inside + a.add(self.printer.text(a.reduce.expr)) for a in self._accumulators()]
         view["inner"] += view.pop("next")
-        self._take_turns(view)
+        self._add_iterations(view)
         read = {o.name for o in singles if o.name in self.read_in_body}
         return {
             **self.common(),
