@@ -29,7 +29,7 @@ from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Buffer, Launch, Placement
 from fusegen.generate.rendered import one_file
 from fusegen.generate.wording import explain, in_memory, starts_early
-from fusegen.matmul.padding import strides_between
+from fusegen.matmul.padding import padded_strides
 from fusegen.plan import entry as doors
 from fusegen.plan.backward import lean_backward, result_names
 from fusegen.plan.frameworks import TensorInfo
@@ -123,7 +123,7 @@ class Pass:
         for between in whole.between:
             shape = tuple(self.layout.sizes[axis] for axis in between.shape if axis)
             device = "cuda" if self.by_torch else "cpu"  # where sizes are rounded up
-            strides = strides_between(whole, between, self.layout.sizes, device)
+            strides = padded_strides(whole, between, self.layout.sizes, device)
             found[between.name] = TensorInfo(shape, strides, between.dtype, 0, "cpu")
         return found
 

@@ -13,7 +13,7 @@ from fusegen.inspect.gpus import Gpu
 from fusegen.inspect.passes import Pass
 from fusegen.matmul.libraries import cublaslt_autotune
 from fusegen.matmul.padding import ALIGNMENT, Padded, padded
-from fusegen.matmul.views import Arranged, Lying, arrange, named
+from fusegen.matmul.views import MatmulViews, TensorLayout, matmul_views, named
 from fusegen.plan.native_step import View
 from fusegen.run.libraries import OWN, adds_bias, current_gpu, has_gpu, measurements, notes, steps_behind
 
@@ -96,7 +96,7 @@ def _candidates(step: Product, made: _Made, is_read: bool, told: str, measured: 
     return (*lines, *made.algorithms(step.onto))
 
 
-def _sizes(arranged: Arranged) -> tuple[int, int, int, int]:
+def _sizes(arranged: MatmulViews) -> tuple[int, int, int, int]:
     """batch, m, n, k."""
     left, right = ((view.copied or view.shape) for view in arranged.views[:2])
     return prod(left[:-2]), left[-2], right[-1], left[-1]
@@ -113,7 +113,7 @@ class _Made:
         bias: how it lies, where the product adds one.
     """
 
-    arranged: Arranged
+    arranged: MatmulViews
     dtype: DType
     bytes_of: Mapping[str, int]
     rounded: Padded | None
@@ -130,9 +130,9 @@ class _Made:
         """``item``: with what lies between the steps."""
         buffers = item.layout.buffers
         things = {thing.name: thing for thing in (*item.op.operands, *item.op.outputs, *whole.between)}
-        left, right = (Lying(s.name, named(s, buffers[s.name].strides)) for s in (step.left, step.right))
-        result = Lying(step.result, buffers[step.result].strides)
-        arranged = arrange(step, item.layout.sizes, left, right, result)
+        left, right = (TensorLayout(s.name, named(s, buffers[s.name].strides)) for s in (step.left, step.right))
+        result = TensorLayout(step.result, buffers[step.result].strides)
+        arranged = matmul_views(step, item.layout.sizes, left, right, result)
         dtype = things[step.result].dtype
         alignments = [buffers[name].alignment % ALIGNMENT for name in arranged.names]
         roomy = {operand.name for operand in whole.between}

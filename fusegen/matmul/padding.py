@@ -6,8 +6,8 @@ enough. Without it a product takes about five times as long: on an H200, bf16 40
 and as long with aligned rows, 197 us with both dimensions that lie in memory rounded up, and 8192 x 768 @ 768 x 50257
 6621 us and 893.
 
-So such a product is done on copies that are rounded up, with zeros where it adds up, where that pays (``pays``).
-Tensors between steps have the room from the start and are not copied.
+So such a product is done on padded copies, with zeros along the contracted dimension, where that pays (``pays``).
+Intermediate buffers are allocated with padded rows, and are not copied.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from fusegen.core.ir import Operand
 from fusegen.core.products import contracted_sizes
 from fusegen.fuse.products import Chain, Product
 from fusegen.matmul.steps import Fill
-from fusegen.matmul.views import Arranged
+from fusegen.matmul.views import MatmulViews
 from fusegen.plan.native_step import View
-from fusegen.plan.plan import Made
+from fusegen.plan.plan import Allocation
 
 # What a fast kernel reads at once, in bytes and in halves.
 ALIGNMENT, MULTIPLE = 16, 8
@@ -73,8 +73,8 @@ def suits(view: View, size: int, address: int) -> bool:
     return along is not None and address % ALIGNMENT == 0 and all(start * size % ALIGNMENT == 0 for start in starts)
 
 
-def _has_room(view: View, wide: Sequence[int]) -> bool:
-    """Whether a tensor with room behind each of its rows holds matrices of size ``wide``."""
+def _has_padding(view: View, wide: Sequence[int]) -> bool:
+    """Whether a tensor whose rows are padded holds matrices of size ``wide``."""
     along = _along(view)
     if along is None:
         return False
@@ -116,12 +116,12 @@ def _strip(view: View, dimension: int, size: int) -> View:
 
 @dataclass(frozen=True)
 class Padded:
-    """What happens for a product: ``before``, the product, and ``after``; memory of its own."""
+    """A product on padded sizes: the copies before and after it, and the buffers that they need."""
 
     before: tuple[Fill, ...]
-    product: Arranged
+    product: MatmulViews
     after: tuple[Fill, ...]
-    own: tuple[Made, ...]
+    buffers: tuple[Allocation, ...]
 
     @property
     def fills(self) -> tuple[Fill, ...]:
@@ -130,14 +130,14 @@ class Padded:
 
 
 def padded(
-    product: Arranged, dtype: DType, alignments: Sequence[int], device: str, roomy: Collection[str],
+    product: MatmulViews, dtype: DType, alignments: Sequence[int], device: str, paddable: Collection[str],
     taken: Collection[str], *, adds: bool,
 ) -> Padded | None:  # fmt: skip
     """A product of halves on sizes rounded up; None where its sizes suit as they are, or where that does not pay.
 
     Args:
         alignments: of the three tensors' addresses, modulo 16.
-        roomy: tensors whose memory has room for sizes rounded up (``strides_between``).
+        paddable: names of tensors whose rows are padded already (``padded_strides``).
         taken: names that tensors have.
         adds: the product is added to what its result holds.
     """
@@ -145,23 +145,23 @@ def padded(
         return None
     (*_, m, k), (*batch, _, n) = product.views[0].shape, product.views[2].shape
     sizes = {"m": m, "k": k, "n": n}
-    lying = [dims[_along(view) or -1] for dims, view in zip(DIMENSIONS, product.views, strict=True)]
-    rounded = {dim: up(size) if dim in lying else size for dim, size in sizes.items()}
+    contiguous = [dims[_along(view) or -1] for dims, view in zip(DIMENSIONS, product.views, strict=True)]
+    rounded = {dim: up(size) if dim in contiguous else size for dim, size in sizes.items()}
     before: list[Fill] = []
     after: list[Fill] = []
-    own: list[Made] = []
+    buffers: list[Allocation] = []
     names: list[str] = []
     views: list[View] = []
     for place, (name, view, dims) in enumerate(zip(product.names, product.views, DIMENSIONS, strict=True)):
         wide = (rounded[dims[0]], rounded[dims[1]])
-        fits = wide == view.shape[-2:] or (name in roomy and _has_room(view, wide))
+        fits = wide == view.shape[-2:] or (name in paddable and _has_padding(view, wide))
         if fits and suits(view, dtype.size, alignments[place]):
             used, whole = name, View((*view.shape[:-2], *wide), view.strides, view.offset)
         else:
-            made = {*taken, *(tensor.name for tensor in own)}
-            used = next(title for i in count(2) if (title := f"{name}_{i}") not in made)
+            used_names = {*taken, *(tensor.name for tensor in buffers)}
+            used = next(title for i in count(2) if (title := f"{name}_{i}") not in used_names)
             whole = _buffer(view, wide)
-            own.append(Made(used, (_elements(whole),), (1,), dtype))
+            buffers.append(Allocation(used, (_elements(whole),), (1,), dtype))
             inside = _once(View(view.shape, whole.strides, 0))
             if place == 2:
                 after.append(Fill((name, used), (view, inside), dtype))
@@ -175,11 +175,11 @@ def padded(
     moved = sum(2 * dtype.size * prod(fill.views[0].shape) for fill in fills)
     if not (fills or rounded != sizes) or not pays(device, (m, k, n), prod(batch), moved, len(fills)):
         return None
-    arranged = Arranged((names[0], names[1], names[2]), (views[0], views[1], views[2]))
-    return Padded(tuple(before), arranged, tuple(after), tuple(own))
+    matmul = MatmulViews((names[0], names[1], names[2]), (views[0], views[1], views[2]))
+    return Padded(tuple(before), matmul, tuple(after), tuple(buffers))
 
 
-# -- tensors between steps ---------------------------------------------------------------------------------------------
+# -- intermediate buffers ----------------------------------------------------------------------------------------------
 
 
 def _kinds(product: Product, axes: Mapping[str, Sequence[str]], name: str) -> list[Kinds]:
@@ -194,7 +194,7 @@ def _kinds(product: Product, axes: Mapping[str, Sequence[str]], name: str) -> li
         return axis in sides[0], axis in sides[1], axis in product.over
 
     found: list[Kinds] = [
-        {own: kind(axis) for axis, own in side.items()}
+        {name_there: kind(axis) for axis, name_there in side.items()}
         for source, side in zip(sources, sides, strict=True)
         if source.name == name
     ]
@@ -204,7 +204,7 @@ def _kinds(product: Product, axes: Mapping[str, Sequence[str]], name: str) -> li
 def _strides(axes: Sequence[str], sizes: Mapping[str, int], places: Sequence[Kinds]) -> tuple[int, ...]:
     """Dense strides of a tensor with ``axes``, slow to fast, but for rows that are rounded up.
 
-    Between axes that are one dimension to a product there is no room.
+    Axes that are one dimension to a product get no padding between them.
     """
     found, step, inner = [0] * len(axes), 1, ""
     for d in reversed(range(len(axes))):
@@ -217,15 +217,19 @@ def _strides(axes: Sequence[str], sizes: Mapping[str, int], places: Sequence[Kin
     return tuple(found)
 
 
-def room(name: str, shape: Sequence[int], strides: Sequence[int], dtype: DType) -> Made:
-    """Memory for a tensor between steps, with room behind its last row as behind the others."""
+def padded_allocation(name: str, shape: Sequence[int], strides: Sequence[int], dtype: DType) -> Allocation:
+    """The allocation of an intermediate buffer. The last row is padded as the others are."""
     elements = _elements(View(tuple(shape), tuple(strides), 0))
     is_pitched = elements != prod(shape) > 0
-    return Made(name, (up(elements),), (1,), dtype) if is_pitched else Made(name, tuple(shape), tuple(strides), dtype)
+    return (
+        Allocation(name, (up(elements),), (1,), dtype)
+        if is_pitched
+        else Allocation(name, tuple(shape), tuple(strides), dtype)
+    )
 
 
-def strides_between(whole: Chain, tensor: Operand, sizes: Mapping[str, int], device: str) -> tuple[int, ...]:
-    """Strides of a tensor between the steps of a chain: rows with room where a product may be done on rounded sizes."""
+def padded_strides(whole: Chain, tensor: Operand, sizes: Mapping[str, int], device: str) -> tuple[int, ...]:
+    """Strides of an intermediate buffer of a chain. Rows are padded where a product may run on rounded sizes."""
     axes = {
         thing.name: [axis for axis in thing.shape if axis]
         for thing in (*whole.op.operands, *whole.op.outputs, *whole.between)

@@ -10,7 +10,7 @@ from fusegen.core.dtypes import DType
 from fusegen.launch.program import Workspace
 from fusegen.plan.frameworks import Framework
 from fusegen.plan.native_step import TorchStep, View
-from fusegen.plan.plan import Made
+from fusegen.plan.plan import Allocation
 
 
 class Step(Protocol):
@@ -19,21 +19,21 @@ class Step(Protocol):
     @property
     def uses(self) -> set[str]: ...
     def run(self, tensors: dict[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None: ...
-    def flat(self, place: int) -> Flat | None: ...
+    def native_steps(self, place: int) -> NativeSteps | None: ...
 
 
 @dataclass
-class Flat:
+class NativeSteps:
     """What a step is to the native call path: launches and products, and the memory that they need."""
 
     steps: list[Any] = field(default_factory=list)
     workspaces: list[Workspace] = field(default_factory=list)
-    own: list[Made] = field(default_factory=list)
+    buffers: list[Allocation] = field(default_factory=list)
 
-    def __iadd__(self, other: Flat) -> Flat:
+    def __iadd__(self, other: NativeSteps) -> NativeSteps:
         self.steps += other.steps
         self.workspaces += other.workspaces
-        self.own += other.own
+        self.buffers += other.buffers
         return self
 
 
@@ -59,32 +59,32 @@ class Fill:
         else:
             target.zero_()
 
-    def flat(self, place: int) -> Flat | None:
-        return Flat([TorchStep(self.names, self.views, self.dtype, "copy" if len(self.names) == 2 else "zero")])
+    def native_steps(self, place: int) -> NativeSteps | None:
+        return NativeSteps([TorchStep(self.names, self.views, self.dtype, "copy" if len(self.names) == 2 else "zero")])
 
 
 @dataclass(frozen=True)
-class Several:
+class StepSequence:
     """Steps that are one to the chain, with memory of their own."""
 
     steps: tuple[Step, ...]
-    own: tuple[Made, ...]
+    buffers: tuple[Allocation, ...]
     device: str
 
     @property
     def uses(self) -> set[str]:
         found: set[str] = set().union(*(step.uses for step in self.steps))
-        return found - {made.name for made in self.own}
+        return found - {buffer.name for buffer in self.buffers}
 
     def run(self, tensors: dict[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
-        mine = {made.name: made.make(framework, self.device) for made in self.own}
+        mine = {buffer.name: buffer.allocate(framework, self.device) for buffer in self.buffers}
         for step in self.steps:
             step.run({**tensors, **mine}, scalars, framework)
 
-    def flat(self, place: int) -> Flat | None:
-        found = Flat(own=list(self.own))
+    def native_steps(self, place: int) -> NativeSteps | None:
+        found = NativeSteps(buffers=list(self.buffers))
         for step in self.steps:
-            piece = step.flat(place)
+            piece = step.native_steps(place)
             if piece is None:
                 return None
             found += piece

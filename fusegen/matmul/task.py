@@ -14,7 +14,7 @@ from fusegen.plan.native_step import View
 MEASURING = locks.reentrant_lock()
 
 
-class NotNow(RuntimeError):
+class TransientFailure(RuntimeError):
     """A library failed for a reason that may pass: nothing is concluded from it."""
 
 

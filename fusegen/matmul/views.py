@@ -24,8 +24,8 @@ Strides = Mapping[str, int]
 
 
 @dataclass(frozen=True)
-class Arranged:
-    """A product as [..., m, k] @ [..., k, n] -> [..., m, n], and where each of the three is found."""
+class MatmulViews:
+    """A product as [..., m, k] @ [..., k, n] -> [..., m, n]: the names of the three tensors, and views of them."""
 
     names: tuple[str, str, str]
     views: tuple[View, View, View]
@@ -40,12 +40,12 @@ class Arranged:
         return TorchStep((*names, bias[0]), (*views, bias[1]), dtype, closing)
 
     @property
-    def row_major(self) -> Arranged:
+    def row_major(self) -> MatmulViews:
         """The same product, turned where its result lies along columns: out^T = right^T @ left^T."""
         (left, right, result), (a, b, c) = self.names, self.views
         if len(c.shape) != 2 or c.strides[1] == 1 or c.strides[0] != 1 or a.copied or b.copied:
             return self
-        return Arranged((right, left, result), (b.turned, a.turned, c.turned))
+        return MatmulViews((right, left, result), (b.turned, a.turned, c.turned))
 
     def sides(self, tensors: Mapping[str, Any], framework: Framework) -> tuple[Any, Any, Any]:
         """The two factors and the result, as the routine takes them."""
@@ -61,15 +61,17 @@ def _seen(framework: Framework, tensor: Any, view: View) -> Any:
 
 
 @dataclass(frozen=True)
-class Lying:
-    """Where a tensor lies: elements along each axis, as the product calls them, and to its first element."""
+class TensorLayout:
+    """The layout of a tensor: strides by the product's names of its axes, and the offset of its first element."""
 
     tensor: str
     strides: Strides
     offset: int = 0
 
 
-def arrange(product: Product, sizes: Mapping[str, int], left: Lying, right: Lying, result: Lying) -> Arranged:
+def matmul_views(
+    product: Product, sizes: Mapping[str, int], left: TensorLayout, right: TensorLayout, result: TensorLayout
+) -> MatmulViews:
     """The views of a product."""
     everywhere = (left.strides, right.strides, result.strides)
     wide = [a for a in product.axes if sizes[a] != 1]
@@ -81,7 +83,7 @@ def arrange(product: Product, sizes: Mapping[str, int], left: Lying, right: Lyin
     groups = _side_by_side(batch, everywhere, sizes)
     inner = [a for a in product.over if sizes[a] != 1]
     inner.sort(key=lambda axis: -left.strides.get(axis, 0))
-    return Arranged(
+    return MatmulViews(
         (left.tensor, right.tensor, result.tensor),
         (
             _view(left, groups, [rows, inner], sizes),
@@ -110,21 +112,21 @@ def _side_by_side(axes: Sequence[str], where: Sequence[Strides], sizes: Mapping[
     return groups
 
 
-def _view(lying: Lying, batch: list[list[str]], last: list[list[str]], sizes: Mapping[str, int]) -> View:
+def _view(layout: TensorLayout, batch: list[list[str]], last: list[list[str]], sizes: Mapping[str, int]) -> View:
     shape, strides = [], []
     groups = [*batch, *last]
-    whole = all(len(_side_by_side(group, [lying.strides], sizes)) <= 1 for group in groups)
+    whole = all(len(_side_by_side(group, [layout.strides], sizes)) <= 1 for group in groups)
     for group in groups:
         if whole or not group:
             shape.append(prod(sizes[a] for a in group))
-            strides.append(lying.strides.get(group[-1], 0) if group else 1)
+            strides.append(layout.strides.get(group[-1], 0) if group else 1)
         else:
             shape += [sizes[axis] for axis in group]
-            strides += [lying.strides.get(axis, 0) for axis in group]
+            strides += [layout.strides.get(axis, 0) for axis in group]
     if len(last) == 2 and not last[0] and whole:  # cuBLAS is told a stride of a single row too, and wants a whole one
         strides[-2] = max(1, shape[-1] * strides[-1])
     copied = None if whole else tuple(prod(sizes[a] for a in group) for group in groups)
-    return View(tuple(shape), tuple(strides), lying.offset, copied)
+    return View(tuple(shape), tuple(strides), layout.offset, copied)
 
 
 def named(source: Source, by_axis: Strides) -> dict[str, int]:

@@ -28,29 +28,29 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Made:
-    """A tensor of the plan's own."""
+class Allocation:
+    """A tensor that a plan allocates for itself."""
 
     name: str
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     dtype: DType
 
-    def make(self, framework: Framework, device: str) -> Any:
+    def allocate(self, framework: Framework, device: str) -> Any:
         return framework.empty(self.shape, self.strides, self.dtype, device)
 
 
 @dataclass(frozen=True)
-class Between(Made):
-    """A tensor between the steps of a plan, and the first and last of those that use it."""
+class IntermediateBuffer(Allocation):
+    """A tensor that one step of a plan writes and a later one reads: the first and the last step that use it."""
 
     first: int
     last: int
 
 
 @dataclass(frozen=True)
-class LaidOut:
-    """Where everything lies that an op reads and writes.
+class BufferLayout:
+    """The layout of every buffer that an op reads and writes.
 
     ``results``: name, shape, strides and dtype of each tensor that a call returns.
     """
@@ -65,8 +65,8 @@ class LaidOut:
 class Plan:
     """One op for one layout. Its program takes the inputs' addresses, the outputs', and the op's scalars.
 
-    ``program`` is None for a plan that is more than launches and products, ``between`` what lies between its steps.
-    ``verified``: what it computed was compared with the reference (run/verify).
+    ``program`` is None for a plan that is more than launches and products. ``intermediates``: the
+    buffers between its steps. ``verified``: what it computed was compared with the reference (run/verify).
     """
 
     program: Program | None
@@ -75,7 +75,7 @@ class Plan:
     inputs: tuple[Slot, ...]
     outputs: tuple[Slot, ...]
     results: tuple[tuple[str, tuple[int, ...], tuple[int, ...], Any], ...]
-    between: tuple[Between, ...] = ()
+    intermediates: tuple[IntermediateBuffer, ...] = ()
     verified: bool = False
 
 

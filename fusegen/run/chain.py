@@ -1,4 +1,4 @@
-"""Runs an op with matrix products: its parts one after the other, the products by the framework's own routine."""
+"""Runs an op with matrix products, step by step: kernels of its own, and products by the framework's own routine."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from fusegen.core.views import view
 from fusegen.fuse.products import Chain, Product, chain, names_of
 from fusegen.launch.program import Program
 from fusegen.matmul.epilogue import closing
-from fusegen.matmul.padding import padded, room, strides_between
-from fusegen.matmul.steps import Fill, Flat, Several, Step
-from fusegen.matmul.views import Arranged, Lying, arrange, check_factors, named
+from fusegen.matmul.padding import padded, padded_allocation, padded_strides
+from fusegen.matmul.steps import Fill, NativeSteps, Step, StepSequence
+from fusegen.matmul.views import MatmulViews, TensorLayout, check_factors, matmul_views, named
 from fusegen.plan.frameworks import Framework, Settings, TensorInfo, target_of
 from fusegen.plan.layout import row_major
 from fusegen.plan.native_step import View
-from fusegen.plan.plan import Between, Infos, Made, Plan, Slot, common_device, results_of
-from fusegen.run.autotuned_step import Either
-from fusegen.run.kernel_steps import Part, copied
-from fusegen.run.matmul_step import Multiplied
+from fusegen.plan.plan import Allocation, Infos, IntermediateBuffer, Plan, Slot, common_device, results_of
+from fusegen.run.autotuned_step import AutotunedStep
+from fusegen.run.kernel_steps import KernelStep, copied
+from fusegen.run.matmul_step import MatmulStep
 from fusegen.run.runner import Runner
 
 # Addresses from a framework's allocator, modulo 16.
@@ -37,30 +37,33 @@ class ChainPlan(Plan):
     """The steps for one layout.
 
     Attributes:
-        made, dropped: tensors between steps that begin and end with each step.
+        allocated: for each step, the intermediate buffers that are allocated before it.
+        freed: for each step, the names of the buffers that are freed after it.
     """
 
     steps: tuple[Step, ...] = ()
-    made: tuple[tuple[Made, ...], ...] = ()
-    dropped: tuple[tuple[str, ...], ...] = ()
+    allocated: tuple[tuple[Allocation, ...], ...] = ()
+    freed: tuple[tuple[str, ...], ...] = ()
 
-    def flatten(self) -> None:
-        """Say what the native call path does, if it can: what has been measured by now counts."""
-        flat = Flat()
-        lives: dict[str, tuple[Made, int]] = {}
-        found: list[Between] = []
+    def build_native_program(self) -> None:
+        """Set ``program`` for the native call path, if that can run every step. Uses the timings known by now."""
+        native_steps = NativeSteps()
+        live: dict[str, tuple[Allocation, int]] = {}
+        found: list[IntermediateBuffer] = []
         for place, step in enumerate(self.steps):
-            first = len(flat.steps)
-            piece = step.flat(place)
+            first = len(native_steps.steps)
+            piece = step.native_steps(place)
             if piece is None:
                 return
-            flat += piece
-            lives.update({made.name: (made, first) for made in (*self.made[place], *piece.own)})
-            for name in (*self.dropped[place], *(made.name for made in piece.own)):
-                made, start = lives.pop(name)
-                found.append(Between(made.name, made.shape, made.strides, made.dtype, start, len(flat.steps) - 1))
-        self.between = tuple(found)
-        self.program = Program(flat.steps, flat.workspaces)  # last: that it is there says that all is
+            native_steps += piece
+            live.update({buffer.name: (buffer, first) for buffer in (*self.allocated[place], *piece.buffers)})
+            last = len(native_steps.steps) - 1
+            for name in (*self.freed[place], *(buffer.name for buffer in piece.buffers)):
+                buffer, start = live.pop(name)
+                found.append(IntermediateBuffer(name, buffer.shape, buffer.strides, buffer.dtype, start, last))
+        self.intermediates = tuple(found)
+        # Set last: other threads take a program as the sign that everything else is set.
+        self.program = Program(native_steps.steps, native_steps.workspaces)
 
 
 @dataclass
@@ -100,13 +103,13 @@ class ChainRunner(Runner):
         known = dict(tensors)
         known.update({name: tensor for (name, *_), tensor in zip(plan.results, results, strict=True)})
         with framework.without_autocast(plan.device):
-            for step, made, dropped in zip(plan.steps, plan.made, plan.dropped, strict=True):
-                known.update({tensor.name: tensor.make(framework, plan.device) for tensor in made})
+            for step, allocated, freed in zip(plan.steps, plan.allocated, plan.freed, strict=True):
+                known.update({buffer.name: buffer.allocate(framework, plan.device) for buffer in allocated})
                 step.run(known, scalars, framework)
-                for name in dropped:
+                for name in freed:
                     del known[name]
         if plan.program is None:
-            plan.flatten()
+            plan.build_native_program()
         return results
 
     def settings(self, framework: Framework) -> Settings | None:
@@ -130,13 +133,13 @@ class ChainRunner(Runner):
         sizes = dict(self.sizes)
         origin: dict[str, str] = {}
         known: dict[str, TensorInfo] = dict(infos)
-        lying: dict[str, Lying] = {}
+        layouts: dict[str, TensorLayout] = {}
         inputs = []
         for operand in self.op.operands:
             base = operand.base
             shape, strides, offset = view(operand, infos[base].shape, infos[base].strides)
             self._measure(operand, shape, sizes, origin)
-            lying[operand.name] = _lying(base, operand, strides, offset)
+            layouts[operand.name] = _layout(base, operand, strides, offset)
             inputs.append(Slot(operand.name, base, offset * operand.dtype.size))
         check_factors(self.op, sizes)
         sizes = contracted_sizes(self.op, sizes)
@@ -147,20 +150,20 @@ class ChainRunner(Runner):
         for output in self.op.outputs:
             if output.part is None:
                 info = known[output.name]
-                lying[output.name] = _lying(output.name, output, view(output, info.shape, info.strides)[1])
+                layouts[output.name] = _layout(output.name, output, view(output, info.shape, info.strides)[1])
         for between in self.chain.between:
             shape = tuple(sizes[axis] for axis in between.shape if axis)
-            strides = strides_between(self.chain, between, sizes, device) if self.by_torch else row_major(shape)
+            strides = padded_strides(self.chain, between, sizes, device) if self.by_torch else row_major(shape)
             known[between.name] = TensorInfo(shape, strides, between.dtype, ALIGNED, device)
-            lying[between.name] = _lying(between.name, between, strides)
+            layouts[between.name] = _layout(between.name, between, strides)
         steps: list[Step] = []
         written: set[str] = set()
         for step in self.chain.steps:
-            steps.append(self._step(step, sizes, known, lying, frozenset(written) if steps else None))
+            steps.append(self._step(step, sizes, known, layouts, frozenset(written) if steps else None))
             written |= {step.result} if isinstance(step, Product) else {o.name for o in step.outputs}
         if self.by_torch:
             steps = self._as_torch_does(steps, sizes, known)
-        made, dropped = _lifetimes(self.chain, steps, known)
+        allocated, freed = _lifetimes(self.chain, steps, known)
         return ChainPlan(
             None,
             target_of(device),
@@ -169,56 +172,56 @@ class ChainRunner(Runner):
             tuple(outputs),
             tuple(results),
             steps=tuple(steps),
-            made=made,
-            dropped=dropped,
+            allocated=allocated,
+            freed=freed,
         )
 
     def _step(
         self, step: Op | Product, sizes: Mapping[str, int], known: dict[str, TensorInfo],
-        lying: Mapping[str, Lying], fresh: frozenset[str] | None,
+        layouts: Mapping[str, TensorLayout], fresh: frozenset[str] | None,
     ) -> Step:  # fmt: skip
         if isinstance(step, Op):
             runner = Runner(step, sizes, fresh=fresh)
             writes = tuple(dict.fromkeys(o.base for o in step.outputs))
             own = {name: known[name] for name in runner.arguments}
-            return Part(runner, runner.plan_for(own, [known[name] for name in writes]), writes)
+            return KernelStep(runner, runner.plan_for(own, [known[name] for name in writes]), writes)
         sides = [
-            Lying(lying[s.name].tensor, named(s, lying[s.name].strides), lying[s.name].offset)
+            TensorLayout(layouts[s.name].tensor, named(s, layouts[s.name].strides), layouts[s.name].offset)
             for s in (step.left, step.right)
         ]
-        arranged = arrange(step, sizes, sides[0], sides[1], lying[step.result])
+        matmul = matmul_views(step, sizes, sides[0], sides[1], layouts[step.result])
         bias = None
         if step.bias:
-            lies, axis = lying[step.bias], step.axes[-1]
-            bias = lies.tensor, View((sizes[axis],), (lies.strides[axis],), lies.offset)
-        found = Multiplied(arranged, known[lying[step.result].tensor].dtype, step.onto, bias)
+            layout, axis = layouts[step.bias], step.axes[-1]
+            bias = layout.tensor, View((sizes[axis],), (layout.strides[axis],), layout.offset)
+        found = MatmulStep(matmul, known[layouts[step.result].tensor].dtype, step.onto, bias)
         return found.tuned(known) if self.by_torch else found
 
-    def _padded(self, multiplied: Multiplied, known: dict[str, TensorInfo]) -> Several | None:
+    def _padded(self, matmul_step: MatmulStep, known: dict[str, TensorInfo]) -> StepSequence | None:
         """The product on sizes that suit it, where its own do not and that pays."""
-        product, dtype = multiplied.arranged, multiplied.dtype
+        product, dtype = matmul_step.matmul, matmul_step.dtype
         infos = [known[name] for name in product.names]
-        device, roomy = infos[0].device, {operand.name for operand in self.chain.between}
+        device, paddable = infos[0].device, {operand.name for operand in self.chain.between}
         alignments = [info.alignment for info in infos]
         if not self.by_torch:
             return None
-        found = padded(product, dtype, alignments, device, roomy, known, adds=multiplied.onto)
+        found = padded(product, dtype, alignments, device, paddable, known, adds=matmul_step.onto)
         if found is None:
             return None
-        own, bias, fills = list(found.own), multiplied.bias, list(found.before)
+        buffers, bias, fills = list(found.buffers), matmul_step.bias, list(found.before)
         columns = found.product.views[2].shape[-1]
         if bias and bias[1].shape != (columns,):  # what is added to columns beyond the result's is never read
-            taken = {*known, *(made.name for made in own)}
+            taken = {*known, *(buffer.name for buffer in buffers)}
             wide = (next(n for i in count(2) if (n := f"{bias[0]}_{i}") not in taken), View((columns,), (1,), 0))
-            own.append(Made(wide[0], (columns,), (1,), dtype))
+            buffers.append(Allocation(wide[0], (columns,), (1,), dtype))
             fills.append(Fill((wide[0], bias[0]), (View(bias[1].shape, (1,), 0), bias[1]), dtype))
             bias = wide
-        for made in own:  # so that no other tensor is called so
-            known[made.name] = TensorInfo(made.shape, made.strides, dtype, ALIGNED, device)
+        for buffer in buffers:  # so that no other tensor gets the same name
+            known[buffer.name] = TensorInfo(buffer.shape, buffer.strides, dtype, ALIGNED, device)
         before = [copied(fill, known, None) for fill in fills]
         after = [copied(fill, known, frozenset({found.product.names[2]})) for fill in found.after]
-        suited = replace(multiplied, arranged=found.product, bias=bias).tuned(known)
-        return Several((*before, suited, *after), tuple(own), device)
+        suited = replace(matmul_step, matmul=found.product, bias=bias).tuned(known)
+        return StepSequence((*before, suited, *after), tuple(buffers), device)
 
     def _as_torch_does(
         self, steps: Sequence[Step], sizes: Mapping[str, int], known: dict[str, TensorInfo]
@@ -226,58 +229,60 @@ class ChainRunner(Runner):
         """The steps with products on sizes that suit them, and with a choice where a library can do a product and what
         follows at once."""
         found: list[Step] = []
-        for told, step in zip(self.chain.steps, steps, strict=True):
-            if isinstance(step, Multiplied):
+        for declared, step in zip(self.chain.steps, steps, strict=True):
+            if isinstance(step, MatmulStep):
                 found.append(self._padded(step, known) or step)
                 continue
             before = found[-1] if found else None
-            either = None
-            if isinstance(step, Part) and isinstance(before, Multiplied):
-                either = self._either(before, told, step, sizes, known)
-            if either is None:
+            autotuned = None
+            if isinstance(step, KernelStep) and isinstance(before, MatmulStep):
+                autotuned = self._autotuned(before, declared, step, sizes, known)
+            if autotuned is None:
                 found.append(step)
             else:
-                found[-1] = either
+                found[-1] = autotuned
         return found
 
-    def _is_matrix(self, product: Product, arranged: Arranged, known: Mapping[str, TensorInfo]) -> bool:
+    def _is_matrix(self, product: Product, matmul: MatmulViews, known: Mapping[str, TensorInfo]) -> bool:
         """Whether a product is one of matrices with elements, with its result's last axis along the columns."""
-        if any(len(view.shape) != 2 or view.copied or 0 in view.shape for view in arranged.views):
+        if any(len(view.shape) != 2 or view.copied or 0 in view.shape for view in matmul.views):
             return False
         left, right = ({s.name_of(axis) for axis in _axes(self.chain, s.name)} for s in (product.left, product.right))
         *others, last = product.axes
         is_along = last not in left and not right & set(others)
-        return is_along and arranged.views[1].shape[1] == known[product.result].shape[-1]
+        return is_along and matmul.views[1].shape[1] == known[product.result].shape[-1]
 
-    def _either(
-        self, multiplied: Multiplied, op: Op | Product, part: Part, sizes: Mapping[str, int],
+    def _autotuned(
+        self, matmul_step: MatmulStep, op: Op | Product, kernel_step: KernelStep, sizes: Mapping[str, int],
         known: dict[str, TensorInfo],
-    ) -> Either | None:  # fmt: skip
+    ) -> AutotunedStep | None:  # fmt: skip
         at = self.chain.steps.index(op)
         product = self.chain.steps[at - 1]
         assert isinstance(product, Product) and isinstance(op, Op)
         is_between = any(operand.name == product.result for operand in self.chain.between)
         is_read_later = any(product.result in names_of(step) for step in self.chain.steps[at + 1 :])
         closed, result = closing(product, op), known[product.result]
-        if closed is None or not self._is_matrix(product, multiplied.arranged, known):
+        if closed is None or not self._is_matrix(product, matmul_step.matmul, known):
             return None
-        if multiplied.bias and multiplied.bias[0] != product.bias:  # a part of a packed tensor
+        if matmul_step.bias and matmul_step.bias[0] != product.bias:  # a part of a packed tensor
             return None
         if is_read_later or not is_between:  # the routine may write it too, where it is what the activation takes
             if closed.kept or (closed.bias and not product.bias):
                 return None
             closed = replace(closed, kept=product.result)
-        between = None
+        intermediate = None
         if is_between and not is_read_later:
-            between = room(product.result, result.shape, result.strides, result.dtype)
-        found = Either.of(multiplied, multiplied.arranged, between, part, closed, known, result.device)
+            intermediate = padded_allocation(product.result, result.shape, result.strides, result.dtype)
+        found = AutotunedStep.of(
+            matmul_step, matmul_step.matmul, intermediate, kernel_step, closed, known, result.device
+        )
         if found is None or closed.rest is None:
             return found
-        return replace(found, rest=self._step(closed.rest, sizes, known, {}, frozenset({closed.result})))
+        return replace(found, reductions=self._step(closed.rest, sizes, known, {}, frozenset({closed.result})))
 
 
-def _lying(tensor: str, thing: Any, strides: Sequence[int], offset: int = 0) -> Lying:
-    return Lying(tensor, {axis: strides[d] for d, axis in enumerate(thing.shape) if axis}, offset)
+def _layout(tensor: str, thing: Any, strides: Sequence[int], offset: int = 0) -> TensorLayout:
+    return TensorLayout(tensor, {axis: strides[d] for d, axis in enumerate(thing.shape) if axis}, offset)
 
 
 def _axes(whole: Chain, name: str) -> list[str]:
@@ -288,16 +293,16 @@ def _axes(whole: Chain, name: str) -> list[str]:
 
 def _lifetimes(
     whole: Chain, steps: Sequence[Step], known: Mapping[str, TensorInfo]
-) -> tuple[tuple[tuple[Made, ...], ...], tuple[tuple[str, ...], ...]]:
-    """Tensors between steps: those that each step is the first to use, and those that it is the last to use."""
+) -> tuple[tuple[tuple[Allocation, ...], ...], tuple[tuple[str, ...], ...]]:
+    """For each step, the intermediate buffers to allocate before it, and the names of those to free after it."""
     names = [operand.name for operand in whole.between]
     uses = [step.uses for step in steps]
-    made, dropped = [], []
+    allocated, freed = [], []
     for at, used in enumerate(uses):
         before: set[str] = set().union(*uses[:at])
         after: set[str] = set().union(*uses[at + 1 :])
         first = [name for name in names if name in used - before]
         infos = [(name, known[name]) for name in first]
-        made.append(tuple(room(name, info.shape, info.strides, info.dtype) for name, info in infos))
-        dropped.append(tuple(name for name in names if name in used - after))
-    return tuple(made), tuple(dropped)
+        allocated.append(tuple(padded_allocation(name, info.shape, info.strides, info.dtype) for name, info in infos))
+        freed.append(tuple(name for name in names if name in used - after))
+    return tuple(allocated), tuple(freed)

@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusegen.core.ir import Op, Operand, Output
-from fusegen.matmul.steps import Fill, Flat, Step
+from fusegen.matmul.steps import Fill, NativeSteps, Step
 from fusegen.plan.frameworks import Framework, TensorInfo
 from fusegen.plan.plan import Plan
 from fusegen.run.runner import Runner
 
 
 @dataclass(frozen=True)
-class Part:
+class KernelStep:
     """An op without products, planned; what it writes, by name."""
 
     runner: Runner
@@ -28,13 +28,13 @@ class Part:
     def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
         self.runner.launch(self.plan, tensors, scalars, framework, [tensors[name] for name in self.writes])
 
-    def flat(self, place: int) -> Flat | None:
+    def native_steps(self, place: int) -> NativeSteps | None:
         """Workspaces of several parts may have one name, so they are numbered."""
         program = self.plan.program
         assert program is not None
         names = {workspace.name: f"{place}: {workspace.name}" for workspace in program.workspaces}
         steps = [replace(s, dynamic=tuple(names.get(name, name) for name in s.dynamic)) for s in program.steps]
-        return Flat(steps, [replace(workspace, name=names[workspace.name]) for workspace in program.workspaces])
+        return NativeSteps(steps, [replace(workspace, name=names[workspace.name]) for workspace in program.workspaces])
 
 
 def copied(fill: Fill, known: Mapping[str, TensorInfo], fresh: frozenset[str] | None) -> Step:
@@ -56,4 +56,4 @@ def copied(fill: Fill, known: Mapping[str, TensorInfo], fresh: frozenset[str] | 
     read, written = (
         replace(known[name], shape=seen.shape, strides=seen.strides) for name, seen in ((source, view), (target, into))
     )
-    return Part(runner, runner.plan_for({source: read}, [written]), (target,))
+    return KernelStep(runner, runner.plan_for({source: read}, [written]), (target,))

@@ -27,8 +27,8 @@ from fusegen.launch.checksummed import digest
 from fusegen.launch.memo import compiler_digest
 from fusegen.matmul.epilogue import Closing, activate, closing, is_row
 from fusegen.matmul.libraries import cublaslt, cublaslt_autotune, cublaslt_epilogues, cudnn, cudnn_ops
-from fusegen.matmul.task import MEASURING, Factors, NotNow
-from fusegen.matmul.views import Arranged
+from fusegen.matmul.task import MEASURING, Factors, TransientFailure
+from fusegen.matmul.views import MatmulViews
 from fusegen.plan.native_step import TorchStep, View
 
 OWN, LIBRARY, CUBLASLT = "product and kernel", "cuBLASLt's epilogue", "its fastest algorithm with the epilogue"
@@ -60,8 +60,8 @@ class Library:
     has: Callable[[Closing, str], bool]
     is_ready: Callable[[Closing, Factors], bool]
     run: Callable[[Closing, Factors], None]
-    step: Callable[[Closing, Arranged, DType, str], TorchStep | None]
-    is_refused: Callable[[Closing, Arranged, DType, str], bool] = lambda *_: False
+    step: Callable[[Closing, MatmulViews, DType, str], TorchStep | None]
+    is_refused: Callable[[Closing, MatmulViews, DType, str], bool] = lambda *_: False
 
     def gains_from(self, rows: int, columns: int) -> bool:
         """Whether results of these sizes, or of others in their bucket, are worth trying for."""
@@ -84,10 +84,10 @@ def torch_has(closing: Closing, dtype: str) -> bool:
     return closing.activation in ("relu", "gelu", "bias") and bool(closing.bias) and not closing.kept
 
 
-def torch_step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> TorchStep | None:
+def torch_step(closing: Closing, matmul: MatmulViews, dtype: DType, device: str) -> TorchStep | None:
     """The same for the native call path."""
-    bias = View(arranged.views[2].shape[-1:], (1,), 0)
-    return arranged.multiply(dtype, closing.activation, (closing.bias, bias))
+    bias = View(matmul.views[2].shape[-1:], (1,), 0)
+    return matmul.multiply(dtype, closing.activation, (closing.bias, bias))
 
 
 LIBRARIES = (
@@ -200,7 +200,7 @@ def in_order(measured: Measured, libraries: Sequence[Library]) -> list[Library |
 def _is_ready(library: Library, closing: Closing, given: Factors) -> bool:
     try:
         return library.is_ready(closing, given)
-    except NotNow:
+    except TransientFailure:
         return False
 
 
@@ -220,7 +220,7 @@ def _measured(
                 return found
             try:
                 found = _known[key] = _measure(closing, given, libraries, own, rest)
-            except (torch.cuda.OutOfMemoryError, NotNow):  # no reason to fail; the next call tries again
+            except (torch.cuda.OutOfMemoryError, TransientFailure):  # no reason to fail; the next call tries again
                 return None
             default_cache().put(_place(key), json.dumps(dict(found.times)).encode())
             return found
@@ -331,7 +331,7 @@ def _is_close(
         if not library.is_ready(closing, factors):
             return False
         library.run(closing, factors)
-    except (torch.cuda.OutOfMemoryError, NotNow):
+    except (torch.cuda.OutOfMemoryError, TransientFailure):
         raise
     except (AttributeError, RuntimeError):  # a torch without it, or a dtype it does not take
         return False

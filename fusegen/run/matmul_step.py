@@ -8,15 +8,15 @@ from typing import Any
 
 from fusegen.core.dtypes import DType
 from fusegen.matmul.libraries import cublaslt_autotune
-from fusegen.matmul.steps import Flat
+from fusegen.matmul.steps import NativeSteps
 from fusegen.matmul.task import Factors, Task
-from fusegen.matmul.views import Arranged
+from fusegen.matmul.views import MatmulViews
 from fusegen.plan.frameworks import Framework, TensorInfo, Torch
 from fusegen.plan.native_step import ADDED, View
 
 
 @dataclass(frozen=True)
-class Multiplied:
+class MatmulStep:
     """A product by the framework's routine, which adds it to its result where it is one of a sum.
 
     Attributes:
@@ -25,30 +25,30 @@ class Multiplied:
             (matmul/libraries/cublaslt_autotune).
     """
 
-    arranged: Arranged
+    matmul: MatmulViews
     dtype: DType
     onto: bool
     bias: tuple[str, View] | None = None
     task: Task | None = None
 
-    def tuned(self, known: Mapping[str, TensorInfo]) -> Multiplied:
+    def tuned(self, known: Mapping[str, TensorInfo]) -> MatmulStep:
         """The same of torch's tensors, with its task."""
-        arranged = self.arranged.row_major
-        infos = [known[name] for name in (*arranged.names, *([self.bias[0]] if self.bias else []))]
+        matmul = self.matmul.row_major
+        infos = [known[name] for name in (*matmul.names, *([self.bias[0]] if self.bias else []))]
         alignments = [info.alignment for info in infos]
-        if not cublaslt_autotune.is_considered(infos[0].device) or (self.bias and arranged is not self.arranged):
+        if not cublaslt_autotune.is_considered(infos[0].device) or (self.bias and matmul is not self.matmul):
             return replace(self, task=None)
         bias = self.bias[1] if self.bias else None
-        told = arranged, self.dtype, infos[0].device, alignments, bias, self.onto
+        told = matmul, self.dtype, infos[0].device, alignments, bias, self.onto
         return replace(self, task=cublaslt_autotune.task_of(*told))
 
     @property
     def uses(self) -> set[str]:
-        return {*self.arranged.names, *([self.bias[0]] if self.bias else [])}
+        return {*self.matmul.names, *([self.bias[0]] if self.bias else [])}
 
     def run(self, tensors: Mapping[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
-        arranged, bias = self.arranged if self.task is None else self.arranged.row_major, None
-        sides = arranged.sides(tensors, framework)
+        matmul, bias = self.matmul if self.task is None else self.matmul.row_major, None
+        sides = matmul.sides(tensors, framework)
         if self.bias:
             name, view = self.bias
             bias = framework.view(tensors[name], view.shape, view.strides, view.offset)
@@ -60,19 +60,19 @@ class Multiplied:
         else:
             (framework.accumulate if self.onto else framework.multiply)(*sides)
 
-    def flat(self, place: int) -> Flat | None:
-        if self.bias and len(self.arranged.views[2].shape) != 2:
+    def native_steps(self, place: int) -> NativeSteps | None:
+        if self.bias and len(self.matmul.views[2].shape) != 2:
             return None
         if self.task is not None:
             if not cublaslt_autotune.is_settled(self.task):
                 return None
             more = [self.bias] if self.bias else []
-            arranged = self.arranged.row_major
-            names = (*arranged.names, *(name for name, _ in more))
-            views = (*arranged.views, *(view for _, view in more))
+            matmul = self.matmul.row_major
+            names = (*matmul.names, *(name for name, _ in more))
+            views = (*matmul.views, *(view for _, view in more))
             planned = cublaslt_autotune.step(self.task, names, views, self.dtype)
             if planned is not None:
-                return Flat([planned])
+                return NativeSteps([planned])
         closing = "bias" if self.bias else ADDED if self.onto else ""
-        found = self.arranged.multiply(self.dtype, closing, self.bias)
-        return None if found is None else Flat([found])
+        found = self.matmul.multiply(self.dtype, closing, self.bias)
+        return None if found is None else NativeSteps([found])

@@ -19,7 +19,7 @@ from fusegen.fuse.schedule import Buffer
 from fusegen.launch.program import scalar_value
 from fusegen.plan.frameworks import Framework, Settings, TensorInfo, target_of
 from fusegen.plan.layout import check_out, result_layout, row_major
-from fusegen.plan.plan import Infos, LaidOut, Plan, Slot, common_device, results_of
+from fusegen.plan.plan import BufferLayout, Infos, Plan, Slot, common_device, results_of
 from fusegen.run import verify
 
 MOST_PLANS = 4096
@@ -177,7 +177,7 @@ class Runner:
         names = [slot.name for slot in (*lies.inputs, *lies.outputs)] + [scalar.name for scalar in self.op.scalars]
         return Plan(program.bind(names), target, device, lies.inputs, lies.outputs, lies.results)
 
-    def lay_out(self, infos: Mapping[str, TensorInfo], out: Infos | None = None) -> LaidOut:
+    def lay_out(self, infos: Mapping[str, TensorInfo], out: Infos | None = None) -> BufferLayout:
         """How the compiler sees arguments of this layout, and results: those given, or such as a call makes.
 
         Raises:
@@ -199,7 +199,7 @@ class Runner:
         sizes = contracted_sizes(self.op, sizes)
         results, outputs = self._results(infos, sizes, buffers, out)
         layout = pipeline.Layout(sizes, buffers, self.fresh is not None, self.fresh or frozenset())
-        return LaidOut(layout, tuple(inputs), tuple(outputs), tuple(results))
+        return BufferLayout(layout, tuple(inputs), tuple(outputs), tuple(results))
 
     def _measure(self, operand: Operand, shape: Sequence[int], sizes: dict[str, int], origin: dict[str, str]) -> None:
         name = operand.base

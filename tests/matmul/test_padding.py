@@ -1,4 +1,4 @@
-"""Products of halves on sizes rounded up: copies of a caller's tensors where they pay, room between steps."""
+"""Products of halves on sizes rounded up: copies of a caller's tensors where they pay, padded rows between steps."""
 
 from typing import Any
 
@@ -51,7 +51,7 @@ def strides(op: Any, device: str, *shapes: tuple[int, ...], dtype: torch.dtype =
     for operand, shape in zip(traced.operands, shapes, strict=True):
         sizes.update({axis: size for axis, size in zip(operand.shape, shape, strict=True) if axis})
     assert whole is not None
-    return [padding.strides_between(whole, tensor, sizes, device) for tensor in whole.between]
+    return [padding.padded_strides(whole, tensor, sizes, device) for tensor in whole.between]
 
 
 def test_between_steps_rows_have_room_where_products_are_large() -> None:
@@ -69,9 +69,9 @@ def test_axes_that_are_one_dimension_to_a_product_stay_side_by_side() -> None:
 
 
 def test_memory_has_room_behind_the_last_row_too() -> None:
-    assert padding.room("p", (3, 5), (8, 1), fg.bfloat16).shape == (24,)
-    assert padding.room("p", (3, 8), (8, 1), fg.bfloat16).shape == (3, 8)
-    assert padding.room("p", (0, 5), (8, 1), fg.bfloat16).shape == (0, 5)
+    assert padding.padded_allocation("p", (3, 5), (8, 1), fg.bfloat16).shape == (24,)
+    assert padding.padded_allocation("p", (3, 8), (8, 1), fg.bfloat16).shape == (3, 8)
+    assert padding.padded_allocation("p", (0, 5), (8, 1), fg.bfloat16).shape == (0, 5)
 
 
 @pytest.mark.parametrize(
@@ -198,7 +198,7 @@ def test_infinite_rows_stay_their_own(suited: list[bool]) -> None:
 def test_only_what_does_not_suit_is_copied() -> None:
     def copied(**tensors: torch.Tensor) -> set[str]:
         (step,) = plan(plain, **tensors).steps
-        return {tensor.name for tensor in getattr(step, "own", ())}
+        return {tensor.name for tensor in getattr(step, "buffers", ())}
 
     assert copied(x=half(6, 16), w=half(16, 8)) == set()
     assert copied(x=half(6, 13), w=half(13, 8)) == {"x_2", "w_2"}  # summed over 16
@@ -212,10 +212,10 @@ def test_only_what_does_not_suit_is_copied() -> None:
 
 @pytest.mark.usefixtures("forced")
 def test_between_steps_nothing_is_copied(suited: list[bool]) -> None:
-    """Their rows have room: the product writes them in place, and one that adds up over them finds zeros there."""
+    """Their rows are padded: the product writes them in place, and one that adds up over them finds zeros there."""
     x, w, b = half(6, 16), half(11, 16), half(11)
     found = plan(layer, x=x, w=w, b=b)
-    assert [{tensor.name for tensor in getattr(step, "own", ())} for step in found.steps] == [{"w_2", "b_2"}, set()]
+    assert [{tensor.name for tensor in getattr(step, "buffers", ())} for step in found.steps] == [{"w_2", "b_2"}, set()]
     own, theirs = ([t.clone().requires_grad_() for t in (x, w, b)] for _ in range(2))
     result, expected = fg.FusedOp(layer.declaration)(*own), torch.tanh(F.linear(*theirs))
     cotangent = half(6, 11)

@@ -303,9 +303,9 @@ def test_what_lies_between_steps_goes_when_it_is_no_longer_read() -> None:
     runner = ChainRunner(attention.trace(*CASES["attention"][2]))
     infos = {name: torch_framework().info(name, t) for name, t in zip("qkv", CASES["attention"][2], strict=True)}
     plan = runner.plan_for(infos, None)
-    assert [names for names in plan.dropped if names] and plan.dropped[0] == ()
-    plan.flatten()
-    assert plan.program is not None and all(0 <= t.first < t.last for t in plan.between)
+    assert [names for names in plan.freed if names] and plan.freed[0] == ()
+    plan.build_native_program()
+    assert plan.program is not None and all(0 <= t.first < t.last for t in plan.intermediates)
 
 
 @pytest.mark.parametrize(

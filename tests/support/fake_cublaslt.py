@@ -19,15 +19,23 @@ import torch
 import torch.nn.functional as F
 
 from fusegen.matmul.libraries import cublaslt, cublaslt_api, cublaslt_autotune, stopwatch
-from fusegen.matmul.libraries.cublaslt_api import COMPUTED_IN_FLOAT32, REDUCED_AS_COMPUTED, Epilogue, Found, Told, Wish
+from fusegen.matmul.libraries.cublaslt_api import (
+    COMPUTED_IN_FLOAT32,
+    REDUCED_AS_COMPUTED,
+    Epilogue,
+    HeuristicResult,
+    MatmulDescAttr,
+    MatmulPrefAttr,
+)
 from fusegen.run import libraries
 
 NOT_SUPPORTED, FAILED = 15, 14
 DTYPES = {2: torch.float16, 14: torch.bfloat16}
-TOLD = {
-    Told.TRANSPOSED_A: 4, Told.TRANSPOSED_B: 4, Told.EPILOGUE: 4, Told.BIAS: 8, Told.KEPT: 8, Told.KEPT_PITCH: 8
+DESC_SIZES = {
+    MatmulDescAttr.TRANSPOSED_A: 4, MatmulDescAttr.TRANSPOSED_B: 4, MatmulDescAttr.EPILOGUE: 4,
+    MatmulDescAttr.BIAS: 8, MatmulDescAttr.AUX: 8, MatmulDescAttr.AUX_PITCH: 8,
 }  # fmt: skip
-WISHES = {wish: 8 if wish is Wish.MOST_WORKSPACE else 4 for wish in Wish}
+PREF_SIZES = {attribute: 8 if attribute is MatmulPrefAttr.MOST_WORKSPACE else 4 for attribute in MatmulPrefAttr}
 
 
 class CublasLt:
@@ -68,7 +76,7 @@ class CublasLt:
         self.cublasLtMatmulDescDestroy = self._function(self._destroy, address)
         self.cublasLtMatrixLayoutDestroy = self.cublasLtMatmulPreferenceDestroy = self.cublasLtMatmulDescDestroy
         self.cublasLtMatmulDescSetAttribute = self._function(self._tell, address, number, address, size)
-        self.cublasLtMatmulPreferenceSetAttribute = self._function(self._wish, address, number, address, size)
+        self.cublasLtMatmulPreferenceSetAttribute = self._function(self._prefer, address, number, address, size)
         self.cublasLtMatmulAlgoGetHeuristic = self._function(self._offer, *[address] * 7, number, address, address)
         self.cublasLtMatmulAlgoCheck = self._function(self._check, *[address] * 8)
         self.cublasLtMatmul = self._function(self._matmul, *[address] * 14, size, address)
@@ -109,16 +117,16 @@ class CublasLt:
     def _destroy(self, thing: int) -> None:
         del self.things[thing]
 
-    def _told(self, sizes: Mapping[Any, int], thing: int, attribute: Any, where: int, size: int) -> None:
+    def _set(self, sizes: Mapping[Any, int], thing: int, attribute: Any, where: int, size: int) -> None:
         assert sizes[attribute] == size, (attribute, size)
         kind = {4: ctypes.c_int32, 8: ctypes.c_int64}[size]
         self.things[thing][attribute] = kind.from_address(where).value
 
     def _tell(self, operation: int, attribute: int, where: int, size: int) -> None:
-        self._told(TOLD, operation, Told(attribute), where, size)
+        self._set(DESC_SIZES, operation, MatmulDescAttr(attribute), where, size)
 
-    def _wish(self, preference: int, attribute: int, where: int, size: int) -> None:
-        self._told(WISHES, preference, Wish(attribute), where, size)
+    def _prefer(self, preference: int, attribute: int, where: int, size: int) -> None:
+        self._set(PREF_SIZES, preference, MatmulPrefAttr(attribute), where, size)
 
     # -- algorithms ----------------------------------------------------------------------------------------------------
 
@@ -127,10 +135,10 @@ class CublasLt:
         count: int,
     ) -> int | None:  # fmt: skip
         wishes = self.things[preference]
-        assert all(wishes[wish] == 16 for wish in Wish if wish.name.startswith("ALIGNMENT"))
-        assert wishes[Wish.REDUCTIONS] == REDUCED_AS_COMPUTED and c == d
+        assert all(wishes[attribute] == 16 for attribute in MatmulPrefAttr if attribute.name.startswith("ALIGNMENT"))
+        assert wishes[MatmulPrefAttr.REDUCTIONS] == REDUCED_AS_COMPUTED and c == d
         there = min(most, self.offered)
-        for place, one in enumerate((Found * there).from_address(found) if there else [], 1):
+        for place, one in enumerate((HeuristicResult * there).from_address(found) if there else [], 1):
             one.algorithm[0], one.workspace, one.status = place, 64, 0
         ctypes.c_int.from_address(count).value = there
         return None if there else NOT_SUPPORTED
@@ -139,7 +147,7 @@ class CublasLt:
         self, handle: int, operation: int, a: int, b: int, c: int, d: int, algorithm: int, found: int
     ) -> int | None:
         (place,) = struct.unpack("q", ctypes.string_at(algorithm, 8))
-        Found.from_address(found).workspace = 64
+        HeuristicResult.from_address(found).workspace = 64
         return NOT_SUPPORTED if place in self.refused else None
 
     # -- running -------------------------------------------------------------------------------------------------------
@@ -160,22 +168,22 @@ class CublasLt:
         assert 1 <= place <= self.offered
         if place in self.broken:
             return NOT_SUPPORTED
-        told = self.things[operation]
+        attributes = self.things[operation]
         left, right, out = (
             self._matrix(address, *self.things[layout])
             for address, layout in ((a, a_layout), (b, b_layout), (d, d_layout))
         )
-        left = left.mT if told[Told.TRANSPOSED_A] else left
-        right = right.mT if told[Told.TRANSPOSED_B] else right
+        left = left.mT if attributes[MatmulDescAttr.TRANSPOSED_A] else left
+        right = right.mT if attributes[MatmulDescAttr.TRANSPOSED_B] else right
         total = scale * (left.float() @ right.float()) + (out.float() if kept else 0.0)
-        epilogue = Epilogue(told[Told.EPILOGUE])
+        epilogue = Epilogue(attributes[MatmulDescAttr.EPILOGUE])
         parts = epilogue.name.split("_")
         if "BIAS" in parts:
-            total = total + self._matrix(told[Told.BIAS], out.dtype, len(out), 1, len(out)).float()
+            total = total + self._matrix(attributes[MatmulDescAttr.BIAS], out.dtype, len(out), 1, len(out)).float()
         if "AUX" in parts:
-            pitch = told[Told.KEPT_PITCH]
+            pitch = attributes[MatmulDescAttr.AUX_PITCH]
             assert pitch % 8 == 0
-            self._matrix(told[Told.KEPT], out.dtype, *out.shape, pitch).copy_(total)
+            self._matrix(attributes[MatmulDescAttr.AUX], out.dtype, *out.shape, pitch).copy_(total)
         if "RELU" in parts:
             total = total.nan_to_num(0.0, torch.inf).relu() if self.drops_nan else total.relu()
         out.copy_(F.gelu(total, approximate="tanh") if "GELU" in parts else total)

@@ -16,7 +16,14 @@ from dataclasses import dataclass
 from fusegen.core import locks
 from fusegen.core.dtypes import DType
 from fusegen.matmul.libraries import cublaslt_api as api
-from fusegen.matmul.libraries.cublaslt_api import Descriptor, Epilogue, Found, Kind, Told, Wish
+from fusegen.matmul.libraries.cublaslt_api import (
+    Descriptor,
+    Epilogue,
+    HeuristicResult,
+    Kind,
+    MatmulDescAttr,
+    MatmulPrefAttr,
+)
 from fusegen.matmul.padding import ALIGNMENT
 from fusegen.matmul.task import Factors, Task
 from fusegen.plan.native_step import TorchStep, View
@@ -63,7 +70,7 @@ class Algorithm:
     workspace: int
 
     @classmethod
-    def of(cls, found: Found) -> Algorithm:
+    def of(cls, found: HeuristicResult) -> Algorithm:
         """What the library has found."""
         size = int(found.workspace)
         return cls(bytes(found.algorithm), size + _BEYOND if size else 0)
@@ -87,15 +94,15 @@ class Planned:
         rows, columns, inner = task.sizes
         self.ending, self.lock, self.handle = ending, locks.lock(), api.handle(task.device)
         self.operation = Descriptor(Kind.MatmulDesc, api.COMPUTED_IN_FLOAT32, api.DATA["float32"])
-        self.operation.tell(Told.TRANSPOSED_A, task.right[1])
-        self.operation.tell(Told.TRANSPOSED_B, task.left[1])
-        self.operation.tell(Told.EPILOGUE, ending.epilogue)
+        self.operation.set(MatmulDescAttr.TRANSPOSED_A, task.right[1])
+        self.operation.set(MatmulDescAttr.TRANSPOSED_B, task.left[1])
+        self.operation.set(MatmulDescAttr.EPILOGUE, ending.epilogue)
         # In the order of the tensors behind left, right and result.
-        self.pointers = [told for part, told in (("BIAS", Told.BIAS), ("AUX", Told.KEPT)) if part in ending.parts]
-        for told in self.pointers:  # that there will be one is part of the question
-            self.operation.tell(told, ALIGNMENT)
-        if Told.KEPT in self.pointers:
-            self.operation.tell(Told.KEPT_PITCH, task.pitches[1])
+        self.pointers = [MatmulDescAttr[name] for name in ("BIAS", "AUX") if name in ending.parts]
+        for attribute in self.pointers:  # the choice of an algorithm depends on whether there is one
+            self.operation.set(attribute, ALIGNMENT)
+        if MatmulDescAttr.AUX in self.pointers:
+            self.operation.set(MatmulDescAttr.AUX_PITCH, task.pitches[1])
         self.layouts = [
             _layout(kind, columns, inner, *task.right),
             _layout(kind, inner, rows, *task.left),
@@ -118,11 +125,16 @@ class Planned:
             Unsupported: there are none.
         """
         preference = Descriptor(Kind.MatmulPreference)
-        for wish in (Wish.ALIGNMENT_A, Wish.ALIGNMENT_B, Wish.ALIGNMENT_C, Wish.ALIGNMENT_D):
-            preference.tell(wish, ALIGNMENT)
-        preference.tell(Wish.MOST_WORKSPACE, max(self.ending.workspace - _BEYOND, 0))
-        preference.tell(Wish.REDUCTIONS, api.REDUCED_AS_COMPUTED)
-        found, count = (Found * most)(), ctypes.c_int()
+        for attribute in (
+            MatmulPrefAttr.ALIGNMENT_A,
+            MatmulPrefAttr.ALIGNMENT_B,
+            MatmulPrefAttr.ALIGNMENT_C,
+            MatmulPrefAttr.ALIGNMENT_D,
+        ):
+            preference.set(attribute, ALIGNMENT)
+        preference.set(MatmulPrefAttr.MOST_WORKSPACE, max(self.ending.workspace - _BEYOND, 0))
+        preference.set(MatmulPrefAttr.REDUCTIONS, api.REDUCED_AS_COMPUTED)
+        found, count = (HeuristicResult * most)(), ctypes.c_int()
         status = api.library().cublasLtMatmulAlgoGetHeuristic(
             self.handle, self.operation.pointer, *self._pointers(), preference.pointer, most, found, ctypes.byref(count)
         )
@@ -132,7 +144,7 @@ class Planned:
         return [Algorithm.of(one) for one in found[: count.value] if not one.status]
 
     def _check(self, algorithm: Algorithm) -> None:
-        data, found = ctypes.create_string_buffer(algorithm.data, len(algorithm.data)), Found()
+        data, found = ctypes.create_string_buffer(algorithm.data, len(algorithm.data)), HeuristicResult()
         status = api.library().cublasLtMatmulAlgoCheck(
             self.handle, self.operation.pointer, *self._pointers(), data, ctypes.byref(found)
         )
@@ -157,9 +169,9 @@ class Planned:
         stream = torch._C._cuda_getCurrentRawStream(out.device.index) if out.is_cuda else 0
         alpha, beta = ctypes.c_float(scale), ctypes.c_float(self.ending.adds)
         with torch.cuda.device_of(out), self.lock:
-            for told, tensor in ((Told.BIAS, given.bias), (Told.KEPT, given.kept)):
-                if told in self.pointers:
-                    self.operation.tell(told, tensor.data_ptr())
+            for attribute, tensor in ((MatmulDescAttr.BIAS, given.bias), (MatmulDescAttr.AUX, given.kept)):
+                if attribute in self.pointers:
+                    self.operation.set(attribute, tensor.data_ptr())
             status = api.library().cublasLtMatmul(
                 self.handle, self.operation.pointer, ctypes.byref(alpha), given.right.data_ptr(), a,
                 given.left.data_ptr(), b, ctypes.byref(beta), out.data_ptr(), d, out.data_ptr(), d, self.data,
@@ -176,7 +188,7 @@ class Planned:
         """
         functions = [api.address(name) for name in ("cublasLtMatmul", "cublasLtMatmulDescSetAttribute")]
         a, b, d, _ = self._pointers()
-        told = [int(which) if which in self.pointers else 0 for which in (Told.BIAS, Told.KEPT)]
+        told = [int(which) if which in self.pointers else 0 for which in (MatmulDescAttr.BIAS, MatmulDescAttr.AUX)]
         words = (
             *functions, self.handle, self.operation.pointer, a, b, d, ctypes.addressof(self.data),
             self.algorithm.workspace, *told, int(self.ending.adds),

@@ -20,14 +20,14 @@ class Epilogue(IntEnum):
     DEFAULT, RELU, BIAS, RELU_BIAS, GELU, GELU_BIAS, GELU_AUX, GELU_AUX_BIAS = 1, 2, 4, 6, 32, 36, 160, 164
 
 
-class Told(IntEnum):
-    """Attributes of an operation."""
+class MatmulDescAttr(IntEnum):
+    """``cublasLtMatmulDescAttributes_t``. AUX: the tensor that gets an activation's argument; its pitch."""
 
-    TRANSPOSED_A, TRANSPOSED_B, EPILOGUE, BIAS, KEPT, KEPT_PITCH = 3, 4, 7, 8, 11, 12
+    TRANSPOSED_A, TRANSPOSED_B, EPILOGUE, BIAS, AUX, AUX_PITCH = 3, 4, 7, 8, 11, 12
 
 
-class Wish(IntEnum):
-    """Attributes of a preference among algorithms."""
+class MatmulPrefAttr(IntEnum):
+    """``cublasLtMatmulPreferenceAttributes_t``: what the heuristic is to look for."""
 
     MOST_WORKSPACE, REDUCTIONS, ALIGNMENT_A, ALIGNMENT_B, ALIGNMENT_C, ALIGNMENT_D = 1, 3, 5, 6, 7, 8
 
@@ -40,11 +40,14 @@ class Kind(IntEnum):
 
 # By the class of the attribute: the numbers of one are those of another.
 _TYPES: Mapping[type, Mapping[int, Any]] = {
-    Told: {
-        Told.TRANSPOSED_A: ctypes.c_int32, Told.TRANSPOSED_B: ctypes.c_int32, Told.EPILOGUE: ctypes.c_uint32,
-        Told.BIAS: ctypes.c_uint64, Told.KEPT: ctypes.c_uint64, Told.KEPT_PITCH: ctypes.c_int64,
+    MatmulDescAttr: {
+        MatmulDescAttr.TRANSPOSED_A: ctypes.c_int32, MatmulDescAttr.TRANSPOSED_B: ctypes.c_int32,
+        MatmulDescAttr.EPILOGUE: ctypes.c_uint32, MatmulDescAttr.BIAS: ctypes.c_uint64,
+        MatmulDescAttr.AUX: ctypes.c_uint64, MatmulDescAttr.AUX_PITCH: ctypes.c_int64,
     },
-    Wish: {**dict.fromkeys(Wish, ctypes.c_uint32), Wish.MOST_WORKSPACE: ctypes.c_uint64},
+    MatmulPrefAttr: {
+        **dict.fromkeys(MatmulPrefAttr, ctypes.c_uint32), MatmulPrefAttr.MOST_WORKSPACE: ctypes.c_uint64,
+    },
 }  # fmt: skip
 # cudaDataType_t, by the names of dtypes.
 DATA = {"float32": 0, "float16": 2, "bfloat16": 14}
@@ -56,7 +59,7 @@ REDUCED_AS_COMPUTED = 2
 _ANSWERS = (7, 8, 15)
 
 
-class Found(ctypes.Structure):
+class HeuristicResult(ctypes.Structure):
     """``cublasLtMatmulHeuristicResult_t``: an algorithm, which may be stored for as long as the library's version stays
     the same, and the workspace that it takes."""
 
@@ -127,24 +130,24 @@ def handle(device: int) -> int:
 
 
 class Descriptor:
-    """Something that cuBLASLt knows, for as long as this lives.
+    """A descriptor of cuBLASLt, destroyed with this object.
 
     Args:
-        told: what it is created with.
+        arguments: of the function that creates it.
 
     Raises:
         RuntimeError: cuBLASLt cannot make it.
     """
 
-    def __init__(self, kind: Kind, *told: int) -> None:
+    def __init__(self, kind: Kind, *arguments: int) -> None:
         self.name = f"cublasLt{kind.name}"
         found = ctypes.c_void_p()
-        check(getattr(library(), f"{self.name}Create")(ctypes.byref(found), *told), f"{self.name}Create")
+        check(getattr(library(), f"{self.name}Create")(ctypes.byref(found), *arguments), f"{self.name}Create")
         self.pointer = found.value or 0
         weakref.finalize(self, getattr(library(), f"{self.name}Destroy"), self.pointer).atexit = False
 
-    def tell(self, attribute: Told | Wish, value: int) -> None:
+    def set(self, attribute: MatmulDescAttr | MatmulPrefAttr, value: int) -> None:
         """Set an attribute."""
-        told = _TYPES[type(attribute)][attribute](value)
+        data = _TYPES[type(attribute)][attribute](value)
         set_attribute = getattr(library(), f"{self.name}SetAttribute")
-        check(set_attribute(self.pointer, attribute, ctypes.byref(told), ctypes.sizeof(told)), attribute.name)
+        check(set_attribute(self.pointer, attribute, ctypes.byref(data), ctypes.sizeof(data)), attribute.name)

@@ -26,8 +26,8 @@ from fusegen.matmul.libraries import cublaslt, cublaslt_api
 from fusegen.matmul.libraries.cublaslt import WORKSPACE, Algorithm, Ending, Planned
 from fusegen.matmul.libraries.cublaslt_api import Epilogue
 from fusegen.matmul.padding import ALIGNMENT, suits
-from fusegen.matmul.task import MEASURING, Factors, NotNow, Task
-from fusegen.matmul.views import Arranged
+from fusegen.matmul.task import MEASURING, Factors, Task, TransientFailure
+from fusegen.matmul.views import MatmulViews
 from fusegen.plan import frameworks
 from fusegen.plan.native_step import TorchStep, View
 
@@ -118,7 +118,7 @@ def planned(
         check: whether what was chosen computes what it is to, with tensors of these sizes.
 
     Raises:
-        NotNow: there is no memory to find out.
+        TransientFailure: there is no memory to find out.
     """
     if task not in _planned:
         import torch
@@ -154,7 +154,7 @@ def _settle(task: Task, given: Factors, by_torch: Routine | None, check: Check |
     except torch.cuda.OutOfMemoryError as error:
         _tried[task] += 1
         if _tried[task] < MOST_TRIES:
-            raise NotNow(str(error)) from error
+            raise TransientFailure(str(error)) from error
         _planned[task] = None  # trying takes the allocator's reserves each time
     except RuntimeError:  # torch's own routine does it, or another way
         _planned[task] = None
@@ -301,7 +301,7 @@ def differs(found: Any, expected: Any, most: float) -> bool:
 
 
 def task_of(
-    arranged: Arranged, dtype: DType, device: str, alignments: Sequence[int], bias: View | None, adds: bool
+    matmul: MatmulViews, dtype: DType, device: str, alignments: Sequence[int], bias: View | None, adds: bool
 ) -> Task | None:
     """What is planned for a product; None where torch's own routine does it in any case.
 
@@ -310,7 +310,7 @@ def task_of(
         bias: how it lies, if there is one.
         adds: whether it is added to the result.
     """
-    views = arranged.views
+    views = matmul.views
     if dtype.name not in HALVES or any(len(view.shape) != 2 or view.copied for view in views):
         return None
     if not all(suits(view, dtype.size, a) for view, a in zip(views, alignments, strict=False)):
@@ -335,7 +335,7 @@ def multiply(
     task = task or _task_on(given, adds, workspace)
     try:
         plan = None if task is None else planned(task, given, _by_torch)
-    except NotNow:
+    except TransientFailure:
         plan = None
     if plan is None:
         _by_torch(given, adds, scale)

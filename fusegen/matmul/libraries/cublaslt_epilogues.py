@@ -16,7 +16,7 @@ from fusegen.matmul.libraries.cublaslt import Ending, Planned
 from fusegen.matmul.libraries.cublaslt_api import Epilogue
 from fusegen.matmul.libraries.cublaslt_autotune import HALVES, differs, room_like, sample
 from fusegen.matmul.task import Factors, Task
-from fusegen.matmul.views import Arranged
+from fusegen.matmul.views import MatmulViews
 from fusegen.plan.native_step import TorchStep, View
 
 # Which epilogue does what matmul/epilogue calls so.
@@ -41,7 +41,7 @@ def is_ready(closing: Closing, given: Factors) -> bool:
     """Whether it can run now. What is new is planned, but not while a CUDA graph is captured.
 
     Raises:
-        NotNow: there is no memory to find out.
+        TransientFailure: there is no memory to find out.
     """
     task = Task.on(Ending(EPILOGUES[closing.title]), given)
     return (
@@ -63,25 +63,25 @@ def run(closing: Closing, given: Factors) -> None:
     plan.run(given)
 
 
-def step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> TorchStep | None:
+def step(closing: Closing, matmul: MatmulViews, dtype: DType, device: str) -> TorchStep | None:
     """The same for the native call path, after ``is_ready``; None where it has to go through Python."""
-    task, result = _task(closing, arranged, dtype, device), arranged.views[2]
+    task, result = _task(closing, matmul, dtype, device), matmul.views[2]
     if task is None:
         return None
     more = [(closing.bias, View(result.shape[-1:], (1,), 0)), (closing.kept, result)]
-    names = (*arranged.names, *(name for name, _ in more if name))
-    return cublaslt_autotune.step(task, names, (*arranged.views, *(view for name, view in more if name)), dtype)
+    names = (*matmul.names, *(name for name, _ in more if name))
+    return cublaslt_autotune.step(task, names, (*matmul.views, *(view for name, view in more if name)), dtype)
 
 
-def is_refused(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> bool:
+def is_refused(closing: Closing, matmul: MatmulViews, dtype: DType, device: str) -> bool:
     """Whether ``is_ready`` says no about these sizes, and goes on to."""
-    task = _task(closing, arranged, dtype, device)
+    task = _task(closing, matmul, dtype, device)
     return task is None or cublaslt_autotune.is_refused(task)
 
 
-def _task(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> Task | None:
-    index, results = int(device.partition(":")[2] or 0), [arranged.views[2]] * (1 + bool(closing.kept))
-    return Task.of(Ending(EPILOGUES[closing.title]), dtype.name, index, arranged.views[:2], results)
+def _task(closing: Closing, matmul: MatmulViews, dtype: DType, device: str) -> Task | None:
+    index, results = int(device.partition(":")[2] or 0), [matmul.views[2]] * (1 + bool(closing.kept))
+    return Task.of(Ending(EPILOGUES[closing.title]), dtype.name, index, matmul.views[:2], results)
 
 
 def _is_right(closing: Closing, given: Factors, plan: Planned) -> bool:

@@ -22,8 +22,8 @@ from fusegen.matmul.libraries import cudnn_api
 from fusegen.matmul.libraries.cudnn_api import Attribute, Data, Descriptor, Kind, Mode, Type
 from fusegen.matmul.libraries.cudnn_ops import COMPARISONS, MODES, TYPES, in_its_words, power, read, swish
 from fusegen.matmul.padding import ALIGNMENT
-from fusegen.matmul.task import Factors, NotNow, Task
-from fusegen.matmul.views import Arranged
+from fusegen.matmul.task import Factors, Task, TransientFailure
+from fusegen.matmul.views import MatmulViews
 from fusegen.plan.native_step import TorchStep, View
 
 # Elements of a result from which a pass over it, the one that is saved, takes longer than the differences between
@@ -84,7 +84,7 @@ def is_ready(closing: Closing, given: Factors) -> bool:
     """Whether it can run now. What is new is compiled, but not while a CUDA graph is captured.
 
     Raises:
-        NotNow: it could not be compiled for want of something (memory), and may be another time.
+        TransientFailure: it could not be compiled for want of something (memory), and may be another time.
     """
     task = Task.on(_epilogue(closing), given)
     if task is None or _has_enough(task):
@@ -109,7 +109,7 @@ def _made(task: Task) -> _Kernel | None:
     except cudnn_api.Unsupported:
         return None
     except RuntimeError as error:
-        raise NotNow(str(error)) from error
+        raise TransientFailure(str(error)) from error
 
 
 def _has_enough(task: Task) -> bool:
@@ -138,34 +138,34 @@ def run(closing: Closing, given: Factors) -> None:
         kernel.run(given)
 
 
-def step(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> TorchStep | None:
+def step(closing: Closing, matmul: MatmulViews, dtype: DType, device: str) -> TorchStep | None:
     """The same for the native call path, after ``is_ready``; None where it has to go through Python."""
-    result = arranged.views[2]
-    task = _arranged_task(closing, arranged, dtype, device)
+    result = matmul.views[2]
+    task = _matmul_task(closing, matmul, dtype, device)
     kernel = None if task is None else _kernels.get(task)
     if task is None or kernel is None:
         return None
     row = View(result.shape[-1:], (1,), 0)
     more = [(closing.bias, row), (closing.kept, result)]
     more += [(name, row if is_row(ref) else result) for name, ref in closing.beside]
-    names, views = arranged.names, arranged.views
+    names, views = matmul.names, matmul.views
     return TorchStep(
         (*names, *(name for name, _ in more if name)), (*views, *(view for name, view in more if name)), dtype,
         "fused", kernel.words(_handles(task.device)[1]), kernel,
     )  # fmt: skip
 
 
-def is_refused(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> bool:
+def is_refused(closing: Closing, matmul: MatmulViews, dtype: DType, device: str) -> bool:
     """Whether ``is_ready`` says no about these sizes, and always will."""
-    task = _arranged_task(closing, arranged, dtype, device)
+    task = _matmul_task(closing, matmul, dtype, device)
     return task is None or _has_enough(task) or (task in _kernels and _kernels[task] is None)
 
 
-def _arranged_task(closing: Closing, arranged: Arranged, dtype: DType, device: str) -> Task | None:
-    result, epilogue = arranged.views[2], _epilogue(closing)
+def _matmul_task(closing: Closing, matmul: MatmulViews, dtype: DType, device: str) -> Task | None:
+    result, epilogue = matmul.views[2], _epilogue(closing)
     index = int(device.partition(":")[2] or 0)
     beside = [View(result.shape[-1:], (1,), 0) if is_row(ref) else result for ref in epilogue.beside]
-    return Task.of(epilogue, dtype.name, index, arranged.views[:2], [result] * (1 + epilogue.kept), beside)
+    return Task.of(epilogue, dtype.name, index, matmul.views[:2], [result] * (1 + epilogue.kept), beside)
 
 
 @functools.cache

@@ -25,7 +25,7 @@ _ALIGNED = 256
 def native_plan(module: Any, cached: CachedCall, gradient_of: Sequence[int] = ()) -> Any:
     """A cached as a plan of the native module (its ``make_plan`` reads these words in this order)."""
     run, op = cached.run, cached.run.runner.op
-    plan, between = run.plan, run.plan.between
+    plan, between = run.plan, run.plan.intermediates
     assert plan.program is not None
     steps = plan.program.steps
     layout = _Workspaces.of(plan.program.workspaces)
@@ -99,8 +99,8 @@ def _slots(cached: CachedCall, scalars: Sequence[Scalar], layout: _Workspaces) -
     found |= {name: (_RESULT, index, 0) for index, name in enumerate(bases)}
     found |= {slot.name: (_INPUT, arguments.index(slot.source), slot.offset) for slot in run.plan.inputs}
     found |= {slot.name: (_RESULT, bases.index(slot.source), slot.offset) for slot in run.plan.outputs}
-    between = {tensor.name: (_RESULT, len(bases) + i, 0) for i, tensor in enumerate(run.plan.between)}
-    assert len(between) == len(run.plan.between) and not between.keys() & found.keys(), "two tensors of one name"
+    between = {tensor.name: (_RESULT, len(bases) + i, 0) for i, tensor in enumerate(run.plan.intermediates)}
+    assert len(between) == len(run.plan.intermediates) and not between.keys() & found.keys(), "two tensors of one name"
     found |= between
     found |= {name: (_WORKSPACE, 0, offset) for name, offset in layout.offsets.items()}
     places = iter(range(len(scalars)))
