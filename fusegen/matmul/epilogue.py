@@ -1,7 +1,8 @@
-"""What a library's matrix product can do at its end: an activation of product + bias, one of cuBLASLt's or any other.
+"""Epilogues: what a library can compute of a matrix product before it writes the result.
 
+An epilogue is an activation of product + bias, one of cuBLASLt's or any other.
 A bias and relu are recognized by their form, gelu's tanh form by what it computes, since it is written in many ways.
-Any other function of the sum, and of tensors beside it, is told as an expression, for cuDNN to make a kernel of
+Any other function of the sum, and of auxiliary inputs, is kept as an expression, from which cuDNN makes a kernel
 (matmul/libraries/cudnn): activations, residuals, gates and masks, and in a backward the derivative of the activation
 before.
 """
@@ -38,46 +39,51 @@ from fusegen.launch.checksummed import digest
 
 
 @dataclass(frozen=True)
-class Closing:
+class Epilogue:
     """``activation(product + bias)``, with or without the bias, or "bias": the sum alone.
 
     Attributes:
         activation: "relu", "gelu" (its tanh form), "bias", or the text of another function.
         bias: the operand's name; empty where there is none.
-        kept: the name of the result that holds the activation's argument, for the backward; empty where none does.
-        function: the activation as an expression of ARGUMENT, and of what is ``beside`` it.
-        beside: further operands of the function, in its order: their names, and what the function calls them.
-        result: what the activation is called, where the step has other results, too.
-        rest: how those are computed from the activation: a bias's gradient, say.
+        preactivation: the result that the activation's argument is saved in, for the backward; empty: it is not saved.
+        function: the activation as an expression of ARGUMENT and of the auxiliary inputs.
+        auxiliary: further operands of the function, in its order: their names, and what the function calls them.
+        result: the name of the activation's result, where the step has other results, too.
+        reductions: how those are computed from the activation, a bias's gradient for example.
     """
 
     activation: str
     bias: str = ""
-    kept: str = ""
+    preactivation: str = ""
     function: Expr | None = None
-    beside: tuple[tuple[str, Ref], ...] = ()
+    auxiliary: tuple[tuple[str, Ref], ...] = ()
     result: str = ""
-    rest: Op | None = None
+    reductions: Op | None = None
 
     @property
     def title(self) -> str:
-        """What is measured under one name: "gelu", "gelu without bias, its argument kept"."""
+        """What is measured under one name: "gelu", "gelu without bias, its argument saved"."""
         bias = "" if self.bias else " without bias"
-        return self.activation + bias + ", its argument kept" * bool(self.kept) + ", then sums" * bool(self.rest)
+        return (
+            self.activation
+            + bias
+            + ", its argument saved" * bool(self.preactivation)
+            + ", then sums" * bool(self.reductions)
+        )
 
     @property
-    def alike(self) -> Closing:
+    def canonical(self) -> Epilogue:
         """The same for operands and results of all names, alone: what a library is tried with."""
-        beside = tuple((ref.name, ref) for _, ref in self.beside)
-        bias, kept = "bias" * bool(self.bias), "kept" * bool(self.kept)
-        return replace(self, bias=bias, kept=kept, beside=beside, result="", rest=None)
+        auxiliary = tuple((ref.name, ref) for _, ref in self.auxiliary)
+        bias, preactivation = "bias" * bool(self.bias), "kept" * bool(self.preactivation)
+        return replace(self, bias=bias, preactivation=preactivation, auxiliary=auxiliary, result="", reductions=None)
 
 
 # What an activation is a function of; no operand is called so.
 ARGUMENT = Ref("@sum", dtypes.float32)
-# What it calls tensors beside the sum: as large as the result, or one row that all of the result's rows share.
-WHOLE, ROW = "@beside", "@row"
-MOST_BESIDE = 3
+# What it calls auxiliary inputs: as large as the result, or one row that all of the result's rows share.
+MATRIX, ROW = "@matrix", "@row"
+MAX_AUXILIARY = 3
 # Operations of an activation that a library is asked about; larger ones were not tried.
 MOST_OPERATIONS = 24
 # Characters up to which a function's own text is its title.
@@ -85,19 +91,19 @@ _SHORT = 60
 
 
 def is_row(ref: Ref) -> bool:
-    """Whether something beside a sum is one row."""
+    """Whether an auxiliary input is one row."""
     return ref.name.startswith(ROW)
 
 
 @functools.lru_cache(maxsize=1024)
-def closing(product: Product, part: Op) -> Closing | None:
+def match_epilogue(product: Product, part: Op) -> Epilogue | None:
     """The epilogue that computes just what ``part``, the op behind a product, does."""
     if product.onto or any(thing.groups for thing in (*part.operands, *part.outputs)):
         return None
     return _of_the_sum(product, part) or _of_more(product, part)
 
 
-def _of_the_sum(product: Product, part: Op) -> Closing | None:
+def _of_the_sum(product: Product, part: Op) -> Epilogue | None:
     """A function of product + bias, and that sum, or one of the two."""
     others = [operand for operand in part.operands if operand.name != product.result]
     own = [operand for operand in part.operands if operand.name == product.result]
@@ -116,20 +122,20 @@ def _of_the_sum(product: Product, part: Op) -> Closing | None:
     if others:
         sums = [apply("add", own[0].ref, others[0].ref), apply("add", others[0].ref, own[0].ref)]
     written = part.expand()[1]
-    kept = [o.name for o in written if o.expr in sums]
+    preactivation = [o.name for o in written if o.expr in sums]
     activated = [o for o in written if o.expr not in sums]
-    if len(activated) == 1 and len(kept) < 2:
+    if len(activated) == 1 and len(preactivation) < 2:
         activation = _activation(part, product, activated[0], sums)
         function = substitute(activated[0].expr, dict.fromkeys(sums, ARGUMENT))
         if activation == "relu":
-            return None if kept else Closing("relu", bias, function=function)  # cuBLASLt keeps only the signs
+            return None if preactivation else Epilogue("relu", bias, function=function)  # cuBLASLt keeps only the signs
         if activation or (_is_of_one(function) and _operations(function) <= MOST_OPERATIONS):
-            return Closing(activation or _text(function), bias, kept[0] if kept else "", function)
-    return Closing("bias", bias) if bias and not product.bias and not activated and len(kept) == 1 else None
+            return Epilogue(activation or _text(function), bias, preactivation[0] if preactivation else "", function)
+    return Epilogue("bias", bias) if bias and not product.bias and not activated and len(preactivation) == 1 else None
 
 
-def _of_more(product: Product, part: Op) -> Closing | None:
-    """A function of the product and of tensors beside it, and sums of what it gives."""
+def _of_more(product: Product, part: Op) -> Epilogue | None:
+    """A function of the product and of auxiliary inputs, and sums of its result."""
     reduces, outputs = part.expand()
     whole = [output for output in outputs if output.shape == product.axes]
     if len(whole) != 1 or part.scalars or len(product.axes) < 2:
@@ -138,8 +144,8 @@ def _of_more(product: Product, part: Op) -> Closing | None:
     read = {ref.name for ref in refs(result.expr)}
     operands = {operand.name: operand for operand in part.operands if operand.name in read}
     own = operands.pop(product.result, None)
-    shapes: dict[tuple[str | None, ...], str] = {product.axes: WHOLE, product.axes[-1:]: ROW}
-    if own is None or len(operands) < len(read) - 1 or not 0 < len(operands) <= MOST_BESIDE:
+    shapes: dict[tuple[str | None, ...], str] = {product.axes: MATRIX, product.axes[-1:]: ROW}
+    if own is None or len(operands) < len(read) - 1 or not 0 < len(operands) <= MAX_AUXILIARY:
         return None
     if any(o.part or o.shape not in shapes for o in operands.values()) or result.part:
         return None
@@ -149,12 +155,12 @@ def _of_more(product: Product, part: Op) -> Closing | None:
     function = substitute(result.expr, {own.ref: ARGUMENT, **{o.ref: ref for o, ref in called.items()}})
     if not 0 < _operations(function) <= MOST_OPERATIONS or any(isinstance(n, (Size, Index)) for n in walk([function])):
         return None
-    beside = tuple((operand.name, ref) for operand, ref in called.items())
-    found = Closing(_text(function), product.bias, function=function, beside=beside)
+    auxiliary = tuple((operand.name, ref) for operand, ref in called.items())
+    found = Epilogue(_text(function), product.bias, function=function, auxiliary=auxiliary)
     if len(outputs) == 1:
         return found
-    rest = _sums(part, result, reduces, [output for output in outputs if output is not result])
-    return None if rest is None else replace(found, result=result.name, rest=rest)
+    reductions = _sums(part, result, reduces, [output for output in outputs if output is not result])
+    return None if reductions is None else replace(found, result=result.name, reductions=reductions)
 
 
 def _sums(part: Op, result: Output, reduces: Sequence[Reduce], outputs: Sequence[Output]) -> Op | None:
@@ -176,24 +182,27 @@ def _sums(part: Op, result: Output, reduces: Sequence[Reduce], outputs: Sequence
     )  # fmt: skip
 
 
-def activate(closing: Closing, total: Any, beside: Sequence[Any] = ()) -> Any:
-    """A closing's activation of a torch tensor, and of those beside it."""
+def activate(epilogue: Epilogue, total: Any, auxiliary: Sequence[Any] = ()) -> Any:
+    """An epilogue's activation of a torch tensor and of auxiliary inputs."""
     import torch
     from torch.nn import functional
 
-    if closing.activation == "relu":
+    if epilogue.activation == "relu":
         return functional.relu(total)
-    if closing.activation == "gelu":
+    if epilogue.activation == "gelu":
         return functional.gelu(total, approximate="tanh")
-    assert closing.function is not None
-    known: dict[Expr, Any] = {ARGUMENT: total, **dict(zip((ref for _, ref in closing.beside), beside, strict=True))}
-    for node in walk([closing.function]):
+    assert epilogue.function is not None
+    known: dict[Expr, Any] = {
+        ARGUMENT: total,
+        **dict(zip((ref for _, ref in epilogue.auxiliary), auxiliary, strict=True)),
+    }
+    for node in walk([epilogue.function]):
         if isinstance(node, Const):
             value = ctypes.c_float(float(node.value)).value  # as kernels have it: beyond float32 it is infinite
             known[node] = torch.tensor(value, dtype=torch.float32, device=total.device)
         elif isinstance(node, Call):
             known[node] = lookup(node.function).reference(torch, *[known[argument] for argument in node.args])
-    return known[closing.function]
+    return known[epilogue.function]
 
 
 def _text(function: Expr) -> str:

@@ -20,24 +20,24 @@ class TransientFailure(RuntimeError):
 
 @dataclass(frozen=True)
 class Factors:
-    """Torch tensors of two dimensions, but the bias; ``bias`` and ``kept`` (the activation's argument) may be None.
+    """Torch tensors of two dimensions, but the bias; ``bias`` and ``preactivation`` may be None.
 
-    ``beside``: what else the activation reads, rows of the result's columns and tensors as large as the result.
+    ``auxiliary``: what else the activation reads, rows of the result's columns and tensors as large as the result.
     """
 
     left: Any
     right: Any
     bias: Any
-    kept: Any
+    preactivation: Any
     out: Any
-    beside: tuple[Any, ...] = ()
+    auxiliary: tuple[Any, ...] = ()
 
 
 @dataclass(frozen=True)
 class Task:
     """All that a multiplication is planned for; each factor's rows as it is stored, and whether that is transposed.
 
-    ``beside``: of tensors beside the sum, from one row to the next.
+    ``auxiliary``: for each auxiliary input, the elements from one row to the next.
     """
 
     device: int
@@ -47,24 +47,24 @@ class Task:
     left: tuple[int, bool]
     right: tuple[int, bool]
     pitches: tuple[int, int]
-    beside: tuple[int, ...] = ()
+    auxiliary: tuple[int, ...] = ()
 
     @classmethod
     def of(
         cls, epilogue: Hashable, dtype: str, device: int, factors: Sequence[View], results: Sequence[View],
-        beside: Sequence[View] = (),
+        auxiliary: Sequence[View] = (),
     ) -> Task | None:  # fmt: skip
         """None where rows are not as fast routines want them.
 
         Args:
             factors: left and right.
-            results: the activation's, and its argument where that is kept.
-            beside: what else the activation reads.
+            results: the activation's, and its argument's where that is saved.
+            auxiliary: what else the activation reads.
         """
         left, right = (_stored(view) for view in factors)
-        if left is None or right is None or any(view.strides[-1] != 1 for view in (*results, *beside)):
+        if left is None or right is None or any(view.strides[-1] != 1 for view in (*results, *auxiliary)):
             return None
-        pitches, more = [view.strides[0] for view in results], [_pitch(view) for view in beside]
+        pitches, more = [view.strides[0] for view in results], [_pitch(view) for view in auxiliary]
         if any(pitch % MULTIPLE for pitch in (left[0], right[0], *pitches, *more)):
             return None
         (rows, inner), (_, columns) = factors[0].shape, factors[1].shape
@@ -74,16 +74,16 @@ class Task:
     @classmethod
     def on(cls, epilogue: Hashable, given: Factors) -> Task | None:
         """The same of tensors; None where one of them is not aligned either."""
-        results = [tensor for tensor in (given.out, given.kept) if tensor is not None]
-        tensors = [given.left, given.right, *results, *([] if given.bias is None else [given.bias]), *given.beside]
+        results = [tensor for tensor in (given.out, given.preactivation) if tensor is not None]
+        tensors = [given.left, given.right, *results, *([] if given.bias is None else [given.bias]), *given.auxiliary]
         if any(tensor.data_ptr() % ALIGNMENT for tensor in tensors):
             return None
         dtype, device = str(given.out.dtype).removeprefix("torch."), given.out.device.index or 0
-        factors, written, beside = (
+        factors, written, auxiliary = (
             [View(tuple(tensor.shape), tensor.stride(), 0) for tensor in some]
-            for some in ((given.left, given.right), results, given.beside)
+            for some in ((given.left, given.right), results, given.auxiliary)
         )
-        return cls.of(epilogue, dtype, device, factors, written, beside)
+        return cls.of(epilogue, dtype, device, factors, written, auxiliary)
 
 
 def _pitch(view: View) -> int:

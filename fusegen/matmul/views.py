@@ -30,14 +30,14 @@ class MatmulViews:
     names: tuple[str, str, str]
     views: tuple[View, View, View]
 
-    def multiply(self, dtype: DType, closing: str = "", bias: tuple[str, View] | None = None) -> TorchStep | None:
+    def multiply(self, dtype: DType, kind: str = "", bias: tuple[str, View] | None = None) -> TorchStep | None:
         """The same as a step of the native call path; None where a factor has to be copied first."""
         if any(view.copied for view in self.views):
             return None
         names, views = self.names, self.views
         if bias is None:
-            return TorchStep(names, views, dtype, closing)
-        return TorchStep((*names, bias[0]), (*views, bias[1]), dtype, closing)
+            return TorchStep(names, views, dtype, kind)
+        return TorchStep((*names, bias[0]), (*views, bias[1]), dtype, kind)
 
     @property
     def row_major(self) -> MatmulViews:

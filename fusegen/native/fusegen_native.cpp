@@ -294,11 +294,11 @@ std::unique_ptr<Fused> read_fused(Reader& words) {
 
 std::unique_ptr<Product> read_product(Reader& words) {
   auto product = std::make_unique<Product>();
-  product->closing = words.next();
+  product->kind = words.next();
   product->dtype = static_cast<at::ScalarType>(words.next());
   const int64_t count = words.next();
-  if (product->closing == Product::kPlanned) product->planned = read_planned(words);
-  if (product->closing == Product::kFused) product->fused = read_fused(words);
+  if (product->kind == Product::kPlanned) product->planned = read_planned(words);
+  if (product->kind == Product::kFused) product->fused = read_fused(words);
   for (int64_t i = count; i > 0; --i) {
     Factor factor;
     factor.kind = words.next();

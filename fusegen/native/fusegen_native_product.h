@@ -52,8 +52,8 @@ struct Planned {
 // result = left @ right; or left @ right + bias, or relu or gelu of that, as the library's epilogue; or
 // result += left @ right. Or what surrounds a product whose sizes are rounded up: zeros in a strip, or a copy.
 struct Product {
-  enum Closing : int64_t { kNone, kRelu, kGelu, kBias, kZero, kCopy, kAdded, kPlanned, kFused };
-  int64_t closing = kNone;
+  enum Kind : int64_t { kNone, kRelu, kGelu, kBias, kZero, kCopy, kAdded, kPlanned, kFused };
+  int64_t kind = kNone;
   std::unique_ptr<Planned> planned;
   std::unique_ptr<Fused> fused;
   at::ScalarType dtype = at::ScalarType::Undefined;
@@ -109,11 +109,11 @@ void multiply(const Product& product, c10::Device device, const Base& base, void
   c10::SmallVector<at::Tensor, 5> tensors;
   for (const Factor& factor : product.factors)
     tensors.push_back(view(factor, base(factor.kind, factor.index), product.dtype, device));
-  if (product.closing == Product::kZero) {
+  if (product.kind == Product::kZero) {
     tensors[0].zero_();
     return;
   }
-  if (product.closing == Product::kCopy) {
+  if (product.kind == Product::kCopy) {
     tensors[0].copy_(tensors[1]);
     return;
   }
@@ -122,7 +122,7 @@ void multiply(const Product& product, c10::Device device, const Base& base, void
     multiply(*product.planned, tensors, stream);
   } else if (product.fused) {
     multiply(*product.fused, tensors, stream);
-  } else if (product.closing == Product::kAdded) {
+  } else if (product.kind == Product::kAdded) {
     if (result.dim() == 2) {
       result.addmm_(tensors[0], tensors[1]);
     } else if (result.dim() == 3) {
@@ -130,10 +130,10 @@ void multiply(const Product& product, c10::Device device, const Base& base, void
     } else {
       result.add_(at::matmul(tensors[0], tensors[1]));
     }
-  } else if (product.closing == Product::kBias) {
+  } else if (product.kind == Product::kBias) {
     at::addmm_out(result, tensors[3], tensors[0], tensors[1]);
-  } else if (product.closing != Product::kNone) {
-    at::_addmm_activation_out(result, tensors[3], tensors[0], tensors[1], 1, 1, product.closing == Product::kGelu);
+  } else if (product.kind != Product::kNone) {
+    at::_addmm_activation_out(result, tensors[3], tensors[0], tensors[1], 1, 1, product.kind == Product::kGelu);
   } else if (result.dim() == 2) {
     at::mm_out(result, tensors[0], tensors[1]);
   } else if (result.dim() == 3) {

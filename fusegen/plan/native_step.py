@@ -10,7 +10,7 @@ from typing import Any
 
 from fusegen.core.dtypes import DType
 
-# What closes a product that is added to its result.
+# The kind of a product that is added to its result.
 ADDED = "added"
 
 
@@ -31,18 +31,18 @@ class View:
 
 @dataclass(frozen=True)
 class TorchStep:
-    """Something that torch does for the native call path. ``closing`` says what happens behind a product of left and
-    right into a result, with a bias if it is not empty; or it is "zero" or "copy", with what is written and read.
+    """Something that torch does for the native call path.
 
     Attributes:
-        words: of a closing that is "planned" or "fused", what it is planned with (matmul/libraries/cublaslt,
-            matmul/libraries/cudnn).
-        keeps: what has to live as long.
+        kind: "zero" or "copy"; or of a product: "", "added", or its epilogue: "relu", "gelu" or "bias"; or "planned" or
+            "fused" where a library has planned it (matmul/libraries/cublaslt, matmul/libraries/cudnn).
+        words: the library's plan, serialized.
+        keeps: objects that the plan refers to.
     """
 
     names: tuple[str, ...]
     views: tuple[View, ...]
     dtype: DType
-    closing: str = ""
+    kind: str = ""
     words: tuple[int, ...] = ()
     keeps: Any = None

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusegen.core.dtypes import DType
-from fusegen.matmul.epilogue import Closing, is_row
+from fusegen.matmul.epilogue import Epilogue, is_row
 from fusegen.matmul.padding import suits
 from fusegen.matmul.steps import NativeSteps, Step
 from fusegen.matmul.task import Factors
@@ -36,7 +36,7 @@ class AutotunedStep:
     matmul: MatmulViews
     intermediate: Allocation | None
     kernel_step: Step
-    closing: Closing
+    epilogue: Epilogue
     dtype: DType
     device: str
     libraries: tuple[Library, ...] = ()
@@ -46,7 +46,7 @@ class AutotunedStep:
     @classmethod
     def of(
         cls, product: Step, matmul: MatmulViews, intermediate: Allocation | None, kernel_step: KernelStep,
-        closing: Closing,
+        epilogue: Epilogue,
         known: Mapping[str, TensorInfo], device: str,
     ) -> AutotunedStep | None:  # fmt: skip
         """None where no library accepts the layouts of the tensors.
@@ -56,28 +56,28 @@ class AutotunedStep:
             known: the layouts of all tensors.
         """
         (rows, inner), (_, columns) = matmul.views[0].shape, matmul.views[1].shape
-        out = closing.result or next(name for name in kernel_step.writes if name != closing.kept)
-        results = [known[name] for name in (out, closing.kept) if name]
-        rows_of = [closing.bias, *(name for name, ref in closing.beside if is_row(ref))]
+        out = epilogue.result or next(name for name in kernel_step.writes if name != epilogue.preactivation)
+        results = [known[name] for name in (out, epilogue.preactivation) if name]
+        rows_of = [epilogue.bias, *(name for name, ref in epilogue.auxiliary if is_row(ref))]
         biases = [known[name] for name in rows_of if name]
-        whole = [name for name, ref in closing.beside if not is_row(ref)]
+        whole = [name for name, ref in epilogue.auxiliary if not is_row(ref)]
         if any(t.strides != row_major(t.shape) for t in (*results, *biases, *(known[name] for name in whole))):
             return None
         result = View((rows, columns), (columns, 1), 0)
         matrices = list(zip(matmul.views[:2], matmul.names[:2], strict=True))
-        matrices += [(result, name) for name in (out, closing.kept, *whole) if name]
+        matrices += [(result, name) for name in (out, epilogue.preactivation, *whole) if name]
         is_aligned = all(suits(view, known[name].dtype.size, known[name].alignment) for view, name in matrices)
         is_aligned = is_aligned and not any(info.alignment for info in biases)
         (left, right, _), (a, b, _), dtype = matmul.names, matmul.views, results[0].dtype
         matmul = replace(matmul, names=(left, right, out), views=(a, b, result))
-        found = cls(product, matmul, intermediate, kernel_step, closing, dtype, device)
-        if closing.activation == "bias":
+        found = cls(product, matmul, intermediate, kernel_step, epilogue, dtype, device)
+        if epilogue.activation == "bias":
             return found
         ways = [
-            way for way in libraries(closing, dtype.name, device)
+            way for way in libraries(epilogue, dtype.name, device)
             if (is_aligned or not way.needs_alignment) and way.gains_from(rows, columns)
         ]  # fmt: skip
-        key = bucket(device, dtype.name, (rows, columns, inner), closing, ways) if ways else ()
+        key = bucket(device, dtype.name, (rows, columns, inner), epilogue, ways) if ways else ()
         return replace(found, libraries=tuple(ways), key=key) if ways else None
 
     @property
@@ -86,16 +86,16 @@ class AutotunedStep:
 
     def run(self, tensors: dict[str, Any], scalars: Mapping[str, Any], framework: Framework) -> None:
         left, right, out = self.matmul.sides(tensors, framework)
-        bias, kept = tensors.get(self.closing.bias), tensors.get(self.closing.kept)
-        if kept is not None:
-            kept = framework.view(kept, out.shape, out.stride(), 0)
-        beside = [
+        bias, preactivation = tensors.get(self.epilogue.bias), tensors.get(self.epilogue.preactivation)
+        if preactivation is not None:
+            preactivation = framework.view(preactivation, out.shape, out.stride(), 0)
+        auxiliary = [
             tensors[name] if is_row(ref) else framework.view(tensors[name], out.shape, out.stride(), 0)
-            for name, ref in self.closing.beside
+            for name, ref in self.epilogue.auxiliary
         ]
-        given = Factors(left, right, bias, kept, out, tuple(beside))
+        given = Factors(left, right, bias, preactivation, out, tuple(auxiliary))
         if not self.key:
-            by_torch(self.closing, given)
+            by_torch(self.epilogue, given)
             return
 
         def own() -> None:
@@ -109,11 +109,11 @@ class AutotunedStep:
             if self.reductions is not None:
                 self.reductions.run(tensors, scalars, framework)
 
-        library = choose(self.key, self.closing, given, self.libraries, own, reduce)
+        library = choose(self.key, self.epilogue, given, self.libraries, own, reduce)
         if library is None:
             own()
         else:
-            library.run(self.closing, given)
+            library.run(self.epilogue, given)
             reduce()
 
     def ways(self) -> list[Library | None] | None:
@@ -124,11 +124,11 @@ class AutotunedStep:
         measured = remembered(self.key) if self.key else None
         if measured is None:
             return None
-        told = self.closing, self.matmul, self.dtype, self.device
+        told = self.epilogue, self.matmul, self.dtype, self.device
         return [way for way in in_order(measured, self.libraries) if way is None or not way.is_refused(*told)]
 
     def native_steps(self, place: int) -> NativeSteps | None:
-        told = self.closing, self.matmul, self.dtype, self.device
+        told = self.epilogue, self.matmul, self.dtype, self.device
         ways = self.ways()
         if not self.key:
             step = torch_step(*told)

@@ -15,7 +15,7 @@ from fusegen.core.products import contracted_sizes
 from fusegen.core.views import view
 from fusegen.fuse.products import Chain, Product, chain, names_of
 from fusegen.launch.program import Program
-from fusegen.matmul.epilogue import closing
+from fusegen.matmul.epilogue import match_epilogue
 from fusegen.matmul.padding import padded, padded_allocation, padded_strides
 from fusegen.matmul.steps import Fill, NativeSteps, Step, StepSequence
 from fusegen.matmul.views import MatmulViews, TensorLayout, check_factors, matmul_views, named
@@ -261,24 +261,26 @@ class ChainRunner(Runner):
         assert isinstance(product, Product) and isinstance(op, Op)
         is_between = any(operand.name == product.result for operand in self.chain.between)
         is_read_later = any(product.result in names_of(step) for step in self.chain.steps[at + 1 :])
-        closed, result = closing(product, op), known[product.result]
-        if closed is None or not self._is_matrix(product, matmul_step.matmul, known):
+        epilogue, result = match_epilogue(product, op), known[product.result]
+        if epilogue is None or not self._is_matrix(product, matmul_step.matmul, known):
             return None
         if matmul_step.bias and matmul_step.bias[0] != product.bias:  # a part of a packed tensor
             return None
         if is_read_later or not is_between:  # the routine may write it too, where it is what the activation takes
-            if closed.kept or (closed.bias and not product.bias):
+            if epilogue.preactivation or (epilogue.bias and not product.bias):
                 return None
-            closed = replace(closed, kept=product.result)
+            epilogue = replace(epilogue, preactivation=product.result)
         intermediate = None
         if is_between and not is_read_later:
             intermediate = padded_allocation(product.result, result.shape, result.strides, result.dtype)
         found = AutotunedStep.of(
-            matmul_step, matmul_step.matmul, intermediate, kernel_step, closed, known, result.device
+            matmul_step, matmul_step.matmul, intermediate, kernel_step, epilogue, known, result.device
         )
-        if found is None or closed.rest is None:
+        if found is None or epilogue.reductions is None:
             return found
-        return replace(found, reductions=self._step(closed.rest, sizes, known, {}, frozenset({closed.result})))
+        return replace(
+            found, reductions=self._step(epilogue.reductions, sizes, known, {}, frozenset({epilogue.result}))
+        )
 
 
 def _layout(tensor: str, thing: Any, strides: Sequence[int], offset: int = 0) -> TensorLayout:

@@ -25,7 +25,7 @@ from fusegen.fuse.products import Product, chain, names_of
 from fusegen.launch.cache import default_cache
 from fusegen.launch.checksummed import digest
 from fusegen.launch.memo import compiler_digest
-from fusegen.matmul.epilogue import Closing, activate, closing, is_row
+from fusegen.matmul.epilogue import Epilogue, activate, is_row, match_epilogue
 from fusegen.matmul.libraries import cublaslt, cublaslt_autotune, cublaslt_epilogues, cudnn, cudnn_ops
 from fusegen.matmul.task import MEASURING, Factors, TransientFailure
 from fusegen.matmul.views import MatmulViews
@@ -57,42 +57,42 @@ class Library:
     heeds_torch: bool
     least: int
     is_considered: Callable[[str], bool]
-    has: Callable[[Closing, str], bool]
-    is_ready: Callable[[Closing, Factors], bool]
-    run: Callable[[Closing, Factors], None]
-    step: Callable[[Closing, MatmulViews, DType, str], TorchStep | None]
-    is_refused: Callable[[Closing, MatmulViews, DType, str], bool] = lambda *_: False
+    has: Callable[[Epilogue, str], bool]
+    is_ready: Callable[[Epilogue, Factors], bool]
+    run: Callable[[Epilogue, Factors], None]
+    step: Callable[[Epilogue, MatmulViews, DType, str], TorchStep | None]
+    is_refused: Callable[[Epilogue, MatmulViews, DType, str], bool] = lambda *_: False
 
     def gains_from(self, rows: int, columns: int) -> bool:
         """Whether results of these sizes, or of others in their bucket, are worth trying for."""
         return _rounded(rows) * _rounded(columns) >= self.least
 
 
-def by_torch(closing: Closing, given: Factors) -> None:
+def by_torch(epilogue: Epilogue, given: Factors) -> None:
     """Compute an epilogue that torch has; a bias alone on any device."""
     import torch
 
-    if closing.activation == "bias":
+    if epilogue.activation == "bias":
         torch.addmm(given.bias, given.left, given.right, out=given.out)
         return
-    is_gelu = closing.activation == "gelu"
+    is_gelu = epilogue.activation == "gelu"
     torch._addmm_activation(given.bias, given.left, given.right, use_gelu=is_gelu, out=given.out)
 
 
-def torch_has(closing: Closing, dtype: str) -> bool:
+def torch_has(epilogue: Epilogue, dtype: str) -> bool:
     """Whether torch has an epilogue."""
-    return closing.activation in ("relu", "gelu", "bias") and bool(closing.bias) and not closing.kept
+    return epilogue.activation in ("relu", "gelu", "bias") and bool(epilogue.bias) and not epilogue.preactivation
 
 
-def torch_step(closing: Closing, matmul: MatmulViews, dtype: DType, device: str) -> TorchStep | None:
+def torch_step(epilogue: Epilogue, matmul: MatmulViews, dtype: DType, device: str) -> TorchStep | None:
     """The same for the native call path."""
     bias = View(matmul.views[2].shape[-1:], (1,), 0)
-    return matmul.multiply(dtype, closing.activation, (closing.bias, bias))
+    return matmul.multiply(dtype, epilogue.activation, (epilogue.bias, bias))
 
 
 LIBRARIES = (
     Library(
-        LIBRARY, False, True, 0, lambda device: device != "cpu", torch_has, lambda closing, given: True, by_torch,
+        LIBRARY, False, True, 0, lambda device: device != "cpu", torch_has, lambda epilogue, given: True, by_torch,
         torch_step,
     ),
     Library(
@@ -106,9 +106,9 @@ LIBRARIES = (
 )  # fmt: skip
 
 
-def libraries(closing: Closing, dtype: str, device: str) -> list[Library]:
+def libraries(epilogue: Epilogue, dtype: str, device: str) -> list[Library]:
     """Those that could do it, as torch is told to multiply now."""
-    able = [library for library in LIBRARIES if library.is_considered(device) and library.has(closing, dtype)]
+    able = [library for library in LIBRARIES if library.is_considered(device) and library.has(epilogue, dtype)]
     return [library for library in able if library.heeds_torch or cublaslt_autotune.is_wanted(dtype)]
 
 
@@ -137,7 +137,7 @@ def _rounded(size: int) -> int:
 
 
 def bucket(
-    device: str, dtype: str, sizes: Sequence[int], closing: Closing, ways: Sequence[Library] | None = None
+    device: str, dtype: str, sizes: Sequence[int], epilogue: Epilogue, ways: Sequence[Library] | None = None
 ) -> tuple[str, ...]:
     """What is measured once: sizes count up to the next power of two.
 
@@ -147,7 +147,7 @@ def bucket(
     import torch
 
     if ways is None:
-        ways = [way for way in libraries(closing, dtype, device) if way.gains_from(*sizes[:2])]
+        ways = [way for way in libraries(epilogue, dtype, device) if way.gains_from(*sizes[:2])]
     names = [way.name for way in ways]
 
     rounded = [str(_rounded(size)) for size in sizes]
@@ -156,7 +156,7 @@ def bucket(
         versions.append(f"cublaslt {cublaslt.version()}")
     if CUDNN in names:
         versions.append(f"cudnn {cudnn.version()}")
-    return (torch.cuda.get_device_name(device), *versions, *names, dtype, closing.title, *rounded)
+    return (torch.cuda.get_device_name(device), *versions, *names, dtype, epilogue.title, *rounded)
 
 
 def remembered(key: tuple[str, ...]) -> Measured | None:
@@ -174,19 +174,19 @@ def _place(key: tuple[str, ...]) -> str:
 
 
 def choose(
-    key: tuple[str, ...], closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any],
-    rest: Callable[[], Any] = lambda: None,
+    key: tuple[str, ...], epilogue: Epilogue, given: Factors, libraries: Sequence[Library], own: Callable[[], Any],
+    reduce: Callable[[], Any] = lambda: None,
 ) -> Library | None:  # fmt: skip
     """The fastest way, measured now if nobody has; None is our own, and while a CUDA graph is captured that is it.
 
     Args:
-        rest: what is left to do behind a library.
+        reduce: computes what the library leaves to do.
     """
-    found = remembered(key) or _measured(key, closing, given, libraries, own, rest)
+    found = remembered(key) or _measured(key, epilogue, given, libraries, own, reduce)
     if found is None:
         return None
     for library in in_order(found, libraries):
-        if library is None or _is_ready(library, closing, given):
+        if library is None or _is_ready(library, epilogue, given):
             return library
     return None
 
@@ -197,16 +197,16 @@ def in_order(measured: Measured, libraries: Sequence[Library]) -> list[Library |
     return [named[way] for way in sorted(measured.times, key=lambda way: measured.times[way]) if way in named]
 
 
-def _is_ready(library: Library, closing: Closing, given: Factors) -> bool:
+def _is_ready(library: Library, epilogue: Epilogue, given: Factors) -> bool:
     try:
-        return library.is_ready(closing, given)
+        return library.is_ready(epilogue, given)
     except TransientFailure:
         return False
 
 
 def _measured(
-    key: tuple[str, ...], closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any],
-    rest: Callable[[], Any],
+    key: tuple[str, ...], epilogue: Epilogue, given: Factors, libraries: Sequence[Library], own: Callable[[], Any],
+    reduce: Callable[[], Any],
 ) -> Measured | None:  # fmt: skip
     """What the tensors' GPU, on the stream that is current there, has measured and will remember; None: not now."""
     import torch
@@ -219,7 +219,7 @@ def _measured(
             if found is not None:
                 return found
             try:
-                found = _known[key] = _measure(closing, given, libraries, own, rest)
+                found = _known[key] = _measure(epilogue, given, libraries, own, reduce)
             except (torch.cuda.OutOfMemoryError, TransientFailure):  # no reason to fail; the next call tries again
                 return None
             default_cache().put(_place(key), json.dumps(dict(found.times)).encode())
@@ -227,7 +227,7 @@ def _measured(
 
 
 def _measure(
-    closing: Closing, given: Factors, libraries: Sequence[Library], own: Callable[[], Any], rest: Callable[[], Any]
+    epilogue: Epilogue, given: Factors, libraries: Sequence[Library], own: Callable[[], Any], reduce: Callable[[], Any]
 ) -> Measured:
     from fusegen.matmul.libraries.stopwatch import Stopwatch
 
@@ -237,17 +237,17 @@ def _measure(
     some = given.out[:: -(-len(given.out) // _SAMPLED)]
     expected = some.clone()
     for library in libraries:
-        if not library.is_ready(closing, given) or not _is_right(library, closing.alike, *where):
+        if not library.is_ready(epilogue, given) or not _is_right(library, epilogue.canonical, *where):
             continue
-        run = partial(_run, library, closing, given, rest)
-        if _is_alike(run, some, expected) and _passes_nan(library, closing, given):
+        run = partial(_run, library, epilogue, given, reduce)
+        if _is_alike(run, some, expected) and _passes_nan(library, epilogue, given):
             ways[library.name] = run
     return Measured(clock.turns(ways))
 
 
-def _run(library: Library, closing: Closing, given: Factors, rest: Callable[[], Any]) -> None:
-    library.run(closing, given)
-    rest()
+def _run(library: Library, epilogue: Epilogue, given: Factors, reduce: Callable[[], Any]) -> None:
+    library.run(epilogue, given)
+    reduce()
 
 
 # Rows of a result that ways are compared in.
@@ -268,16 +268,16 @@ def _is_alike(run: Callable[[], Any], out: Any, expected: Any) -> bool:
     return not bool(apart > 0.05 * expected.float().norm())
 
 
-def _passes_nan(library: Library, closing: Closing, given: Factors) -> bool:
+def _passes_nan(library: Library, epilogue: Epilogue, given: Factors) -> bool:
     """Whether NaN in the bias comes out where the activation lets it: for sizes that suit no fast kernel cuBLASLt has
     others than those that ``_is_right`` has tried."""
     if given.bias is None:
         return True
     bias = given.bias.clone()
     bias[:1] = float("nan")
-    library.run(closing, replace(given, bias=bias))
-    beside = [tensor[..., :1].float() for tensor in given.beside]
-    expected = activate(closing, bias[:1].float().expand(len(given.out), 1), beside)
+    library.run(epilogue, replace(given, bias=bias))
+    auxiliary = [tensor[..., :1].float() for tensor in given.auxiliary]
+    expected = activate(epilogue, bias[:1].float().expand(len(given.out), 1), auxiliary)
     return bool((given.out[:, :1].isnan() == expected.isnan()).all())
 
 
@@ -288,7 +288,7 @@ _ROUNDED, _OFF = {"float16": 2**-9, "bfloat16": 2**-6, "float32": 2**-10, "float
 
 
 @functools.cache
-def _is_right(library: Library, closing: Closing, dtype: Any, device: str) -> bool:
+def _is_right(library: Library, epilogue: Epilogue, dtype: Any, device: str) -> bool:
     """Whether an epilogue is what we take it for and passes NaN and infinities on, which not every version does."""
     import torch
 
@@ -297,52 +297,54 @@ def _is_right(library: Library, closing: Closing, dtype: Any, device: str) -> bo
     x, w, b = (torch.randn(shape, device=device, generator=generator) for shape in shapes)
     x[3, 5], x[7, 0] = float("nan"), float("inf")
     x, w, b = x.to(dtype), w.to(dtype), (4 * b).to(dtype)
-    total = x.float() @ w.float() + (b.float() if closing.bias else 0.0)
-    refs = [ref for _, ref in closing.beside]
-    beside = [4 * torch.randn(shapes[2 if is_row(ref) else 0], device=device, generator=generator) for ref in refs]
-    if not _is_close(library, closing, (x, w, b), total, beside, rtol=0.05, atol=0.5):
+    total = x.float() @ w.float() + (b.float() if epilogue.bias else 0.0)
+    refs = [ref for _, ref in epilogue.auxiliary]
+    auxiliary = [4 * torch.randn(shapes[2 if is_row(ref) else 0], device=device, generator=generator) for ref in refs]
+    if not _is_close(library, epilogue, (x, w, b), total, auxiliary, rtol=0.05, atol=0.5):
         return False
     x, w = torch.zeros_like(x), torch.zeros_like(w)
     x[:, 0], w[0] = torch.linspace(-_FAR, _FAR, _ROWS, device=device), 1.0
-    numbers = [n.value for n in walk([closing.function] if closing.function else []) if isinstance(n, Const)]
+    numbers = [n.value for n in walk([epilogue.function] if epilogue.function else []) if isinstance(n, Const)]
     edges = [float(number) for number in (0, *numbers) if abs(number) < _FAR]  # where it may jump
     x[: len(edges), 0] = torch.tensor(edges, device=device)
-    across = torch.linspace(-_FAR, _FAR, shapes[2][0], device=device)  # what is beside the sum meets all of the sums
+    across = torch.linspace(-_FAR, _FAR, shapes[2][0], device=device)  # auxiliary inputs meet all of the sums
     across[: len(edges)] = across.new_tensor(edges)
-    beside = [(across if at % 2 == 0 else across.flip(0)) * (1 if is_row(ref) else torch.ones_like(total))
+    auxiliary = [(across if at % 2 == 0 else across.flip(0)) * (1 if is_row(ref) else torch.ones_like(total))
               for at, ref in enumerate(refs)]  # fmt: skip
     rounded = _ROUNDED[str(dtype).removeprefix("torch.")]
-    return _is_close(library, closing, (x, w, 0 * b), x[:, :1].float().expand(-1, 64), beside, rtol=rounded, atol=_OFF)
+    return _is_close(
+        library, epilogue, (x, w, 0 * b), x[:, :1].float().expand(-1, 64), auxiliary, rtol=rounded, atol=_OFF
+    )
 
 
 def _is_close(
-    library: Library, closing: Closing, given: tuple[Any, Any, Any], total: Any, beside: Sequence[Any], rtol: float,
-    atol: float,
+    library: Library, epilogue: Epilogue, given: tuple[Any, Any, Any], total: Any, auxiliary: Sequence[Any],
+    rtol: float, atol: float,
 ) -> bool:  # fmt: skip
     """Whether a library's activation of a product and a bias is that of ``total``, which it is to keep as well."""
     import torch
 
     x, w, b = given
     out = x.new_empty(total.shape)
-    kept = torch.empty_like(out) if closing.kept else None
-    beside = [tensor.to(x.dtype) for tensor in beside]
-    factors = Factors(x, w, b if closing.bias else None, kept, out, tuple(beside))
+    preactivation = torch.empty_like(out) if epilogue.preactivation else None
+    auxiliary = [tensor.to(x.dtype) for tensor in auxiliary]
+    factors = Factors(x, w, b if epilogue.bias else None, preactivation, out, tuple(auxiliary))
     try:
-        if not library.is_ready(closing, factors):
+        if not library.is_ready(epilogue, factors):
             return False
-        library.run(closing, factors)
+        library.run(epilogue, factors)
     except (torch.cuda.OutOfMemoryError, TransientFailure):
         raise
     except (AttributeError, RuntimeError):  # a torch without it, or a dtype it does not take
         return False
     pairs = [
-        (out, activate(closing, total, [tensor.float() for tensor in beside])),
-        *([] if kept is None else [(kept, total)]),
+        (out, activate(epilogue, total, [tensor.float() for tensor in auxiliary])),
+        *([] if preactivation is None else [(preactivation, total)]),
     ]
     return all(torch.allclose(a.float(), b.to(a.dtype).float(), rtol, atol, equal_nan=True) for a, b in pairs)
 
 
-def steps_behind(op: Op) -> list[tuple[Product, Op, Closing]]:
+def steps_behind(op: Op) -> list[tuple[Product, Op, Epilogue]]:
     """Products and the steps behind them that a library could do at once.
 
     Where the product itself is read later, by a step or by the backward, the library would keep what the activation
@@ -351,15 +353,15 @@ def steps_behind(op: Op) -> list[tuple[Product, Op, Closing]]:
     whole, found = chain(op), []
     steps = whole.steps if whole is not None else ()
     for at, (product, part) in enumerate(pairwise(steps)):
-        known = closing(product, part) if isinstance(product, Product) and isinstance(part, Op) else None
+        known = match_epilogue(product, part) if isinstance(product, Product) and isinstance(part, Op) else None
         if known is None:
             continue
         assert isinstance(product, Product) and isinstance(part, Op)
         is_kept = any(output.name == product.result for output in op.outputs)
         if is_kept or any(product.result in names_of(step) for step in steps[at + 2 :]):
-            if known.kept:
+            if known.preactivation:
                 continue
-            known = replace(known, kept=product.result)
+            known = replace(known, preactivation=product.result)
         found.append((product, part, known))
     return found
 
@@ -376,9 +378,9 @@ def _dtype(product: Product, part: Op) -> str:
     return next(operand.dtype.name for operand in part.operands if operand.name == product.result)
 
 
-def adds_bias(known: Closing) -> bool:
+def adds_bias(known: Epilogue) -> bool:
     """Whether all that follows is a bias, which the routine that multiplies always adds itself."""
-    return known.activation == "bias" and not known.kept
+    return known.activation == "bias" and not known.preactivation
 
 
 def notes(op: Op) -> dict[str, str]:

@@ -73,6 +73,6 @@ class MatmulStep:
             planned = cublaslt_autotune.step(self.task, names, views, self.dtype)
             if planned is not None:
                 return NativeSteps([planned])
-        closing = "bias" if self.bias else ADDED if self.onto else ""
-        found = self.matmul.multiply(self.dtype, closing, self.bias)
+        kind = "bias" if self.bias else ADDED if self.onto else ""
+        found = self.matmul.multiply(self.dtype, kind, self.bias)
         return None if found is None else NativeSteps([found])

@@ -207,8 +207,8 @@ def test_each_algorithm_gives_the_product(dtype: torch.dtype) -> None:
             out = torch.randn(m, n, device="cuda").to(dtype)
             before = out.clone()
             given = Factors(left, right, bias, None, out)
-            epilogue = cublaslt.Epilogue.DEFAULT if bias is None else cublaslt.Epilogue.BIAS
-            task = cublaslt_autotune.Task.on(cublaslt.Ending(epilogue, adds), given)
+            epilogue = cublaslt.CublasLtEpilogue.DEFAULT if bias is None else cublaslt.CublasLtEpilogue.BIAS
+            task = cublaslt_autotune.Task.on(cublaslt.MatmulOptions(epilogue, adds), given)
             assert task is not None
             plan = Planned(task)
             expected = scale * exact + (before.double() if adds else 0) + (0 if bias is None else b.double())

@@ -21,7 +21,7 @@ from fusegen.cli import doctor
 from fusegen.core.products import biases, products
 from fusegen.derive.training import train
 from fusegen.inspect import passes as inspect
-from fusegen.matmul.epilogue import Closing
+from fusegen.matmul.epilogue import Epilogue
 from fusegen.matmul.libraries import cublaslt, cublaslt_api, cublaslt_autotune, cublaslt_epilogues, stopwatch
 from fusegen.matmul.libraries.cublaslt import Planned
 from fusegen.matmul.task import Factors
@@ -32,7 +32,7 @@ from tests.support import fake_cublaslt
 from tests.support.fake_cublaslt import Clock, CublasLt
 
 linear_gelu = fg.ops.linear_gelu
-KEPT, PLAIN = Closing("gelu", "b", "kept"), Closing("gelu")
+KEPT, PLAIN = Epilogue("gelu", "b", "kept"), Epilogue("gelu")
 
 
 def halves(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
@@ -59,12 +59,12 @@ def test_factors_bias_and_kept_sum_are_handed_over_as_they_lie(
 ) -> None:
     x = halves(24, 16, dtype=dtype).mT if left else halves(16, 24, dtype=dtype)
     w = halves(40, 24, dtype=dtype).mT if right else halves(24, 48, dtype=dtype)[:, :40]
-    b, out, kept = halves(40, dtype=dtype), halves(16, 40, dtype=dtype), halves(16, 48, dtype=dtype)[:, :40]
-    given = Factors(x, w, b, kept, out)
+    b, out, preactivation = halves(40, dtype=dtype), halves(16, 40, dtype=dtype), halves(16, 48, dtype=dtype)[:, :40]
+    given = Factors(x, w, b, preactivation, out)
     assert cublaslt_epilogues.is_ready(KEPT, given)
     cublaslt_epilogues.run(KEPT, given)
     total = x.float() @ w.float() + b.float()
-    torch.testing.assert_close(kept, total.to(dtype))
+    torch.testing.assert_close(preactivation, total.to(dtype))
     torch.testing.assert_close(out, F.gelu(total, approximate="tanh").to(dtype))
     assert set(lt.ran) == {"GELU_AUX_BIAS"}
 
@@ -107,7 +107,7 @@ def test_threads_share_a_plan(lt: CublasLt) -> None:
         thread.join()
     for mine in given:
         total = mine.left.float() @ mine.right.float() + mine.bias.float()
-        torch.testing.assert_close(mine.kept, total.half())
+        torch.testing.assert_close(mine.preactivation, total.half())
 
 
 def test_what_the_library_cannot_do_is_no_way(lt: CublasLt) -> None:
@@ -145,9 +145,9 @@ def test_a_sum_is_kept_in_the_place_of_its_product() -> None:
     assert list(biases(op)) == [dot.name]
     wanted = ("input", "weight", "bias")
     summed = train(op, wanted)
-    (_, kept) = summed.forward.outputs
+    (_, preactivation) = summed.forward.outputs
     read = {o.name for o in summed.backward([0]).operands}
-    assert kept.dtype.is_half and kept.name in read and not {"bias", dot.name} & read
+    assert preactivation.dtype.is_half and preactivation.name in read and not {"bias", dot.name} & read
     assert len(products(summed.backward([0]))) == 2  # none to compute the product again
 
 
@@ -349,7 +349,7 @@ def test_show_says_what_may_happen_and_what_was_measured(lt: CublasLt, monkeypat
     text = "\n".join(inspect._split(forward))
     assert f"on a GPU {CUBLASLT} (gelu) in the place of the next step" in text
     op = train(forward.op, ("input", "weight", "bias")).forward
-    assert f"{CUBLASLT} (gelu, its argument kept)" in "".join(libraries.notes(op).values())
+    assert f"{CUBLASLT} (gelu, its argument saved)" in "".join(libraries.notes(op).values())
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     sizes = forward.layout.sizes
     assert "not measured yet" in "".join(libraries.measurements(op, sizes).values())
@@ -370,27 +370,27 @@ needs_cublaslt = pytest.mark.skipif(
 @needs_cublaslt
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize(
-    "title", ["gelu, its argument kept", "gelu without bias, its argument kept", "gelu without bias"]
+    "title", ["gelu, its argument saved", "gelu without bias, its argument saved", "gelu without bias"]
 )
 def test_cublaslt_computes_what_is_taken_for_granted(title: str, dtype: torch.dtype) -> None:
     (ours,) = (library for library in libraries.LIBRARIES if library.name == CUBLASLT)
-    closing = next(c for c in (KEPT, replace(KEPT, bias=""), PLAIN) if c.title == title)
-    assert libraries._is_right(ours, closing, dtype, "cuda")
+    epilogue = next(c for c in (KEPT, replace(KEPT, bias=""), PLAIN) if c.title == title)
+    assert libraries._is_right(ours, epilogue, dtype, "cuda")
     for transposed in (False, True):
         x, b = torch.randn(264, 512, device="cuda").to(dtype), torch.randn(1032, device="cuda").to(dtype)
         w = torch.randn(1032, 512, device="cuda").to(dtype)
         right = w.mT if transposed else w.mT.contiguous()
-        out, kept = (torch.full((264, 1032), torch.nan, device="cuda", dtype=dtype) for _ in range(2))
-        given = Factors(x, right, b if closing.bias else None, kept if closing.kept else None, out)
-        assert cublaslt_epilogues.is_ready(closing, given)
+        out, preactivation = (torch.full((264, 1032), torch.nan, device="cuda", dtype=dtype) for _ in range(2))
+        given = Factors(x, right, b if epilogue.bias else None, preactivation if epilogue.preactivation else None, out)
+        assert cublaslt_epilogues.is_ready(epilogue, given)
         with torch.cuda.stream(torch.cuda.Stream()):
             torch.cuda.current_stream().wait_stream(torch.cuda.default_stream())
-            cublaslt_epilogues.run(closing, given)
+            cublaslt_epilogues.run(epilogue, given)
             torch.cuda.current_stream().synchronize()
-        total = x.float() @ w.float().mT + (b.float() if closing.bias else 0.0)
+        total = x.float() @ w.float().mT + (b.float() if epilogue.bias else 0.0)
         torch.testing.assert_close(out.float(), F.gelu(total, approximate="tanh"), rtol=0.01, atol=0.02)
-        if closing.kept:
-            torch.testing.assert_close(kept.float(), total, rtol=0.01, atol=0.02)
+        if epilogue.preactivation:
+            torch.testing.assert_close(preactivation.float(), total, rtol=0.01, atol=0.02)
 
 
 @pytest.mark.gpu

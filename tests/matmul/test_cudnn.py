@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
-from fusegen.matmul.epilogue import Closing
+from fusegen.matmul.epilogue import Epilogue
 from fusegen.matmul.libraries import cudnn, cudnn_ops
 from fusegen.matmul.libraries.cudnn_api import NONDETERMINISTIC, Mode
 from fusegen.matmul.task import Factors
@@ -36,7 +36,7 @@ def halves(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:
     return torch.randn(*shape).to(dtype)
 
 
-def closing_of(function: Callable[[Any], Any], dtype: torch.dtype = torch.float16) -> Closing | None:
+def closing_of(function: Callable[[Any], Any], dtype: torch.dtype = torch.float16) -> Epilogue | None:
     """The epilogue of a layer with an activation."""
     op = fg.op(lambda x, w, b: function(fg.linear(x, w, b)), name="layer")
     traced = op.trace(*(halves(*shape, dtype=dtype) for shape in ((3, 4), (5, 4), (5,))))
@@ -44,10 +44,10 @@ def closing_of(function: Callable[[Any], Any], dtype: torch.dtype = torch.float1
     return found[0] if found else None
 
 
-def known(function: Callable[[Any], Any]) -> Closing:
+def known(function: Callable[[Any], Any]) -> Epilogue:
     found = closing_of(function)
     assert found is not None
-    return replace(found, bias="bias" * bool(found.bias), kept="")
+    return replace(found, bias="bias" * bool(found.bias), preactivation="")
 
 
 @pytest.fixture
@@ -67,12 +67,12 @@ def dnn(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Iterator[Cudnn]:
 @pytest.mark.parametrize("name", ACTIVATIONS)
 def test_activations_are_made_of_cudnns_operations(dnn: Cudnn, name: str) -> None:
     function, reference, names = ACTIVATIONS[name]
-    closing = known(function)
-    assert cudnn_ops.has(closing, "float16") and cudnn_ops.has(closing, "bfloat16")
+    epilogue = known(function)
+    assert cudnn_ops.has(epilogue, "float16") and cudnn_ops.has(epilogue, "bfloat16")
     x, w, b, out = 3 * halves(64, 16), halves(16, 8), 4 * halves(8), halves(64, 8)
     given = Factors(x, w, b, None, out)
-    assert cudnn.is_ready(closing, given)
-    cudnn.run(closing, given)
+    assert cudnn.is_ready(epilogue, given)
+    cudnn.run(epilogue, given)
     wanted = reference(x.double() @ w.double() + b.double())
     torch.testing.assert_close(out.double(), wanted, rtol=2**-10, atol=1e-5)
     (ran,) = dnn.ran
@@ -132,24 +132,24 @@ def test_only_a_gpu_whose_torch_has_cudnn_is_considered(monkeypatch: pytest.Monk
 @pytest.mark.parametrize(("left", "right"), [(False, False), (False, True), (True, False), (True, True)])
 @pytest.mark.parametrize(("bias", "kept"), [(False, False), (False, True), (True, False), (True, True)])
 def test_factors_bias_and_kept_sum_are_handed_over_as_they_lie(
-    dnn: Cudnn, left: bool, right: bool, bias: bool, kept: bool, dtype: torch.dtype
+    dnn: Cudnn, left: bool, right: bool, bias: bool, preactivation: bool, dtype: torch.dtype
 ) -> None:
     x = halves(24, 32, dtype=dtype)[:, :16].mT if left else halves(16, 32, dtype=dtype)[:, :24]
     w = halves(40, 24, dtype=dtype).mT if right else halves(24, 48, dtype=dtype)[:, :40]
     b = halves(40, dtype=dtype) if bias else None
     wide, sums = halves(16, 48, dtype=dtype), halves(16, 56, dtype=dtype)
     beside = wide[:, 40:].clone(), sums[:, 40:].clone()
-    given = Factors(x, w, b, sums[:, :40] if kept else None, wide[:, :40])
-    closing = replace(known(fg.ops.quick_gelu), bias="b" * bias, kept="kept" * kept)
-    assert cudnn.is_ready(closing, given)
-    cudnn.run(closing, given)
+    given = Factors(x, w, b, sums[:, :40] if preactivation else None, wide[:, :40])
+    epilogue = replace(known(fg.ops.quick_gelu), bias="b" * bias, preactivation="kept" * preactivation)
+    assert cudnn.is_ready(epilogue, given)
+    cudnn.run(epilogue, given)
     total = x.double() @ w.double() + (0 if b is None else b.double())
     wanted, rounded = quick_gelu(total), ROUNDED[dtype]
     torch.testing.assert_close(given.out.double(), wanted, rtol=rounded, atol=1e-5)
-    if kept:
-        torch.testing.assert_close(given.kept.double(), total, rtol=rounded, atol=1e-5)
+    if preactivation:
+        torch.testing.assert_close(given.preactivation.double(), total, rtol=rounded, atol=1e-5)
     assert torch.equal(wide[:, 40:], beside[0]) and torch.equal(sums[:, 40:], beside[1])
-    assert dnn.ran == ["MATMUL" + " ADD" * bias + ",kept" * kept + " SWISH(1.702)"] and dnn.streams == [STREAM]
+    assert dnn.ran == ["MATMUL" + " ADD" * bias + ",kept" * preactivation + " SWISH(1.702)"] and dnn.streams == [STREAM]
 
 
 @pytest.mark.parametrize(
@@ -160,16 +160,16 @@ def test_factors_bias_and_kept_sum_are_handed_over_as_they_lie(
         lambda: {"right": halves(24, 80)[:, ::2]},
         lambda: {"out": halves(16, 44)[:, :40]},
         lambda: {"out": halves(16, 80)[:, ::2]},
-        lambda: {"kept": halves(16, 44)[:, :40]},
-        lambda: {"kept": halves(641)[1:].view(16, 40)},
+        lambda: {"preactivation": halves(16, 44)[:, :40]},
+        lambda: {"preactivation": halves(641)[1:].view(16, 40)},
         lambda: {"bias": halves(41)[1:]},
         lambda: {"right": halves(961)[1:].view(24, 40)},
     ],
 )
 def test_memory_that_is_not_aligned_goes_another_way(dnn: Cudnn, wrong: Any) -> None:
-    closing = replace(known(fg.ops.silu), kept="kept")
+    epilogue = replace(known(fg.ops.silu), preactivation="kept")
     right = Factors(halves(16, 24), halves(24, 40), halves(40), halves(16, 40), halves(16, 40))
-    assert cudnn.is_ready(closing, right) and not cudnn.is_ready(closing, replace(right, **wrong()))
+    assert cudnn.is_ready(epilogue, right) and not cudnn.is_ready(epilogue, replace(right, **wrong()))
     assert dnn.compiled == 1
 
 
@@ -323,10 +323,10 @@ def test_what_cudnn_cannot_do_goes_another_way(dnn: Cudnn, monkeypatch: pytest.M
 def test_the_first_kernel_that_can_be_had_is_taken(dnn: Cudnn) -> None:
     dnn.notes, dnn.bad_plans = [[NONDETERMINISTIC], [1], [0, 5]], 1
     x, w, out = halves(8, 8), halves(8, 8), halves(8, 8)
-    closing, factors = replace(known(fg.ops.silu), bias=""), Factors(x, w, None, None, out)
-    assert cudnn.is_ready(closing, factors) and cudnn.is_ready(closing, factors)
+    epilogue, factors = replace(known(fg.ops.silu), bias=""), Factors(x, w, None, None, out)
+    assert cudnn.is_ready(epilogue, factors) and cudnn.is_ready(epilogue, factors)
     assert dnn.compiled == 1 and not dnn.bad_plans
-    cudnn.run(closing, factors)
+    cudnn.run(epilogue, factors)
     torch.testing.assert_close(out, F.silu(x.float() @ w.float()).half())
 
 
@@ -335,8 +335,8 @@ def test_while_a_graph_is_captured_nothing_is_compiled(dnn: Cudnn, monkeypatch: 
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures[-1])
     step(fg.FusedOp(linear_silu.declaration), layer, *given())
     assert not clock.measured and not dnn.things
-    closing = replace(known(fg.ops.silu), bias="b", kept="kept")
-    key = libraries.bucket("cpu", "float16", (6, 24, 16), closing)
+    epilogue = replace(known(fg.ops.silu), bias="b", preactivation="kept")
+    key = libraries.bucket("cpu", "float16", (6, 24, 16), epilogue)
     monkeypatch.setitem(libraries._known, key, libraries.Measured({OWN: 300.0, CUDNN: 250.0}))
     op = fg.FusedOp(linear_silu.declaration)
     step(op, layer, *given())  # the sum is kept, by a kernel
@@ -388,13 +388,13 @@ def test_a_kernel_that_does_not_run_says_so(dnn: Cudnn, monkeypatch: pytest.Monk
 
 
 def test_threads_share_a_plan(dnn: Cudnn) -> None:
-    closing = replace(known(fg.ops.silu), kept="kept")
+    epilogue = replace(known(fg.ops.silu), preactivation="kept")
     given = [Factors(halves(8, 8), halves(8, 8), halves(8), halves(8, 8), halves(8, 8)) for _ in range(4)]
 
     def work(mine: Factors) -> None:
         for _ in range(25):
-            assert cudnn.is_ready(closing, mine)
-            cudnn.run(closing, mine)
+            assert cudnn.is_ready(epilogue, mine)
+            cudnn.run(epilogue, mine)
 
     threads = [threading.Thread(target=work, args=(mine,)) for mine in given]
     for thread in threads:
@@ -404,16 +404,16 @@ def test_threads_share_a_plan(dnn: Cudnn) -> None:
     assert dnn.compiled == 1 and len(dnn.ran) == 100
     for mine in given:
         total = mine.left.float() @ mine.right.float() + mine.bias.float()
-        torch.testing.assert_close(mine.kept, total.half())
+        torch.testing.assert_close(mine.preactivation, total.half())
         torch.testing.assert_close(mine.out, F.silu(total).half())
 
 
 def test_descriptors_are_destroyed_with_their_plan(dnn: Cudnn) -> None:
-    closing = replace(known(fg.ops.relu6), bias="")
+    epilogue = replace(known(fg.ops.relu6), bias="")
     for columns in (8, 16, 24):
         factors = Factors(halves(8, 8), halves(8, columns), None, None, halves(8, columns))
-        assert cudnn.is_ready(closing, factors)
-        cudnn.run(closing, factors)
+        assert cudnn.is_ready(epilogue, factors)
+        cudnn.run(epilogue, factors)
     gc.collect()
     kinds = sorted(thing.kind.name for thing in dnn.things.values())
     assert kinds == ["CONFIGURATION"] * 3 + ["PLAN"] * 3  # graphs are compiled, packs have run

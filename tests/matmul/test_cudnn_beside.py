@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 import fusegen as fg
 from fusegen.fuse.products import Product, chain
-from fusegen.matmul.epilogue import MOST_BESIDE, closing
+from fusegen.matmul.epilogue import MAX_AUXILIARY, match_epilogue
 from fusegen.matmul.libraries import cudnn_ops
 from fusegen.matmul.libraries.cudnn_api import Mode
 from fusegen.native import module as native
@@ -196,7 +196,7 @@ def epilogue(function: Function, *shapes: tuple[int, ...], dtypes: Any = None) -
     steps = chain(fg.op(source, name="layer").trace(*given)).steps  # type: ignore[union-attr]
     product, part = steps[-2:]
     assert isinstance(product, Product) and not isinstance(part, Product)
-    return closing(product, part)
+    return match_epilogue(product, part)
 
 
 WHOLE, ROW, COLUMN = (ROWS, COLUMNS), (COLUMNS,), (ROWS, 1)
@@ -210,7 +210,7 @@ WHOLE, ROW, COLUMN = (ROWS, COLUMNS), (COLUMNS,), (ROWS, 1)
         (lambda h, r: (h + r, fg.sum(h, axis=0)), [WHOLE]),
         (lambda h, r: (h + r, fg.sum((h + r) * r, axis=0)), [WHOLE]),
         (lambda h, r: h - fg.amax(h + r, axis=-1, keepdims=True), [WHOLE]),
-        (lambda h, r, s, t, u: h + r * s + t * u, [WHOLE] * (MOST_BESIDE + 1)),
+        (lambda h, r, s, t, u: h + r * s + t * u, [WHOLE] * (MAX_AUXILIARY + 1)),
         (lambda h, r: h * fg.index(h, -1) + r, [WHOLE]),
     ],
 )
@@ -226,9 +226,11 @@ def test_tensors_of_another_dtype_are_left_to_others() -> None:
 
 def test_sums_of_the_result_are_a_step_behind_it() -> None:
     found = epilogue(lambda h, r: (fg.sum(h * r, axis=0), h * r, fg.mean(h * r)), WHOLE)
-    assert found.rest is not None and found.title.endswith(", then sums")
-    assert [operand.name for operand in found.rest.operands] == [found.result] and len(found.rest.outputs) == 2
-    assert found.alike.rest is None and found.alike == found.alike.alike
+    assert found.reductions is not None and found.title.endswith(", then sums")
+    assert [operand.name for operand in found.reductions.operands] == [found.result] and len(
+        found.reductions.outputs
+    ) == 2
+    assert found.canonical.reductions is None and found.canonical == found.canonical.canonical
 
 
 @pytest.mark.parametrize("function", [fg.sigmoid, fg.exp, lambda r: fg.ops.silu(r) * fg.sigmoid(r)])
@@ -290,4 +292,4 @@ def test_what_cudnn_refuses_goes_another_way(dnn: Cudnn, monkeypatch: pytest.Mon
 def test_show_says_what_may_happen() -> None:
     op = fg.op(lambda x, w, r: x @ w + r, name="layer").trace(*tensors(torch.float16)[:3])
     (note,) = libraries.notes(op).values()
-    assert CUDNN in note and "sum + beside" in note
+    assert CUDNN in note and "sum + matrix" in note

@@ -96,14 +96,14 @@ def test_where_the_best_way_is_not_ready_the_next_one_is_taken(dnn: Cudnn, monke
     """Sizes beyond the first few go cuBLASLt's way where that is better than our own."""
     ran: list[int] = []
 
-    def by_torch(closing: Any, factors: Any) -> None:
+    def by_torch(epilogue: Any, factors: Any) -> None:
         ran.append(len(factors.left))
         total = factors.left.float() @ factors.right.float() + (0 if factors.bias is None else factors.bias.float())
-        factors.out.copy_(activate(closing, total))
+        factors.out.copy_(activate(epilogue, total))
 
     entry = replace(
-        libraries.LIBRARIES[0], name=LIBRARY, has=lambda closing, _: not closing.kept, is_ready=lambda *_: True,
-        run=by_torch, step=lambda *_: None, is_refused=lambda *_: False,
+        libraries.LIBRARIES[0], name=LIBRARY, has=lambda epilogue, _: not epilogue.preactivation,
+        is_ready=lambda *_: True, run=by_torch, step=lambda *_: None, is_refused=lambda *_: False,
     )  # fmt: skip
     monkeypatch.setattr(libraries, "LIBRARIES", (*libraries.LIBRARIES, entry))
     times = {OWN: 300.0, LIBRARY: 200.0, CUDNN: 190.0}

@@ -13,7 +13,7 @@ from fusegen.core.products import products
 from fusegen.declare.reference import reference
 from fusegen.derive.training import train
 from fusegen.fuse.products import Product, chain
-from fusegen.matmul.epilogue import Closing, closing
+from fusegen.matmul.epilogue import Epilogue, match_epilogue
 from fusegen.native import module as native
 from fusegen.plan.frameworks import torch as torch_framework
 from fusegen.run import autotuned_step, libraries
@@ -332,7 +332,7 @@ def test_the_librarys_epilogues_are_known_by_what_they_compute(spelled: Any, nam
     assert whole is not None
     product, part = whole.steps
     assert isinstance(product, Product) and isinstance(part, Op)
-    found = closing(product, part)
+    found = match_epilogue(product, part)
     assert (found and found.activation) == name
 
 
@@ -393,7 +393,7 @@ def test_show_says_which_ways_have_been_measured(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "some GPU")
     assert "not measured yet" in "".join(libraries.measurements(op, sizes).values())
-    relu, own = Closing("relu", "b"), libraries.Measured({libraries.OWN: 2.0, libraries.LIBRARY: 1.0})
+    relu, own = Epilogue("relu", "b"), libraries.Measured({libraries.OWN: 2.0, libraries.LIBRARY: 1.0})
     key = libraries.bucket("cuda:0", "float64", (3, 5, 4), relu)
     monkeypatch.setitem(libraries._known, key, own)
     told = "product and kernel 2.0 us, cuBLASLt's epilogue 1.0 us; best: cuBLASLt's epilogue"

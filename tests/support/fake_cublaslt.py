@@ -22,7 +22,7 @@ from fusegen.matmul.libraries import cublaslt, cublaslt_api, cublaslt_autotune, 
 from fusegen.matmul.libraries.cublaslt_api import (
     COMPUTED_IN_FLOAT32,
     REDUCED_AS_COMPUTED,
-    Epilogue,
+    CublasLtEpilogue,
     HeuristicResult,
     MatmulDescAttr,
     MatmulPrefAttr,
@@ -176,7 +176,7 @@ class CublasLt:
         left = left.mT if attributes[MatmulDescAttr.TRANSPOSED_A] else left
         right = right.mT if attributes[MatmulDescAttr.TRANSPOSED_B] else right
         total = scale * (left.float() @ right.float()) + (out.float() if kept else 0.0)
-        epilogue = Epilogue(attributes[MatmulDescAttr.EPILOGUE])
+        epilogue = CublasLtEpilogue(attributes[MatmulDescAttr.EPILOGUE])
         parts = epilogue.name.split("_")
         if "BIAS" in parts:
             total = total + self._matrix(attributes[MatmulDescAttr.BIAS], out.dtype, len(out), 1, len(out)).float()

@@ -3,7 +3,7 @@ algorithm.
 
 cuBLASLt counts columns first. A row-major result is the transposed product of the transposed factors to it, and the
 bias lies along what it calls rows. A multiplication that has been planned holds no tensor: addresses are handed over
-with each run, the bias's and the kept argument's in its descriptor, which is why one thread at a time runs it.
+with each run, the bias's and the saved argument's in its descriptor, which is why one thread at a time runs it.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from fusegen.core import locks
 from fusegen.core.dtypes import DType
 from fusegen.matmul.libraries import cublaslt_api as api
 from fusegen.matmul.libraries.cublaslt_api import (
+    CublasLtEpilogue,
     Descriptor,
-    Epilogue,
     HeuristicResult,
     Kind,
     MatmulDescAttr,
@@ -44,15 +44,15 @@ def version() -> int:
 
 
 @dataclass(frozen=True)
-class Ending:
-    """What happens to the sums of a product.
+class MatmulOptions:
+    """How cuBLASLt finishes a product.
 
     Args:
         adds: they are added to what the result holds, and rounded once.
         workspace: the most bytes that an algorithm may take besides.
     """
 
-    epilogue: Epilogue = Epilogue.DEFAULT
+    epilogue: CublasLtEpilogue = CublasLtEpilogue.DEFAULT
     adds: bool = False
     workspace: int = WORKSPACE
 
@@ -80,7 +80,7 @@ class Planned:
     """A multiplication.
 
     Args:
-        task: its epilogue is an ``Ending``.
+        task: its epilogue is a ``MatmulOptions``.
         algorithm: None: the one that the library's heuristic likes best.
 
     Raises:
@@ -89,16 +89,16 @@ class Planned:
     """
 
     def __init__(self, task: Task, algorithm: Algorithm | None = None) -> None:
-        ending, kind = task.epilogue, api.DATA[task.dtype]
-        assert isinstance(ending, Ending)
+        options, kind = task.epilogue, api.DATA[task.dtype]
+        assert isinstance(options, MatmulOptions)
         rows, columns, inner = task.sizes
-        self.ending, self.lock, self.handle = ending, locks.lock(), api.handle(task.device)
+        self.options, self.lock, self.handle = options, locks.lock(), api.handle(task.device)
         self.operation = Descriptor(Kind.MatmulDesc, api.COMPUTED_IN_FLOAT32, api.DATA["float32"])
         self.operation.set(MatmulDescAttr.TRANSPOSED_A, task.right[1])
         self.operation.set(MatmulDescAttr.TRANSPOSED_B, task.left[1])
-        self.operation.set(MatmulDescAttr.EPILOGUE, ending.epilogue)
+        self.operation.set(MatmulDescAttr.EPILOGUE, options.epilogue)
         # In the order of the tensors behind left, right and result.
-        self.pointers = [MatmulDescAttr[name] for name in ("BIAS", "AUX") if name in ending.parts]
+        self.pointers = [MatmulDescAttr[name] for name in ("BIAS", "AUX") if name in options.parts]
         for attribute in self.pointers:  # the choice of an algorithm depends on whether there is one
             self.operation.set(attribute, ALIGNMENT)
         if MatmulDescAttr.AUX in self.pointers:
@@ -132,7 +132,7 @@ class Planned:
             MatmulPrefAttr.ALIGNMENT_D,
         ):
             preference.set(attribute, ALIGNMENT)
-        preference.set(MatmulPrefAttr.MOST_WORKSPACE, max(self.ending.workspace - _BEYOND, 0))
+        preference.set(MatmulPrefAttr.MOST_WORKSPACE, max(self.options.workspace - _BEYOND, 0))
         preference.set(MatmulPrefAttr.REDUCTIONS, api.REDUCED_AS_COMPUTED)
         found, count = (HeuristicResult * most)(), ctypes.c_int()
         status = api.library().cublasLtMatmulAlgoGetHeuristic(
@@ -157,7 +157,7 @@ class Planned:
         return [a, b, d, d]
 
     def run(self, given: Factors, scale: float = 1.0) -> None:
-        """Compute ``given.out`` (and ``given.kept``) on torch's current stream; ``scale``: times the product.
+        """Compute ``given.out`` (and ``given.preactivation``) on torch's current stream; ``scale``: times the product.
 
         Raises:
             RuntimeError: cuBLASLt does not launch it.
@@ -167,9 +167,9 @@ class Planned:
         out, (a, b, d, _) = given.out, self._pointers()
         workspace = torch.empty(self.algorithm.workspace, dtype=torch.uint8, device=out.device)
         stream = torch._C._cuda_getCurrentRawStream(out.device.index) if out.is_cuda else 0
-        alpha, beta = ctypes.c_float(scale), ctypes.c_float(self.ending.adds)
+        alpha, beta = ctypes.c_float(scale), ctypes.c_float(self.options.adds)
         with torch.cuda.device_of(out), self.lock:
-            for attribute, tensor in ((MatmulDescAttr.BIAS, given.bias), (MatmulDescAttr.AUX, given.kept)):
+            for attribute, tensor in ((MatmulDescAttr.BIAS, given.bias), (MatmulDescAttr.AUX, given.preactivation)):
                 if attribute in self.pointers:
                     self.operation.set(attribute, tensor.data_ptr())
             status = api.library().cublasLtMatmul(
@@ -184,14 +184,14 @@ class Planned:
         thread at a time.
 
         Args:
-            names: left, right, result, then bias and kept argument where there are any; ``views``: how they lie.
+            names: left, right, result, then bias and saved argument where there are any; ``views``: how they lie.
         """
         functions = [api.address(name) for name in ("cublasLtMatmul", "cublasLtMatmulDescSetAttribute")]
         a, b, d, _ = self._pointers()
         told = [int(which) if which in self.pointers else 0 for which in (MatmulDescAttr.BIAS, MatmulDescAttr.AUX)]
         words = (
             *functions, self.handle, self.operation.pointer, a, b, d, ctypes.addressof(self.data),
-            self.algorithm.workspace, *told, int(self.ending.adds),
+            self.algorithm.workspace, *told, int(self.options.adds),
         )  # fmt: skip
         return TorchStep(tuple(names), tuple(views), dtype, "planned", words, self)
 

@@ -14,7 +14,7 @@ from enum import IntEnum
 from typing import Any
 
 
-class Epilogue(IntEnum):
+class CublasLtEpilogue(IntEnum):
     """What happens to sums before they are rounded. GELU is its tanh form, AUX writes what it takes."""
 
     DEFAULT, RELU, BIAS, RELU_BIAS, GELU, GELU_BIAS, GELU_AUX, GELU_AUX_BIAS = 1, 2, 4, 6, 32, 36, 160, 164

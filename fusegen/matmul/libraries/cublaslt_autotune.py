@@ -23,8 +23,8 @@ from fusegen.launch.cache import default_cache
 from fusegen.launch.checksummed import digest
 from fusegen.launch.memo import compiler_digest
 from fusegen.matmul.libraries import cublaslt, cublaslt_api
-from fusegen.matmul.libraries.cublaslt import WORKSPACE, Algorithm, Ending, Planned
-from fusegen.matmul.libraries.cublaslt_api import Epilogue
+from fusegen.matmul.libraries.cublaslt import WORKSPACE, Algorithm, MatmulOptions, Planned
+from fusegen.matmul.libraries.cublaslt_api import CublasLtEpilogue
 from fusegen.matmul.padding import ALIGNMENT, suits
 from fusegen.matmul.task import MEASURING, Factors, Task, TransientFailure
 from fusegen.matmul.views import MatmulViews
@@ -168,7 +168,7 @@ def forget() -> None:
 
 def _alone(task: Task) -> Task:
     """The same product where it is not added to what is there: one measurement is for both."""
-    assert isinstance(task.epilogue, Ending)
+    assert isinstance(task.epilogue, MatmulOptions)
     return replace(task, epilogue=replace(task.epilogue, adds=False))
 
 
@@ -320,8 +320,8 @@ def task_of(
     (m, k), n = views[0].shape, views[1].shape[1]
     if not is_worth((m, n, k)) or not is_wanted(dtype.name):
         return None
-    ending = Ending(Epilogue.DEFAULT if bias is None else Epilogue.BIAS, adds)
-    return Task.of(ending, dtype.name, int(device.partition(":")[2] or 0), views[:2], views[2:])
+    options = MatmulOptions(CublasLtEpilogue.DEFAULT if bias is None else CublasLtEpilogue.BIAS, adds)
+    return Task.of(options, dtype.name, int(device.partition(":")[2] or 0), views[:2], views[2:])
 
 
 def multiply(
@@ -347,8 +347,8 @@ def _task_on(given: Factors, adds: bool, workspace: int) -> Task | None:
     (m, n), k, dtype = given.out.shape, given.left.shape[1], str(given.out.dtype).removeprefix("torch.")
     if dtype not in HALVES or not is_considered(given.out.device.type) or not is_worth((m, n, k)):
         return None
-    ending = Ending(Epilogue.DEFAULT if given.bias is None else Epilogue.BIAS, adds, workspace)
-    return Task.on(ending, given) if is_wanted(dtype) else None
+    options = MatmulOptions(CublasLtEpilogue.DEFAULT if given.bias is None else CublasLtEpilogue.BIAS, adds, workspace)
+    return Task.on(options, given) if is_wanted(dtype) else None
 
 
 def _by_torch(given: Factors, adds: bool = False, scale: float = 1.0) -> None:

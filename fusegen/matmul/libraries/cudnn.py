@@ -1,7 +1,7 @@
 """Products with an elementwise activation as one kernel that cuDNN writes and compiles (matmul/libraries/cudnn_api).
 
 cuBLASLt's epilogues are relu and one form of gelu. cuDNN takes the activation as a graph of operations, computed in
-float32 like our kernels, and writes the activation's argument beside its result where a backward wants it. A kernel is
+float32 like our kernels, and also writes the activation's argument where a backward needs it. A kernel is
 for exact sizes and takes half a second to make, so only products large enough to gain from it come here, and of sizes
 that differ in every call only the first few.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from fusegen.core import locks
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Call, Const, Expr, Ref
-from fusegen.matmul.epilogue import ARGUMENT, Closing, is_row
+from fusegen.matmul.epilogue import ARGUMENT, Epilogue, is_row
 from fusegen.matmul.libraries import cudnn_api
 from fusegen.matmul.libraries.cudnn_api import Attribute, Data, Descriptor, Kind, Mode, Type
 from fusegen.matmul.libraries.cudnn_ops import COMPARISONS, MODES, TYPES, in_its_words, power, read, swish
@@ -56,23 +56,28 @@ def version() -> int:
 
 
 @dataclass(frozen=True)
-class Epilogue:
+class GraphEpilogue:
     """What happens behind a product. ``function``: None for gelu's tanh form, which cuDNN has as one operation.
 
-    ``beside``: what else it reads.
+    ``auxiliary``: what else it reads.
     """
 
     function: Expr | None
     bias: bool
-    kept: bool
-    beside: tuple[Ref, ...] = ()
+    preactivation: bool
+    auxiliary: tuple[Ref, ...] = ()
 
 
-def _epilogue(closing: Closing) -> Epilogue:
-    assert closing.function is not None
-    is_gelu = closing.activation == "gelu"
-    beside = tuple(ref for _, ref in closing.beside)
-    return Epilogue(None if is_gelu else in_its_words(closing.function), bool(closing.bias), bool(closing.kept), beside)
+def _graph_epilogue(epilogue: Epilogue) -> GraphEpilogue:
+    assert epilogue.function is not None
+    is_gelu = epilogue.activation == "gelu"
+    auxiliary = tuple(ref for _, ref in epilogue.auxiliary)
+    return GraphEpilogue(
+        None if is_gelu else in_its_words(epilogue.function),
+        bool(epilogue.bias),
+        bool(epilogue.preactivation),
+        auxiliary,
+    )
 
 
 _kernels: dict[Task, _Kernel | None] = {}
@@ -80,13 +85,13 @@ _alike: Counter[Any] = Counter()
 _making = locks.lock()
 
 
-def is_ready(closing: Closing, given: Factors) -> bool:
+def is_ready(epilogue: Epilogue, given: Factors) -> bool:
     """Whether it can run now. What is new is compiled, but not while a CUDA graph is captured.
 
     Raises:
         TransientFailure: it could not be compiled for want of something (memory), and may be another time.
     """
-    task = Task.on(_epilogue(closing), given)
+    task = Task.on(_graph_epilogue(epilogue), given)
     if task is None or _has_enough(task):
         return False
     if task not in _kernels:
@@ -122,15 +127,15 @@ def _bucket(task: Task) -> tuple[Any, ...]:
     return task.device, task.dtype, task.epilogue, task.left[1], task.right[1], sizes
 
 
-def run(closing: Closing, given: Factors) -> None:
-    """Compute ``given.out`` and ``given.kept`` on torch's current stream, after ``is_ready``.
+def run(epilogue: Epilogue, given: Factors) -> None:
+    """Compute ``given.out`` and ``given.preactivation`` on torch's current stream, after ``is_ready``.
 
     Raises:
         RuntimeError: cuDNN does not launch it.
     """
     import torch
 
-    task = Task.on(_epilogue(closing), given)
+    task = Task.on(_graph_epilogue(epilogue), given)
     assert task is not None
     kernel = _kernels[task]
     assert kernel is not None
@@ -138,16 +143,16 @@ def run(closing: Closing, given: Factors) -> None:
         kernel.run(given)
 
 
-def step(closing: Closing, matmul: MatmulViews, dtype: DType, device: str) -> TorchStep | None:
+def step(epilogue: Epilogue, matmul: MatmulViews, dtype: DType, device: str) -> TorchStep | None:
     """The same for the native call path, after ``is_ready``; None where it has to go through Python."""
     result = matmul.views[2]
-    task = _matmul_task(closing, matmul, dtype, device)
+    task = _matmul_task(epilogue, matmul, dtype, device)
     kernel = None if task is None else _kernels.get(task)
     if task is None or kernel is None:
         return None
     row = View(result.shape[-1:], (1,), 0)
-    more = [(closing.bias, row), (closing.kept, result)]
-    more += [(name, row if is_row(ref) else result) for name, ref in closing.beside]
+    more = [(epilogue.bias, row), (epilogue.preactivation, result)]
+    more += [(name, row if is_row(ref) else result) for name, ref in epilogue.auxiliary]
     names, views = matmul.names, matmul.views
     return TorchStep(
         (*names, *(name for name, _ in more if name)), (*views, *(view for name, view in more if name)), dtype,
@@ -155,17 +160,19 @@ def step(closing: Closing, matmul: MatmulViews, dtype: DType, device: str) -> To
     )  # fmt: skip
 
 
-def is_refused(closing: Closing, matmul: MatmulViews, dtype: DType, device: str) -> bool:
+def is_refused(epilogue: Epilogue, matmul: MatmulViews, dtype: DType, device: str) -> bool:
     """Whether ``is_ready`` says no about these sizes, and always will."""
-    task = _matmul_task(closing, matmul, dtype, device)
+    task = _matmul_task(epilogue, matmul, dtype, device)
     return task is None or _has_enough(task) or (task in _kernels and _kernels[task] is None)
 
 
-def _matmul_task(closing: Closing, matmul: MatmulViews, dtype: DType, device: str) -> Task | None:
-    result, epilogue = matmul.views[2], _epilogue(closing)
+def _matmul_task(epilogue: Epilogue, matmul: MatmulViews, dtype: DType, device: str) -> Task | None:
+    result, graph_epilogue = matmul.views[2], _graph_epilogue(epilogue)
     index = int(device.partition(":")[2] or 0)
-    beside = [View(result.shape[-1:], (1,), 0) if is_row(ref) else result for ref in epilogue.beside]
-    return Task.of(epilogue, dtype.name, index, matmul.views[:2], [result] * (1 + epilogue.kept), beside)
+    auxiliary = [View(result.shape[-1:], (1,), 0) if is_row(ref) else result for ref in graph_epilogue.auxiliary]
+    return Task.of(
+        graph_epilogue, dtype.name, index, matmul.views[:2], [result] * (1 + graph_epilogue.preactivation), auxiliary
+    )
 
 
 @functools.cache
@@ -205,7 +212,7 @@ class _Kernel:
         import torch
 
         workspace = torch.empty(self.workspace, dtype=torch.uint8, device=given.out.device)
-        operands = (given.left, given.right, given.out, given.bias, given.kept, *given.beside)
+        operands = (given.left, given.right, given.out, given.bias, given.preactivation, *given.auxiliary)
         tensors = [tensor for tensor in operands if tensor is not None]
         addresses = [tensor.data_ptr() for tensor in tensors] + [ctypes.addressof(c) for c in self.constants]
         pack = Descriptor(Kind.PACK)
@@ -250,8 +257,8 @@ class _Graph:
     """The operations of a product and what is behind it: [1, m, k] @ [1, k, n] -> [1, m, n]."""
 
     def __init__(self, task: Task) -> None:
-        epilogue = task.epilogue
-        assert isinstance(epilogue, Epilogue)
+        graph_epilogue = task.epilogue
+        assert isinstance(graph_epilogue, GraphEpilogue)
         (rows, columns, inner), data = task.sizes, TYPES[task.dtype]
         self.sizes = (1, rows, columns)
         self.numbers: list[int] = []
@@ -261,16 +268,16 @@ class _Graph:
         a = self._given(data, (1, rows, inner), *task.left)
         b = self._given(data, (1, inner, columns), *task.right)
         out = self._given(data, self.sizes, task.pitches[0], False)
-        bias = self._given(data, (1, 1, columns), columns, False) if epilogue.bias else None
-        kept = self._given(data, self.sizes, task.pitches[1], False) if epilogue.kept else None
+        bias = self._given(data, (1, 1, columns), columns, False) if graph_epilogue.bias else None
+        preactivation = self._given(data, self.sizes, task.pitches[1], False) if graph_epilogue.preactivation else None
         self.known: dict[Expr, Descriptor] = {}
-        for ref, pitch in zip(epilogue.beside, task.beside, strict=True):
+        for ref, pitch in zip(graph_epilogue.auxiliary, task.auxiliary, strict=True):
             sizes = (1, 1, columns) if is_row(ref) else self.sizes
             self.known[ref] = self._given(data, sizes, pitch, False)
-        total = self._multiplied(a, b, None if bias is not None else kept)
+        total = self._multiplied(a, b, None if bias is not None else preactivation)
         if bias is not None:
-            total = self._pointwise(Mode.ADD, [total, bias], kept)
-        self._compute(epilogue.function, total, out)
+            total = self._pointwise(Mode.ADD, [total, bias], preactivation)
+        self._compute(graph_epilogue.function, total, out)
 
     def _tensor(self, data: Data, sizes: tuple[int, ...], strides: tuple[int, ...], **rest: bool) -> Descriptor:
         """One more; ``virtual``: it never lies in memory, ``by_value``: on the host."""
@@ -297,10 +304,10 @@ class _Graph:
         _, rows, columns = self.sizes
         return self._tensor(data, self.sizes, (rows * columns, columns, 1), virtual=True)
 
-    def _multiplied(self, a: Descriptor, b: Descriptor, kept: Descriptor | None) -> Descriptor:
+    def _multiplied(self, a: Descriptor, b: Descriptor, preactivation: Descriptor | None) -> Descriptor:
         how = Descriptor(Kind.MATMUL)
         how.tell(Attribute.MATMUL_PRECISION, Type.DATA_TYPE, Data.FLOAT)
-        result = kept or self._virtual()
+        result = preactivation or self._virtual()
         self._do(Kind.DO_MATMUL, (Attribute.DO_MATMUL, how.finish()), (Attribute.MATMUL_A, a),
                  (Attribute.MATMUL_B, b), (Attribute.MATMUL_C, result))  # fmt: skip
         return result

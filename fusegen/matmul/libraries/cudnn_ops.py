@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fusegen.core import dtypes
 from fusegen.core.ir import Call, Const, Expr, const, substitute, walk
-from fusegen.matmul.epilogue import MOST_OPERATIONS, Closing
+from fusegen.matmul.epilogue import MOST_OPERATIONS, Epilogue
 from fusegen.matmul.libraries.cudnn_api import Data, Mode
 
 TYPES = {"float16": Data.HALF, "bfloat16": Data.BFLOAT16}
@@ -27,19 +27,19 @@ ERF = (
 )  # fmt: skip
 
 
-def has(closing: Closing, dtype: str) -> bool:
+def has(epilogue: Epilogue, dtype: str) -> bool:
     """Whether cuDNN has all that an activation is made of. relu costs cuBLASLt nothing."""
-    if closing.function is None or closing.activation == "relu" or dtype not in TYPES:
+    if epilogue.function is None or epilogue.activation == "relu" or dtype not in TYPES:
         return False
-    if closing.activation == "gelu":
+    if epilogue.activation == "gelu":
         return True
-    function = in_its_words(closing.function)
+    function = in_its_words(epilogue.function)
     nodes = list(walk([function]))
     calls = [node for node in nodes if isinstance(node, Call)]
     is_known = all((call.function in MODES and not call.detail) or power(call) for call in calls)
     is_float = all(node.dtype is dtypes.float32 for node in nodes if not _is_test(node))
     tested = [child for call in calls for child in call.args[call.function == "where" :] if _is_test(child)]
-    if closing.beside and any(isinstance(node, Call) and node.function in SLOW for node in read(function)):
+    if epilogue.auxiliary and any(isinstance(node, Call) and node.function in SLOW for node in read(function)):
         return False
     return is_known and is_float and not tested and len(calls) <= MOST_OPERATIONS
 

@@ -117,7 +117,7 @@ _CLOSINGS = {"": 0, "relu": 1, "gelu": 2, "bias": 3, "zero": 4, "copy": 5, ADDED
 
 def _product(step: TorchStep, slots: Mapping[str, tuple[int, int, int]]) -> list[int]:
     """A matrix product: a null function, and its tensors."""
-    words = [0, _CLOSINGS[step.closing], _SCALAR_TYPES[step.dtype], len(step.names), *step.words]
+    words = [0, _CLOSINGS[step.kind], _SCALAR_TYPES[step.dtype], len(step.names), *step.words]
     for name, view in zip(step.names, step.views, strict=True):
         kind, index, offset = slots[name]
         offset += view.offset * step.dtype.size
