@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fusegen.bench.comparison import Contender, InTorch, disagreement, results_of
+from fusegen.bench.comparison import Implementation, InTorch, disagreement, results_of
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op
 from fusegen.pytorch.library.eager import eager
@@ -41,7 +41,7 @@ class Package:
     functions: Mapping[str, Function]
     owns_inputs: bool = False
 
-    def contender(self, op: str, options: Mapping[str, Any]) -> Contender:
+    def implementation(self, op: str, options: Mapping[str, Any]) -> Implementation:
         """The package's own ``op``.
 
         Raises:
@@ -130,16 +130,16 @@ class Call:
     in_torch: Function | None = None
 
 
-def peers(call: Call, wanted: Sequence[str], on_gpu: bool) -> tuple[list[Contender], dict[str, str]]:
+def peers(call: Call, wanted: Sequence[str], on_gpu: bool) -> tuple[list[Implementation], dict[str, str]]:
     """The peers among ``wanted`` that can be tried, and why the others cannot, by name."""
-    makers: dict[str, Callable[[], Contender]] = {
+    makers: dict[str, Callable[[], Implementation]] = {
         "torch": lambda: InTorch("torch", _in_torch(call)),
         "torch.compile": lambda: InTorch("torch.compile", _compiled(_in_torch(call))),
         "JAX": lambda: _jax(call),
         "Liger": lambda: _of_package(LIGER, call, on_gpu),
         "QuACK": lambda: _of_package(QUACK, call, on_gpu),
     }
-    found: list[Contender] = []
+    found: list[Implementation] = []
     absent: dict[str, str] = {}
     for name in NAMES:
         if name not in wanted:
@@ -153,14 +153,14 @@ def peers(call: Call, wanted: Sequence[str], on_gpu: bool) -> tuple[list[Contend
     return found, absent
 
 
-def _of_package(package: Package, call: Call, on_gpu: bool) -> Contender:
-    contender = package.contender(call.op.name, call.options)
+def _of_package(package: Package, call: Call, on_gpu: bool) -> Implementation:
+    implementation = package.implementation(call.op.name, call.options)
     if not on_gpu:
         raise LookupError("runs on GPUs only")
-    return contender
+    return implementation
 
 
-def _jax(call: Call) -> Contender:
+def _jax(call: Call) -> Implementation:
     from fusegen.bench.peer_jax import in_jax, load_jax
 
     load_jax()

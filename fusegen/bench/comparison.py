@@ -1,7 +1,7 @@
 """Who computes the same function on the same tensors, and how long each takes for a pass.
 
-A contender that cannot run, or that answers something else than fusegen, is left out with a word why: a benchmark
-neither ends because a peer does nor compares different functions.
+An implementation that cannot run, or whose results differ from fusegen's, is left out, and the reason is recorded. So a
+failing peer does not end a benchmark, and no benchmark compares different functions.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ PASSES = ("fwd", "bwd", "step")
 AGREEMENT = {"float64": 1e-6, "float32": 1e-3, "float16": 2e-2, "bfloat16": 1e-1}
 
 
-class Contender(Protocol):
+class Implementation(Protocol):
     """One way to compute the function. ``time``: microseconds of one pass, measured by itself."""
 
     @property
@@ -108,62 +108,62 @@ def one_pass(function: Callable[..., Any], inputs: Sequence[torch.Tensor], which
 
 
 @dataclass
-class Contest:
-    """Contenders on one set of inputs; the first of them sets what the others must compute.
+class Comparison:
+    """Implementations on one set of inputs. The results of the first one are the reference for the others.
 
     Attributes:
-        left_out: why a contender has no time, by name.
+        left_out: why an implementation has no time, by name.
     """
 
-    contenders: list[Contender]
+    implementations: list[Implementation]
     inputs: Sequence[torch.Tensor]
     left_out: dict[str, str] = field(default_factory=dict)
 
     def admit(self) -> None:
         """Leave out who cannot run the forward, or computes something else than the first."""
-        first, *others = self.contenders
+        first, *others = self.implementations
         expected = first.results(self.inputs)
-        self.contenders = [first]
+        self.implementations = [first]
         for other in others:
             reason = _attempt(lambda other=other: disagreement(other.results(self.inputs), expected))  # type: ignore[misc]
             if reason:
                 self.left_out[other.name] = str(reason)
             else:
-                self.contenders.append(other)
+                self.implementations.append(other)
 
-    def time(self, clock: Clock, which: str, beside: Mapping[str, Callable[[], Any]] | None = None) -> dict[str, float]:
-        """Microseconds of one pass by contender. Those in torch take turns; others have streams of their own.
+    def time(self, clock: Clock, which: str, extra: Mapping[str, Callable[[], Any]] | None = None) -> dict[str, float]:
+        """Microseconds of one pass by implementation. Those in torch take turns; others have streams of their own.
 
         Args:
-            beside: what else takes turns with them, by name.
+            extra: what else takes turns with them, by name.
         """
         works: dict[str, Callable[[], Any]] = {}
-        alone: dict[str, Contender] = {}
-        for contender in self.contenders:
-            if not isinstance(contender, InTorch):
-                alone[contender.name] = contender
+        alone: dict[str, Implementation] = {}
+        for implementation in self.implementations:
+            if not isinstance(implementation, InTorch):
+                alone[implementation.name] = implementation
             elif not works:
-                works[contender.name] = contender.work(self.inputs, which)
+                works[implementation.name] = implementation.work(self.inputs, which)
             else:
-                self._take(works, contender.name, which, lambda c=contender: c.work(self.inputs, which))  # type: ignore[misc]
+                self._record(works, implementation.name, which, lambda c=implementation: c.work(self.inputs, which))  # type: ignore[misc]
         others = {name: Guarded(work) for name, work in list(works.items())[1:]}
-        times = clock.turns({**works, **others, **(beside or {})})
+        times = clock.turns({**works, **others, **(extra or {})})
         for name, work in others.items():
             if work.problem:
                 del times[name]
                 self.left_out[f"{name}, {which}"] = work.problem
-        for name, contender in alone.items():
-            self._take(times, name, which, lambda c=contender: c.time(clock, self.inputs, which))  # type: ignore[misc]
-        names = [*(c.name for c in self.contenders), *(beside or {})]
+        for name, implementation in alone.items():
+            self._record(times, name, which, lambda c=implementation: c.time(clock, self.inputs, which))  # type: ignore[misc]
+        names = [*(c.name for c in self.implementations), *(extra or {})]
         return {name: times[name] for name in names if name in times}
 
-    def _take(self, found: dict[str, Any], name: str, which: str, attempt: Callable[[], Any]) -> None:
-        """What an attempt returns, or else why it does not."""
-        taken = _attempt(attempt)
-        if isinstance(taken, str):
-            self.left_out[f"{name}, {which}"] = taken
+    def _record(self, found: dict[str, Any], name: str, which: str, attempt: Callable[[], Any]) -> None:
+        """Store what an attempt returns, or why it fails."""
+        found_or_reason = _attempt(attempt)
+        if isinstance(found_or_reason, str):
+            self.left_out[f"{name}, {which}"] = found_or_reason
         else:
-            found[name] = taken
+            found[name] = found_or_reason
 
 
 @dataclass
@@ -244,7 +244,7 @@ class Measured:
 
     Args:
         moved: the fewest bytes it must move.
-        times: microseconds by contender, fusegen first.
+        times: microseconds by implementation, fusegen first.
     """
 
     which: str

@@ -35,7 +35,7 @@ def load_jax() -> Any:
 
 @dataclass(frozen=True)
 class InJax:
-    """A contender (bench/comparison): ``function`` takes and gives JAX arrays."""
+    """An implementation (bench/comparison): ``function`` takes and gives JAX arrays."""
 
     function: Callable[..., Any]
     name: str = "JAX"
@@ -88,7 +88,7 @@ class InJax:
 
 
 def in_jax(op: Op, names: Sequence[str], options: Mapping[str, Any]) -> InJax:
-    """``op`` as a contender.
+    """``op`` as an implementation.
 
     Args:
         names: which argument each tensor is, in order.

@@ -11,7 +11,7 @@ from fusegen.bench.comparison import PASSES, Measured, Roof
 from fusegen.core.errors import FusegenError
 
 DOTS_PER_INCH = 130
-# One colour a contender in every picture; fusegen's stands out.
+# An implementation has the same colour in every picture; fusegen's stands out.
 COLOURS = {
     "fusegen": "#d62728", "torch": "#7f7f7f", "torch.compile": "#1f77b4", "JAX": "#2ca02c", "Liger": "#9467bd",
     "QuACK": "#ff7f0e",

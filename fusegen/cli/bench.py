@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fusegen.bench.baselines import NAMES, Call, choose, namesake, peers
-from fusegen.bench.comparison import PASSES, Contest, InTorch, Measured, Roof
+from fusegen.bench.comparison import PASSES, Comparison, InTorch, Measured, Roof
 from fusegen.cli.arguments import Request, resolve
 from fusegen.cli.examples import example_of
 from fusegen.cli.inputs import POSITIVE, Case, choose_device, load_torch, sized
@@ -67,12 +67,12 @@ class Bench:
         moved = dict(zip(PASSES, [*floors, sum(floors)], strict=False))
         if len(floors) == 1:
             del moved["bwd"]
-        contest = self._contest(case)
+        comparison = self._comparison(case)
         found = []
         for which, size in moved.items():
             self.tell(f"{which}, {size_text(size)}")
-            found.append(Measured(which, size, contest.time(self.clock, which)))
-        self.left_out |= contest.left_out
+            found.append(Measured(which, size, comparison.time(self.clock, which)))
+        self.left_out |= comparison.left_out
         return found
 
     def _case(self, specs: Mapping[str, Any]) -> Case:
@@ -85,7 +85,7 @@ class Bench:
             case = Case.random(self.op, specs, self.device, 0, POSITIVE)
         return case.requiring(differentiable(case.trace()))
 
-    def _contest(self, case: Case) -> Contest:
+    def _comparison(self, case: Case) -> Comparison:
         names = list(case.tensors)
         given = {name: value for name, value in case.arguments.items() if name not in case.tensors}
         bound = self.op.declaration.bind((), case.arguments)
@@ -94,9 +94,9 @@ class Bench:
         ours = InTorch(OURS, lambda *tensors: self.op(**dict(zip(names, tensors, strict=True)), **given))
         in_torch = namesake(self.op.name, names, given, inputs, ours.results(inputs)) if self.wanted else None
         found, absent = peers(Call(case.trace(), names, options, in_torch), self.wanted, self.device == "cuda")
-        contest = Contest([ours, *found], inputs, absent)
-        contest.admit()
-        return contest
+        comparison = Comparison([ours, *found], inputs, absent)
+        comparison.admit()
+        return comparison
 
 
 def bench_op(

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 import fusegen as fg
 from fusegen import pipeline
 from fusegen.bench.baselines import LIGER, NAMES, Call, choose, namesake, peers
-from fusegen.bench.comparison import Contest, InTorch, Measured, Roof, disagreement, one_pass
+from fusegen.bench.comparison import Comparison, InTorch, Measured, Roof, disagreement, one_pass
 from fusegen.bench.plots import bandwidth_figure, floor_figure, load_matplotlib
 from fusegen.cli.arguments import Request, bind, library, resolve
 from fusegen.cli.bench import Bench, print_table, sweep_specs
@@ -57,7 +57,7 @@ class Counting:
         return self(lambda: wait(work()))
 
 
-# -- contests --------------------------------------------------------------------------------------------------------
+# -- comparisons -------------------------------------------------------------------------------------------------------
 
 
 def test_who_disagrees_or_fails_is_left_out_with_a_word() -> None:
@@ -75,34 +75,34 @@ def test_who_disagrees_or_fails_is_left_out_with_a_word() -> None:
         next(calls)
         return x * 2
 
-    late = Contest([InTorch("ours", lambda x: x * 2), InTorch("late", fails_in_the_end)], [leaf(5, 7)])
+    late = Comparison([InTorch("ours", lambda x: x * 2), InTorch("late", fails_in_the_end)], [leaf(5, 7)])
     assert list(late.time(WallClock(9), "fwd")) == ["ours"] and late.left_out == {"late, fwd": "StopIteration: "}
 
-    contenders = [
+    implementations = [
         InTorch("ours", lambda x: x * 2), InTorch("same", lambda x: x + x), InTorch("other", lambda x: x * 2.5),
         InTorch("wrong shape", lambda x: x.sum()), InTorch("narrower", lambda x: (x * 2).half()),
         InTorch("wider", lambda x: x.double() * 2), InTorch("fails", fails), InTorch("fails later", fails_later),
     ]  # fmt: skip
-    contest = Contest(list(contenders), [leaf(5, 7)])
-    contest.admit()
-    assert list(contest.time(Counting(), "fwd")) == ["ours", "same", "wider", "fails later"]
-    assert list(contest.time(Counting(), "bwd")) == ["ours", "same", "wider"]
-    assert contest.left_out == {
+    comparison = Comparison(list(implementations), [leaf(5, 7)])
+    comparison.admit()
+    assert list(comparison.time(Counting(), "fwd")) == ["ours", "same", "wider", "fails later"]
+    assert list(comparison.time(Counting(), "bwd")) == ["ours", "same", "wider"]
+    assert comparison.left_out == {
         "other": "other values", "wrong shape": "other shapes: [[]]",
         "narrower": "another dtype: float16 instead of float32", "fails": "RuntimeError: out of",
         "fails later, bwd": "RuntimeError: no backward here",
     }  # fmt: skip
 
 
-def test_the_first_contender_may_not_fail() -> None:
+def test_the_first_implementation_may_not_fail() -> None:
     def fails(x: torch.Tensor) -> torch.Tensor:
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        Contest([InTorch("ours", fails)], [leaf(3)]).admit()
+        Comparison([InTorch("ours", fails)], [leaf(3)]).admit()
 
 
-def test_contenders_that_write_into_their_inputs_get_copies() -> None:
+def test_implementations_that_write_into_their_inputs_get_copies() -> None:
     x = leaf(4)
     before = x.detach().clone()
     greedy = InTorch("greedy", lambda t: t.data.mul_(0) + t, owns_inputs=True)
@@ -182,11 +182,11 @@ def test_jax_computes_the_op(name: str) -> None:
                for n, s in arguments.items() if isinstance(s, fg.TensorSpec)}  # fmt: skip
     arguments |= tensors
     options = {n: v for n, v in op.declaration.bind((), arguments).items() if n not in tensors}
-    contender = in_jax(op.trace(**arguments), list(tensors), options)
+    implementation = in_jax(op.trace(**arguments), list(tensors), options)
     expected = reference(op.trace(**arguments), tensors, options)
-    assert not disagreement(contender.results(list(tensors.values())), [r.float() for r in expected])
+    assert not disagreement(implementation.results(list(tensors.values())), [r.float() for r in expected])
     for which in ("fwd", "bwd", "step"):
-        assert contender.time(WallClock(1), list(tensors.values()), which) > 0
+        assert implementation.time(WallClock(1), list(tensors.values()), which) > 0
 
 
 def test_torch_is_asked_for_a_function_of_the_same_name_and_meaning() -> None:
@@ -287,7 +287,7 @@ def test_plots_without_matplotlib_name_the_command_that_installs_it(monkeypatch:
         load_matplotlib()
 
 
-def test_pictures_show_every_contender_under_the_roof() -> None:
+def test_pictures_show_every_implementation_under_the_roof() -> None:
     pyplot = load_matplotlib()
     roof = Roof(4e6, 2.0)
     sweep = [[Measured("fwd", 2**b, {"fusegen": 2**b / 3e6 + 3, "torch": 2**b / 1e6 + 6})] for b in range(16, 31, 2)]
@@ -387,17 +387,17 @@ SMALL = [
 @pytest.mark.emulator
 @pytest.mark.parametrize("row", SMALL, ids=lambda row: row.title)
 def test_rows_and_their_references_compute_the_same(row: Row) -> None:
-    contest = kernels.contest_of(row, ("torch",), "cpu")
-    times = contest.time(Counting(), "fwd")
-    assert (list(times), contest.left_out) == (["fusegen", "torch"], {})
+    comparison = kernels.comparison_of(row, ("torch",), "cpu")
+    times = comparison.time(Counting(), "fwd")
+    assert (list(times), comparison.left_out) == (["fusegen", "torch"], {})
 
 
 def test_a_row_is_a_line_and_its_failure_another(monkeypatch: pytest.MonkeyPatch) -> None:
     row = rows_elementwise._gated("swiglu", F32, (1000, 1000))
     run = kernels.Run(bandwidth=4e6)
     fixed = {"fwd": {"fusegen": 3.3, "torch": 9.0, "JAX": 3.0}, "bwd": {"fusegen": 5.0}, "step": {"fusegen": 8.0}}
-    contest = SimpleNamespace(time=lambda watch, which: fixed[which], left_out={"Liger": "other values"})
-    monkeypatch.setattr(kernels, "contest_of", lambda row, wanted: contest)
+    comparison = SimpleNamespace(time=lambda watch, which: fixed[which], left_out={"Liger": "other values"})
+    monkeypatch.setattr(kernels, "comparison_of", lambda row, wanted: comparison)
     line = kernels._one(row, Counting(), ("torch",), run)
     assert re.split(r" {2,}", line.strip()) == [
         "fwd",
@@ -418,7 +418,7 @@ def test_a_row_is_a_line_and_its_failure_another(monkeypatch: pytest.MonkeyPatch
     def fails(row: Row, wanted: Any) -> Any:
         raise RuntimeError("no\n  kernel")
 
-    monkeypatch.setattr(kernels, "contest_of", fails)
+    monkeypatch.setattr(kernels, "comparison_of", fails)
     assert kernels._one(row, Counting(), (), run) == "FAILED: RuntimeError: no kernel"
     assert list(run.failed) == ["swiglu"] and len(run.measured) == 3
 

@@ -190,8 +190,8 @@ def test_targets_are_those_that_were_set() -> None:
 
 def test_who_is_asked_to_compute_a_row() -> None:
     def names(row: ProductRow, *wanted: str, **rest: Any) -> list[str]:
-        contest = products.contest_of(row, wanted, "cpu", **rest)
-        return [*(c.name for c in contest.contenders), *contest.left_out]
+        comparison = products.comparison_of(row, wanted, "cpu", **rest)
+        return [*(c.name for c in comparison.implementations), *comparison.left_out]
 
     relu = _activated("relu", F16, *T)
     assert names(relu, "torch", "QuACK") == ["fusegen", "torch", "cuBLASLt", "QuACK"]

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from fusegen.bench.baselines import Call, peers
-from fusegen.bench.comparison import Contest, InTorch
+from fusegen.bench.comparison import Comparison, InTorch
 from fusegen.matmul.libraries.stopwatch import Clock, Stopwatch
 from tools.bench.row import Row
 
@@ -22,7 +22,7 @@ NOISE = 1.02
 
 @dataclass(frozen=True)
 class Measured:
-    """Microseconds of one pass: the floor, and each contender by name."""
+    """Microseconds of one pass: the floor, and each implementation by name."""
 
     title: str
     which: str
@@ -81,7 +81,7 @@ class Run:
         return lines + [f"  {reason} ({len(rows)} rows: {rows[0]}, ...)" for reason, rows in titles.items()]
 
 
-def contest_of(row: Row, wanted: Sequence[str], device: str = "cuda") -> Contest:
+def comparison_of(row: Row, wanted: Sequence[str], device: str = "cuda") -> Comparison:
     """fusegen and those of ``wanted`` that the row is measured beside, on its tensors."""
     op, names, inputs = row.op, row.names, row.tensors(device)
 
@@ -93,9 +93,9 @@ def contest_of(row: Row, wanted: Sequence[str], device: str = "cuda") -> Contest
     options = {name: value for name, value in bound.items() if name not in names}
     asked = [name for name in row.peers if name in wanted]
     found, absent = peers(Call(op.trace(**arguments), names, options, row.reference), asked, device == "cuda")
-    contest = Contest([InTorch(OURS, ours), *found], inputs, absent)
-    contest.admit()
-    return contest
+    comparison = Comparison([InTorch(OURS, ours), *found], inputs, absent)
+    comparison.admit()
+    return comparison
 
 
 def copy_bandwidth(watch: Stopwatch) -> float:
@@ -122,18 +122,18 @@ def measure(rows: Sequence[Row], wanted: Sequence[str], watch: Clock, bandwidth:
 def _one(row: Row, watch: Clock, wanted: Sequence[str], run: Run) -> str:
     """Measure a row; its line."""
     try:
-        contest = contest_of(row, wanted)
+        comparison = comparison_of(row, wanted)
         found = []
         for which in row.passes:
             floor = row.floor_bytes(which) / run.bandwidth
-            found.append(Measured(row.title, which, floor, contest.time(watch, which)))
+            found.append(Measured(row.title, which, floor, comparison.time(watch, which)))
     except Exception as error:  # one row's failure is no reason to measure nothing else
         run.failed[row.title] = f"{type(error).__name__}: {error}"
         return "FAILED: " + " ".join(run.failed[row.title].split())[:200]
     finally:
         torch.cuda.empty_cache()
     run.measured += found
-    run.left_out[row.title] = contest.left_out
+    run.left_out[row.title] = comparison.left_out
     return "  ".join(_cell(m) for m in found)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from fusegen.bench.baselines import Call, peers
-from fusegen.bench.comparison import Contest, InTorch, results_of
+from fusegen.bench.comparison import Comparison, InTorch, results_of
 from fusegen.matmul.libraries.stopwatch import Clock
 from tools.bench.kernels import NOISE, OURS, Measured, Run
 from tools.bench.limits import product_limits
@@ -92,7 +92,7 @@ def _call(row: ProductRow) -> Callable[..., Any]:
     return lambda *tensors: row.op(**dict(zip(row.names, tensors, strict=True)), **row.options)
 
 
-def contest_of(row: ProductRow, wanted: Sequence[str], device: str, autotune: bool = False) -> Contest:
+def comparison_of(row: ProductRow, wanted: Sequence[str], device: str, autotune: bool = False) -> Comparison:
     """fusegen and those of ``wanted`` that the row is measured beside.
 
     Raises:
@@ -107,9 +107,9 @@ def contest_of(row: ProductRow, wanted: Sequence[str], device: str, autotune: bo
     for name, function in {**row.inference, **row.others}.items():
         if name in wanted or (name == "cuBLASLt" and "torch" in wanted):
             found.append(InTorch(name, function))
-    contest = Contest([InTorch(OURS, _call(row)), *found], inputs, absent)
-    contest.admit()
-    return contest
+    comparison = Comparison([InTorch(OURS, _call(row)), *found], inputs, absent)
+    comparison.admit()
+    return comparison
 
 
 def autotuned(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -144,7 +144,7 @@ def measure(
     width = max((len(row.title) for row in rows), default=0)
     for row in rows:
         try:
-            found = _row(row, contest_of(row, wanted, device, autotune), clock, run, device)
+            found = _row(row, comparison_of(row, wanted, device, autotune), clock, run, device)
             line = "  ".join(_cell(m) for m in found)
         except Exception as error:  # one row's failure is no reason to measure nothing else
             run.failed[row.title] = f"{type(error).__name__}: {error}"
@@ -156,20 +156,20 @@ def measure(
     return run
 
 
-def _row(row: ProductRow, contest: Contest, clock: Clock, run: Run, device: str) -> list[MeasuredProduct]:
+def _row(row: ProductRow, comparison: Comparison, clock: Clock, run: Run, device: str) -> list[MeasuredProduct]:
     """Measure a row. Each pass takes turns with its plain products: clocks of a busy GPU drift."""
-    training = [c for c in contest.contenders if c.name not in row.inference]
+    training = [c for c in comparison.implementations if c.name not in row.inference]
     plain = {which: plain_products(products, row.dtype, device) for which, products in row.products.items()}
     found = []
     for which in row.passes:
-        asked = contest if which == "fwd" else replace(contest, contenders=training)
+        asked = comparison if which == "fwd" else replace(comparison, implementations=training)
         parts = [part for part in _PARTS[which] if part in plain]
         times = asked.time(clock, which, {f"{PLAIN} {part}": plain[part] for part in parts})
         floors = {part: times.pop(f"{PLAIN} {part}") for part in parts}
         target = row.target(which, floors | {"train": floors.get("fwd", 0.0)}, run.bandwidth)
         found.append(MeasuredProduct(row.title, which, sum(floors.values()), times, target))
     run.measured += found
-    run.left_out[row.title] = contest.left_out
+    run.left_out[row.title] = comparison.left_out
     return found
 
 
