@@ -31,7 +31,7 @@ from fusegen.generate.rendered import one_file
 from fusegen.generate.wording import explain, in_memory, starts_early
 from fusegen.matmul.padding import padded_strides
 from fusegen.plan import entry as doors
-from fusegen.plan.backward import lean_backward, result_names
+from fusegen.plan.backward import prune_backward, result_names
 from fusegen.plan.frameworks import TensorInfo
 from fusegen.plan.layout import row_major
 from fusegen.plan.targets import chip_of
@@ -217,15 +217,15 @@ def backward_of(forward: Pass, wanted: Sequence[str] = ()) -> Pass:
     with_kept = Pass.of(training.forward, arguments, forward.layout.sizes, {})
     floats = {output.base for output in op.outputs if output.dtype.is_float}
     results = result_names(training.forward)
-    lean = lean_backward(training, [i for i, name in enumerate(results) if name in floats], frozenset(asked))
-    backward = _without_sizes(lean.op)
+    pruned = prune_backward(training, [i for i, name in enumerate(results) if name in floats], frozenset(asked))
+    backward = _without_sizes(pruned.op)
     given = {o.base: with_kept.tensors[o.base] for o in backward.operands if o.base in with_kept.tensors}
     names = GradientNames.of(training.forward)
     given |= {names.results[name]: forward.tensors[name] for name in floats}
     like = {names.arguments[name]: forward.tensors[name] for name in asked}
     saved = tuple(o.name for o in training.forward.outputs[len(op.outputs) :])
-    same = {names.arguments[name]: names.results[results[at]] for name, at in lean.handed_on.items()}
-    same |= {names.arguments[name]: names.arguments[other] for name, other in lean.shared.items()}
+    same = {names.arguments[name]: names.results[results[at]] for name, at in pruned.handed_on.items()}
+    same |= {names.arguments[name]: names.arguments[other] for name, other in pruned.shared.items()}
     return replace(Pass.of(backward, given, forward.layout.sizes, like), saved=saved, same=same)
 
 

@@ -33,16 +33,16 @@ def saved_by(training: Training, arguments: Sequence[str]) -> tuple[list[str], l
 
 
 @dataclass(frozen=True)
-class Lean:
-    """A backward with what it need not read or write left out.
+class PrunedBackward:
+    """A backward without the operands and results that nothing needs.
 
     Attributes:
         given: results (by position) that have a cotangent.
         wanted: arguments whose gradients are needed.
-        handed_on: arguments that are terms of a result, as a residual is, and which result's by position: their
-            gradient is its cotangent, and nothing computes or copies it.
-        shared: arguments that are terms of one sum, with the same gradient, and of which other argument: it is
-            computed once, and autograd gets the tensor for both, as from torch's own additions.
+        handed_on: arguments that are terms of a result, as a residual is, and the position of that result. Their
+            gradient is its cotangent; nothing computes or copies it.
+        shared: arguments that are terms of one sum, and another term of it. Both have the same gradient: it is
+            computed once, and autograd gets one tensor for both, as from torch's own additions.
     """
 
     op: Op
@@ -57,7 +57,9 @@ class Lean:
         found.update({name: found[other] for name, other in self.shared.items()})
 
 
-def lean_backward(training: Training, given: Sequence[int], wanted: frozenset[str], *, sharing: bool = True) -> Lean:
+def prune_backward(
+    training: Training, given: Sequence[int], wanted: frozenset[str], *, sharing: bool = True
+) -> PrunedBackward:
     """The backward for the results (by position) that have a cotangent, and the gradients that are needed.
 
     ``sharing``: gradients may be a cotangent or each other's tensor. A graph cannot look where its gradients go
@@ -70,7 +72,7 @@ def lean_backward(training: Training, given: Sequence[int], wanted: frozenset[st
     gradients = GradientNames.of(training.forward)
     reached = _reached(training.forward, positions) & wanted
     cotangents = {gradients.results[names[i]]: i for i in given}
-    forward = _lean(training.forward, chosen)
+    forward = _pruned(training.forward, chosen)
     sums, results = _sums(forward) if sharing else {}, {o.name: o.expr for o in forward.expand()[1]}
     handed = {output.base: cotangents.get(_handed_on(op, output) or "") for output in op.outputs}
     handed_on = {
@@ -79,10 +81,10 @@ def lean_backward(training: Training, given: Sequence[int], wanted: frozenset[st
     }  # fmt: skip
     own = {gradients.arguments[name]: name for name in sorted(reached - handed_on.keys())}
     shared = _shared({own[o.base]: o for o in op.outputs if o.base in own and o.part is None}, sums)
-    lean = _lean(op, {name for name, argument in own.items() if argument not in shared})
-    if given and not lean.operands:  # a gradient of zeros reads nothing; a cotangent still says on which device
-        lean = replace(lean, operands=(gradients.cotangent(training.forward.outputs[positions[0]]),))
-    return Lean(lean, tuple(given), wanted, handed_on, shared)
+    pruned = _pruned(op, {name for name, argument in own.items() if argument not in shared})
+    if given and not pruned.operands:  # a gradient of zeros reads nothing; a cotangent still says on which device
+        pruned = replace(pruned, operands=(gradients.cotangent(training.forward.outputs[positions[0]]),))
+    return PrunedBackward(pruned, tuple(given), wanted, handed_on, shared)
 
 
 def _handed_on(backward: Op, gradient: Output) -> str | None:
@@ -156,7 +158,7 @@ def reading(op: Op, otherwise: Sequence[Any]) -> Op:
     return replace(op, operands=operands_read(op) or tuple(otherwise))
 
 
-def _lean(op: Op, names: set[str]) -> Op:
+def _pruned(op: Op, names: set[str]) -> Op:
     """Only the outputs called ``names``, and only operands that are read: sizes are handed over as numbers."""
     outputs = tuple(o for o in op.outputs if o.base in names)
     needed = {ref.name for output in outputs for ref in refs(output.expr)}

@@ -24,7 +24,7 @@ from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.interpret import interpret
 from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.products import Chain, Product, chain
-from fusegen.plan.backward import lean_backward, reading, result_names
+from fusegen.plan.backward import prune_backward, reading, result_names
 
 if TYPE_CHECKING:
     import torch
@@ -197,14 +197,14 @@ def backward(
 
     training = pipeline.train_op(op, wanted)
     names, forward = result_names(training.forward), training.forward
-    lean = lean_backward(training, given, frozenset(wanted), sharing=False)
-    if not lean.op.outputs:
+    pruned = prune_backward(training, given, frozenset(wanted), sharing=False)
+    if not pruned.op.outputs:
         return None
     called = GradientNames.of(forward)
     results = dict(zip(names, meaning(forward, tensors, numbers, sizes), strict=True))
     cotangents = {called.results[names[i]]: draw(results[names[i]]) for i in given}
     arguments = {called.arguments[name]: name for name in wanted}
-    sought = [arguments[name] for name in result_names(lean.op)]
+    sought = [arguments[name] for name in result_names(pruned.op)]
 
     def inputs(roots: Tensors) -> dict[str, Any]:
         found = dict(zip(names, meaning(forward, roots, numbers, sizes), strict=True))
@@ -223,7 +223,7 @@ def backward(
         )  # fmt: skip
 
     label = f"backward of {', '.join(names[i] for i in given)} for {', '.join(sought)}"
-    return Followed(label, lean.op, inputs, expected, {**tensors, **cotangents}, sizes)
+    return Followed(label, pruned.op, inputs, expected, {**tensors, **cotangents}, sizes)
 
 
 def forward_mode(

@@ -73,15 +73,15 @@ def test_a_wrong_fusion_is_named(
 
 
 def test_a_wrong_derivative_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    lean = evaluate.lean_backward
+    pruned = evaluate.prune_backward
 
     def wrong(*given: Any, **options: Any) -> Any:
-        found = lean(*given, **options)
+        found = pruned(*given, **options)
         first, *rest = found.op.outputs
         op = replace(found.op, outputs=(replace(first, expr=first.expr * 1.001), *rest))
         return replace(found, op=op)
 
-    monkeypatch.setattr(evaluate, "lean_backward", wrong)
+    monkeypatch.setattr(evaluate, "prune_backward", wrong)
     assert not run("rms_norm")
     said = capsys.readouterr().out.splitlines()[-1]
     assert said == "numbers part at: backward of out for input, weight: derived, as an expression"

@@ -26,12 +26,12 @@ from fusegen.derive.tangent import tangent_names
 from fusegen.derive.training import Training
 from fusegen.plan import frameworks
 from fusegen.plan.backward import (
-    Lean,
+    PrunedBackward,
     axis_sizes,
     check_no_jit_trace,
     differentiable,
     is_jit_traced,
-    lean_backward,
+    prune_backward,
     reading,
     result_names,
     saved_by,
@@ -140,7 +140,7 @@ class Trained:
     forward: Runner
     public: int
     calls: dict[Any, Differentiable] = field(default_factory=dict)
-    leans: dict[Any, Lean] = field(default_factory=dict)
+    pruned_backwards: dict[Any, PrunedBackward] = field(default_factory=dict)
     tangents: dict[Any, Op] = field(default_factory=dict)
     verified: set[tuple[str, ...]] = field(default_factory=set)
 
@@ -159,20 +159,20 @@ class Trained:
         """Arguments and results (by position) that the backward reads."""
         return saved_by(self.training, self.forward.arguments) if self.training.wanted else ([], [])
 
-    def backward(self, lean: Lean, layout: Any, sizes: Mapping[str, int]) -> Differentiable:
+    def backward(self, pruned: PrunedBackward, layout: Any, sizes: Mapping[str, int]) -> Differentiable:
         """A backward, ready to run for arguments of these sizes."""
         like = {self.gradients.arguments[name]: (shape, strides) for name, shape, strides in layout}
 
         def make() -> Differentiable:
-            return Differentiable(runner_of(lean.op, sizes, like))
+            return Differentiable(runner_of(pruned.op, sizes, like))
 
-        return _remembered(self.calls, ("backward", lean.given, lean.wanted, layout, tuple(sizes.items())), make)
+        return _remembered(self.calls, ("backward", pruned.given, pruned.wanted, layout, tuple(sizes.items())), make)
 
-    def lean(self, cotangents: Sequence[Any], needed: frozenset[str] | None) -> Lean:
+    def pruned(self, cotangents: Sequence[Any], needed: frozenset[str] | None) -> PrunedBackward:
         """What the backward for such gradients computes (see ``gradients_of``)."""
         given = tuple(i for i, cotangent in enumerate(cotangents) if cotangent is not None)
         wanted = frozenset(self.training.wanted) if needed is None else needed
-        return _remembered(self.leans, (given, wanted), lambda: lean_backward(self.training, given, wanted))
+        return _remembered(self.pruned_backwards, (given, wanted), lambda: prune_backward(self.training, given, wanted))
 
     def gradients_of(
         self, saved: Sequence[Any], cotangents: Sequence[Any], layout: Any, shapes: Mapping[str, Sequence[int]],
@@ -188,17 +188,17 @@ class Trained:
             needed: arguments whose gradients are needed now; None: all that are wanted.
             places: for each argument a tensor that its gradient may be added to, which then is None, or None.
         """
-        arguments, lean = self.forward.arguments, self.lean(cotangents, needed)
+        arguments, pruned = self.forward.arguments, self.pruned(cotangents, needed)
         found: dict[str, Any] = {}
         backward, values = self.asked(saved, cotangents, layout, shapes, needed)
         if backward is not None:
             names, own = result_names(backward.runner.op), self.gradients.arguments
-            twice = {*lean.shared, *lean.shared.values()}
+            twice = {*pruned.shared, *pruned.shared.values()}
             added = {own[n]: t for n, t in zip(arguments, places, strict=False) if t is not None and n not in twice}
             run = partial(accumulate_grad.run_adding, backward.runner, names, added=added) if added else backward
             computed = dict(zip(names, run(values, scalars), strict=True))
             found = {name: computed[own[name]] for name in arguments if own[name] in computed}
-        lean.fill(found, cotangents)
+        pruned.fill(found, cotangents)
         return [found.get(name) for name in arguments]
 
     def asked(
@@ -207,10 +207,10 @@ class Trained:
     ) -> tuple[Differentiable | None, dict[str, Any]]:  # fmt: skip
         """The backward for such gradients (see ``gradients_of``), and what it reads by name; None if there is nothing
         to compute."""
-        lean = self.lean(cotangents, needed)
-        if not lean.op.outputs:
+        pruned = self.pruned(cotangents, needed)
+        if not pruned.op.outputs:
             return None, {}
-        return self.backward(lean, layout, self.sizes(shapes)), self.read_backward(saved, cotangents)
+        return self.backward(pruned, layout, self.sizes(shapes)), self.read_backward(saved, cotangents)
 
     def read_backward(self, saved: Sequence[Any], cotangents: Sequence[Any]) -> dict[str, Any]:
         """What a backward may read, by name: what was saved, and then the cotangents that there are."""

@@ -158,13 +158,13 @@ class NativeBackward:
         asked = frozenset(name for name, is_needed in zip(names, needed, strict=True) if is_needed and name in wanted)
         with record_runs() as runs:
             gradients = self.trained.gradients_of(saved, cotangents, self.layout, self.shapes, scalars, asked, places)
-        lean = self.trained.lean(cotangents, asked)
+        pruned = self.trained.pruned(cotangents, asked)
         if not torch.is_grad_enabled():
-            computed = [None if name in lean.shared else g for name, g in zip(names, gradients, strict=True)]
-            backward = self._plan(saved, cotangents, computed, places, runs) if lean.op.outputs else None
-            if backward is not None or not lean.op.outputs:
-                elsewhere = [(names.index(n), 0, at) for n, at in lean.handed_on.items()]
-                elsewhere += [(names.index(n), 1, names.index(other)) for n, other in lean.shared.items()]
+            computed = [None if name in pruned.shared else g for name, g in zip(names, gradients, strict=True)]
+            backward = self._plan(saved, cotangents, computed, places, runs) if pruned.op.outputs else None
+            if backward is not None or not pruned.op.outputs:
+                elsewhere = [(names.index(n), 0, at) for n, at in pruned.handed_on.items()]
+                elsewhere += [(names.index(n), 1, names.index(other)) for n, other in pruned.shared.items()]
                 self.module.learn_backward(plan, needed, saved, cotangents, numbers, places, backward, elsewhere)
         return gradients
 

@@ -226,7 +226,7 @@ class _Backward:
 
     def __init__(self, entry: _Entry, saved: Sequence[Any], cotangents: Sequence[Any], needed: frozenset[str]) -> None:
         trained = entry.trained
-        lean = trained.lean(cotangents, needed)
+        pruned = trained.pruned(cotangents, needed)
         own, arguments = trained.gradients.arguments, entry.arguments
         backward, values = trained.asked(saved, cotangents, entry.layout, entry.shapes, needed)
         self.replay: Replay | None = None
@@ -238,8 +238,8 @@ class _Backward:
             run = Run(runner, plan, values, {}, [])
             self.replay, names = replay_of(run, inputs, entry.numbers, entry.fixed), result_names(runner.op)
         self.computed = [names.index(own[n]) if own[n] in names else None for n in arguments]
-        self.handed_on = [(arguments.index(name), at) for name, at in lean.handed_on.items()]
-        self.shared = [(arguments.index(name), arguments.index(other)) for name, other in lean.shared.items()]
+        self.handed_on = [(arguments.index(name), at) for name, at in pruned.handed_on.items()]
+        self.shared = [(arguments.index(name), arguments.index(other)) for name, other in pruned.shared.items()]
 
     def run(
         self, tensors: list[Any], addresses: list[int], numbers: Sequence[Any], cotangents: Sequence[Any]

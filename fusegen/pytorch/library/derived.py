@@ -140,10 +140,12 @@ class Derived:
         return Derived(self.declaration, self.call, steps, found, untold_axes(found), (), count)
 
     def _back(self, given: tuple[int, ...]) -> Derived:
-        lean = backward.lean_backward(self.training, given, frozenset(self.training.wanted), sharing=False).op
-        ranks = {o.base: rank_of(o) for o in lean.outputs}
+        pruned = backward.prune_backward(self.training, given, frozenset(self.training.wanted), sharing=False).op
+        ranks = {o.base: rank_of(o) for o in pruned.outputs}
         steps = (*self.steps, ("back", given))
-        return Derived(self.declaration, self.call, steps, lean, untold_axes(lean), tuple(ranks.items()), len(ranks))
+        return Derived(
+            self.declaration, self.call, steps, pruned, untold_axes(pruned), tuple(ranks.items()), len(ranks)
+        )
 
     @cached_property
     def gradients(self) -> GradientNames:
