@@ -130,8 +130,8 @@ def test_only_a_gpu_whose_torch_has_cudnn_is_considered(monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("dtype", HALVES)
 @pytest.mark.parametrize(("left", "right"), [(False, False), (False, True), (True, False), (True, True)])
-@pytest.mark.parametrize(("bias", "kept"), [(False, False), (False, True), (True, False), (True, True)])
-def test_factors_bias_and_kept_sum_are_handed_over_as_they_lie(
+@pytest.mark.parametrize(("bias", "preactivation"), [(False, False), (False, True), (True, False), (True, True)])
+def test_factors_bias_and_saved_sum_are_handed_over_as_they_lie(
     dnn: Cudnn, left: bool, right: bool, bias: bool, preactivation: bool, dtype: torch.dtype
 ) -> None:
     x = halves(24, 32, dtype=dtype)[:, :16].mT if left else halves(16, 32, dtype=dtype)[:, :24]
@@ -140,7 +140,7 @@ def test_factors_bias_and_kept_sum_are_handed_over_as_they_lie(
     wide, sums = halves(16, 48, dtype=dtype), halves(16, 56, dtype=dtype)
     beside = wide[:, 40:].clone(), sums[:, 40:].clone()
     given = Factors(x, w, b, sums[:, :40] if preactivation else None, wide[:, :40])
-    epilogue = replace(known(fg.ops.quick_gelu), bias="b" * bias, preactivation="kept" * preactivation)
+    epilogue = replace(known(fg.ops.quick_gelu), bias="b" * bias, preactivation="saved" * preactivation)
     assert cudnn.is_ready(epilogue, given)
     cudnn.run(epilogue, given)
     total = x.double() @ w.double() + (0 if b is None else b.double())
@@ -149,7 +149,7 @@ def test_factors_bias_and_kept_sum_are_handed_over_as_they_lie(
     if preactivation:
         torch.testing.assert_close(given.preactivation.double(), total, rtol=rounded, atol=1e-5)
     assert torch.equal(wide[:, 40:], beside[0]) and torch.equal(sums[:, 40:], beside[1])
-    assert dnn.ran == ["MATMUL" + " ADD" * bias + ",kept" * preactivation + " SWISH(1.702)"] and dnn.streams == [STREAM]
+    assert dnn.ran == ["MATMUL" + " ADD" * bias + ",saved" * preactivation + " SWISH(1.702)"] and dnn.streams == [STREAM]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_factors_bias_and_kept_sum_are_handed_over_as_they_lie(
     ],
 )
 def test_memory_that_is_not_aligned_goes_another_way(dnn: Cudnn, wrong: Any) -> None:
-    epilogue = replace(known(fg.ops.silu), preactivation="kept")
+    epilogue = replace(known(fg.ops.silu), preactivation="saved")
     right = Factors(halves(16, 24), halves(24, 40), halves(40), halves(16, 40), halves(16, 40))
     assert cudnn.is_ready(epilogue, right) and not cudnn.is_ready(epilogue, replace(right, **wrong()))
     assert dnn.compiled == 1
@@ -207,7 +207,7 @@ def test_training_goes_the_fastest_way(
     dnn: Cudnn, monkeypatch: pytest.MonkeyPatch, bias: bool, dtype: torch.dtype
 ) -> None:
     clock, op = Clock(monkeypatch), fg.FusedOp(linear_silu.declaration)
-    whole = "MATMUL ADD,kept SWISH" if bias else "MATMUL,kept SWISH"
+    whole = "MATMUL ADD,saved SWISH" if bias else "MATMUL,saved SWISH"
     step(op, layer, *given(bias=bias, dtype=dtype))
     assert clock.measured == [[OWN, CUDNN]] and set(dnn.ran) == {whole}
     dnn.ran.clear()
@@ -217,7 +217,7 @@ def test_training_goes_the_fastest_way(
     assert len(clock.measured) == 1 and dnn.ran == [whole] * 2
     with torch.no_grad():
         same(op, *given(bias=bias))
-    assert dnn.ran[-1] == whole.replace(",kept", "") and clock.measured == [[OWN, CUDNN]] * 2
+    assert dnn.ran[-1] == whole.replace(",saved", "") and clock.measured == [[OWN, CUDNN]] * 2
     step(op, layer, *(a.float() for a in given()))
     assert len(clock.measured) == 2
 
@@ -245,7 +245,7 @@ def test_other_activations_learn_too(dnn: Cudnn, monkeypatch: pytest.MonkeyPatch
     function, reference, _ = ACTIVATIONS[name]
     op = fg.op(lambda x, w, b: function(fg.linear(x, w, b)), name="layer")
     step(op, lambda *a: reference(F.linear(*a)), *given())
-    assert dnn.ran and all(("ADD,kept" in ran) != (name == "tanh") for ran in dnn.ran)  # tanh' is of its result
+    assert dnn.ran and all(("ADD,saved" in ran) != (name == "tanh") for ran in dnn.ran)  # tanh' is of its result
 
 
 @pytest.mark.parametrize("bias", [True, False])
@@ -273,7 +273,7 @@ def test_calls_like_an_earlier_one_run_no_python(
     made = len(dnn.things)
     for _ in range(3):
         once()
-    whole = "MATMUL" + " ADD" * bias + ",kept" * trains + " SWISH(1.702)"
+    whole = "MATMUL" + " ADD" * bias + ",saved" * trains + " SWISH(1.702)"
     assert dnn.ran == [whole] * 3 and dnn.streams == [0] * 3  # the CPU has no streams
     assert len(dnn.things) == made and len(dnn.handles) == 2
 
@@ -335,7 +335,7 @@ def test_while_a_graph_is_captured_nothing_is_compiled(dnn: Cudnn, monkeypatch: 
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: captures[-1])
     step(fg.FusedOp(linear_silu.declaration), layer, *given())
     assert not clock.measured and not dnn.things
-    epilogue = replace(known(fg.ops.silu), bias="b", preactivation="kept")
+    epilogue = replace(known(fg.ops.silu), bias="b", preactivation="saved")
     key = libraries.bucket("cpu", "float16", (6, 24, 16), epilogue)
     monkeypatch.setitem(libraries._known, key, libraries.Measured({OWN: 300.0, CUDNN: 250.0}))
     op = fg.FusedOp(linear_silu.declaration)
@@ -345,7 +345,7 @@ def test_while_a_graph_is_captured_nothing_is_compiled(dnn: Cudnn, monkeypatch: 
     step(op, layer, *given())
     captures.append(True)
     step(op, layer, *given())
-    assert dnn.ran == ["MATMUL ADD,kept SWISH"] * 2 and dnn.compiled == 1
+    assert dnn.ran == ["MATMUL ADD,saved SWISH"] * 2 and dnn.compiled == 1
 
 
 def test_of_many_sizes_alike_only_the_first_get_kernels(dnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -388,7 +388,7 @@ def test_a_kernel_that_does_not_run_says_so(dnn: Cudnn, monkeypatch: pytest.Monk
 
 
 def test_threads_share_a_plan(dnn: Cudnn) -> None:
-    epilogue = replace(known(fg.ops.silu), preactivation="kept")
+    epilogue = replace(known(fg.ops.silu), preactivation="saved")
     given = [Factors(halves(8, 8), halves(8, 8), halves(8), halves(8, 8), halves(8, 8)) for _ in range(4)]
 
     def work(mine: Factors) -> None:

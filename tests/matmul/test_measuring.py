@@ -248,7 +248,7 @@ def test_cudnn_can_be_switched_off_and_on(fresh: Any, dnn: Cudnn, monkeypatch: p
 
 
 def test_so_it_does_for_registered_ops(lt: CublasLt, monkeypatch: pytest.MonkeyPatch) -> None:
-    """From Python, where the door before torch's dispatcher knows them, and from compiled code of C++."""
+    """From Python, where the fast path before torch's dispatcher knows them, and from compiled code of C++."""
     if native.module() is None:
         pytest.skip(f"no native call path: {native.problem()}")
     Clock(monkeypatch, TIMES)

@@ -100,7 +100,7 @@ class Cudnn:
 
     Attributes:
         things: descriptors that have been made and not destroyed, by handle.
-        ran: what was computed, one text for each run: "MATMUL ADD,kept SWISH(1.702)".
+        ran: what was computed, one text for each run: "MATMUL ADD,saved SWISH(1.702)".
         streams: on which stream, for each run.
         compiled: how many plans there have been.
         mistakes: how fusegen called it wrong.
@@ -275,7 +275,7 @@ class Cudnn:
             if not result.is_virtual:
                 is_last = operation is operations[-1]
                 _memory(result, where[result[A.UNIQUE]]).copy_(self.wrong(value) if is_last else value)
-                name += "" if is_last else ",kept"
+                name += "" if is_last else ",saved"
             values[result] = value
             names.append(name)
         self.ran.append(" ".join(names))
