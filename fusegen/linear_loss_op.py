@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from fusegen import intercept
 from fusegen.fused_op import FusedOp, torch_is_loaded
-from fusegen.plan import entry as doors
+from fusegen.plan import entry
 
 
 class LinearLossOp(FusedOp):
@@ -47,7 +47,7 @@ and under transforms, and on NumPy's and CuPy's arrays."""
         if "out" in kwargs:
             return super().call(args, kwargs, autocast)
         values = self.declaration.bind(args, kwargs)
-        framework = doors.framework_of(values["input"])
+        framework = entry.framework_of(values["input"])
         if framework is None or framework.name != "torch" or intercept.torch_is_unknown():
             return super().call(args, kwargs, autocast)
         from fusegen import linear_loss

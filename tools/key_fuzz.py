@@ -1,11 +1,12 @@
 """Random calls against torch, each of which must find its own plan and no other's: python -m tools.key_fuzz.
 
-A call that is like an earlier one runs what that one taught (pytorch/calls,
-pytorch/library/native_kernels), found by a key of its arguments. A property that a key lacks gives another call's plan:
-wrong numbers without a word. So a few ops are called with tensors that differ in one thing or another (sizes, strides,
+A call that is like an earlier one runs the plan that was recorded for that one (pytorch/calls,
+pytorch/library/native_kernels). A key of its arguments finds the plan. If the key lacks a property, the call runs
+another call's plan and returns wrong numbers, without an error. So a few ops are called with tensors that differ in one
+thing or another (sizes, strides,
 alignment, dtype, who requires gradients, which are one), numbers and constants, by position and by name, under modes
-that change what a call means, three times each with other numbers in the same memory, by every door that leads to a
-plan. tests/tooling/test_key_fuzz.py does a bounded part.
+that change what a call means, three times each with other numbers in the same memory, on every call
+path that runs plans. tests/tooling/test_key_fuzz.py does a bounded part.
 """
 
 from __future__ import annotations
@@ -99,7 +100,7 @@ KINDS = (
 )
 
 
-# -- doors ------------------------------------------------------------------------------------------------------------
+# -- call paths -------------------------------------------------------------------------------------------------------
 
 Call = Callable[..., Any]
 
@@ -158,7 +159,7 @@ def compiled(kind: Kind) -> Call:
     return torch.compile(lambda *args, **kwargs: made(*args, **kwargs), backend="aot_eager")
 
 
-DOORS: Mapping[str, Callable[[Kind], Call]] = {
+PATHS: Mapping[str, Callable[[Kind], Call]] = {
     "python": by_python, "native": natively, "overload": by_overload, "boxed": boxed, "compiled": compiled
 }  # fmt: skip
 
@@ -177,7 +178,7 @@ class Fuzz:
         calls: how many there have been.
     """
 
-    door: str
+    path: str
     seed: int
     kinds: Sequence[Kind] = KINDS
     fixed: Mapping[str, Any] = field(default_factory=dict)
@@ -188,10 +189,10 @@ class Fuzz:
         self.random = random.Random(self.seed)
         torch.manual_seed(self.seed)
         self.pools = {dtype: torch.randn(POOL, dtype=dtype) for dtype in DTYPES}
-        self.ops = {kind.names: DOORS[self.door](kind) for kind in self.kinds}
+        self.ops = {kind.names: PATHS[self.path](kind) for kind in self.kinds}
         self.earlier: list[dict[str, Any]] = []
         # A tensor of inference mode is none that compiled code has seen: torch compiles anew for every one.
-        self.modes = [name for name in MODES if self.door != "compiled" or name != "inference"]
+        self.modes = [name for name in MODES if self.path != "compiled" or name != "inference"]
 
     def choice(self, name: str) -> Any:
         """One of what there is to choose from."""
@@ -274,7 +275,7 @@ class Fuzz:
             if not wrong and gradients:
                 wrong = self.differentiated(found, expected, given)
             said = {name: value for name, value in like.items() if name != "kind"}
-            where = f"{self.door}, seed {self.seed}: {kind.declared.name}, call {again} of {said}"
+            where = f"{self.path}, seed {self.seed}: {kind.declared.name}, call {again} of {said}"
             self.mistakes += [f"{where}: {what}" for what in wrong]
 
     def compared(self, found: Sequence[Any], expected: Sequence[Any]) -> list[str]:
@@ -325,23 +326,23 @@ def close(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 def available() -> list[str]:
-    """Doors that there are here."""
-    return [door for door in DOORS if door == "python" or native.awaited() is not None]
+    """Call paths that this machine has."""
+    return [path for path in PATHS if path == "python" or native.awaited() is not None]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Calls until the time is up; ends with 1 if one was wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
-    parser.add_argument("--seconds", type=float, default=150.0, help="for each door")
+    parser.add_argument("--seconds", type=float, default=150.0, help="for each call path")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--door", choices=DOORS, action="append", help="by default every one")
-    told = parser.parse_args(arguments)
+    parser.add_argument("--door", dest="paths", choices=PATHS, action="append", help="by default every one")
+    options = parser.parse_args(arguments)
     wrong = 0
-    for door in told.door or available():
-        fuzz, end = Fuzz(door, told.seed), time.monotonic() + told.seconds
+    for path in options.paths or available():
+        fuzz, end = Fuzz(path, options.seed), time.monotonic() + options.seconds
         while time.monotonic() < end and len(fuzz.mistakes) < 10:
             fuzz.step()
-        print(f"{door}: {fuzz.calls} calls, {len(fuzz.mistakes)} wrong", *fuzz.mistakes, sep="\n  ", flush=True)
+        print(f"{path}: {fuzz.calls} calls, {len(fuzz.mistakes)} wrong", *fuzz.mistakes, sep="\n  ", flush=True)
         wrong += len(fuzz.mistakes)
     sys.exit(wrong > 0)
 

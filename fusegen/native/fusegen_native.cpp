@@ -1,6 +1,6 @@
 // fusegen's native call path, part 5: the Python module. See fusegen/native/module.py, which builds and loads it.
 
-#include "fusegen_native_door.h"
+#include "fusegen_native_fast_path.h"
 
 namespace fusegen {
 namespace {
@@ -419,7 +419,7 @@ PyMethodDef module_methods[] = {
     {"learn_kernel", learn_kernel, METH_VARARGS, nullptr},
     {"forget_kernels", forget_kernels, METH_O, nullptr},
     {"plan_count", plan_count, METH_O, nullptr},
-    {"door", make_door, METH_VARARGS, nullptr},
+    {"fast_path", make_fast_path, METH_VARARGS, nullptr},
     {nullptr, nullptr, 0, nullptr},
 };
 
@@ -446,7 +446,7 @@ PyMODINIT_FUNC PyInit_fusegen_native() {
   caller_type.tp_traverse = caller_traverse;
   caller_type.tp_clear = caller_forget;
   caller_type.tp_dealloc = caller_delete;
-  if (PyType_Ready(&caller_type) < 0 || !ready_door_type()) return nullptr;
+  if (PyType_Ready(&caller_type) < 0 || !ready_fast_path_type()) return nullptr;
   PyObject* module = PyModule_Create(&module_definition);
   if (module == nullptr) return nullptr;
   auto torch_c = THPObjectPtr(PyImport_ImportModule("torch._C"));

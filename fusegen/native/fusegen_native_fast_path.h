@@ -1,10 +1,10 @@
 // fusegen's native call path, part 4: what torch.ops.fusegen.*.* calls first.
 //
-// From Python, torch's way to a kernel turns every argument into an IValue by the op's schema, asks the dispatcher, and
-// turns the results back, which takes longer than a launch. A Door stands before it (OpOverload._op): it reads the Python
-// objects themselves into the key that BackendKernel would make, and if there is a plan, runs it. All else goes torch's
-// way: calls that are new, recorded, traced, profiled, or that only torch can judge. (A kernel that somebody registers
-// for an op of ours later is not seen by calls that are known.)
+// From Python, torch converts every argument to an IValue by the op's schema, asks the dispatcher for a kernel, and
+// converts the results back. That takes longer than a launch. So OpOverload._op is replaced by a FastPath. It reads the
+// Python objects themselves into the key that BackendKernel would make, and runs the plan of that key if there is one.
+// It passes all other calls on to torch: calls that are new, recorded, traced, profiled, or that only torch can judge.
+// (Calls with a plan do not see a kernel that somebody registers for an op of ours later.)
 
 #pragma once
 
@@ -14,7 +14,7 @@
 
 namespace fusegen {
 
-struct Door {
+struct FastPath {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   PyObject* before;  // torch's own
@@ -104,9 +104,10 @@ inline bool add_object(BoxedCall& call, PyObject* value, const c10::Type& type, 
 }
 
 // Reads the arguments in the order of the schema, left-out ones as their defaults; false where torch is to judge.
-inline bool read_objects(const Door& door, PyObject* const* values, size_t given, PyObject* names, BoxedCall& call) {
-  const auto& parameters = door.handle->schema().arguments();
-  const auto& flags = (*door.prepared)->flags;
+inline bool read_objects(
+    const FastPath& fast_path, PyObject* const* values, size_t given, PyObject* names, BoxedCall& call) {
+  const auto& parameters = fast_path.handle->schema().arguments();
+  const auto& flags = (*fast_path.prepared)->flags;
   const size_t named = names == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(names));
   if (given > parameters.size()) return false;
   size_t used = 0;  // of the names
@@ -140,38 +141,38 @@ inline PyObject* results_by_schema(const c10::FunctionSchema& schema, Tensors& r
   return found.release();
 }
 
-inline PyObject* door_call(PyObject* self, PyObject* const* values, size_t count, PyObject* names) {
+inline PyObject* fast_path_call(PyObject* self, PyObject* const* values, size_t count, PyObject* names) {
   HANDLE_TH_ERRORS
-  const auto& door = *reinterpret_cast<Door*>(self);
+  const auto& fast_path = *reinterpret_cast<FastPath*>(self);
   // Torch's kernels for autocast come before ours, modes and profilers would not see the call, and what requires gradients
   // is told by add_object.
   const bool is_plain = plain_dispatch() && autocast_word() == 0 && !function_mode_sees() && !at::hasCallbacks();
-  if (is_plain && door.handle->hasSchema()) {
+  if (is_plain && fast_path.handle->hasSchema()) {
     BoxedCall call;
-    if (read_objects(door, values, static_cast<size_t>(PyVectorcall_NARGS(count)), names, call)) {
-      if (const auto plan = (*door.prepared)->plans.find(call.key)) {
+    if (read_objects(fast_path, values, static_cast<size_t>(PyVectorcall_NARGS(count)), names, call)) {
+      if (const auto plan = (*fast_path.prepared)->plans.find(call.key)) {
         Tensors results;
         run_prepared(*plan, call, results);
-        return results_by_schema(door.handle->schema(), results);
+        return results_by_schema(fast_path.handle->schema(), results);
       }
     }
   }
-  return PyObject_Vectorcall(door.before, values, count, names);
+  return PyObject_Vectorcall(fast_path.before, values, count, names);
   END_HANDLE_TH_ERRORS
 }
 
 // It has the hash and the attributes of what it stands before: torch keeps ops in dictionaries by that hash.
-inline Py_hash_t door_hash(PyObject* self) { return PyObject_Hash(reinterpret_cast<Door*>(self)->before); }
+inline Py_hash_t fast_path_hash(PyObject* self) { return PyObject_Hash(reinterpret_cast<FastPath*>(self)->before); }
 
-inline PyObject* door_attribute(PyObject* self, PyObject* name) {
-  return PyObject_GetAttr(reinterpret_cast<Door*>(self)->before, name);
+inline PyObject* fast_path_attribute(PyObject* self, PyObject* name) {
+  return PyObject_GetAttr(reinterpret_cast<FastPath*>(self)->before, name);
 }
 
-inline void door_delete(PyObject* self) {
-  auto* door = reinterpret_cast<Door*>(self);
-  Py_CLEAR(door->before);
-  delete door->prepared;
-  delete door->handle;
+inline void fast_path_delete(PyObject* self) {
+  auto* fast_path = reinterpret_cast<FastPath*>(self);
+  Py_CLEAR(fast_path->before);
+  delete fast_path->prepared;
+  delete fast_path->handle;
   Py_TYPE(self)->tp_free(self);
 }
 
@@ -182,35 +183,35 @@ inline PyTypeObject bare_type() {
   return type;
 }
 
-inline PyTypeObject door_type = bare_type();
+inline PyTypeObject fast_path_type = bare_type();
 
-inline bool ready_door_type() {
-  door_type.tp_name = "fusegen_native.Door";
-  door_type.tp_basicsize = sizeof(Door);
-  door_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
-  door_type.tp_vectorcall_offset = offsetof(Door, vectorcall);
-  door_type.tp_call = PyVectorcall_Call;
-  door_type.tp_hash = door_hash;
-  door_type.tp_getattro = door_attribute;
-  door_type.tp_dealloc = door_delete;
-  return PyType_Ready(&door_type) == 0;
+inline bool ready_fast_path_type() {
+  fast_path_type.tp_name = "fusegen_native.FastPath";
+  fast_path_type.tp_basicsize = sizeof(FastPath);
+  fast_path_type.tp_flags = Py_TPFLAGS_DEFAULT | Py_TPFLAGS_HAVE_VECTORCALL;
+  fast_path_type.tp_vectorcall_offset = offsetof(FastPath, vectorcall);
+  fast_path_type.tp_call = PyVectorcall_Call;
+  fast_path_type.tp_hash = fast_path_hash;
+  fast_path_type.tp_getattro = fast_path_attribute;
+  fast_path_type.tp_dealloc = fast_path_delete;
+  return PyType_Ready(&fast_path_type) == 0;
 }
 
-// door(kernels, op, overload, before): what calls overload `overload` of `op` faster than `before`, torch's own way.
-inline PyObject* make_door(PyObject*, PyObject* arguments) {
+// fast_path(kernels, op, overload, before): what calls overload `overload` of `op` faster than `before`, torch's own way.
+inline PyObject* make_fast_path(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
   PyObject *kernels, *before;
   const char *op, *overload;
   if (!PyArg_ParseTuple(arguments, "OssO", &kernels, &op, &overload, &before)) return nullptr;
   const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, overload);
   const auto prepared = shared_prepared(kernels);
-  auto* door = PyObject_New(Door, &door_type);
-  if (door == nullptr) return nullptr;
-  door->vectorcall = door_call;
-  door->before = Py_NewRef(before);
-  door->prepared = new std::shared_ptr<Prepared>(prepared);
-  door->handle = new c10::OperatorHandle(handle);
-  return reinterpret_cast<PyObject*>(door);
+  auto* fast_path = PyObject_New(FastPath, &fast_path_type);
+  if (fast_path == nullptr) return nullptr;
+  fast_path->vectorcall = fast_path_call;
+  fast_path->before = Py_NewRef(before);
+  fast_path->prepared = new std::shared_ptr<Prepared>(prepared);
+  fast_path->handle = new c10::OperatorHandle(handle);
+  return reinterpret_cast<PyObject*>(fast_path);
   END_HANDLE_TH_ERRORS
 }
 

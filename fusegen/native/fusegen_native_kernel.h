@@ -27,7 +27,7 @@ inline uint64_t bits_of(double value) {  // bits tell -0.0 from 0.0, and find Na
   return bits;
 }
 
-// A call as the dispatcher hands it over, or a Door reads it (fusegen_native_door.h).
+// A call as the dispatcher hands it over, or a FastPath reads it (fusegen_native_fast_path.h).
 struct BoxedCall {
   Key key;
   Addresses addresses;
@@ -51,7 +51,7 @@ inline void add_number(BoxedCall& call, const Number& number, bool varies) {
   else call.key.words.push_back(number.type == 'f' ? bits_of(number.real) : static_cast<uint64_t>(number.integer));
 }
 
-// Adds an argument; false for what only Python can judge. A Door's add_object adds the same words.
+// Adds an argument; false for what only Python can judge. A FastPath's add_object adds the same words.
 inline bool add_value(BoxedCall& call, const c10::IValue& value, int64_t flags) {
   if (value.isTensor()) {
     const at::Tensor& tensor = value.toTensor();

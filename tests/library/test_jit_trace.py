@@ -98,7 +98,7 @@ def test_a_traced_call_is_one_of_a_registered_op(fresh: Any, name: str, learned:
 
 
 def test_overloads_that_know_the_call(fresh: Any) -> None:
-    """The door before torch's dispatcher steps aside."""
+    """The fast path before torch's dispatcher steps aside."""
     x, y = randn(4, 3), randn(3)
     overload = fresh(lerp).overload(x, y, 0.5)
     for _ in range(3):

@@ -139,7 +139,7 @@ def test_autograd_sees_what_it_has_to(asked: Asked) -> None:
         assert torch.equal(torch.autograd.forward_ad.unpack_dual(dual).tangent, x)
 
 
-# -- the door before torch's way ---------------------------------------------------------------------------------------
+# -- the fast path before the dispatcher -------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -148,17 +148,17 @@ def torchs(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     found: list[Any] = []
 
     class Counting:
-        """The native module, whose doors stand before a function that counts."""
+        """The native module, whose fast paths stand before a function that counts."""
 
         def __getattr__(self, name: str) -> Any:
             return getattr(native.module(), name)
 
-        def door(self, kernels: Any, op: str, overload: str, before: Any) -> Any:
+        def fast_path(self, kernels: Any, op: str, overload: str, before: Any) -> Any:
             def count(*args: Any, **kwargs: Any) -> Any:
                 found.append((args, kwargs))
                 return before(*args, **kwargs)
 
-            return native.module().door(kernels, op, overload, count)
+            return native.module().fast_path(kernels, op, overload, count)
 
     monkeypatch.setattr(native, "awaited", Counting)
     return found
@@ -175,7 +175,7 @@ def test_a_known_call_does_not_come_to_torch(torchs: list[Any], name: str) -> No
     assert len(torchs) == 1
 
 
-def test_compiled_graphs_come_by_the_door(torchs: list[Any]) -> None:
+def test_compiled_graphs_take_the_fast_path(torchs: list[Any]) -> None:
     known = Counted(lerp.declaration)
     compiled = torch.compile(lambda *args: known(*args), fullgraph=True)
     args = leaves((3, 4), (3, 4), (4,))
@@ -213,7 +213,7 @@ def test_what_torch_has_to_see_comes_to_torch(torchs: list[Any]) -> None:
     assert not comes(lambda: overload(x, x, x))
 
 
-def test_a_door_reads_arguments_as_torch_does(torchs: list[Any], asked: Asked) -> None:
+def test_a_fast_path_reads_arguments_as_torch_does(torchs: list[Any], asked: Asked) -> None:
     x = torch.randn(3, 4)
     overload = fresh(shifted).overload(x, by=1.0)
     for scale in (2.0, 1.0):
@@ -300,7 +300,7 @@ def test_other_threads_run_while_torch_multiplies() -> None:
         assert taken < 0.02 or found > taken / 0.001 / 20
 
 
-def test_a_door_is_no_other_op_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fast_path_is_no_other_op_than_before(monkeypatch: pytest.MonkeyPatch) -> None:
     """Torch keeps ops in dictionaries, by the hash of what it calls."""
     x, hashes = torch.ones(2), []
 
@@ -308,16 +308,16 @@ def test_a_door_is_no_other_op_than_before(monkeypatch: pytest.MonkeyPatch) -> N
         def __getattr__(self, name: str) -> Any:
             return getattr(native.module(), name)
 
-        def door(self, kernels: Any, op: str, overload: str, before: Any) -> Any:
-            made = native.module().door(kernels, op, overload, before)
+        def fast_path(self, kernels: Any, op: str, overload: str, before: Any) -> Any:
+            made = native.module().fast_path(kernels, op, overload, before)
             hashes.append((hash(made), hash(before), made.__class__, before.__class__))
             return made
 
     monkeypatch.setattr(native, "awaited", Watching)
     fresh(lerp).overload(x, x, 0.5)
     assert len(hashes) >= 3
-    for door, before, kind, kind_before in hashes:
-        assert door == before and kind is kind_before, "and its attributes are the same"
+    for fast_path, before, kind, kind_before in hashes:
+        assert fast_path == before and kind is kind_before, "and its attributes are the same"
 
 
 def test_plans_hold_no_tensors_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -149,7 +149,9 @@ def test_factors_bias_and_saved_sum_are_handed_over_as_they_lie(
     if preactivation:
         torch.testing.assert_close(given.preactivation.double(), total, rtol=rounded, atol=1e-5)
     assert torch.equal(wide[:, 40:], beside[0]) and torch.equal(sums[:, 40:], beside[1])
-    assert dnn.ran == ["MATMUL" + " ADD" * bias + ",saved" * preactivation + " SWISH(1.702)"] and dnn.streams == [STREAM]
+    assert dnn.ran == ["MATMUL" + " ADD" * bias + ",saved" * preactivation + " SWISH(1.702)"] and dnn.streams == [
+        STREAM
+    ]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""A bounded part of tools/key_fuzz.py: random calls, by every door that leads to a plan, give what torch gives."""
+"""A bounded part of tools/key_fuzz.py: random calls, on every call path that runs plans, give what torch gives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from fusegen.native import module as native
 from fusegen.pytorch.calls import python_cache
-from tools.key_fuzz import DOORS, KINDS, Fuzz, main
+from tools.key_fuzz import KINDS, PATHS, Fuzz, main
 
 pytestmark = pytest.mark.cpu
 
@@ -19,14 +19,14 @@ DRAWS = {"compiled": 16}
 
 
 @pytest.mark.parametrize("seed", [1, 2])
-@pytest.mark.parametrize("door", DOORS)
-def test_each_call_finds_its_own_plan(door: str, seed: int) -> None:
-    if door != "python" and native.module() is None:
+@pytest.mark.parametrize("path", PATHS)
+def test_each_call_finds_its_own_plan(path: str, seed: int) -> None:
+    if path != "python" and native.module() is None:
         pytest.skip(f"no native call path: {native.problem()}")
-    fuzz = Fuzz(door, seed)
-    for _ in range(DRAWS.get(door, 80)):
+    fuzz = Fuzz(path, seed)
+    for _ in range(DRAWS.get(path, 80)):
         fuzz.step()
-    assert fuzz.mistakes == [] and fuzz.calls == 3 * DRAWS.get(door, 80)
+    assert fuzz.mistakes == [] and fuzz.calls == 3 * DRAWS.get(path, 80)
 
 
 # Parts of a key in Python, by what they look like.

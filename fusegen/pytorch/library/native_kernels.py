@@ -3,7 +3,7 @@ them.
 
 The native module registers kernels of its own for CPU and CUDA (native/fusegen_native_kernel.h). A call like an
 earlier one they answer without Python; with others they ask the kernels in Python, which say here what they did. Calls
-that come from Python itself are answered before torch's dispatcher is asked (native/fusegen_native_door.h).
+that come from Python itself are answered before torch's dispatcher is asked (native/fusegen_native_fast_path.h).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Prepared:
         self.kernels = None
         if self.module is not None:
             self.kernels = self.module.install(name, self.flags, MOST_PLANS)
-            _open_door(self.module, self.kernels, name)
+            _install_fast_path(self.module, self.kernels, name)
 
     def __len__(self) -> int:
         """How many calls are known."""
@@ -97,12 +97,12 @@ class Prepared:
         self.module.learn_kernel(self.kernels, native_plan(self.module, cached))
 
 
-def _open_door(module: Any, kernels: Any, name: str) -> None:
+def _install_fast_path(module: Any, kernels: Any, name: str) -> None:
     """Calls from Python (``torch.ops.fusegen.NAME``, compiled code's too) find their plans before torch looks."""
     packet, _, overload = name.partition(".")
     op = getattr(getattr(torch.ops.fusegen, packet), overload or "default")
     if hasattr(op, "_op"):  # not torch's interface: without it, a call goes torch's own way
-        op._op = module.door(kernels, f"fusegen::{packet}", overload, op._op)
+        op._op = module.fast_path(kernels, f"fusegen::{packet}", overload, op._op)
 
 
 def flags_of(declaration: Declaration, names: Sequence[str], defaults: Mapping[str, Any]) -> list[int]:
