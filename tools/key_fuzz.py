@@ -3,10 +3,9 @@
 A call that is like an earlier one runs the plan that was recorded for that one (pytorch/calls,
 pytorch/library/native_kernels). A key of its arguments finds the plan. If the key lacks a property, the call runs
 another call's plan and returns wrong numbers, without an error. So a few ops are called with tensors that differ in one
-thing or another (sizes, strides,
-alignment, dtype, who requires gradients, which are one), numbers and constants, by position and by name, under modes
-that change what a call means, three times each with other numbers in the same memory, on every call
-path that runs plans. tests/tooling/test_key_fuzz.py does a bounded part.
+thing or another (sizes, strides, alignment, dtype, who requires gradients, which are one), numbers and constants, by
+position and by name, under modes that change what a call means. Each call runs three times with other numbers in the
+same memory, on every call path that runs plans. tests/tooling/test_key_fuzz.py does a bounded part.
 """
 
 from __future__ import annotations

@@ -73,12 +73,12 @@ class AutotunedStep:
         found = cls(product, matmul, intermediate, kernel_step, epilogue, dtype, device)
         if epilogue.activation == "bias":
             return found
-        ways = [
-            way for way in libraries(epilogue, dtype.name, device)
-            if (is_aligned or not way.needs_alignment) and way.gains_from(rows, columns)
+        candidates = [
+            candidate for candidate in libraries(epilogue, dtype.name, device)
+            if (is_aligned or not candidate.needs_alignment) and candidate.gains_from(rows, columns)
         ]  # fmt: skip
-        key = bucket(device, dtype.name, (rows, columns, inner), epilogue, ways) if ways else ()
-        return replace(found, libraries=tuple(ways), key=key) if ways else None
+        key = bucket(device, dtype.name, (rows, columns, inner), epilogue, candidates) if candidates else ()
+        return replace(found, libraries=tuple(candidates), key=key) if candidates else None
 
     @property
     def uses(self) -> set[str]:
@@ -116,25 +116,26 @@ class AutotunedStep:
             library.run(self.epilogue, given)
             reduce()
 
-    def ways(self) -> list[Library | None] | None:
-        """What will be done for tensors of these sizes, in this order where one is not ready; None is our own.
+    def candidates(self) -> list[Library | None] | None:
+        """The candidates for tensors of these sizes, the fastest first; None in the list is our own product and kernel.
 
-        None of this is known before it has been measured.
+        The result is None before they have been measured. The first one that is ready runs.
         """
         measured = remembered(self.key) if self.key else None
         if measured is None:
             return None
-        told = self.epilogue, self.matmul, self.dtype, self.device
-        return [way for way in in_order(measured, self.libraries) if way is None or not way.is_refused(*told)]
+        arguments = self.epilogue, self.matmul, self.dtype, self.device
+        found = in_order(measured, self.libraries)
+        return [library for library in found if library is None or not library.is_refused(*arguments)]
 
     def native_steps(self, place: int) -> NativeSteps | None:
-        told = self.epilogue, self.matmul, self.dtype, self.device
-        ways = self.ways()
+        arguments = self.epilogue, self.matmul, self.dtype, self.device
+        candidates = self.candidates()
         if not self.key:
-            step = torch_step(*told)
-        elif ways is None:
+            step = torch_step(*arguments)
+        elif candidates is None:
             return None
-        elif ways[0] is None:
+        elif candidates[0] is None:
             found, behind = self.product.native_steps(place), self.kernel_step.native_steps(place)
             if found is None or behind is None:
                 return None
@@ -142,7 +143,7 @@ class AutotunedStep:
             found.buffers += [self.intermediate] if self.intermediate is not None else []
             return found
         else:
-            step = ways[0].step(*told)
+            step = candidates[0].step(*arguments)
         if step is None:
             return None
         found = NativeSteps([step])

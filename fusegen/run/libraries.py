@@ -1,10 +1,11 @@
-"""The ways to do a matrix product and what follows at once, and which is the best.
+"""The candidates for a matrix product with what follows it, and the choice of the fastest one.
 
-Our own is a product and a kernel. A library that has an epilogue for what follows saves a pass over memory: cuBLASLt
-has some (matmul/epilogue), through torch or by an algorithm that was measured (matmul/libraries/cublaslt_autotune), and
-cuDNN makes kernels for others (matmul/libraries/cudnn). A bias alone is always added by the routine that multiplies.
-Else the ways are measured once for a GPU, a dtype and sizes up to the next powers of two, and what was measured is
-remembered on disk. One more way, a generated kernel say, is one more Library.
+The default is a product and a kernel of our own behind it. A library that has an epilogue for what follows saves a
+pass over memory: cuBLASLt has some (matmul/epilogue), through torch or by an algorithm that was measured
+(matmul/libraries/cublaslt_autotune), and cuDNN makes kernels for others (matmul/libraries/cudnn). A bias alone is
+always added by the routine that multiplies. Otherwise the candidates are timed once for each GPU, dtype and sizes up
+to the next powers of two, and the times are stored on disk. Another candidate, such as a generated kernel, is one more
+Library.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ class Library:
         is_considered: for tensors on a device.
         has: an epilogue, in a dtype (by name).
         is_ready: whether it can compute an epilogue of these tensors now.
-        run: computes it. Tried for the first time, it may raise RuntimeError or AttributeError: then it is no way.
+        run: computes it. If the first try raises RuntimeError or AttributeError, it is no candidate.
         step: the same for the native call path; None where it cannot.
-        is_refused: whether it has been asked and never will be ready for such tensors, so that our own way is taken.
+        is_refused: whether it has been asked and never will be ready for such tensors, so that our own kernel is used.
     """
 
     name: str
@@ -117,16 +118,16 @@ def libraries(epilogue: Epilogue, dtype: str, device: str) -> list[Library]:
 
 @dataclass(frozen=True)
 class Measured:
-    """Microseconds of each way; one that is not there, not considered, or computes something else has none."""
+    """Microseconds of each candidate. One that is absent, not considered, or computes something else has none."""
 
     times: Mapping[str, float]
 
-    def best(self, ways: Collection[str]) -> str:
-        """The fastest of those that there are."""
-        return min((way for way in self.times if way in ways), key=lambda way: self.times[way])
+    def best(self, candidates: Collection[str]) -> str:
+        """The fastest of ``candidates``."""
+        return min((name for name in self.times if name in candidates), key=lambda name: self.times[name])
 
     def __str__(self) -> str:
-        return ", ".join(f"{way} {time:.1f} us" for way, time in self.times.items())
+        return ", ".join(f"{name} {time:.1f} us" for name, time in self.times.items())
 
 
 _known: dict[tuple[str, ...], Measured] = {}
@@ -137,18 +138,18 @@ def _rounded(size: int) -> int:
 
 
 def bucket(
-    device: str, dtype: str, sizes: Sequence[int], epilogue: Epilogue, ways: Sequence[Library] | None = None
+    device: str, dtype: str, sizes: Sequence[int], epilogue: Epilogue, candidates: Sequence[Library] | None = None
 ) -> tuple[str, ...]:
     """What is measured once: sizes count up to the next power of two.
 
     Args:
-        ways: the libraries that could do it, by how tensors lie; by default all that gain.
+        candidates: the libraries that accept the layouts of the tensors; by default all that gain.
     """
     import torch
 
-    if ways is None:
-        ways = [way for way in libraries(epilogue, dtype, device) if way.gains_from(*sizes[:2])]
-    names = [way.name for way in ways]
+    if candidates is None:
+        candidates = [candidate for candidate in libraries(epilogue, dtype, device) if candidate.gains_from(*sizes[:2])]
+    names = [candidate.name for candidate in candidates]
 
     rounded = [str(_rounded(size)) for size in sizes]
     versions = [str(torch.version.cuda), torch.__version__]
@@ -177,7 +178,7 @@ def choose(
     key: tuple[str, ...], epilogue: Epilogue, given: Factors, libraries: Sequence[Library], own: Callable[[], Any],
     reduce: Callable[[], Any] = lambda: None,
 ) -> Library | None:  # fmt: skip
-    """The fastest way, measured now if nobody has; None is our own, and while a CUDA graph is captured that is it.
+    """The fastest candidate, measured now if it has not been; None is our own, also while a CUDA graph is captured.
 
     Args:
         reduce: computes what the library leaves to do.
@@ -192,9 +193,9 @@ def choose(
 
 
 def in_order(measured: Measured, libraries: Sequence[Library]) -> list[Library | None]:
-    """The ways that there are, the fastest first; None is our own."""
+    """The candidates, the fastest first; None is our own."""
     named: dict[str, Library | None] = {OWN: None, **{library.name: library for library in libraries}}
-    return [named[way] for way in sorted(measured.times, key=lambda way: measured.times[way]) if way in named]
+    return [named[name] for name in sorted(measured.times, key=lambda name: measured.times[name]) if name in named]
 
 
 def _is_ready(library: Library, epilogue: Epilogue, given: Factors) -> bool:
@@ -231,7 +232,7 @@ def _measure(
 ) -> Measured:
     from fusegen.matmul.libraries.stopwatch import Stopwatch
 
-    clock, ways = Stopwatch(REPEATS, device=given.out.device), {OWN: own}
+    clock, candidates = Stopwatch(REPEATS, device=given.out.device), {OWN: own}
     where = given.out.dtype, str(given.out.device)
     own()
     some = given.out[:: -(-len(given.out) // _SAMPLED)]
@@ -241,8 +242,8 @@ def _measure(
             continue
         run = partial(_run, library, epilogue, given, reduce)
         if _is_alike(run, some, expected) and _passes_nan(library, epilogue, given):
-            ways[library.name] = run
-    return Measured(clock.turns(ways))
+            candidates[library.name] = run
+    return Measured(clock.turns(candidates))
 
 
 def _run(library: Library, epilogue: Epilogue, given: Factors, reduce: Callable[[], Any]) -> None:
@@ -250,12 +251,12 @@ def _run(library: Library, epilogue: Epilogue, given: Factors, reduce: Callable[
     reduce()
 
 
-# Rows of a result that ways are compared in.
+# Rows of a result in which candidates are compared.
 _SAMPLED = 256
 
 
 def _is_alike(run: Callable[[], Any], out: Any, expected: Any) -> bool:
-    """Whether a way works for these tensors, too, and gives what our own does, but for rounding."""
+    """Whether a candidate works for these tensors, too, and gives what our own does, but for rounding."""
     import torch
 
     try:
@@ -388,17 +389,17 @@ def notes(op: Op) -> dict[str, str]:
     found: dict[str, str] = {}
     for product, part, known in steps_behind(op):
         dtype = _dtype(product, part)
-        ways = " or ".join(_named(library) for library in LIBRARIES if library.has(known, dtype))
+        candidates = " or ".join(_named(library) for library in LIBRARIES if library.has(known, dtype))
         if adds_bias(known):
             found[product.result] = "  in the place of the next step the same routine adds the bias"
-        elif ways:
+        elif candidates:
             where = "in the place of the next step, where it is measured to be faster"
-            found[product.result] = f"  on a GPU {ways} ({known.title}) {where}"
+            found[product.result] = f"  on a GPU {candidates} ({known.title}) {where}"
     return found
 
 
 def measurements(op: Op, sizes: Mapping[str, int]) -> dict[str, str]:
-    """What has been measured on torch's current GPU of the ways an op's products can go, by the product's name."""
+    """What has been measured on torch's current GPU of the candidates for an op's products, by the product's name."""
     found: dict[str, str] = {}
     for product, part, known in steps_behind(op):
         dtype = _dtype(product, part)
@@ -410,15 +411,15 @@ def measurements(op: Op, sizes: Mapping[str, int]) -> dict[str, str]:
         counts = _counts(op, product, sizes)
         measured = remembered(bucket("cuda", dtype, counts, known))
         there = libraries(known, dtype, "cuda")
-        ways = [OWN, *(library.name for library in there if library.gains_from(*counts[:2]))]
+        candidates = [OWN, *(library.name for library in there if library.gains_from(*counts[:2]))]
         if not there:
             found[product.result] = "not measured on this machine: see `fusegen doctor` for the library"
-        elif len(ways) == 1:
+        elif len(candidates) == 1:
             found[product.result] = f"{OWN}: too few results for {' or '.join(map(_named, there))}"
         elif measured is None:
             found[product.result] = "not measured yet for these sizes"
         else:
-            found[product.result] = f"measured: {measured}; best: {measured.best(ways)}"
+            found[product.result] = f"measured: {measured}; best: {measured.best(candidates)}"
     return found
 
 

@@ -39,8 +39,8 @@ class MatmulStep:
         if not cublaslt_autotune.is_considered(infos[0].device) or (self.bias and matmul is not self.matmul):
             return replace(self, task=None)
         bias = self.bias[1] if self.bias else None
-        told = matmul, self.dtype, infos[0].device, alignments, bias, self.onto
-        return replace(self, task=cublaslt_autotune.task_of(*told))
+        arguments = matmul, self.dtype, infos[0].device, alignments, bias, self.onto
+        return replace(self, task=cublaslt_autotune.task_of(*arguments))
 
     @property
     def uses(self) -> set[str]:
@@ -64,7 +64,7 @@ class MatmulStep:
         if self.bias and len(self.matmul.views[2].shape) != 2:
             return None
         if self.task is not None:
-            if not cublaslt_autotune.is_settled(self.task):
+            if not cublaslt_autotune.is_decided(self.task):
                 return None
             more = [self.bias] if self.bias else []
             matmul = self.matmul.row_major

@@ -32,7 +32,7 @@ from tests.support import fake_cublaslt
 from tests.support.fake_cublaslt import Clock, CublasLt
 
 linear_gelu = fg.ops.linear_gelu
-KEPT, PLAIN = Epilogue("gelu", "b", "kept"), Epilogue("gelu")
+KEPT, PLAIN = Epilogue("gelu", "b", "saved"), Epilogue("gelu")
 
 
 def halves(*shape: int, dtype: torch.dtype = torch.float16) -> torch.Tensor:

@@ -4,7 +4,7 @@ torch takes the one that the library's heuristic likes best, which is not always
 product fp16 8192 x 768 x 3072 takes 61 us, and 56 by the eighth that the heuristic offers; bf16 16384 x 1024 x 4096
 takes 198 and 177 by the fifth. Which one that is depends on the exact sizes (how tiles fill the multiprocessors), so
 large products are measured for theirs, beside torch's own routine, and remembered on disk. Of sizes that differ in
-every call only the first few are: the others go torch's way.
+every call only the first few are: torch runs the others.
 
 The same is done for products with those epilogues that cuBLASLt has (matmul/libraries/cublaslt_epilogues).
 """
@@ -48,7 +48,7 @@ LEAST_OPERATIONS, LEAST_BYTES = 2**33, 2**25
 
 
 def is_considered(device: str) -> bool:
-    """Whether tensors on ``device`` could go this way."""
+    """Whether cuBLASLt is a candidate for tensors on ``device``."""
     return device.startswith("cuda") and cublaslt.version() > 0
 
 
@@ -91,11 +91,12 @@ class Choice:
     def __str__(self) -> str:
         if not self.times:
             return "by torch: cuBLASLt has no algorithm for it"
-        named = {way: way if way == BY_TORCH else f"cuBLASLt's algorithm {way}" for way in self.times}
-        best = (
-            BY_TORCH if self.algorithm is None else min((w for w in named if w != BY_TORCH), key=self.times.__getitem__)
-        )
-        return ", ".join(f"{name} {self.times[way]:.1f} us" for way, name in named.items()) + f"; best: {named[best]}"
+        titles = {name: name if name == BY_TORCH else f"cuBLASLt's algorithm {name}" for name in self.times}
+        best = BY_TORCH
+        if self.algorithm is not None:
+            best = min((name for name in titles if name != BY_TORCH), key=self.times.__getitem__)
+        times = ", ".join(f"{title} {self.times[name]:.1f} us" for name, title in titles.items())
+        return f"{times}; best: {titles[best]}"
 
 
 Check = Callable[[Planned], bool]
@@ -114,7 +115,7 @@ def planned(
     None: torch's own routine is as fast; cuBLASLt does not do it; or it is not known yet and a CUDA graph is captured.
 
     Args:
-        by_torch: what is to be beaten; None: there is no such routine.
+        by_torch: torch's routine, the baseline; None: there is no such routine.
         check: whether what was chosen computes what it is to, with tensors of these sizes.
 
     Raises:
@@ -128,21 +129,21 @@ def planned(
                 return None
             with MEASURING:
                 if task not in _planned:
-                    _settle(task, given, by_torch, check)
+                    _decide(task, given, by_torch, check)
     return _planned.get(task)
 
 
-def is_settled(task: Task) -> bool:
-    """Whether what ``planned`` says of it stays so."""
+def is_decided(task: Task) -> bool:
+    """Whether the answer of ``planned`` is final."""
     return task in _planned
 
 
 def is_refused(task: Task) -> bool:
-    """Whether it is settled that nothing is planned for it."""
+    """Whether it is decided that cuBLASLt does not do it."""
     return task in _planned and _planned[task] is None
 
 
-def _settle(task: Task, given: Factors, by_torch: Routine | None, check: Check | None) -> None:
+def _decide(task: Task, given: Factors, by_torch: Routine | None, check: Check | None) -> None:
     import torch
 
     if len(_planned) >= MOST_PLANNED:
@@ -156,7 +157,7 @@ def _settle(task: Task, given: Factors, by_torch: Routine | None, check: Check |
         if _tried[task] < MOST_TRIES:
             raise TransientFailure(str(error)) from error
         _planned[task] = None  # trying takes the allocator's reserves each time
-    except RuntimeError:  # torch's own routine does it, or another way
+    except RuntimeError:  # torch's own routine does it, or another candidate
         _planned[task] = None
 
 
@@ -217,10 +218,10 @@ def _place(task: Task) -> str:
     import torch
 
     matmul, name = torch.backends.cuda.matmul, torch.cuda.get_device_name(task.device)
-    told = matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction
-    ways = str(torch.backends.cuda.preferred_blas_library()), *map(str, told)  # of torch's
+    reduced = matmul.allow_fp16_reduced_precision_reduction, matmul.allow_bf16_reduced_precision_reduction
+    settings = str(torch.backends.cuda.preferred_blas_library()), *map(str, reduced)
     versions = str(torch.version.cuda), torch.__version__, str(cublaslt.version()), compiler_digest()
-    return digest("algorithm", name, *ways, *versions, repr(replace(task, device=0)))
+    return digest("algorithm", name, *settings, *versions, repr(replace(task, device=0)))
 
 
 def _measured(task: Task, given: Factors, by_torch: Routine | None) -> Choice:
@@ -237,31 +238,31 @@ def _measured(task: Task, given: Factors, by_torch: Routine | None) -> Choice:
 
     clock = Stopwatch(ONCE, warm_up=1, device=given.out.device)  # first: it takes most of the memory
     plan, failed = Planned(task), list[RuntimeError]()
-    ways: dict[str, Callable[[], Any]] = {} if by_torch is None else {BY_TORCH: partial(by_torch, given)}
+    candidates: dict[str, Callable[[], Any]] = {} if by_torch is None else {BY_TORCH: partial(by_torch, given)}
     offered: dict[str, Algorithm] = {}
     for place, algorithm in enumerate(plan.offers(MOST_OFFERED), 1):
-        way = partial(_run, plan, algorithm, given)
+        candidate = partial(_run, plan, algorithm, given)
         try:
-            way()
+            candidate()
         except torch.cuda.OutOfMemoryError:
             raise
         except RuntimeError as error:  # not launched
             failed.append(error)
             continue
         offered[str(place)] = algorithm
-        ways[str(place)] = way
+        candidates[str(place)] = candidate
     if not offered:
         answers = cublaslt_api.Unsupported("none of cuBLASLt's algorithms runs")
         raise next((error for error in failed if not isinstance(error, cublaslt_api.Unsupported)), answers)
-    first = clock.turns(ways)
+    first = clock.turns(candidates)
     del clock
-    best = sorted(offered, key=lambda way: first[way])[:FINALISTS]
+    best = sorted(offered, key=lambda candidate: first[candidate])[:FINALISTS]
     times = Stopwatch(REPEATS, device=given.out.device).turns(
-        {way: ways[way] for way in (BY_TORCH, *best) if way in ways}
+        {candidate: candidates[candidate] for candidate in (BY_TORCH, *best) if candidate in candidates}
     )
-    fastest = min(best, key=lambda way: times[way])
+    fastest = min(best, key=lambda candidate: times[candidate])
     if by_torch is not None and not (
-        times[fastest] < GAIN * times[BY_TORCH] and _is_alike(ways[BY_TORCH], ways[fastest], given.out)
+        times[fastest] < GAIN * times[BY_TORCH] and _is_close(candidates[BY_TORCH], candidates[fastest], given.out)
     ):
         return Choice(times, None)
     return Choice(times, offered[fastest])
@@ -272,12 +273,13 @@ def _run(plan: Planned, algorithm: Algorithm, given: Factors) -> None:
     plan.run(given)
 
 
-# Rows of a result that two ways are compared in, and by how much they may differ: rounding, and the order of sums.
+# Rows of a result in which two candidates are compared, and by how much they may differ: they round differently, and
+# add up in another order.
 _SAMPLED, _APART = 256, 0.02
 
 
-def _is_alike(one: Callable[[], Any], other: Callable[[], Any], out: Any) -> bool:
-    """Whether two ways give the same, but for rounding."""
+def _is_close(one: Callable[[], Any], other: Callable[[], Any], out: Any) -> bool:
+    """Whether two candidates give the same, but for rounding."""
     some = sample(out)
     one()
     expected = some.float()

@@ -34,7 +34,7 @@ MOST_ALIKE, MOST_KERNELS = 4, 256
 
 
 def is_considered(device: str) -> bool:
-    """Whether tensors on ``device`` could go this way: torch has cuDNN, and is to use it."""
+    """Whether cuDNN is a candidate for tensors on ``device``: torch has it, and may use it."""
     if not device.startswith("cuda"):
         return False
     import torch
