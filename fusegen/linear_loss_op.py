@@ -62,5 +62,5 @@ and under transforms, and on NumPy's and CuPy's arrays."""
             asked = None
         return linear_loss.run(self, self.declaration.trace(specs, asked), values, asked, autocast is Ellipsis)
 
-    def _learn(self, *_: Any) -> None:
+    def _remember(self, *_: Any) -> None:
         """The call paths launch one program, whose logits are whole."""

@@ -132,7 +132,7 @@ def _torch_names() -> str:
     return torch_names.report()
 
 
-@_look("cuBLASLt", "products go torch's way; PyTorch for CUDA brings cuBLASLt")
+@_look("cuBLASLt", "torch's own routine does products; PyTorch for CUDA brings cuBLASLt")
 def _cublaslt() -> str:
     if importlib.util.find_spec("torch") is None:
         return "torch is not installed: no products to choose algorithms for"
@@ -140,12 +140,12 @@ def _cublaslt() -> str:
 
     found = cublaslt.version()
     if not found:
-        return "none (it comes with PyTorch for CUDA): products go torch's way"
+        return "none (it comes with PyTorch for CUDA): torch's own routine does products"
     name = f"{found // 10000}.{found // 100 % 100}.{found % 100}"
     return f"{name}: its epilogues, and the fastest of its algorithms for large products of halves"
 
 
-@_look("cuDNN", "products with activations go other ways; PyTorch for CUDA brings cuDNN 9")
+@_look("cuDNN", "other candidates do products with activations; PyTorch for CUDA brings cuDNN 9")
 def _cudnn() -> str:
     if importlib.util.find_spec("torch") is None:
         return "torch is not installed: no products to fuse"
@@ -153,10 +153,10 @@ def _cudnn() -> str:
 
     found = cudnn.version()
     if found < cudnn_api.OLDEST:
-        return "no cuDNN 9 (it comes with PyTorch for CUDA): activations behind products go other ways"
+        return "no cuDNN 9 (it comes with PyTorch for CUDA): other candidates do products with activations"
     name = f"{found // 10000}.{found // 100 % 100}.{found % 100}"
     if not cudnn.is_considered("cuda"):
-        return f"{name}, switched off (torch.backends.cudnn.enabled): activations behind products go other ways"
+        return f"{name}, switched off (torch.backends.cudnn.enabled): other candidates do products with activations"
     return f"{name}: large products of halves with many an activation as one kernel"
 
 
@@ -177,7 +177,7 @@ def _cache() -> str:
     return f"{state.folder}, {state.entries} entries, {state.size_bytes / 2**20:.1f} MiB"
 
 
-@_look("call path", "calls go the Python way, which is slower; results are the same")
+@_look("call path", "calls take the Python path, which is slower; results are the same")
 def _call_path() -> str:
     if importlib.util.find_spec("torch") is None:
         return "torch is not installed: nothing to build for"

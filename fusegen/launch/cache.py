@@ -1,9 +1,9 @@
 """Compiled artefacts by the digest of everything that went into them, on disk and in memory.
 
-One entry is one file, ``<first two digits of key>/<key>-<seal>``, that holds exactly the data (so a shared library
-can be loaded from where it lies). The seal is a digest of key and data: a file that is truncated, damaged, renamed
-or written by somebody else does not verify and is removed. Writers need no locks, because a file appears under its
-name complete or not at all, and whoever reads it checks it; losing a race costs one compile, never a wrong kernel.
+One entry is one file, ``<first two digits of key>/<key>-<checksum>``, that holds exactly the data (so a shared
+library can be loaded from its path). The checksum is a digest of key and data: a file that is truncated, damaged,
+renamed or written by somebody else does not verify and is removed. Writers need no locks, because a file appears under
+its name complete or not at all, and every reader checks it. Losing a race costs one compile, never a wrong kernel.
 
 A cache folder that is missing, read-only or full is no error: this process then remembers what it compiled, and
 ``Cache.describe`` says why. Nor is one that others can write, of which it warns. What is loaded by its path lies where

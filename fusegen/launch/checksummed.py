@@ -1,4 +1,4 @@
-"""Files that can be trusted: ours alone, written whole, and sealed by a digest of their key and content."""
+"""Files that can be trusted: only we can write them, they appear complete, and a checksum is in their name."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _chunks(part: Part) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class Verified:
-    """An entry whose seal holds."""
+    """An entry whose checksum is right."""
 
     path: Path
     data: bytes
@@ -180,7 +180,7 @@ def remove(path: str | Path) -> bool:
 
 
 def read(path: Path, name: str) -> Verified | None:
-    """The entry, if it is a plain file of ours and its seal holds; else the file is removed."""
+    """The entry, if it is a plain file of ours with the right checksum; else the file is removed."""
     try:
         # Not blocking: somebody may have left a pipe there.
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))

@@ -43,7 +43,7 @@ struct Call {
 struct Caller {
   PyObject_HEAD
   vectorcallfunc vectorcall;
-  PyObject* careful;     // the Python way: (args, kwargs) -> results; it teaches this object what it did
+  PyObject* slow_path;   // Python: (args, kwargs) -> results; it records its plan in this object
   PyObject* parameters;  // name -> position
   std::vector<int64_t>* flags;
   Plans* table;
@@ -128,7 +128,7 @@ PyObject* caller_call(PyObject* self, PyObject* const* values, size_t count, PyO
   if (read_call(caller, values[0], values[1], call)) {
     if (const auto plan = caller.table->find(call.key)) return run_call(plan, call);
   }
-  return PyObject_CallFunctionObjArgs(caller.careful, values[0], values[1], nullptr);
+  return PyObject_CallFunctionObjArgs(caller.slow_path, values[0], values[1], nullptr);
   END_HANDLE_TH_ERRORS
 }
 
@@ -177,15 +177,15 @@ Py_ssize_t caller_size(PyObject* self) {
 }
 
 PyObject* caller_new(PyTypeObject* type, PyObject* arguments, PyObject*) {
-  PyObject *careful, *parameters, *flags;
+  PyObject *slow_path, *parameters, *flags;
   Py_ssize_t most;
   if (!PyArg_ParseTuple(
-          arguments, "OO!O!n", &careful, &PyDict_Type, &parameters, &PyTuple_Type, &flags, &most))
+          arguments, "OO!O!n", &slow_path, &PyDict_Type, &parameters, &PyTuple_Type, &flags, &most))
     return nullptr;
   auto* self = reinterpret_cast<Caller*>(type->tp_alloc(type, 0));
   if (self == nullptr) return nullptr;
   self->vectorcall = caller_call;
-  self->careful = Py_NewRef(careful);
+  self->slow_path = Py_NewRef(slow_path);
   self->parameters = Py_NewRef(parameters);
   self->flags = new std::vector<int64_t>();
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(flags); ++i)
@@ -210,7 +210,7 @@ int visit_plan(const std::shared_ptr<Plan>& plan, visitproc visit, void* arg) {
 // gradient does, and so may a constant.
 int caller_traverse(PyObject* self, visitproc visit, void* arg) {
   const auto& caller = *reinterpret_cast<Caller*>(self);
-  Py_VISIT(caller.careful);
+  Py_VISIT(caller.slow_path);
   Py_VISIT(caller.parameters);
   return caller.table->each([&](const Key& key, const std::shared_ptr<Plan>& plan) {
     for (PyObject* object : key.objects) Py_VISIT(object);
@@ -220,7 +220,7 @@ int caller_traverse(PyObject* self, visitproc visit, void* arg) {
 
 int caller_forget(PyObject* self) {
   auto& caller = *reinterpret_cast<Caller*>(self);
-  Py_CLEAR(caller.careful);
+  Py_CLEAR(caller.slow_path);
   caller.table->clear();
   return 0;
 }
@@ -228,7 +228,7 @@ int caller_forget(PyObject* self) {
 void caller_delete(PyObject* self) {
   PyObject_GC_UnTrack(self);
   auto* caller = reinterpret_cast<Caller*>(self);
-  Py_CLEAR(caller->careful);
+  Py_CLEAR(caller->slow_path);
   Py_CLEAR(caller->parameters);
   delete caller->table;
   delete caller->flags;
@@ -416,7 +416,7 @@ PyMethodDef module_methods[] = {
     {"places", places, METH_VARARGS, nullptr},
     {"install", install_kernels, METH_VARARGS, nullptr},
     {"is_asked", is_asked, METH_O, nullptr},
-    {"learn_kernel", learn_kernel, METH_VARARGS, nullptr},
+    {"record_kernel", record_kernel, METH_VARARGS, nullptr},
     {"forget_kernels", forget_kernels, METH_O, nullptr},
     {"plan_count", plan_count, METH_O, nullptr},
     {"fast_path", make_fast_path, METH_VARARGS, nullptr},

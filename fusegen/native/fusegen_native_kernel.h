@@ -88,7 +88,7 @@ struct Prepared {
   Prepared(std::vector<int64_t> given, size_t most) : flags(std::move(given)), plans(most) {}
 };
 
-// The call that this thread is asking Python about, which may teach its plan (learn_kernel).
+// The call that this thread has passed to Python, which may record a plan for it (record_kernel).
 class Asking {
  public:
   static thread_local Asking* now;
@@ -212,8 +212,8 @@ inline const std::shared_ptr<Prepared>& shared_prepared(PyObject* capsule) {
 
 inline Prepared& unwrap_prepared(PyObject* capsule) { return *shared_prepared(capsule); }
 
-// learn_kernel(kernels, plan): what to do from now on for calls like the one that Python is asked about.
-inline PyObject* learn_kernel(PyObject*, PyObject* arguments) {
+// record_kernel(kernels, plan): what to do from now on for calls like the one that Python is asked about.
+inline PyObject* record_kernel(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
   PyObject *kernels, *plan;
   if (!PyArg_ParseTuple(arguments, "OO", &kernels, &plan)) return nullptr;
@@ -225,7 +225,7 @@ inline PyObject* learn_kernel(PyObject*, PyObject* arguments) {
   END_HANDLE_TH_ERRORS
 }
 
-// is_asked(kernels): whether learn_kernel would learn something.
+// is_asked(kernels): whether record_kernel would record something.
 inline PyObject* is_asked(PyObject*, PyObject* kernels) {
   HANDLE_TH_ERRORS
   const Asking* asking = Asking::now;

@@ -1,7 +1,7 @@
 """The native call path: fusegen_native.cpp, built once by the machine's C++ compiler and then loaded.
 
 No call waits for it: a first call finds the built module in the cache, or has a helper process build it while calls go
-the Python way. What torch traces (pytorch/library/registry.py) does wait: its kernels are registered once. Whatever is
+the Python path. What torch traces (pytorch/library/registry.py) does wait: its kernels are registered once. Whatever is
 missing (a compiler, Python's headers, a folder to keep the module in), ops run as before. ``FUSEGEN_NATIVE=0`` never
 loads it, ``FUSEGEN_NATIVE=wait`` builds it before the first call returns.
 """
@@ -74,8 +74,8 @@ def recipe() -> Recipe:
         way = (*SANITIZED, *(f"-isystem{folder}" for folder in folders))
     flags = (*FLAGS, *way, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
     # Builds of one version differ in what they export: to another one's the module would not fit.
-    told = torch.__version__, str(torch.version.git_version), repr(sorted(_marks(root / "lib").items()))
-    key = digest("native", *texts, *told, abi, emulator.compiler_identity(), *flags)
+    versions = torch.__version__, str(torch.version.git_version), repr(sorted(_marks(root / "lib").items()))
+    key = digest("native", *texts, *versions, abi, emulator.compiler_identity(), *flags)
     return Recipe(key, folders, str(root / "lib"), flags)
 
 
@@ -86,7 +86,7 @@ def _marks(libraries: Path) -> dict[str, tuple[int, int]]:
 
 
 def job(wanted: Recipe) -> Job:
-    """What a process has to be told to build the module."""
+    """What a process needs to build the module."""
     command = (
         emulator.compiler(), *wanted.flags, *(f"-I{path}" for path in wanted.include), SOURCES[0],
         "-o", native_build.MODULE, f"-L{wanted.libraries}", *(f"-l{name}" for name in _LIBRARIES),
@@ -114,7 +114,7 @@ class _State:
         self.module: Any = None
         self.problem = ""
         self.advice = ""
-        self.told = False
+        self.has_warned = False
         self.starts = 0
 
     def seek(self) -> None:
@@ -163,10 +163,10 @@ class _State:
 
     def tell(self) -> None:
         """Say once that calls are slow, and why."""
-        self.told = True
+        self.has_warned = True
         fix = self.advice or "see fusegen doctor, and fusegen doctor --build to try again now"
         warn(
-            f"calls take the slow way, through Python, as there is no native call path: {self.problem}. Results are "
+            f"calls take the slow path, through Python, as there is no native call path: {self.problem}. Results are "
             f"the same. To mend it: {fix}. To do without: {VARIABLE}=0."
         )
 
@@ -225,7 +225,7 @@ def _is_possible() -> bool:
 
 def is_found() -> bool:
     """Whether the module is there to be loaded, or loaded already. Where it cannot be, the user is told."""
-    if _state.problem and not _state.told:
+    if _state.problem and not _state.has_warned:
         _state.tell()
     return bool(_state.key) and not _state.problem
 
@@ -242,14 +242,14 @@ def report() -> str:
         CompileError: it cannot be built or loaded here.
     """
     if os.environ.get(VARIABLE, "1") == "0":
-        return f"off ({VARIABLE}=0): calls go the Python way"
+        return f"off ({VARIABLE}=0): calls take the Python path"
     wanted, cache = recipe(), default_cache()
     failure = Failure.read(cache, job(wanted))
     wrong = _state.problem or str(failure or "")
     if wrong:
         fix = "fusegen doctor --build, to try again now" if failure and failure.passing else _INSTALL
         raise CompileError(
-            "the native call path", given=f"{wrong}: calls go the Python way", expected="a module that builds",
+            "the native call path", given=f"{wrong}: calls take the Python path", expected="a module that builds",
             fix=_state.advice or fix,
         )  # fmt: skip
     is_there = cache.current(wanted.key) is not None

@@ -67,7 +67,7 @@ def test_a_product_is_added_to_what_is_there(fresh: Any, monkeypatch: pytest.Mon
     op, ran = fresh(plain), []
     run = accumulate.run_adding
     monkeypatch.setattr(accumulate, "run_adding", lambda *args, **names: (ran.append(1), run(*args, **names))[1])
-    for _ in range(4):  # the slow path, and what it taught
+    for _ in range(4):  # the slow path, then the recorded plan
         w = leaf()
         grad = w.grad
         assert grad is not None

@@ -130,7 +130,7 @@ def test_results_are_written_where_they_are_wanted(fresh: Any) -> None:
     assert known(x, y, 0.25, out=x) is x and torch.equal(x, expected)
 
 
-def test_subclasses_and_modes_are_left_to_the_careful_way(fresh: Any) -> None:
+def test_subclasses_and_modes_take_the_slow_path(fresh: Any) -> None:
     known = fresh(lerp)
     x = torch.randn(4)
     known(x, x, 0.5)

@@ -73,7 +73,7 @@ def test_a_module_that_does_not_load_is_a_problem_and_no_error(tmp_path: Path, m
     state.asked, state.key = True, "0" * 64
     default_cache().put(state.key, b"no library")
     monkeypatch.setattr(native, "_state", state)
-    with pytest.warns(fg.FusegenWarning, match="calls take the slow way, through Python"):
+    with pytest.warns(fg.FusegenWarning, match="calls take the slow path, through Python"):
         assert native.module() is None and state.problem and not native.is_found()
 
 

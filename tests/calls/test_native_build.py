@@ -235,19 +235,19 @@ def test_calls_that_are_slow_say_so_once(builder: Builder, monkeypatch: pytest.M
         known(torch.ones(4), torch.ones(4), 0.5)
     (one,) = told
     for part in (
-        "calls take the slow way, through Python",
+        "calls take the slow path, through Python",
         "Python.h: No such file",
         "python3-dev",
         "FUSEGEN_NATIVE=0",
     ):
         assert part in str(one.message)
     assert one.filename == __file__ and not is_native(known)
-    with pytest.raises(fg.CompileError, match=r"Python\.h(.|\n)*calls go the Python way(.|\n)*doctor --build"):
+    with pytest.raises(fg.CompileError, match=r"Python\.h(.|\n)*calls take the Python path(.|\n)*doctor --build"):
         native.report()
 
 
 def test_calls_of_old_plans_say_so_too(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The module's build may fail long after the first call, and no call goes the careful way after it."""
+    """The module's build may fail long after the first call, and no call takes the slow path after it."""
     state = native._State()
     state.asked = True
     monkeypatch.setattr(native, "_state", state)

@@ -90,7 +90,7 @@ def test_kernels_are_unloaded(small: None) -> None:
     kernels = weakref.WeakSet[Any]()
     counts = []
     for n in (*range(2, 22), *range(2, 8)):
-        for _ in range(2):  # by the slow path, and by the call path
+        for _ in range(2):  # on the slow path, and on the call path
             out = op(x, n)
             torch.testing.assert_close(out, torch.exp(x) * n)
             torch.testing.assert_close(torch.autograd.grad(out.sum(), x)[0], torch.exp(x) * n)

@@ -126,7 +126,7 @@ def test_without_the_library_products_go_torchs_way(monkeypatch: pytest.MonkeyPa
     cublaslt.version.cache_clear()
     try:
         assert cublaslt.version() == 0 and not cublaslt_autotune.is_considered("cuda:0")
-        assert "torch's way" in doctor._cublaslt().found and not doctor._cublaslt().fix
+        assert "torch's own routine" in doctor._cublaslt().found and not doctor._cublaslt().fix
     finally:
         cublaslt.version.cache_clear()
 

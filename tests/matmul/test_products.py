@@ -404,7 +404,7 @@ def test_show_says_which_ways_have_been_measured(monkeypatch: pytest.MonkeyPatch
 
 
 def check_plain(function: Any, expected: Any, *arguments: torch.Tensor) -> None:
-    for _ in range(2):  # the second time by what the first one taught
+    for _ in range(2):  # the second time by the plan that the first one recorded
         torch.testing.assert_close(function(*arguments), expected(*arguments))
 
 

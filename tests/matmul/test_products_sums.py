@@ -81,7 +81,7 @@ def test_values_and_gradients_are_torchs(name: str) -> None:
     expected = plain(function)
     op = fg.FusedOp(function.declaration)
     own, theirs = ([a.detach().requires_grad_() for a in arguments] for _ in range(2))
-    for _ in range(3):  # the slow path, then what it taught
+    for _ in range(3):  # the slow path, then the recorded plan
         results, wanted = op(*own), expected(*theirs)
         torch.testing.assert_close(results, wanted)
         results, wanted = (r if isinstance(r, tuple) else (r,) for r in (results, wanted))

@@ -81,7 +81,7 @@ class Sharded:
         for which in ("forward", "backward"):
             self._register(f"{registered.name}_{which}", self._derived)
 
-    def teach(self) -> None:
+    def register(self) -> None:
         """Tell torch what the overloads there are do with DTensors."""
         for name in self.registered.defined.keys() - self.known:
             self.known.add(name)

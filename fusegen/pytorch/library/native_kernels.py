@@ -1,9 +1,9 @@
-"""Registered ops (pytorch/library/registry.py) called again: the native kernels before Python's, and what those teach
-them.
+"""Registered ops (pytorch/library/registry.py) called again: native kernels before those in Python, which record
+plans in them.
 
-The native module registers kernels of its own for CPU and CUDA (native/fusegen_native_kernel.h). A call like an
-earlier one they answer without Python; with others they ask the kernels in Python, which say here what they did. Calls
-that come from Python itself are answered before torch's dispatcher is asked (native/fusegen_native_fast_path.h).
+The native module registers kernels of its own for CPU and CUDA (native/fusegen_native_kernel.h). They run a call like
+an earlier one without Python, and pass other calls to the kernels in Python, which record their plan here. Calls from
+Python itself find their plans before torch's dispatcher is asked (native/fusegen_native_fast_path.h).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Prepared:
         return 0 if self.module is None else int(self.module.plan_count(self.kernels))
 
     def is_asked(self) -> bool:
-        """Whether the native kernels are waiting for an answer that they can learn from."""
+        """Whether the native kernels wait for a plan."""
         return self.module is not None and bool(self.module.is_asked(self.kernels))
 
     def forget(self) -> None:
@@ -51,8 +51,8 @@ class Prepared:
         if self.module is not None:
             self.module.forget_kernels(self.kernels)
 
-    def learn_call(self, given: Mapping[str, Any], runs: Sequence[Run], result: Any) -> None:
-        """What a call of an overload did, whose arguments are ``given`` by name in the order of the schema."""
+    def record_call(self, given: Mapping[str, Any], runs: Sequence[Run], result: Any) -> None:
+        """Record the plan of a call of an overload. ``given``: its arguments by name, in the order of the schema."""
         if len(runs) != 1:
             return
         (run,) = runs
@@ -65,12 +65,12 @@ class Prepared:
             inputs = _places([run.tensors[name] for name in asked], list(tensors.values()))
         varying = [n for (n, v), flag in zip(given.items(), self.flags, strict=True) if _varies(v, flag)]
         results = list(result) if isinstance(result, (tuple, list)) else [result]
-        self.learn(runs, inputs, {name: i for i, name in enumerate(varying)}, results)
+        self.record(runs, inputs, {name: i for i, name in enumerate(varying)}, results)
 
-    def learn(
+    def record(
         self, runs: Sequence[Run], inputs: Sequence[int] | None, numbers: Mapping[str, int], results: Sequence[Any]
     ) -> None:
-        """Remember the call that the native kernels ask about, unless more happened than one run on its tensors.
+        """Record a plan for the call that the native kernels passed on, if all it did is one run on its tensors.
 
         Args:
             runs: what ran (``run.record_runs``).
@@ -94,11 +94,11 @@ class Prepared:
         as_returned = replace(run, plan=replace(plan, results=tuple(layouts)))
         cached = CachedCall(as_returned, tuple(inputs), numbers, fixed, len(results), False, None)
         assert self.module is not None
-        self.module.learn_kernel(self.kernels, native_plan(self.module, cached))
+        self.module.record_kernel(self.kernels, native_plan(self.module, cached))
 
 
 def _install_fast_path(module: Any, kernels: Any, name: str) -> None:
-    """Calls from Python (``torch.ops.fusegen.NAME``, compiled code's too) find their plans before torch looks."""
+    """Make calls from Python (``torch.ops.fusegen.NAME``, also compiled ones) look for a plan before they dispatch."""
     packet, _, overload = name.partition(".")
     op = getattr(getattr(torch.ops.fusegen, packet), overload or "default")
     if hasattr(op, "_op"):  # not torch's interface: without it, a call goes torch's own way

@@ -106,7 +106,7 @@ class Registered:
                     found.packet, given=f"constants {dict(found.fixed)} beside {dict(known.fixed)}",
                     expected="constants that can be told apart by name", fix="declare an op for each",
                 )  # fmt: skip
-            self._teach()
+            self._register_dtensor_rules()
         return f"{found.packet}.{found.overload or 'default'}"
 
     @property
@@ -116,14 +116,14 @@ class Registered:
             self._identity = identity(self.declaration)
         return self._identity
 
-    def _teach(self) -> None:
+    def _register_dtensor_rules(self) -> None:
         """Tell torch what becomes of DTensors, where there can be any. (Else it says itself that it does not know.)"""
         if "torch.distributed.tensor" in sys.modules and not torch_names.missing(torch_names.SHARDING):
             if self._sharded is None:
                 from fusegen.pytorch.library.dtensor import Sharded
 
                 self._sharded = Sharded(self, _torch)
-            self._sharded.teach()
+            self._sharded.register()
 
     def _define(self, found: schema.Schema) -> None:
         """The overload, and beside it what autocast turns it into."""
@@ -157,7 +157,7 @@ class Registered:
                 result = call(*args, **kwargs)
             if prepared.is_asked():
                 given = {**defaults, **found.named(args, kwargs)}
-                prepared.learn_call({name: given[name] for name in (*found.names, schema.IDENTITY)}, runs, result)
+                prepared.record_call({name: given[name] for name in (*found.names, schema.IDENTITY)}, runs, result)
             return result
 
         def imagine(*args: Any, **kwargs: Any) -> Any:
@@ -172,7 +172,7 @@ class Registered:
             given = (*args, *kwargs.values())
             if is_plain(given):
                 return call(*args, **kwargs)
-            self._teach()
+            self._register_dtensor_rules()
             if not _needs_gradient(given):
                 with below_autograd():
                     return dispatched(packet, found.overload)(*args, **kwargs)
@@ -280,7 +280,7 @@ class Registered:
             results = node.run(given, numbers, layout)
         if prepared.is_asked():
             scalars = {scalar.name: i for i, scalar in enumerate(node.op.scalars)}
-            prepared.learn(runs, range(len(given)), scalars, results)
+            prepared.record(runs, range(len(given)), scalars, results)
         return results
 
     def _imagine_derived(self, given: Any, numbers: Any, layout: Any, op: str) -> list[torch.Tensor]:
@@ -291,7 +291,7 @@ class Registered:
         needed = _needs_gradient(given)
         if not needed and is_plain(given):
             return node.run(given, numbers, layout)
-        self._teach()
+        self._register_dtensor_rules()
         scalars = dict(zip((scalar.name for scalar in node.op.scalars), numbers, strict=True))
         if needed:
             return list(differentiate(self, node, given, scalars, layout))
