@@ -35,7 +35,7 @@ ELEMENTS: dict[Type, Any] = {
 }  # fmt: skip
 A, ONE, D = Attribute, 1, Type.DESCRIPTOR
 # What a kind of descriptor may be told: its type, and how many (None: any number). All of it has to be, but OPTIONAL.
-TOLD: dict[Kind, dict[Attribute, tuple[Type, int | None]]] = {
+ATTRIBUTES: dict[Kind, dict[Attribute, tuple[Type, int | None]]] = {
     Kind.TENSOR: {
         A.DATA_TYPE: (Type.DATA_TYPE, ONE), A.SIZES: (Type.INT64, 3), A.STRIDES: (Type.INT64, 3),
         A.UNIQUE: (Type.INT64, ONE), A.ALIGNMENT: (Type.INT64, ONE), A.VIRTUAL: (Type.BOOLEAN, ONE),
@@ -73,18 +73,18 @@ ONLY: dict[Mode, Any] = {
 
 @dataclass(eq=False)
 class Thing:
-    """What a descriptor holds; the descriptors it was told of stay here when they are destroyed, as in cuDNN."""
+    """What a descriptor holds; the descriptors that it refers to stay here when they are destroyed, as in cuDNN."""
 
     kind: Kind
-    told: dict[Attribute, list[Any]] = field(default_factory=dict)
+    attributes: dict[Attribute, list[Any]] = field(default_factory=dict)
     is_finished: bool = False
 
     def __getitem__(self, attribute: Attribute) -> Any:
-        (value,) = self.told[attribute]
+        (value,) = self.attributes[attribute]
         return value
 
     def get(self, attribute: Attribute) -> Any:
-        return self[attribute] if attribute in self.told else None
+        return self[attribute] if attribute in self.attributes else None
 
     @property
     def is_virtual(self) -> bool:
@@ -165,14 +165,14 @@ class Cudnn:
 
     def _tell(self, descriptor: int, attribute: int, type: int, count: int, where: int) -> None:
         thing, attribute, type = self.things[descriptor], Attribute(attribute), Type(type)
-        wanted, most = TOLD[thing.kind][attribute]
+        wanted, most = ATTRIBUTES[thing.kind][attribute]
         assert not thing.is_finished and type is wanted and count == (most or count) > 0, (thing, attribute, type)
         values = list((ELEMENTS[type] * count).from_address(where))
         if type is Type.DESCRIPTOR:
             values = [self._finished(value) for value in values]
         elif type is Type.HANDLE:
             assert set(values) <= set(self.handles)
-        thing.told[attribute] = values
+        thing.attributes[attribute] = values
 
     def _finished(self, descriptor: int) -> Thing:
         found = self.things[descriptor]
@@ -181,7 +181,7 @@ class Cudnn:
 
     def _finish(self, descriptor: int) -> None:
         thing = self.things[descriptor]
-        missing = set(TOLD[thing.kind]) - OPTIONAL - set(thing.told)
+        missing = set(ATTRIBUTES[thing.kind]) - OPTIONAL - set(thing.attributes)
         assert not thing.is_finished and not missing, (thing.kind, missing)
         check = getattr(self, f"_finish_{thing.kind.name.lower()}", None)
         if check is not None:
@@ -189,11 +189,11 @@ class Cudnn:
         thing.is_finished = True
 
     def _finish_tensor(self, tensor: Thing) -> None:
-        assert tensor[A.ALIGNMENT] == 16 and all(size > 0 for size in tensor.told[A.SIZES])
+        assert tensor[A.ALIGNMENT] == 16 and all(size > 0 for size in tensor.attributes[A.SIZES])
         assert not tensor.get(A.BY_VALUE) or tensor[A.DATA_TYPE] == Data.FLOAT
 
     def _finish_do_matmul(self, operation: Thing) -> None:
-        a, b, c = (operation[which].told[A.SIZES] for which in (A.MATMUL_A, A.MATMUL_B, A.MATMUL_C))
+        a, b, c = (operation[which].attributes[A.SIZES] for which in (A.MATMUL_A, A.MATMUL_B, A.MATMUL_C))
         assert operation[A.DO_MATMUL][A.MATMUL_PRECISION] == Data.FLOAT
         assert a[0] == b[0] == c[0] == 1 and a[2] == b[1] and c[1:] == [a[1], b[2]]
 
@@ -201,15 +201,15 @@ class Cudnn:
         mode = operation[A.DO_POINTWISE][A.POINTWISE_MODE]
         result = operation[A.POINTWISE_Y]
         assert operation[A.DO_POINTWISE][A.POINTWISE_PRECISION] == Data.FLOAT
-        assert (A.POINTWISE_B in operation.told) == (mode in TWO or mode == Mode.SELECT)
-        assert (A.POINTWISE_T in operation.told) == (mode == Mode.SELECT)
+        assert (A.POINTWISE_B in operation.attributes) == (mode in TWO or mode == Mode.SELECT)
+        assert (A.POINTWISE_T in operation.attributes) == (mode == Mode.SELECT)
         assert (result[A.DATA_TYPE] == Data.BOOLEAN) == (mode in TESTS)
         for which in (A.POINTWISE_X, A.POINTWISE_B, A.POINTWISE_T):
             read = operation.get(which)
             assert read is None or (read[A.DATA_TYPE] == Data.BOOLEAN) == (which is A.POINTWISE_T)
 
     def _finish_graph(self, graph: Thing) -> None:
-        operations = graph.told[A.GRAPH_OPERATIONS]
+        operations = graph.attributes[A.GRAPH_OPERATIONS]
         made: set[Thing] = set()
         for operation in operations:
             assert all(not read.is_virtual or read in made for read in _reads(operation)), "read before it is made"
@@ -229,7 +229,7 @@ class Cudnn:
         self.compiled += 1
 
     def _finish_pack(self, pack: Thing) -> None:
-        assert len(pack.told[A.PACK_UNIQUE]) == len(pack.told[A.PACK_POINTERS])
+        assert len(pack.attributes[A.PACK_UNIQUE]) == len(pack.attributes[A.PACK_POINTERS])
 
     # -- asking --------------------------------------------------------------------------------------------------------
 
@@ -241,10 +241,12 @@ class Cudnn:
             for one, notes in zip(found, told, strict=False):
                 self._fill(one, {A.HEURISTIC_GRAPH: [thing[A.HEURISTIC_GRAPH]], A.ENGINE_NOTES: notes})
         elif attribute == A.CONFIGURATION_ENGINE:
-            told = [thing.told[A.ENGINE_NOTES]]
+            told = [thing.attributes[A.ENGINE_NOTES]]
             self._fill(found[0], {A.ENGINE_NOTES: told[0]})
         else:
-            told = {A.ENGINE_NOTES: thing.told.get(A.ENGINE_NOTES), A.PLAN_WORKSPACE: [WORKSPACE]}[Attribute(attribute)]
+            told = {A.ENGINE_NOTES: thing.attributes.get(A.ENGINE_NOTES), A.PLAN_WORKSPACE: [WORKSPACE]}[
+                Attribute(attribute)
+            ]
             assert told is not None
             found[: len(told)] = told
         ctypes.c_int64.from_address(count).value = len(told)
@@ -252,7 +254,7 @@ class Cudnn:
     def _fill(self, descriptor: int, told: dict[Attribute, list[Any]]) -> None:
         thing = self.things[descriptor]
         assert thing.kind in (Kind.CONFIGURATION, Kind.ENGINE) and not thing.is_finished
-        thing.told, thing.is_finished = told, True
+        thing.attributes, thing.is_finished = told, True
 
     # -- running -------------------------------------------------------------------------------------------------------
 
@@ -262,12 +264,12 @@ class Cudnn:
         if self.fails:
             return self.fails
         told, configuration = self._finished(pack), self._finished(plan)[A.PLAN_CONFIGURATION]
-        assert NONDETERMINISTIC not in configuration.told[A.ENGINE_NOTES] and told[A.PACK_WORKSPACE]
+        assert NONDETERMINISTIC not in configuration.attributes[A.ENGINE_NOTES] and told[A.PACK_WORKSPACE]
         graph = configuration[A.HEURISTIC_GRAPH]
-        where = dict(zip(told.told[A.PACK_UNIQUE], told.told[A.PACK_POINTERS], strict=True))
+        where = dict(zip(told.attributes[A.PACK_UNIQUE], told.attributes[A.PACK_POINTERS], strict=True))
         assert set(where) == {tensor[A.UNIQUE] for tensor in _tensors(graph) if not tensor.is_virtual}
         values = {t: _read(t, where[t[A.UNIQUE]]) for t in _tensors(graph) if not t.is_virtual}
-        operations, names = graph.told[A.GRAPH_OPERATIONS], []
+        operations, names = graph.attributes[A.GRAPH_OPERATIONS], []
         for operation in operations:
             result = _result(operation)
             value = _computed(operation, [values[tensor] for tensor in _reads(operation)])
@@ -285,7 +287,7 @@ class Cudnn:
 
 def _reads(operation: Thing) -> list[Thing]:
     places = (A.MATMUL_A, A.MATMUL_B, A.POINTWISE_X, A.POINTWISE_B, A.POINTWISE_T)
-    return [operation[place] for place in places if place in operation.told]
+    return [operation[place] for place in places if place in operation.attributes]
 
 
 def _result(operation: Thing) -> Thing:
@@ -294,7 +296,7 @@ def _result(operation: Thing) -> Thing:
 
 
 def _tensors(graph: Thing) -> set[Thing]:
-    return {t for one in graph.told[A.GRAPH_OPERATIONS] for t in (*_reads(one), _result(one))}
+    return {t for one in graph.attributes[A.GRAPH_OPERATIONS] for t in (*_reads(one), _result(one))}
 
 
 def _name(operation: Thing) -> str:
@@ -322,7 +324,7 @@ def _computed(operation: Thing, given: list[torch.Tensor]) -> torch.Tensor:
 
 def _memory(tensor: Thing, address: int) -> torch.Tensor:
     """What lies at an address, as a tensor says."""
-    sizes, strides = tensor.told[A.SIZES], tensor.told[A.STRIDES]
+    sizes, strides = tensor.attributes[A.SIZES], tensor.attributes[A.STRIDES]
     lies = [stride for size, stride in zip(sizes, strides, strict=True) if size > 1 and stride != 1]
     assert address % 16 == 0 and not any(stride % 8 for stride in lies)
     elements = 1 + sum((size - 1) * stride for size, stride in zip(sizes, strides, strict=True))

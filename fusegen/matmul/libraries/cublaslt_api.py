@@ -70,7 +70,7 @@ class HeuristicResult(ctypes.Structure):
 
 
 class Unsupported(RuntimeError):
-    """cuBLASLt's answer: not by this version, on this GPU. Other failures may pass."""
+    """cuBLASLt does not support the request in this version or on this GPU. Other failures may be transient."""
 
 
 @functools.cache

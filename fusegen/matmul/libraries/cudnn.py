@@ -202,11 +202,11 @@ class _Kernel:
         graph = _Graph(task)
         self.unique, self.constants = [*graph.numbers, *graph.constants], list(graph.constants.values())
         operations = Descriptor(Kind.GRAPH)
-        operations.tell(Attribute.GRAPH_HANDLE, Type.HANDLE, handle)
-        operations.tell(Attribute.GRAPH_OPERATIONS, Type.DESCRIPTOR, *graph.operations)
-        operations.finish()
+        operations.set(Attribute.GRAPH_HANDLE, Type.HANDLE, handle)
+        operations.set(Attribute.GRAPH_OPERATIONS, Type.DESCRIPTOR, *graph.operations)
+        operations.finalize()
         self.plan = _first_plan(operations, handle)
-        (self.workspace,) = self.plan.ask(Attribute.PLAN_WORKSPACE, Type.INT64)
+        (self.workspace,) = self.plan.get(Attribute.PLAN_WORKSPACE, Type.INT64)
 
     def run(self, given: Factors) -> None:
         import torch
@@ -216,10 +216,10 @@ class _Kernel:
         tensors = [tensor for tensor in operands if tensor is not None]
         addresses = [tensor.data_ptr() for tensor in tensors] + [ctypes.addressof(c) for c in self.constants]
         pack = Descriptor(Kind.PACK)
-        pack.tell(Attribute.PACK_UNIQUE, Type.INT64, *self.unique)
-        pack.tell(Attribute.PACK_POINTERS, Type.POINTER, *addresses)
-        pack.tell(Attribute.PACK_WORKSPACE, Type.POINTER, workspace.data_ptr())
-        pack.finish()
+        pack.set(Attribute.PACK_UNIQUE, Type.INT64, *self.unique)
+        pack.set(Attribute.PACK_POINTERS, Type.POINTER, *addresses)
+        pack.set(Attribute.PACK_WORKSPACE, Type.POINTER, workspace.data_ptr())
+        pack.finalize()
         library, stream = cudnn_api.library(), torch._C._cuda_getCurrentRawStream(given.out.device.index)
         with _running:
             cudnn_api.check(library.cudnnSetStream(self.handle, stream), "cudnnSetStream")
@@ -236,18 +236,18 @@ class _Kernel:
 def _first_plan(operations: Descriptor, handle: int) -> Descriptor:
     """The first that compiles of the kernels that do most things: of eleven that were measured for a product and silu,
     they were the fastest or within 1 percent of it; those that cuDNN's heuristic recommends were not."""
-    asked = Descriptor(Kind.HEURISTIC)
-    asked.tell(Attribute.HEURISTIC_GRAPH, Type.DESCRIPTOR, operations)
-    asked.tell(Attribute.HEURISTIC_MODE, Type.HEURISTIC_MODE, cudnn_api.FALLBACK)
-    asked.finish()
-    for configuration in asked.ask_for(Attribute.HEURISTIC_RESULTS, Kind.CONFIGURATION, most=4):
+    heuristic = Descriptor(Kind.HEURISTIC)
+    heuristic.set(Attribute.HEURISTIC_GRAPH, Type.DESCRIPTOR, operations)
+    heuristic.set(Attribute.HEURISTIC_MODE, Type.HEURISTIC_MODE, cudnn_api.FALLBACK)
+    heuristic.finalize()
+    for configuration in heuristic.get_descriptors(Attribute.HEURISTIC_RESULTS, Kind.CONFIGURATION, most=4):
         if not configuration.is_deterministic:
             continue
         plan = Descriptor(Kind.PLAN)
-        plan.tell(Attribute.PLAN_HANDLE, Type.HANDLE, handle)
-        plan.tell(Attribute.PLAN_CONFIGURATION, Type.DESCRIPTOR, configuration)
+        plan.set(Attribute.PLAN_HANDLE, Type.HANDLE, handle)
+        plan.set(Attribute.PLAN_CONFIGURATION, Type.DESCRIPTOR, configuration)
         try:
-            return plan.finish()
+            return plan.finalize()
         except cudnn_api.Unsupported:
             continue
     raise cudnn_api.Unsupported("cuDNN has no kernel for this")
@@ -283,14 +283,14 @@ class _Graph:
         """One more; ``virtual``: it never lies in memory, ``by_value``: on the host."""
         self.tensors += 1
         found = Descriptor(Kind.TENSOR)
-        found.tell(Attribute.DATA_TYPE, Type.DATA_TYPE, data)
-        found.tell(Attribute.SIZES, Type.INT64, *sizes)
-        found.tell(Attribute.STRIDES, Type.INT64, *strides)
-        found.tell(Attribute.UNIQUE, Type.INT64, self.tensors)
-        found.tell(Attribute.ALIGNMENT, Type.INT64, ALIGNMENT)
+        found.set(Attribute.DATA_TYPE, Type.DATA_TYPE, data)
+        found.set(Attribute.SIZES, Type.INT64, *sizes)
+        found.set(Attribute.STRIDES, Type.INT64, *strides)
+        found.set(Attribute.UNIQUE, Type.INT64, self.tensors)
+        found.set(Attribute.ALIGNMENT, Type.INT64, ALIGNMENT)
         for name, value in rest.items():
-            found.tell(Attribute[name.upper()], Type.BOOLEAN, value)
-        return found.finish()
+            found.set(Attribute[name.upper()], Type.BOOLEAN, value)
+        return found.finalize()
 
     def _given(self, data: Data, sizes: tuple[int, int, int], pitch: int, transposed: bool) -> Descriptor:
         """A matrix in memory."""
@@ -306,9 +306,9 @@ class _Graph:
 
     def _multiplied(self, a: Descriptor, b: Descriptor, preactivation: Descriptor | None) -> Descriptor:
         how = Descriptor(Kind.MATMUL)
-        how.tell(Attribute.MATMUL_PRECISION, Type.DATA_TYPE, Data.FLOAT)
+        how.set(Attribute.MATMUL_PRECISION, Type.DATA_TYPE, Data.FLOAT)
         result = preactivation or self._virtual()
-        self._do(Kind.DO_MATMUL, (Attribute.DO_MATMUL, how.finish()), (Attribute.MATMUL_A, a),
+        self._do(Kind.DO_MATMUL, (Attribute.DO_MATMUL, how.finalize()), (Attribute.MATMUL_A, a),
                  (Attribute.MATMUL_B, b), (Attribute.MATMUL_C, result))  # fmt: skip
         return result
 
@@ -317,22 +317,22 @@ class _Graph:
     ) -> Descriptor:
         """An operation of one, two, or (SELECT: of either, by the third) three. ``beta``: SWISH's."""
         how = Descriptor(Kind.POINTWISE)
-        how.tell(Attribute.POINTWISE_MODE, Type.POINTWISE_MODE, mode)
-        how.tell(Attribute.POINTWISE_PRECISION, Type.DATA_TYPE, Data.FLOAT)
+        how.set(Attribute.POINTWISE_MODE, Type.POINTWISE_MODE, mode)
+        how.set(Attribute.POINTWISE_PRECISION, Type.DATA_TYPE, Data.FLOAT)
         if beta != 1.0:
-            how.tell(Attribute.SWISH_BETA, Type.DOUBLE, beta)
+            how.set(Attribute.SWISH_BETA, Type.DOUBLE, beta)
         is_test = mode in {MODES[name] for name in COMPARISONS}
         result = result or self._virtual(Data.BOOLEAN if is_test else Data.FLOAT)
         places = (Attribute.POINTWISE_X, Attribute.POINTWISE_B, Attribute.POINTWISE_T)
-        self._do(Kind.DO_POINTWISE, (Attribute.DO_POINTWISE, how.finish()),
+        self._do(Kind.DO_POINTWISE, (Attribute.DO_POINTWISE, how.finalize()),
                  *zip(places, inputs, strict=False), (Attribute.POINTWISE_Y, result))  # fmt: skip
         return result
 
-    def _do(self, kind: Kind, *told: tuple[Attribute, Descriptor]) -> None:
+    def _do(self, kind: Kind, *attributes: tuple[Attribute, Descriptor]) -> None:
         operation = Descriptor(kind)
-        for attribute, descriptor in told:
-            operation.tell(attribute, Type.DESCRIPTOR, descriptor)
-        self.operations.append(operation.finish())
+        for attribute, descriptor in attributes:
+            operation.set(attribute, Type.DESCRIPTOR, descriptor)
+        self.operations.append(operation.finalize())
 
     def _compute(self, function: Expr | None, total: Descriptor, out: Descriptor) -> None:
         """The activation."""

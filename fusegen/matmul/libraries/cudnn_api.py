@@ -48,7 +48,7 @@ class Mode(IntEnum):
 
 
 class Attribute(IntEnum):
-    """What is told or asked of a descriptor."""
+    """Attributes of descriptors."""
 
     POINTWISE_MODE, POINTWISE_PRECISION, SWISH_BETA = 0, 1, 8
     HEURISTIC_MODE, HEURISTIC_GRAPH, HEURISTIC_RESULTS = 200, 201, 202
@@ -105,7 +105,7 @@ def addresses() -> tuple[int, ...]:
 
 
 class Unsupported(RuntimeError):
-    """cuDNN's answer to what it is told: not by this version, on this GPU. Other failures may pass."""
+    """cuDNN does not support the request in this version or on this GPU. Other failures may be transient."""
 
 
 # Statuses that are answers: of parameters, of support, and that a kernel does not compile.
@@ -136,10 +136,10 @@ def make_handle() -> int:
 
 
 class Descriptor:
-    """Something that cuDNN knows, for as long as this lives. What it refers to lives as long.
+    """A descriptor of cuDNN's backend, destroyed with this object. It keeps the descriptors that it refers to alive.
 
     Raises:
-        RuntimeError: cuDNN cannot make it, or not as it is told.
+        RuntimeError: cuDNN cannot make it, or not with these attributes.
     """
 
     def __init__(self, kind: Kind) -> None:
@@ -149,28 +149,28 @@ class Descriptor:
         self.pointer = pointer.value or 0
         weakref.finalize(self, library().cudnnBackendDestroyDescriptor, self.pointer).atexit = False
 
-    def tell(self, attribute: Attribute, type: Type, *values: Any) -> None:
+    def set(self, attribute: Attribute, type: Type, *values: Any) -> None:
         """Set an attribute."""
         if type is Type.DESCRIPTOR:
             self.refers += values
             values = tuple(value.pointer for value in values)
-        told = (_C[type] * len(values))(*values)
-        status = library().cudnnBackendSetAttribute(self.pointer, attribute, type, len(values), told)
+        data = (_C[type] * len(values))(*values)
+        status = library().cudnnBackendSetAttribute(self.pointer, attribute, type, len(values), data)
         check(status, f"{self.kind.name}, {attribute.name}")
 
-    def finish(self) -> Descriptor:
-        """Nothing more is told."""
+    def finalize(self) -> Descriptor:
+        """No attribute can be set after this."""
         check(library().cudnnBackendFinalize(self.pointer), self.kind.name)
         return self
 
-    def ask(self, attribute: Attribute, type: Type, most: int = 1) -> list[int]:
+    def get(self, attribute: Attribute, type: Type, most: int = 1) -> list[int]:
         """Get an attribute of plain numbers."""
         found, count = (_C[type] * most)(), ctypes.c_int64()
         status = library().cudnnBackendGetAttribute(self.pointer, attribute, type, most, ctypes.byref(count), found)
         check(status, f"{self.kind.name}, {attribute.name}")
         return list(found)[: count.value]
 
-    def ask_for(self, attribute: Attribute, kind: Kind, most: int = 1) -> list[Descriptor]:
+    def get_descriptors(self, attribute: Attribute, kind: Kind, most: int = 1) -> list[Descriptor]:
         """Get an attribute of descriptors."""
         found = [Descriptor(kind) for _ in range(most)]
         pointers, count = (ctypes.c_void_p * most)(*[one.pointer for one in found]), ctypes.c_int64()
@@ -183,5 +183,5 @@ class Descriptor:
     @property
     def is_deterministic(self) -> bool:
         """Of a configuration: whether its engine gives the same bits again."""
-        (engine,) = self.ask_for(Attribute.CONFIGURATION_ENGINE, Kind.ENGINE)
-        return NONDETERMINISTIC not in engine.ask(Attribute.ENGINE_NOTES, Type.NUMERICAL_NOTE, _NOTES)
+        (engine,) = self.get_descriptors(Attribute.CONFIGURATION_ENGINE, Kind.ENGINE)
+        return NONDETERMINISTIC not in engine.get(Attribute.ENGINE_NOTES, Type.NUMERICAL_NOTE, _NOTES)
