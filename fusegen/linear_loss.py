@@ -40,8 +40,8 @@ from fusegen.run.runner import Runner
 
 language: Any = _language  # its functions are made from a table
 
-# A chunk's logits take at most this share of what all rows' would: 3/32 leaves the rest of a tenth to what lies
-# beside them, products' workspace among it. 8192 x 128256 in bfloat16 (2.1 GB) go in chunks of 768 rows (197 MB), 11
+# A chunk's logits take at most this share of the memory of all rows' logits: 3/32 leaves the rest of a tenth to other
+# buffers, products' workspace among them. 8192 x 128256 in bfloat16 (2.1 GB) go in chunks of 768 rows (197 MB), 11
 # of them, with 4 MB for products.
 SHARE, WORKSPACE_SHARE = 3 / 32, 1 / 256
 # Below these a chunk saves memory that nobody misses and costs time: a product of few rows waits for the weight, which
@@ -54,7 +54,7 @@ TILE = 128
 
 
 def rows_per_chunk(rows: int, classes: int, size: int) -> int:
-    """How many of ``rows`` to take at a time, with so many classes of ``size`` bytes each."""
+    """Rows of one chunk, with so many classes of ``size`` bytes each."""
     row = max(classes * size, 1)
     fitting = int(max(rows * row * SHARE, LEAST_BYTES)) // row
     return min(max(fitting // TILE * TILE, LEAST_ROWS), MOST_ROWS, max(rows, 1))
@@ -67,8 +67,8 @@ class Scale:
 
     Attributes:
         logits: of the gradient of the logits: the number of rows, which a mean divides by, up to what leaves room.
-        weight: of that of the weight beside it: a square root of the number of rows less. Many rows add up to the
-            gradient of a class that most of them are, few to that of others.
+        weight: a further one of the gradient of the weight: one over a square root of the number of rows. Many rows
+            add up to the gradient of a frequent class, few to that of a rare one.
     """
 
     logits: float = 1.0
@@ -91,17 +91,17 @@ class Rows:
         product: the dtype that x and the weight are multiplied in.
         op: logits and ``others`` to a row's loss.
         others: tensors that all rows share, and numbers.
-        total: losses and ``told`` to the call's result.
+        total: computes the call's result from the losses and ``options``.
         target: has a part for each row.
         reduction: torch's word for it.
-        chunk: how many rows to take at a time; None: as many as ``rows_per_chunk`` says.
+        chunk: rows of one chunk; None: as many as ``rows_per_chunk`` says.
     """
 
     product: torch.dtype
     op: Any
     others: Mapping[str, Any]
     total: Any
-    told: Mapping[str, Any]
+    options: Mapping[str, Any]
     target: torch.Tensor
     reduction: str
     chunk: int | None = None
@@ -126,14 +126,14 @@ class Rows:
 
     def result(self, losses: torch.Tensor) -> torch.Tensor:
         """The call's."""
-        found: torch.Tensor = self.total(loss=losses, **self.told)
+        found: torch.Tensor = self.total(loss=losses, **self.options)
         return found
 
     def cotangents(self, losses: torch.Tensor) -> torch.Tensor:
         """The losses' cotangents where the result's is 1. They depend on no loss, which may be anything."""
-        values = {"loss": losses, **self.told}
+        values = {"loss": losses, **self.options}
         joint, cotangent = _with_gradient(self.total.trace(**values), "loss")
-        one = losses.new_ones((), dtype=frameworks.torch().back[self.told["dtype"]])
+        one = losses.new_ones((), dtype=frameworks.torch().back[self.options["dtype"]])
         found = torch.empty_like(losses)
         if len(losses):
             _launch(joint, {**values, cotangent: one}, [torch.empty_like(one), found])
@@ -170,12 +170,12 @@ def run(loss: Any, traced: Op, values: Mapping[str, Any], autocast: DType | None
     flat = x.reshape(prod(shape), x.shape[-1])
     target = target.reshape(len(flat), *target.shape[len(shape) :])
     others = [n for n in loss.rows.declaration.signature.parameters if n not in ("logits", "linear_bias", "target")]
-    told = {
+    options = {
         "target": None if target.is_floating_point() else target, "weight": values["weight"], "classes": len(weight),
         "ignore_index": values["ignore_index"], "reduction": reduction, "dtype": result,
     }  # fmt: skip
     rows = Rows(
-        framework.back[product], loss.rows, {name: values[name] for name in others}, loss.total, told, target,
+        framework.back[product], loss.rows, {name: values[name] for name in others}, loss.total, options, target,
         reduction, None if loss.chunk is None else values[loss.chunk],
     )  # fmt: skip
     with framework.without_autocast(device):
@@ -186,7 +186,7 @@ def run(loss: Any, traced: Op, values: Mapping[str, Any], autocast: DType | None
     return found if rows.uniform else found.reshape(shape)
 
 
-# -- a walk over the chunks ------------------------------------------------------------------------------------------
+# -- a loop over the chunks ------------------------------------------------------------------------------------------
 
 
 def _ranges(x: torch.Tensor, weight: torch.Tensor) -> list[slice]:
@@ -289,7 +289,7 @@ def _runner(traced: Op) -> Runner:
 
 
 def _launch(traced: Op, values: Mapping[str, Any], out: Sequence[torch.Tensor]) -> None:
-    """Write the op's results into ``out``, which autograd is not told of."""
+    """Write the op's results into ``out``, without autograd's knowledge."""
     scalars = {scalar.name: values[scalar.name] for scalar in traced.scalars}
     _runner(traced)(values, scalars, frameworks.torch(), out)
 

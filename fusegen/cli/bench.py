@@ -1,4 +1,4 @@
-"""``fusegen bench``: time of every pass beside the floor and the peers, as a table and as plots."""
+"""``fusegen bench``: time of every pass compared with the floor and the peers, as a table and as plots."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Bench:
     Attributes:
         roof: None on the emulator, of which no such claim is made.
         left_out: why a peer has no time, by its name and perhaps a pass.
-        tell: is told what is timed.
+        tell: called with the name of what is timed.
     """
 
     op: FusedOp
@@ -232,7 +232,7 @@ def _claims(roof: Roof, m: Measured) -> list[str]:
 
 
 def best_peer(times: Mapping[str, float]) -> str:
-    """Who is fastest beside fusegen; empty where there is nobody."""
+    """The fastest peer; empty where there is none."""
     others = {name: time for name, time in times.items() if name != OURS}
     return min(others, key=lambda name: others[name], default="")
 

@@ -1,4 +1,4 @@
-"""What the compiler remembers between processes beside machine code: derived ops and printed text.
+"""What the compiler caches on disk in addition to machine code: derived ops and printed text.
 
 A warm start then imports neither sympy nor Jinja. Keys cover the compiler itself: any change to its code, templates or
 function table makes them others. Ops that use functions a user registered are not remembered, because what a

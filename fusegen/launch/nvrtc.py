@@ -1,7 +1,7 @@
 """The few functions of NVRTC that compiling needs, straight from its library.
 
 CuPy's binding has them too, but to import it imports half of CuPy: a quarter of a second, of a first call that takes
-three. It remains the way to an NVRTC that lies where only CuPy looks (`compile._nvrtc`), and has the same functions.
+three. It is still used for an NVRTC that only CuPy finds (`compile._nvrtc`), and has the same functions.
 """
 
 from __future__ import annotations

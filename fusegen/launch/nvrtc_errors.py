@@ -1,4 +1,4 @@
-"""NVRTC's errors: its words, beside the lines of ours that they are about."""
+"""NVRTC's errors: its messages, together with the source lines that they are about."""
 
 from __future__ import annotations
 

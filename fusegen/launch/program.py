@@ -55,7 +55,7 @@ class Launchable(Loaded, Protocol):
 class Target(Protocol):
     """Where kernels run: the CPU emulator or a GPU.
 
-    ``load`` is told whether the kernel follows another one of its program: it may then start before that one ends.
+    ``load``: ``follows`` says that another kernel of its program precedes it: it may then start before that one ends.
     """
 
     @property
@@ -165,7 +165,7 @@ class Program:
         """Launch everything on ``stream``.
 
         Args:
-            values: pointers of operands and outputs and values of scalars, in the order that ``bind`` was told.
+            values: pointers of operands and outputs and values of scalars, in the order of the names that ``bind`` got.
             allocate: gives memory that is valid on ``stream``.
         """
         owners = []

@@ -38,7 +38,7 @@ _PASSING = (
 )  # fmt: skip
 _REASON_LETTERS = 400
 
-# Run isolated: no current folder, no PYTHONPATH, no user's site. Nor any site, so fusegen is told where it is.
+# Run isolated: no current folder, no PYTHONPATH, no user's site. Nor any site, so the folder of fusegen is an argument.
 _BEGIN = """
 import sys, types
 front = sys.modules["fusegen"] = types.ModuleType("fusegen")
@@ -166,25 +166,25 @@ def _compiled(job: Job) -> tuple[bytes | None, str, bool]:
 
 def build_elsewhere(job: Job, cache: Cache) -> None:
     """Build in a process of its own, which goes on when this one ends; returns when it is done, or after very long."""
-    with tempfile.TemporaryFile() as told, tempfile.TemporaryFile() as said:
+    with tempfile.TemporaryFile() as job_file, tempfile.TemporaryFile() as errors:
         # All of it lies there before the process starts: this one may end at any time.
-        told.write(json.dumps({**asdict(job), "folder": str(cache.folder), "limit": cache.limit_bytes}).encode())
-        told.seek(0)
+        job_file.write(json.dumps({**asdict(job), "folder": str(cache.folder), "limit": cache.limit_bytes}).encode())
+        job_file.seek(0)
         environment = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
         process = subprocess.Popen(
             [sys.executable, "-I", "-S", "-c", _BEGIN, PACKAGE],
-            stdin=told, stdout=subprocess.DEVNULL, stderr=said, cwd=os.sep,
+            stdin=job_file, stdout=subprocess.DEVNULL, stderr=errors, cwd=os.sep,
             start_new_session=True, env=environment,
         )  # fmt: skip
         with contextlib.suppress(subprocess.TimeoutExpired):
             if process.wait(2 * MOST_SECONDS):
-                said.seek(0)
-                lines = said.read().decode(errors="replace").splitlines() or [f"exit status {process.returncode}"]
+                errors.seek(0)
+                lines = errors.read().decode(errors="replace").splitlines() or [f"exit status {process.returncode}"]
                 _not_ended(job, cache, f"the process that builds it failed: {lines[-1]}"[:_REASON_LETTERS])
 
 
 def _not_ended(job: Job, cache: Cache, reason: str) -> None:
-    """Say it for a process that could not."""
+    """Record the failure of a process that could not record it."""
     before = Failure.read(cache, job)
     if before is None or not before.begun:
         tries = before.tries + 1 if before else 1
@@ -194,10 +194,10 @@ def _not_ended(job: Job, cache: Cache, reason: str) -> None:
 
 
 def main() -> None:
-    """Build what is told by standard input."""
+    """Build the job that standard input holds."""
     if hasattr(os, "nice"):
         os.nice(10)
-    told: dict[str, Any] = json.load(sys.stdin)
-    cache = Cache(Path(told.pop("folder")), limit_bytes=told.pop("limit"))
-    marks = {name: (when, size) for name, (when, size) in told.pop("marks").items()}
-    build(Job(command=tuple(told.pop("command")), marks=marks, **told), cache)
+    fields: dict[str, Any] = json.load(sys.stdin)
+    cache = Cache(Path(fields.pop("folder")), limit_bytes=fields.pop("limit"))
+    marks = {name: (when, size) for name, (when, size) in fields.pop("marks").items()}
+    build(Job(command=tuple(fields.pop("command")), marks=marks, **fields), cache)

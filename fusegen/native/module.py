@@ -69,10 +69,10 @@ def recipe() -> Recipe:
     abi = sysconfig.get_config_var("SOABI") or sys.version
     include = (root / "include", root / "include/torch/csrc/api/include", sysconfig.get_paths()["include"])
     folders = tuple(map(str, include))
-    way: tuple[str, ...] = FAST
+    mode_flags: tuple[str, ...] = FAST
     if emulator.mode_from_environment().sanitize and emulator.sanitizer_is_loaded():
-        way = (*SANITIZED, *(f"-isystem{folder}" for folder in folders))
-    flags = (*FLAGS, *way, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
+        mode_flags = (*SANITIZED, *(f"-isystem{folder}" for folder in folders))
+    flags = (*FLAGS, *mode_flags, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}")
     # Builds of one version differ in what they export: to another one's the module would not fit.
     versions = torch.__version__, str(torch.version.git_version), repr(sorted(_marks(root / "lib").items()))
     key = digest("native", *texts, *versions, abi, emulator.compiler_identity(), *flags)
@@ -144,7 +144,7 @@ class _State:
         self.key = wanted.key
 
     def start(self) -> None:
-        """Seek beside what this thread does."""
+        """Look for the module in another thread."""
         try:
             threading.Thread(target=self.seek, name="fusegen-native", daemon=True).start()
         except RuntimeError as error:  # no more threads, or Python is ending
@@ -224,7 +224,7 @@ def _is_possible() -> bool:
 
 
 def is_found() -> bool:
-    """Whether the module is there to be loaded, or loaded already. Where it cannot be, the user is told."""
+    """Whether the module is there to be loaded, or loaded already. Where it cannot be, the user gets a warning."""
     if _state.problem and not _state.has_warned:
         _state.tell()
     return bool(_state.key) and not _state.problem

@@ -27,11 +27,11 @@ class TensorInfo:
 
 
 class Settings(NamedTuple):
-    """What torch is told of how GPUs multiply. A plan of products is for one answer.
+    """Torch's settings for products on GPUs. A plan of products holds for one set of them.
 
     Attributes:
         sums_of_halves: float16 may be added up in float16.
-        kept_free: how many multiprocessors are left to others, or None.
+        kept_free: multiprocessors that products leave free, or None.
         cudnn: it may be used.
     """
 
@@ -165,9 +165,9 @@ class Torch:
 
     def settings(self) -> Settings:
         """As they are now: a user may set them between two calls. (torch.backends takes ten times as long to ask.)"""
-        told = self.torch._C
+        c = self.torch._C
         return Settings(
-            told._get_cublas_allow_fp16_accumulation(), told._get_sm_carveout_experimental(), told._get_cudnn_enabled()
+            c._get_cublas_allow_fp16_accumulation(), c._get_sm_carveout_experimental(), c._get_cudnn_enabled()
         )
 
     def pointer(self, value: Any) -> int:
@@ -218,7 +218,7 @@ def _device_text(device: Any) -> str:
 
 
 class _Plain:
-    """A library that neither has autocast nor is told how to multiply."""
+    """A library without autocast and without settings for products."""
 
     def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> None:
         return None

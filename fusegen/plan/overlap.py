@@ -77,9 +77,9 @@ def overlap(framework: frameworks.Framework, one: Any, other: Any) -> bool | Non
     return _goes_far(end - 1 - first, sorted(most.items(), reverse=True))
 
 
-def _goes_far(way: int, steps: Sequence[tuple[int, int]]) -> bool | None:
-    """Whether steps, long to short and of each at most so many, make up the way; None where there are many to try."""
-    left = {way}
+def _goes_far(distance: int, steps: Sequence[tuple[int, int]]) -> bool | None:
+    """Whether steps, long to short and of each at most so many, add up to a distance; None: there are many to try."""
+    left = {distance}
     reach = sum(step * most for step, most in steps)
     for step, most in steps:
         if step == 0:

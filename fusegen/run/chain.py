@@ -113,7 +113,7 @@ class ChainRunner(Runner):
         return results
 
     def settings(self, framework: Framework) -> Settings | None:
-        """What the framework is told of products now."""
+        """The framework's current settings for products."""
         return framework.settings()
 
     def _check_in_place(self, plan: Plan, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any]) -> None:

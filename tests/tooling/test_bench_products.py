@@ -235,7 +235,7 @@ def test_the_model_is_the_same_for_every_way(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(linear_model, "STEPS", 1)
     size = linear_model.Size(2, 4, 8, 16)
     found = linear_model.measure(WallClock(1), "cpu", compiled=False, size=size)
-    assert [line.way for line in found.lines] == ["eager", "fusegen"] and not found.left_out
+    assert [line.variant for line in found.lines] == ["eager", "fusegen"] and not found.left_out
     lines = [linear_model.Line("eager", 0.5, 100, 300), linear_model.Line("fusegen", 2, 80, 200)]
     assert linear_model.table(lines).splitlines()[2:] == [
         "| eager | 100.0 | 1.00 | 300.0 | 1.00 | 0.50 |", "| fusegen | 80.0 | 1.25 | 200.0 | 1.50 | 2.00 |",

@@ -96,7 +96,7 @@ def liger_schedule(as_released: bool) -> Step:
     return step
 
 
-def ways(device: str) -> dict[str, Step]:
+def implementations(device: str) -> dict[str, Step]:
     """Who is measured."""
     found: dict[str, Step] = {OURS: gradients_of(fg.ops.linear_cross_entropy), "torch": gradients_of(torch_loss)}
     if device == "cuda":
@@ -160,7 +160,7 @@ def measure(size: tuple[int, int, int], counts: list[int], watch: Clock, device:
     del wide
     print(f"\n{tokens} x {hidden} -> {classes}, bfloat16; all logits take {tokens * classes * 2 / 1e6:.0f} MB")
     print(f"    {'':32s} {'ms':>8s} {'extra MB':>9s} {'of logits':>9s}   errors of loss, d_input, d_weight")
-    everyone = ways(device)
+    everyone = implementations(device)
     for count in counts:
         everyone[f"{OURS}, options={count}"] = gradients_of(
             functools.partial(fg.ops.linear_cross_entropy, options=count)
@@ -172,7 +172,7 @@ def measure(size: tuple[int, int, int], counts: list[int], watch: Clock, device:
         work = functools.partial(step, x, weight, target)
         try:
             found[name] = extra_memory(work, device), errors(work(), exact)
-        except Exception as error:  # one way's failure is no reason to measure nothing else
+        except Exception as error:  # the failure of one is no reason to measure nothing else
             print(f"    {name} left out: {type(error).__name__}: {error}", flush=True)
         else:
             works[name] = work

@@ -1,7 +1,7 @@
 """A model of three linear layers, 768 -> 3072 (gelu) -> 768 -> 768 (gelu), trained on 64 x 128 tokens in fp16.
 
-fusegen has all of it in one op. Every way starts from the same weights and gets the same cotangent for its result, so
-that nothing but the model is timed. Printed: device time of forward and backward, and wall-clock time of a training
+fusegen has all of it in one op. Every variant starts from the same weights and gets the same cotangent for its result,
+so that nothing but the model is timed. Printed: device time of forward and backward, and wall-clock time of a training
 step with plain SGD, the steps following each other as in training.
 """
 
@@ -74,10 +74,10 @@ class Size:
 
 @dataclass(frozen=True)
 class Line:
-    """One way: seconds of its first step, microseconds of forward and backward on the device, and of a training
+    """One variant: seconds of its first step, microseconds of forward and backward on the device, and of a training
     step."""
 
-    way: str
+    variant: str
     first: float
     step: float
     training: float
@@ -85,7 +85,7 @@ class Line:
 
 @dataclass
 class Measured:
-    """The lines, eager torch first, and why a way has none."""
+    """The lines, eager torch first, and why a variant has none."""
 
     lines: list[Line] = field(default_factory=list)
     left_out: dict[str, str] = field(default_factory=dict)
@@ -95,20 +95,20 @@ def measure(
     clock: Clock, device: str = "cuda", autotune: bool = False, compiled: bool = True, size: Size | None = None,
     dtype: torch.dtype = torch.float16,
 ) -> Measured:  # fmt: skip
-    """Every way."""
+    """Every variant."""
     size, found = size or Size(), Measured()
     torch.compiler.reset()
-    ways: dict[str, Callable[..., Any]] = {"eager": torch_layers, OURS: layers}
+    variants: dict[str, Callable[..., Any]] = {"eager": torch_layers, OURS: layers}
     if compiled:
-        ways["torch.compile"] = torch.compile(torch_layers, dynamic=False)
+        variants["torch.compile"] = torch.compile(torch_layers, dynamic=False)
     if compiled and autotune:
-        ways[AUTOTUNED] = autotuned(torch_layers)
+        variants[AUTOTUNED] = autotuned(torch_layers)
     x, cotangent = size.batch_of(dtype, device)
     expected: Sequence[torch.Tensor] = ()
     steps: dict[str, Callable[[], Sequence[torch.Tensor]]] = {}
     first: dict[str, float] = {}
     training: dict[str, float] = {}
-    for way, function in ways.items():
+    for variant, function in variants.items():
         parameters = size.parameters(dtype, device)
 
         def step(function: Any = function, parameters: Any = parameters) -> Sequence[torch.Tensor]:
@@ -119,21 +119,21 @@ def measure(
             start = time.perf_counter()
             gradients = step()
             _wait(device)
-            first[way] = time.perf_counter() - start
+            first[variant] = time.perf_counter() - start
             expected = expected or gradients
             for position, pair in enumerate(zip(gradients, expected, strict=True)):
                 compare(f"gradient {position}", *pair, GRADIENTS)
             trained = [parameter.detach().clone().requires_grad_() for parameter in parameters]
-            training[way] = train(function, trained, x, cotangent, device)
-            steps[way] = step
-        except Exception as error:  # one way's failure is no reason to measure nothing else
-            found.left_out[way] = f"{type(error).__name__}: {error}"
-    turns = {way: Guarded(step) for way, step in steps.items()}
-    for way, taken in clock.turns(turns).items():
-        if problem := turns[way].problem:
-            found.left_out[way] = problem
+            training[variant] = train(function, trained, x, cotangent, device)
+            steps[variant] = step
+        except Exception as error:  # one variant's failure is no reason to measure nothing else
+            found.left_out[variant] = f"{type(error).__name__}: {error}"
+    turns = {variant: Guarded(step) for variant, step in steps.items()}
+    for variant, taken in clock.turns(turns).items():
+        if problem := turns[variant].problem:
+            found.left_out[variant] = problem
         else:
-            found.lines.append(Line(way, first[way], taken, training[way]))
+            found.lines.append(Line(variant, first[variant], taken, training[variant]))
     return found
 
 
@@ -165,13 +165,13 @@ def _wait(device: str) -> None:
 
 
 def table(lines: Sequence[Line]) -> str:
-    """The ways as Markdown, each beside eager torch, which is the first."""
-    text = "| way | forward + backward, µs | eager / this | training step, µs | eager / this | first step, s |\n"
+    """The variants as Markdown, each compared with eager torch, which is the first."""
+    text = "| variant | forward + backward, µs | eager / this | training step, µs | eager / this | first step, s |\n"
     text += "|---|--:|--:|--:|--:|--:|\n"
     for line in lines:
         cells = (line.step, lines[0].step / line.step, line.training, lines[0].training / line.training, line.first)
         digits = (1, 2, 1, 2, 2)
-        text += f"| {line.way} | {' | '.join(f'{c:.{d}f}' for c, d in zip(cells, digits, strict=True))} |\n"
+        text += f"| {line.variant} | {' | '.join(f'{c:.{d}f}' for c, d in zip(cells, digits, strict=True))} |\n"
     return text
 
 
@@ -179,6 +179,6 @@ def report(clock: Clock, device: str = "cuda", autotune: bool = False, compiled:
     """The table, printed as well, and why fusegen could not be measured; empty if it could."""
     found = measure(clock, device, autotune, compiled)
     text = table(found.lines)
-    notes = [f"{way} left out: {reason}" for way, reason in found.left_out.items()]
+    notes = [f"{variant} left out: {reason}" for variant, reason in found.left_out.items()]
     print("\n".join([f"\n{TITLE}", text, *notes]), flush=True)
     return text, found.left_out.get(OURS, "")

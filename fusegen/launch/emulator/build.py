@@ -1,7 +1,7 @@
 """The same CUDA on the CPU: compile the generated text with the host's C++ compiler, run it, report what went wrong.
 
-``fusegen_emulator.h`` beside it supplies what the CUDA compiler has built in and runs the grid; this module calls the
-compiler, loads the library and turns the launcher's codes and messages into exceptions.
+``fusegen_emulator.h`` in the same folder supplies what the CUDA compiler has built in, and runs the grid. This module
+calls the compiler, loads the library and turns the launcher's codes and messages into exceptions.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ LINK_FLAGS = ("-Wl,-z,noseparate-code", "-Wl,-z,norelro") if sys.platform == "li
 GCC_LIBRARIES = ("-nodefaultlibs", "-lpthread", "-lm", "-lgcc", "-lc")
 GCC_SANITIZE_LIBRARIES = ("-lasan", "-lubsan", "-lstdc++")
 
-# What lies beside this file and belongs to every kernel.
+# Files in this folder that belong to every kernel.
 HEADERS = (
     "fusegen_emulator.h", "fusegen_emulator_shared.h", "fusegen_emulator_fibers.h", "fusegen_emulator_cluster.h",
     "fusegen_emulator_races.h", "fusegen_emulator_clocks.h", "fusegen_emulator_shadow.h",
@@ -497,7 +497,7 @@ def _unload(handle: int) -> None:
 
 
 def launch_words(mode: Mode) -> tuple[int, int, int, int]:
-    """What a launcher is told beside grid, block and parameters: shuffle, seed, workers, address of the stack slots."""
+    """A launcher's arguments after grid, block and parameters: shuffle, seed, workers, address of the stack slots."""
     seed = (mode.shuffle or 0) % 2**64
     signed = seed - 2**64 if seed >= 2**63 else seed
     workers = mode.workers or _cores()

@@ -55,8 +55,8 @@ def is_considered(device: str) -> bool:
 def is_wanted(dtype: str) -> bool:
     """Whether torch is not told to multiply in some way that cuBLASLt is not told of: with sums of halves, or leaving
     some multiprocessors to others."""
-    told = frameworks.torch().settings()
-    return not (dtype == "float16" and told.sums_of_halves) and told.kept_free is None
+    settings = frameworks.torch().settings()
+    return not (dtype == "float16" and settings.sums_of_halves) and settings.kept_free is None
 
 
 def is_worth(sizes: Sequence[int]) -> bool:

@@ -57,7 +57,7 @@ class Derived:
     Args:
         declaration: of the op that was called.
         call: arguments of the call as text (see ``call_text``).
-        steps: what was derived from it, in order: methods here, and what they were told.
+        steps: what was derived from it, in order: methods here, and their arguments.
         op: the result.
         axes: axes whose sizes no operand tells; they are handed over.
         like: results whose strides are handed over, with their ranks: gradients, which lie as their arguments do.
@@ -304,8 +304,8 @@ def _spec(name: str, given: str) -> Any:
         return ast.literal_eval(text)
     if kind != "here":
         short, _, sizes = given.rstrip("]").partition("[")
-        told = [size.partition("*") for size in sizes.split(",") if size]
-        shape = [int(count or 1) * (fake.UNKNOWN if star else 1) for count, star, _ in told]
+        parsed = [size.partition("*") for size in sizes.split(",") if size]
+        shape = [int(count or 1) * (fake.UNKNOWN if star else 1) for count, star, _ in parsed]
         return TensorSpec(dtypes.BY_SHORT[short], tuple(shape))
     if text not in _opaque:
         raise DeclarationError(

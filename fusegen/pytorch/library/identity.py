@@ -33,7 +33,7 @@ def identity(declaration: Declaration) -> str:
 
 def _fusegen_digest() -> str:
     """Of all that derives graphs. What of it is imported late is imported now: torch keeps what it compiles after this
-    under the identity that it has been told."""
+    under the identity that it was given."""
     importlib.import_module("fusegen.derive.symbolic")
     library = sources.contents("ops")
     return digest(compiler_digest(), library)

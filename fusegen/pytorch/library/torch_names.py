@@ -170,10 +170,13 @@ def report() -> str:
     uses = [use for use in NAMES if use != SHARDING or torch.distributed.is_available()]
     lacking = {use: missing(use) for use in uses if missing(use)}
     if lacking:
-        told = "; ".join(f"{use}: {', '.join(names)}" for use, names in lacking.items())
-        way = "ops run as torch's own functions, unfused" if CALLS in lacking else "ops run, but not all uses of them"
+        names_text = "; ".join(f"{use}: {', '.join(names)}" for use, names in lacking.items())
+        effect = (
+            "ops run as torch's own functions, unfused" if CALLS in lacking else "ops run, but not all uses of them"
+        )
         raise DeviceError(
-            "torch's private names", given=f"torch {torch.__version__} lacks some that fusegen asks ({told}): {way}",
+            "torch's private names", given=f"torch {torch.__version__} lacks some that fusegen asks ({names_text}): "
+            f"{effect}",
             expected="all of them", fix="update fusegen, or use a torch that it knows",
         )  # fmt: skip
     return f"all {sum(len(NAMES[use]) for use in uses)} that fusegen asks are there"
