@@ -9,13 +9,13 @@ from math import prod
 from fusegen.core.ir import Op
 from fusegen.core.views import axis_sizes
 from fusegen.distribute.sharding import (
+    REPLICATE,
     UNCUT,
-    WHOLE,
     Cut,
     Partial,
     Placement,
+    Replicate,
     Shard,
-    Whole,
     cut,
     results,
     tied,
@@ -92,7 +92,7 @@ def _spread(
             _, wanted, found = way
             cost = sum(_cost(current[name], wanted[name], given[name].bytes, count) for name in given)
             parts = [name for name in inner if isinstance(found[name], Partial)]
-            cost += sum(_cost(found[name], WHOLE, inner[name], count) for name in parts)
+            cost += sum(_cost(found[name], REPLICATE, inner[name], count) for name in parts)
             changed = sum(current[name] != wanted[name] for name in given)
             if best is None or (cost, changed) < best[:2]:
                 best = cost, changed, way
@@ -115,7 +115,7 @@ Way = tuple[Cut, Mapping[str, Placement], Mapping[str, Placement]]
 
 
 def _ways(op: Op, stages: Sequence[Op], current: Mapping[str, Placement], positions: bool) -> Iterator[Way]:
-    """Lawful (cut, arguments, results) along one dimension of the mesh; nothing cut and all whole always is."""
+    """Lawful (cut, arguments, results) along one dimension of the mesh; nothing cut and all replicated always is."""
     axes = dict.fromkeys(o.shape[p.dim] for o in op.operands if isinstance(p := current[o.base], Shard))
     for together in dict.fromkeys(tied(op, axis) for axis in axes if axis):
         places = cut(op.operands, together)
@@ -129,7 +129,7 @@ def _ways(op: Op, stages: Sequence[Op], current: Mapping[str, Placement], positi
     for some in (*some_partial, {}):
         found = [results(stage, UNCUT, some) for stage in stages]
         if None not in found:
-            wanted = {name: Partial(some[name]) if name in some else WHOLE for name in current}
+            wanted = {name: Partial(some[name]) if name in some else REPLICATE for name in current}
             yield UNCUT, wanted, {name: place for some in found if some for name, place in some.items()}
 
 
@@ -147,7 +147,7 @@ def _bytes_between(op: Op, stages: Sequence[Op], given: Mapping[str, Tensor]) ->
 
 def _cost(now: Placement, wanted: Placement, size: int, count: int) -> float:
     """Bytes that each process sends, roughly."""
-    if now == wanted or isinstance(now, Whole) or count == 1:
+    if now == wanted or isinstance(now, Replicate) or count == 1:
         return 0.0
     share = size * (count - 1) / count
     if isinstance(now, Shard):

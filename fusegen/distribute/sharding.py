@@ -1,11 +1,11 @@
 """How an op spreads over processes, read off its axes. Knows neither torch nor processes; pytorch/library/dtensor.py
 has both.
 
-One dimension of a mesh of processes is looked at at a time. Along it a tensor is whole in every process (``Whole``),
-cut in consecutive pieces along a dimension (``Shard``), or the sum (mean, maximum, minimum) of what the processes have
-(``Partial``). If an axis is cut, every operand that has it must be cut there, and
+One dimension of a mesh of processes is looked at at a time. Along it a tensor is the same in every process
+(``Replicate``), cut into consecutive shards along a dimension (``Shard``), or the sum (mean, maximum, minimum) of what
+the processes have (``Partial``). If an axis is cut, every operand that has it must be cut there, and
 
-* an operand that lacks it is whole: it is broadcast,
+* an operand that lacks it is replicated: it is broadcast,
 * an output that has it is cut there,
 * an output that is reduced over it is partial; so it stays under what is linear (a scale, a sum over other axes).
 
@@ -13,7 +13,7 @@ A matrix product is a sum over what it contracts. An axis whose reductions feed 
 cannot be cut in one go, only in stages (distribute/stages). Without a cut, a partial operand may stay partial if every
 output is linear in it.
 
-Numbers of elements and positions are those of the whole tensor also where a process has a piece: ``localized`` turns
+Numbers of elements and positions are those of the whole tensor also where a process has a shard: ``localized`` turns
 them into numbers that are handed over.
 """
 
@@ -48,13 +48,13 @@ from fusegen.core.views import dims_of
 
 
 @dataclass(frozen=True)
-class Whole:
+class Replicate:
     """The same in every process."""
 
 
 @dataclass(frozen=True)
 class Shard:
-    """Cut along dimension ``dim``, in pieces of ceil(size / processes) elements as long as there are any."""
+    """Cut along dimension ``dim``, in shards of ceil(size / processes) elements as long as there are any."""
 
     dim: int
 
@@ -68,11 +68,11 @@ class Partial:
 
 @dataclass(frozen=True)
 class Other:
-    """Laid out in a way that is not known here; to be made whole."""
+    """Laid out in a way that is not known here; to be replicated."""
 
 
-Placement = Whole | Shard | Partial | Other
-WHOLE = Whole()
+Placement = Replicate | Shard | Partial | Other
+REPLICATE = Replicate()
 LINEAR = ("sum", "avg")
 
 
@@ -94,7 +94,7 @@ def tied(op: Op, axis: str) -> Cut:
 
 
 def cut(things: Iterable[Operand | Output], axes: Cut) -> dict[str, Placement] | None:
-    """Where tensors are cut, or must be whole, if ``axes`` are cut; None if they cannot be: packed, or in groups, or
+    """Where tensors are cut, or must be replicated, if ``axes`` are cut; None if they cannot be: packed, in groups,
     twice in a tensor, or not in all parts of one."""
     found: dict[str, Placement] = {}
     for thing in things:
@@ -102,7 +102,7 @@ def cut(things: Iterable[Operand | Output], axes: Cut) -> dict[str, Placement] |
         made = {*(groups.dim for groups in thing.groups), *([thing.part.dim] if thing.part else [])}
         if len(dims) > 1 or made.intersection(dims):
             return None
-        place = Shard(dims[0]) if dims else WHOLE
+        place = Shard(dims[0]) if dims else REPLICATE
         if found.setdefault(thing.base, place) != place:
             return None
     return found
@@ -136,11 +136,11 @@ class Meaning:
     processes (and so on), None neither.
 
     Args:
-        whole: reductions over ``cut`` whose results every process gets from all others.
+        all_reduced: reductions over ``cut`` whose results the processes have reduced among all of them.
     """
 
-    def __init__(self, op: Op, cut: Cut, partial: Mapping[str, str], whole: Collection[str] = ()) -> None:
-        self.cut, self.whole = cut, whole
+    def __init__(self, op: Op, cut: Cut, partial: Mapping[str, str], all_reduced: Collection[str] = ()) -> None:
+        self.cut, self.all_reduced = cut, all_reduced
         self.axes = op.axes_of()
         self.states: dict[str, str | None] = {scalar.name: "" for scalar in op.scalars}
         self.states.update({operand.name: partial.get(operand.base, "") for operand in op.operands})
@@ -150,7 +150,7 @@ class Meaning:
         state = self.of(statement.expr)
         if isinstance(statement, Reduce) and state is not None:
             state = self._reduced(statement, state)
-            if state and statement.name in self.whole:
+            if state and statement.name in self.all_reduced:
                 state = ""
         self.states[statement.name] = state
 
@@ -169,7 +169,7 @@ class Meaning:
         along: dict[Expr, Cut] = {}
         for node in walk([expr]):
             along[node] = self._along(node, along)
-            if len(along[node]) > 1:  # of two cut axes a process has pieces that meet, and pieces that never do
+            if len(along[node]) > 1:  # of two cut axes a process has shards that meet, and shards that never do
                 found[node] = None
             elif isinstance(node, Ref):
                 found[node] = self.states[node.name]
@@ -194,7 +194,7 @@ class Meaning:
         kinds = {state for state in states if state}
         if not kinds:
             return ""
-        # A partial value belongs to no piece, so what it meets must be the same in every process.
+        # A partial value belongs to no shard, so what it meets must be the same in every process.
         same = all(state or not axes for state, axes in zip(states, along, strict=True))
         rule = _RULES.get(node.function)
         if rule is None or not same or len(kinds) > 1:
@@ -242,9 +242,9 @@ def numbers(op: Op, axes: Sequence[str]) -> list[tuple[str, str]]:
 
 
 def localized(op: Op, axes: Sequence[str]) -> Op:
-    """The op of one process, which has a piece of ``axes``.
+    """The op of one process, which has a shard of ``axes``.
 
-    Sizes of these axes, and where the piece begins, are scalars behind the op's own, in the order of ``numbers``.
+    Sizes of these axes, and where the shard begins, are scalars behind the op's own, in the order of ``numbers``.
     """
     taken = {thing.name for thing in (*op.operands, *op.scalars, *op.statements, *op.outputs)}
     scalars: dict[tuple[str, str], Scalar] = {}
@@ -270,8 +270,8 @@ def localized(op: Op, axes: Sequence[str]) -> Op:
     )
 
 
-def piece(size: int, cuts: Sequence[tuple[int, int]]) -> tuple[int, int]:
-    """(elements, first one) of a process's piece of ``size`` elements that are cut once for each (processes, place)."""
+def local_shard(size: int, cuts: Sequence[tuple[int, int]]) -> tuple[int, int]:
+    """(elements, first one) of a process's shard of ``size`` elements that are cut once for each (processes, place)."""
     first = 0
     for count, place in cuts:
         step = -(-size // count)

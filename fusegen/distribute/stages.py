@@ -1,6 +1,6 @@
 """An op over cut axes in stages: where what a reduction found feeds anything but sums, every process must have it.
 
-Each stage reduces the pieces; between stages the processes add up (or take the maximum of) what they found, which is
+Each stage reduces the shards; between stages the processes add up (or take the maximum of) what they found, which is
 small; the last stage does the rest. Coupled reductions become plain ones first: a sum of squared deviations takes the
 mean, a sum of exponentials the maximum, from an earlier stage.
 """
@@ -41,22 +41,22 @@ def staged(op: Op, axes: Cut) -> tuple[Op, ...]:
     if cut(op.operands, axes) is None or cut(op.outputs, axes) is None:
         return ()
     op = _uncoupled(op, axes)
-    wanted = _wanted_whole(op, axes)
+    wanted = _to_all_reduce(op, axes)
     if not wanted:
         return ()
     ready: dict[str, int] = {thing.name: 0 for thing in (*op.operands, *op.scalars)}
     taken = {thing.name for thing in (*op.operands, *op.scalars, *op.statements, *op.outputs)}
     known = op.axes_of()
-    whole: dict[str, Operand] = {}
+    all_reduced: dict[str, Operand] = {}
     for statement in op.statements:
         ready[statement.name] = _ready(statement.expr, ready) + (statement.name in wanted)
         if statement.name in wanted:
             name = safe_name(f"part_{statement.name}", taken)
             taken.add(name)
             shape = tuple(sorted(known[statement.name], key=axis_order))
-            whole[statement.name] = Operand(name, statement.expr.dtype, shape)
+            all_reduced[statement.name] = Operand(name, statement.expr.dtype, shape)
     count = 1 + max(_ready(output.expr, ready) for output in op.outputs)
-    return tuple(_stage(op, i, ready, whole) for i in range(count))
+    return tuple(_stage(op, i, ready, all_reduced) for i in range(count))
 
 
 def _ready(expr: Expr, ready: Mapping[str, int]) -> int:
@@ -64,15 +64,15 @@ def _ready(expr: Expr, ready: Mapping[str, int]) -> int:
     return max((ready[ref.name] for ref in refs(expr)), default=0)
 
 
-def _stage(op: Op, number: int, ready: Mapping[str, int], whole: Mapping[str, Operand]) -> Op:
+def _stage(op: Op, number: int, ready: Mapping[str, int], all_reduced: Mapping[str, Operand]) -> Op:
     """The stage ``number``: results that are ready in it, and reductions for the next ones."""
     early: dict[Expr, Expr] = {
-        s.ref: whole[s.name].ref for s in op.statements if s.name in whole and ready[s.name] <= number
+        s.ref: all_reduced[s.name].ref for s in op.statements if s.name in all_reduced and ready[s.name] <= number
     }
     outputs = []
     for statement in op.statements:
-        if statement.name in whole and ready[statement.name] == number + 1:
-            kept = whole[statement.name]
+        if statement.name in all_reduced and ready[statement.name] == number + 1:
+            kept = all_reduced[statement.name]
             outputs.append(Output(kept.name, statement.ref, kept.dtype, kept.shape))
     stage_of: dict[str, int] = {}
     for output in op.outputs:
@@ -87,7 +87,7 @@ def _stage(op: Op, number: int, ready: Mapping[str, int], whole: Mapping[str, Op
             statement = replace(statement, expr=substitute(statement.expr, early))
             needed |= names_read([statement])
             statements.append(statement)
-    operands = [o for o in (*op.operands, *whole.values()) if o.name in needed] or list(op.operands[:1])
+    operands = [o for o in (*op.operands, *all_reduced.values()) if o.name in needed] or list(op.operands[:1])
     scalars = tuple(s for s in op.scalars if s.name in needed)
     return replace(
         op, operands=tuple(operands), scalars=scalars, statements=tuple(reversed(statements)), outputs=tuple(outputs),
@@ -95,7 +95,7 @@ def _stage(op: Op, number: int, ready: Mapping[str, int], whole: Mapping[str, Op
     )  # fmt: skip
 
 
-def _wanted_whole(op: Op, axes: Cut) -> set[str]:
+def _to_all_reduce(op: Op, axes: Cut) -> set[str]:
     """Reductions over ``axes`` that every process must have before it can go on; none if that does not help."""
     wanted: set[str] = set()
     while True:

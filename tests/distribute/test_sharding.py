@@ -17,17 +17,17 @@ from fusegen.declare.reference import Evaluation
 from fusegen.derive.gradient import gradient
 from fusegen.distribute.placing import Decision, Tensor, decide
 from fusegen.distribute.sharding import (
+    REPLICATE,
     UNCUT,
-    WHOLE,
     Cut,
     Other,
     Partial,
     Placement,
     Shard,
     cut,
+    local_shard,
     localized,
     numbers,
-    piece,
     results,
     tied,
 )
@@ -142,9 +142,9 @@ def test_an_axis_that_is_there_twice_is_not_cut() -> None:
 
 def test_pieces() -> None:
     """As torch.chunk makes them, so that the last may lack elements, or be empty."""
-    assert [piece(5, [(2, r)]) for r in range(2)] == [(3, 0), (2, 3)]
-    assert [piece(3, [(4, r)]) for r in range(4)] == [(1, 0), (1, 1), (1, 2), (0, 3)]
-    assert [piece(5, [(2, a), (2, b)]) for a in range(2) for b in range(2)] == [(2, 0), (1, 2), (1, 3), (1, 4)]
+    assert [local_shard(5, [(2, r)]) for r in range(2)] == [(3, 0), (2, 3)]
+    assert [local_shard(3, [(4, r)]) for r in range(4)] == [(1, 0), (1, 1), (1, 2), (0, 3)]
+    assert [local_shard(5, [(2, a), (2, b)]) for a in range(2) for b in range(2)] == [(2, 0), (1, 2), (1, 3), (1, 4)]
 
 
 # -- a choice ----------------------------------------------------------------------------------------------------------
@@ -162,33 +162,33 @@ S0, S1, SUM = Shard(0), Shard(1), Partial("sum")
 
 def test_what_is_whole_stays_whole() -> None:
     op = ops.swiglu.trace(spec(4, 8), spec(4, 8))
-    found = choice(op, (2,), gate=((4, 8), [WHOLE]), value=((4, 8), [WHOLE]))
-    assert found.axes == (UNCUT,) and found.results == {"out": (WHOLE,)}
-    found = choice(op, (2,), gate=((4, 8), [WHOLE]), value=((4, 8), [S1]))
+    found = choice(op, (2,), gate=((4, 8), [REPLICATE]), value=((4, 8), [REPLICATE]))
+    assert found.axes == (UNCUT,) and found.results == {"out": (REPLICATE,)}
+    found = choice(op, (2,), gate=((4, 8), [REPLICATE]), value=((4, 8), [S1]))
     assert found.axes == ({"d1"},) and found.arguments == {"gate": (S1,), "value": (S1,)}
 
 
 def test_the_larger_tensor_stays_where_it_is() -> None:
     op = ops.lerp.trace(spec(4, 8), spec(8), 0.5)
     found = choice(op, (2,), input=((1000, 2000), [S0]), end=((2000,), [S0]))
-    assert found.arguments == {"input": (S0,), "end": (WHOLE,)}
+    assert found.arguments == {"input": (S0,), "end": (REPLICATE,)}
 
 
 def test_layouts_that_are_not_known_are_undone() -> None:
     op = ops.gelu.trace(spec(4, 8))
-    assert choice(op, (2, 2), input=((4, 8), [Other(), S0])).arguments == {"input": (WHOLE, S0)}
+    assert choice(op, (2, 2), input=((4, 8), [Other(), S0])).arguments == {"input": (REPLICATE, S0)}
 
 
 def test_each_dimension_of_a_mesh_for_itself() -> None:
     op = ops.lerp.backward(spec(4, 8), spec(4, 8), spec(8))
     both = ((4, 8), [S0, S1])
-    found = choice(op, (2, 2), input=both, end=both, weight=((8,), [WHOLE, S0]), d_out=both)
+    found = choice(op, (2, 2), input=both, end=both, weight=((8,), [REPLICATE, S0]), d_out=both)
     assert found.axes == ({"d0"}, {"d1"}) and found.results["d_weight"] == (SUM, S0)
 
 
 def test_stages_where_a_gather_would_move_more() -> None:
     op = ops.softmax.trace(spec(4, 8), 1)
-    assert choice(op, (2,), input=((4, 8), [S1])).arguments == {"input": (WHOLE,)}
+    assert choice(op, (2,), input=((4, 8), [S1])).arguments == {"input": (REPLICATE,)}
     found = choice(op, (2,), input=((4, 100_000), [S1]))
     assert found.through == "d1" and len(found.stages) == 3 and found.results["out"] == (S1,)
     both = choice(op, (2, 2), input=((4, 100_000), [S0, S1]))
@@ -197,7 +197,7 @@ def test_stages_where_a_gather_would_move_more() -> None:
 
 def test_positions_can_be_ruled_out() -> None:
     op = ops.cross_entropy.trace(spec(4, 8), TARGET)
-    given = {"input": Tensor((4, 100_000), 1_600_000, (S1,)), "target": Tensor((4,), 32, (WHOLE,))}
+    given = {"input": Tensor((4, 100_000), 1_600_000, (S1,)), "target": Tensor((4,), 32, (REPLICATE,))}
     assert decide(op, given, (2,)).through == "d1"
     assert decide(op, given, (2,), positions=False).axes == (UNCUT,)
 
@@ -245,7 +245,7 @@ def in_pieces(stages: Sequence[Op], axes: Cut, tensors: Tensors, scalars: Any, s
     """What processes compute that have a piece of ``axes`` each."""
     places = {name: place for stage in stages for name, place in (cut(stage.operands, axes) or {}).items()}
     own_axes = sorted(axes & sizes.keys())
-    spans = [piece(sizes[own_axes[0]], [(count, rank)]) for rank in range(count)]
+    spans = [local_shard(sizes[own_axes[0]], [(count, rank)]) for rank in range(count)]
     here: list[Tensors] = [dict(tensors) for _ in spans]
     for own, (size, first) in zip(here, spans, strict=True):
         for name, tensor in tensors.items():

@@ -41,7 +41,7 @@ class Step:
         node: the Op of one process.
         own: scalars that it takes of the op's, by position.
         numbers: those that it takes behind them.
-        layout: sizes and strides that no tensor tells, of this process's pieces.
+        layout: sizes and strides that no tensor tells, of this process's shards.
         gathered: for results that later stages read, how they are placed, and how they then must be.
     """
 
@@ -187,8 +187,10 @@ def plan_of(
     whole = fake.results(node.op, infos, sizes, strides)
     axes = fake.measure(node.op, infos, sizes)
     place = mesh.get_coordinate() or (0,) * mesh.ndim
-    pieces = {
-        axis: sharding.piece(size, [(mesh.shape[d], place[d]) for d, cut in enumerate(decision.axes) if axis in cut])
+    shards = {
+        axis: sharding.local_shard(
+            size, [(mesh.shape[d], place[d]) for d, cut in enumerate(decision.axes) if axis in cut]
+        )
         for axis, size in axes.items()
     }
     results, own = {}, {}
@@ -197,13 +199,13 @@ def plan_of(
         results[name] = tensor.shape, tensor.stride(), tuple(map(_ours, places)), tensor.dtype
         if name in strides:
             own[name] = dense_like(_local_shape(tensor.shape, places, mesh.shape, place), tensor.stride())
-    steps = tuple(_step(node, decision, stage, axes, pieces, own) for stage in range(len(decision.stages)))
+    steps = tuple(_step(node, decision, stage, axes, shards, own) for stage in range(len(decision.stages)))
     return Plan(tuple(tuple(map(_ours, decision.arguments[name])) for name in node.arguments), steps, results)
 
 
 def _step(
     node: Derived, decision: placing.Decision, stage: int, axes: Mapping[str, Any],
-    pieces: Mapping[str, tuple[Any, Any]], strides: Mapping[str, Sequence[Any]],
+    shards: Mapping[str, tuple[Any, Any]], strides: Mapping[str, Sequence[Any]],
 ) -> Step:  # fmt: skip
     op = decision.stages[stage]
     along = tuple(sorted(axis for axis in axes if any(axis in cut for cut in decision.axes)))
@@ -219,8 +221,8 @@ def _step(
     return Step(
         node=local,
         own=tuple(names.index(scalar.name) for scalar in op.scalars),
-        numbers=tuple(axes[axis] if kind == "size" else pieces[axis][1] for kind, axis in handed),
-        layout=tuple(local.layout({axis: pieces[axis][0] for axis in local.axes}, strides)),
+        numbers=tuple(axes[axis] if kind == "size" else shards[axis][1] for kind, axis in handed),
+        layout=tuple(local.layout({axis: shards[axis][0] for axis in local.axes}, strides)),
         gathered=gathered,
     )
 
@@ -230,7 +232,7 @@ def _local_shape(shape: Sequence[Any], places: Sequence[Any], mesh: Sequence[int
     for d, at in enumerate(places):
         if isinstance(at, sharding.Shard):
             cuts.setdefault(at.dim, []).append((mesh[d], place[d]))
-    return [sharding.piece(size, cuts.get(d, ()))[0] for d, size in enumerate(shape)]
+    return [sharding.local_shard(size, cuts.get(d, ()))[0] for d, size in enumerate(shape)]
 
 
 def _piece(tensor: DTensor, mesh: DeviceMesh, places: Sequence[Any]) -> torch.Tensor:
@@ -252,7 +254,7 @@ def _bytes(tensor: torch.Tensor) -> int:
 def _theirs(place: Any, rank: int) -> sharding.Placement:
     """torch's placement as distribute/sharding calls it."""
     if type(place) is placed.Replicate:
-        return sharding.WHOLE
+        return sharding.REPLICATE
     if type(place) is placed.Shard:
         return sharding.Shard(place.dim % rank)
     if type(place) is placed.Partial and place.reduce_op in (*sharding.LINEAR, "max", "min"):
