@@ -25,7 +25,7 @@ from fusegen.derive.value_and_grad import value_and_gradient
 from fusegen.fuse.check import check_kernels
 from fusegen.fuse.group import group, group_by_rows, group_by_strided_rows
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.row_kernel import RowKernel, passing
+from fusegen.fuse.row_kernel import RowKernel, as_row_kernel
 from fusegen.fuse.rows_schedule import Chip, schedule_rows
 from fusegen.fuse.schedule import Buffer, Launch, Schedule, contiguous, schedule
 from fusegen.fuse.strided_rows import StridedRowKernel, schedule_strided_rows
@@ -222,7 +222,7 @@ def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip
         between = [o for o in kernel.outputs if o.name not in real]
         buffers.update({o.name: Buffer(o.dtype, contiguous(o.shape, sizes)) for o in between})
         own = {thing.name: buffers[thing.name] for thing in (*kernel.tensors, *kernel.written)}
-        row = kernel if isinstance(kernel, RowKernel) else passing(kernel)
+        row = kernel if isinstance(kernel, RowKernel) else as_row_kernel(kernel)
         if isinstance(row, StridedRowKernel):
             fitting = schedule_strided_rows(row, sizes, own)
         else:

@@ -95,7 +95,7 @@ DTYPES = ("float32", "bfloat16", "float16", "float64")
 # Rows side by side, which a thread has for itself, and which up to 32 share; in vectors, and not.
 CHANNELS = ((4, 500), (21, 500), (21, 33), (150, 500), (600, 49))
 
-# Rows that pass by in chunks: even, odd, and shared by blocks.
+# Rows that are read in chunks: even, odd, and shared by blocks.
 PASSING = ((7, 32768), (9, 20003), (3, 600000))
 
 

@@ -73,14 +73,14 @@ class RowKernel(Kernel):
 
     @property
     def reducing(self) -> tuple[Let | Reduce | Output, ...]:
-        """Of a row that passes by: what its one stage takes."""
+        """Of a row that is read in chunks: what its one stage computes at each element."""
         (stage,) = self.stages
         lets = (*self.before, *stage.lets)
         return (*Needed(lets).among(lets, stage.reduces), *stage.reduces)
 
     @property
     def ending(self) -> tuple[Let | Output, ...]:
-        """Of a row that passes by: what follows from its one stage."""
+        """Of a row that is read in chunks: what follows from its one stage."""
         return (*Needed(self.epilogue).among(self.epilogue, self.outputs), *self.outputs)
 
     @property
@@ -112,9 +112,10 @@ class RowKernel(Kernel):
         return found
 
 
-def passing(kernel: Kernel) -> RowKernel | None:
-    """A kernel of coupled reductions as one whose rows pass by: chunks of elements are cheaper to take, and more exact,
-    than one after the other. None where it has no such reductions, or writes elements on the way."""
+def as_row_kernel(kernel: Kernel) -> RowKernel | None:
+    """A kernel of coupled reductions as one whose rows are read in chunks: it is cheaper, and more exact, to add chunks
+    of elements to their states than one element after the other. None where it has no such reductions, or writes
+    elements on the way."""
     if kernel.pointwise or not any(map(coupled, kernel.reduces)):
         return None
     axes = {o.name: frozenset(a for a in o.shape if a) for o in kernel.operands}

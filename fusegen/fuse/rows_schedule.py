@@ -139,9 +139,9 @@ def schedule_rows(
     else:
         shape = _shape(kernel, n // vector, _width(streams, buffers) * vector, vector, chip)
     length = n * _width(streams, buffers)
-    if passes_by(kernel) and not is_coupled(kernel) and not SIMPLE_ROW_BYTES[0] <= length <= SIMPLE_ROW_BYTES[1]:
+    if is_read_once(kernel) and not is_coupled(kernel) and not SIMPLE_ROW_BYTES[0] <= length <= SIMPLE_ROW_BYTES[1]:
         return None
-    if passes_by(kernel) and length > CHUNKED_FROM:
+    if is_read_once(kernel) and length > CHUNKED_FROM:
         shape = _chunked_shape(m, n, _width(streams, buffers), vector, chip)
     elementwise = not (kernel.reduces or kernel.columns)
     if shape is None or (elementwise and row_cost(kernel) < ROW_COST):
@@ -281,7 +281,7 @@ def _shape(
     return None
 
 
-def passes_by(kernel: RowKernel) -> bool:
+def is_read_once(kernel: RowKernel) -> bool:
     """Whether nothing needs a row's elements again once its sums are known."""
     return len(kernel.stages) == 1 and not (kernel.row_tiles or kernel.pointwise or kernel.columns or kernel.segments)
 
@@ -334,7 +334,7 @@ def _schedule(
     streams: list[Placement], vector: int, shape: _Shape, n: int, unaligned: bool, segment: int, chip: Chip,
 ) -> Schedule:  # fmt: skip
     reach = shape.threads * shape.vectors_per_thread * shape.cluster * vector
-    chunked = passes_by(kernel) and n // vector * vector > reach
+    chunked = is_read_once(kernel) and n // vector * vector > reach
     even = n % (reach // shape.cluster) == 0 if kernel.row_tiles else n % reach == 0 if chunked else n == reach
     exact = not unaligned and shape.rows == 1 and even
     raw = sum(buffers[p.name].dtype.size for p in streams) * vector * shape.vectors_per_thread
@@ -359,8 +359,8 @@ def _schedule(
     asks = not kernel.row_tiles and (persistent or all(buffers[p.name].dtype.size < 4 for p in streams))
     static = STATIC - _of_segments(kernel, shape)
     most = chip.shared - STATIC + static - EXCHANGED - common if asks else static
-    passing = chunked or (passes_by(kernel) and not is_coupled(kernel)) or (kernel.row_tiles and not kernel.columns)
-    staged = whole and raw >= STAGED_FROM and (row if asks or not persistent else 2 * row) <= most and not passing
+    unstaged = chunked or (is_read_once(kernel) and not is_coupled(kernel)) or (kernel.row_tiles and not kernel.columns)
+    staged = whole and raw >= STAGED_FROM and (row if asks or not persistent else 2 * row) <= most and not unstaged
     held = 2 * row if persistent and 2 * row <= most else row
     prefetch = held > row if staged else (2 * raw + sums) // 4 + 64 <= REGISTERS // (2 * shape.threads * shape.rows)
     dynamic = held + common if staged and held > static else 0

@@ -129,8 +129,8 @@ def _explain_rows(kernel: RowKernel, schedule: Schedule) -> str:
     else:
         who = f"{schedule.threads} threads" if schedule.threads > 1 else "a thread"
     if schedule.chunked:
-        chunks = "chunks, which blocks share and a second kernel combines in order" if schedule.split else "chunks"
-        return f"{who} a row over {over}, which passes by in {chunks}: read once{along}"
+        chunks = "chunks that blocks share and a second kernel combines in order" if schedule.split else "chunks"
+        return f"{who} a row over {over}, which is read once, in {chunks}{along}"
     where = "shared memory" if schedule.staged else "registers"
     return f"{who} a row over {over}, which stays in {where}: read once{along}{_explain_parts(kernel)}"
 

@@ -4,7 +4,7 @@
 // softmax, forward                                            declared in ops/softmaxes.py
 //   top = max[d1](input)
 //   sum_exp = sum_exp[d1](input)
-// rows: 512 threads a row over D1, which passes by in chunks: read once
+// rows: 512 threads a row over D1, which is read once, in chunks
 extern "C" __global__ __launch_bounds__(512, 2)
 void softmax_forward_f32_top_and_1_more(const float* __restrict__ input_ptr,  // [D0, D1]
                                         float* __restrict__ top_ptr,          // [D0]

@@ -5,8 +5,8 @@
 //   maximum_value = maximum(float32(D0 * D1) - 1, 0)
 //   deviation = squared_deviation[d0, d1](input)
 //   out = deviation / maximum_value
-// rows: 512 threads a row over D0, D1, which passes by in chunks, which blocks share and a second kernel combines in
-//     order: read once
+// rows: 512 threads a row over D0, D1, which is read once, in chunks that blocks share and a second kernel combines in
+//     order
 extern "C" __global__ __launch_bounds__(512, 2)
 void var_forward_f32(const float* __restrict__ input_ptr,                 // [D0, D1]
                      fg::Moments<float>* __restrict__ deviation_partial,  // [splits, m]

@@ -1,4 +1,4 @@
-"""Rows that begin at any address, that need more shared memory than a kernel can declare, or that only pass by."""
+"""Rows that begin at any address, that need more shared memory than a kernel can declare, or are read in chunks."""
 
 from __future__ import annotations
 

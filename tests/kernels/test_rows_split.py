@@ -18,7 +18,7 @@ pytestmark = pytest.mark.emulator
 
 @pytest.fixture
 def small_streams(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rows of a few kilobytes already pass by, and blocks of a warp share them."""
+    """Rows of a few kilobytes are already read in chunks, and blocks of a warp share them."""
     monkeypatch.setattr(rows_schedule, "CHUNKED_FROM", 1024)
     monkeypatch.setattr(rows_schedule, "CHUNKED_THREADS", 32)
     monkeypatch.setattr(rows_schedule, "CHUNKED_BLOCK_BYTES", 4096)
