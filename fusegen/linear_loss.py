@@ -280,7 +280,7 @@ def _one_a_row(x: torch.Tensor) -> torch.Tensor:
 def _with_gradient(traced: Op, wanted: str) -> tuple[Op, str]:
     """The op's result and the gradient of one argument; what the result's cotangent is called."""
     cotangent = GradientNames.of(traced).cotangent(traced.outputs[0])
-    return pipeline.joint_op(traced, (wanted,), (0,)), cotangent.name
+    return pipeline.value_and_grad_op(traced, (wanted,), (0,)), cotangent.name
 
 
 @functools.lru_cache(maxsize=256)

@@ -182,14 +182,14 @@ def tangent_op(op: Op, wanted: tuple[str, ...]) -> Op:
     return op_from_json(text)
 
 
-def joint_op(op: Op, wanted: tuple[str, ...], given: Sequence[int]) -> Op:
+def value_and_grad_op(op: Op, wanted: tuple[str, ...], given: Sequence[int]) -> Op:
     """``op`` and the gradients of ``wanted`` in one (derive/value_and_grad); the derivation is remembered between
     processes.
     """
     if not is_memorable(op):
         return _checked(value_and_gradient(op, wanted, given))
     parts = (op_to_json(op), *wanted, "given", *map(str, given))
-    (text,) = remember("joint", parts, lambda: [op_to_json(_checked(value_and_gradient(op, wanted, given)))])
+    (text,) = remember("value_and_grad", parts, lambda: [op_to_json(_checked(value_and_gradient(op, wanted, given)))])
     return op_from_json(text)
 
 
