@@ -50,8 +50,8 @@ class RowKernel(Kernel):
     (sums over rows) at every element, then ``outputs`` once a row. ``row_tiles``: nothing waits for a row's sums, so a
     block takes a tile of a row. The partial sums of tiles are then stored as ``partials``, like those of the columns.
 
-    ``within``: the axes along which it takes its parts of larger sums, none where it takes none. Where these are not a
-    whole row they are ``segments`` of it, whose sums leave as ``shares``.
+    ``within``: the axes along which each row adds up partial sums of larger sums; empty where it has none. If these
+    axes are not all of a row's, they make up ``segments`` of the row, whose partial sums are stored as ``shares``.
     """
 
     before: tuple[Let, ...] = ()
@@ -85,7 +85,7 @@ class RowKernel(Kernel):
 
     @property
     def final_stage(self) -> Stage | None:
-        """The last stage, where it takes parts of larger sums and nothing waits for it: its walk is the last one."""
+        """The last stage, if nothing in the kernel reads its results (row tiles, partial sums): no walk follows it."""
         stage, items = self.stages[-1] if self.stages else None, (*self.pointwise, *self.columns, *self.segments)
         if stage is None or self.row_tiles or not self.within:
             return stage if self.row_tiles else None

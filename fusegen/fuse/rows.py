@@ -3,10 +3,10 @@
 The axes of an iteration space fall in two: the *kept* ones number the rows, those *over* which is reduced make up a
 row. A row stays in registers or shared memory while its reductions follow from each other (softmax, the norms and
 their backwards), elementwise results are written from there, and sums over the rows (the gradients of a norm's
-weights) are kept beside it, one for each position in a row. Sums whose result nothing in the pass waits for may also
-be taken by tiles of a row, and sums over other axes of the same space share the pass (the gradients of an
+weights) are computed in the same pass, one for each position in a row. If nothing in the pass reads a row's sums, each
+block may take a tile of a row instead, and sums over other axes of the same space share the pass (the gradients of an
 interpolation between three broadcast operands). Sums that run over rows and along them are begun in each row
-(fuse/segments). What is left are small sums of partial results, and those are kernels like any other.
+(fuse/segments). The kernel stores partial sums, and kernels like any other add those up.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""Rows that lie side by side: threads own neighbouring results and keep their elements in registers.
+"""Reductions of strided rows: threads own neighbouring results and hold their elements in registers.
 
-Where the reduced axes are slow ones (the channels of an image), neighbouring threads read elements of neighbouring
-results, and what threads of a row kernel do together (fuse/rows) a thread does by itself, or with a few others of its
-block. Sums over all results, such as a loss, are added up on the way; sums over positions are kernels of their own.
+Where the reduced axes are slow ones (the channels of an image), the elements of a row are strided, and rows lie side by
+side: neighbouring threads read elements of neighbouring rows. A row that a block of a row kernel reduces (fuse/rows) is
+reduced here by one thread, or by a few threads of a block. Sums over all results, such as a loss, are computed in the
+same pass; sums over positions are kernels of their own.
 """
 
 from __future__ import annotations
