@@ -11,17 +11,17 @@ namespace fusegen_emulator {
 enum { kMostInBlock = 1024 };
 enum : uint32_t { kUnderWay = ~0u };  // the time of a copy that has yet to come: nobody knows of it
 
-// Memory that is given back all at once.
+// Memory that is released all at once.
 struct Arena {
   struct Chunk {
     Chunk* next;
     size_t bytes;
   };
   Chunk *first, *current;
-  size_t used, taken;  // of the current chunk; in all
+  size_t used, allocated;  // of the current chunk; in all
 };
 
-inline void* take(Arena& arena, size_t bytes) {
+inline void* allocate(Arena& arena, size_t bytes) {
   enum : size_t { kChunk = 64 << 10 };
   bytes = (bytes + 15) & ~size_t(15);
   while (!arena.current || arena.used + bytes > arena.current->bytes) {
@@ -34,21 +34,21 @@ inline void* take(Arena& arena, size_t bytes) {
     }
     arena.current = next, arena.used = 0;
   }
-  void* const taken = reinterpret_cast<char*>(arena.current + 1) + arena.used;
-  arena.used += bytes, arena.taken += bytes;
-  return taken;
+  void* const memory = reinterpret_cast<char*>(arena.current + 1) + arena.used;
+  arena.used += bytes, arena.allocated += bytes;
+  return memory;
 }
 
 template <class T>
-T* take_one(Arena& arena) {
-  T* const taken = static_cast<T*>(take(arena, sizeof(T)));
-  *taken = T();
-  return taken;
+T* allocate_one(Arena& arena) {
+  T* const memory = static_cast<T*>(allocate(arena, sizeof(T)));
+  *memory = T();
+  return memory;
 }
 
-inline void empty(Arena& arena) { arena.current = nullptr, arena.taken = 0; }
+inline void reset(Arena& arena) { arena.current = nullptr, arena.allocated = 0; }
 
-inline void give_back(Arena& arena) {
+inline void release(Arena& arena) {
   while (Arena::Chunk* const chunk = arena.first) {
     arena.first = chunk->next;
     free(chunk);
@@ -88,14 +88,14 @@ struct Meeting {
 inline const Foreign* both(Arena& arena, const Foreign* a, const Foreign* b) {
   if (!a || a == b) return b;
   if (!b) return a;
-  Foreign* const sum = take_one<Foreign>(arena);
+  Foreign* const sum = allocate_one<Foreign>(arena);
   sum->first = a, sum->second = b;
   return sum;
 }
 
 inline Times* copy_of(Arena& arena, const Times* times, unsigned threads) {
   const size_t bytes = sizeof(Times) + threads * sizeof(uint32_t);
-  Times* const copy = static_cast<Times*>(take(arena, bytes));
+  Times* const copy = static_cast<Times*>(allocate(arena, bytes));
   memcpy(copy, times, bytes);
   copy->moved = nullptr;
   return copy;
@@ -126,7 +126,7 @@ inline void join(Arena& arena, Meeting& meeting, const Clock& clock, unsigned th
 
 // The clock that those who met go on with.
 inline const Clock* close(Arena& arena, Meeting& meeting) {
-  Clock* const clock = take_one<Clock>(arena);
+  Clock* const clock = allocate_one<Clock>(arena);
   *clock = meeting.sum;
   meeting = Meeting();
   return clock;
@@ -146,7 +146,7 @@ inline void move(Arena& arena, const Times* (&known)[kClusterBlocks], unsigned t
 inline const Clock* move(Arena& arena, const Clock* clock, unsigned threads) {
   if (!clock) return nullptr;
   if (!clock->moved) {
-    Clock* const copy = take_one<Clock>(arena);
+    Clock* const copy = allocate_one<Clock>(arena);
     *copy = *clock;
     move(arena, copy->known, threads);
     clock->moved = copy;

@@ -42,9 +42,9 @@ struct Copy {
 
 struct Agent {  // a thread
   const Clock* clock;
-  Copy* copies;          // under way
-  const Clock* released;  // by its last fence, to whoever sees an atomic after it
-  const Foreign* taken;   // by atomics since then, and its own with the next fence
+  Copy* copies;             // under way
+  const Clock* released;    // by its last fence, to whoever sees an atomic after it
+  const Foreign* acquired;  // by atomics since then; with the next fence it is the agent's own
 };
 
 struct Released {  // what atomics at an address hand on
@@ -125,8 +125,8 @@ inline void end_launch(Worker& w) {
     r->shadow->owner = pthread_self();
     give_back(r->shadow, w.launch->stack_slots + kStackSlots, kStackSlots);
   }
-  give_back(r->clocks);
-  for (Arena& tables : r->tables) give_back(tables);
+  release(r->clocks);
+  for (Arena& tables : r->tables) release(tables);
   free(r->work);
   free(r->agents);
   free(r);
@@ -135,9 +135,9 @@ inline void end_launch(Worker& w) {
 inline void begin_cluster(Worker& w, uint64_t number) {
   Races& r = *w.races;
   r.cluster = r.start.cluster = uint32_t(number), r.now = 1;
-  if (!r.keeps) empty(r.clocks);
+  if (!r.keeps) reset(r.clocks);
   r.enough = kEnough;
-  empty(r.tables[true]), r.unused[true] = nullptr;
+  reset(r.tables[true]), r.unused[true] = nullptr;
   r.start.moved = nullptr, r.nothing.moved = nullptr;
   r.joined[0] = nullptr, r.arrivals = Meeting(), r.arrived = nullptr;
   for (auto& of_block : r.messages) of_block[0] = of_block[1] = Messages();
@@ -310,7 +310,7 @@ inline Readers* new_readers(Races& r, bool shared, bool two) {
   if (found) {
     r.unused[shared] = found->next;
   } else {
-    found = static_cast<Readers*>(take(r.tables[shared], sizeof(Readers) + bytes));
+    found = static_cast<Readers*>(allocate(r.tables[shared], sizeof(Readers) + bytes));
   }
   found->next = nullptr, found->two = two;
   memset(static_cast<void*>(found + 1), 0, bytes);
@@ -500,14 +500,14 @@ inline void check_access(const void* pointer, size_t bytes, uint32_t place) {
 // Gives back the clocks that nobody has any more. Those that other clusters may know are kept.
 inline void tidy(Worker& w) {
   Races& r = *w.races;
-  if (r.keeps || r.clocks.taken < r.enough) return;
+  if (r.keeps || r.clocks.allocated < r.enough) return;
   Arena old = r.clocks;
   r.clocks = Arena();
   for (unsigned i = 0; i < w.threads; ++i) {
     Agent& agent = r.agents[i];
     agent.clock = move(r.clocks, agent.clock, r.threads);
     for (Copy** copy = &agent.copies; *copy; copy = &(*copy)->next) {
-      Copy* const moved = take_one<Copy>(r.clocks);
+      Copy* const moved = allocate_one<Copy>(r.clocks);
       *moved = **copy;
       *copy = moved;
     }
@@ -522,8 +522,8 @@ inline void tidy(Worker& w) {
   }
   r.joined[0] = nullptr;
   r.start.moved = nullptr, r.nothing.moved = nullptr;
-  give_back(old);
-  r.enough = 2 * r.clocks.taken + kEnough;
+  release(old);
+  r.enough = 2 * r.clocks.allocated + kEnough;
 }
 
 // The running thread's clock, with all that it has done until now.
@@ -594,7 +594,7 @@ void copy_async(void* target, const void* source, size_t bytes) {
   const uint32_t place = calling_place(__builtin_return_address(0));
   check_access<kRead>(source, bytes, place);
   check_access<kCopyInto>(target, bytes, place);
-  Copy* const copy = take_one<Copy>(r.clocks);
+  Copy* const copy = allocate_one<Copy>(r.clocks);
   *copy = {r.agent->copies, reinterpret_cast<uintptr_t>(target), reinterpret_cast<uintptr_t>(source), bytes, r.now++, place};
   r.agent->copies = copy;
   memcpy(target, source, bytes);
@@ -621,7 +621,7 @@ void await_copies() {
 void await_previous_kernel() {
   Races& r = *worker->races;
   if (r.agent->clock->awaited) return;
-  Clock* const clock = take_one<Clock>(r.clocks);
+  Clock* const clock = allocate_one<Clock>(r.clocks);
   *clock = *r.agent->clock;
   clock->awaited = true;
   r.agent->clock = clock;
@@ -632,8 +632,8 @@ void fence() {
   r.keeps = true;
   Meeting meeting = {};
   join(r.clocks, meeting, *r.agent->clock, r.threads);
-  meeting.sum.foreign = both(r.clocks, meeting.sum.foreign, r.agent->taken);
-  r.agent->taken = nullptr;
+  meeting.sum.foreign = both(r.clocks, meeting.sum.foreign, r.agent->acquired);
+  r.agent->acquired = nullptr;
   r.agent->clock = close(r.clocks, meeting);
   hand_on(r, meeting);
   r.agent->released = close(r.clocks, meeting);
@@ -647,13 +647,13 @@ void check_atomic(const void* pointer, size_t bytes) {
   Released* at = r.released;
   while (at && at->address != address) at = at->next;
   if (!at) {
-    at = take_one<Released>(r.clocks);
+    at = allocate_one<Released>(r.clocks);
     *at = {address, nullptr, r.released};
     r.released = at;
   }
-  r.agent->taken = both(r.clocks, r.agent->taken, at->all);
+  r.agent->acquired = both(r.clocks, r.agent->acquired, at->all);
   if (!r.agent->released) return;
-  Foreign* const one = take_one<Foreign>(r.clocks);
+  Foreign* const one = allocate_one<Foreign>(r.clocks);
   one->clock = r.agent->released, one->first = at->all;
   at->all = one;
 }
