@@ -96,24 +96,24 @@ def is_row(ref: Ref) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def match_epilogue(product: Product, part: Op) -> Epilogue | None:
-    """The epilogue that computes just what ``part``, the op behind a product, does."""
-    if product.onto or any(thing.groups for thing in (*part.operands, *part.outputs)):
+def match_epilogue(product: Product, step: Op) -> Epilogue | None:
+    """The epilogue that computes exactly what ``step``, the op behind a product, computes."""
+    if product.onto or any(thing.groups for thing in (*step.operands, *step.outputs)):
         return None
-    return _of_the_sum(product, part) or _of_more(product, part)
+    return _of_the_sum(product, step) or _of_more(product, step)
 
 
-def _of_the_sum(product: Product, part: Op) -> Epilogue | None:
+def _of_the_sum(product: Product, step: Op) -> Epilogue | None:
     """A function of product + bias, and that sum, or one of the two."""
-    others = [operand for operand in part.operands if operand.name != product.result]
-    own = [operand for operand in part.operands if operand.name == product.result]
-    if part.scalars or any(isinstance(s, Reduce) for s in part.statements) or len(own) != 1 or len(others) > 1:
+    others = [operand for operand in step.operands if operand.name != product.result]
+    own = [operand for operand in step.operands if operand.name == product.result]
+    if step.scalars or any(isinstance(s, Reduce) for s in step.statements) or len(own) != 1 or len(others) > 1:
         return None
-    if len(product.axes) < 2 or any(o.part or o.shape != product.axes for o in part.outputs):
+    if len(product.axes) < 2 or any(o.part or o.shape != product.axes for o in step.outputs):
         return None
     if any(o.part or o.shape != product.axes[-1:] for o in others):
         return None
-    if len({thing.dtype for thing in (*part.operands, *part.outputs)}) != 1:
+    if len({thing.dtype for thing in (*step.operands, *step.outputs)}) != 1:
         return None
     if product.bias and others:
         return None
@@ -121,11 +121,11 @@ def _of_the_sum(product: Product, part: Op) -> Epilogue | None:
     sums: list[Expr] = [own[0].ref]
     if others:
         sums = [apply("add", own[0].ref, others[0].ref), apply("add", others[0].ref, own[0].ref)]
-    written = part.expand()[1]
+    written = step.expand()[1]
     preactivation = [o.name for o in written if o.expr in sums]
     activated = [o for o in written if o.expr not in sums]
     if len(activated) == 1 and len(preactivation) < 2:
-        activation = _activation(part, product, activated[0], sums)
+        activation = _activation(step, product, activated[0], sums)
         function = substitute(activated[0].expr, dict.fromkeys(sums, ARGUMENT))
         if activation == "relu":
             return None if preactivation else Epilogue("relu", bias, function=function)  # cuBLASLt keeps only the signs
@@ -134,15 +134,15 @@ def _of_the_sum(product: Product, part: Op) -> Epilogue | None:
     return Epilogue("bias", bias) if bias and not product.bias and not activated and len(preactivation) == 1 else None
 
 
-def _of_more(product: Product, part: Op) -> Epilogue | None:
+def _of_more(product: Product, step: Op) -> Epilogue | None:
     """A function of the product and of auxiliary inputs, and sums of its result."""
-    reduces, outputs = part.expand()
+    reduces, outputs = step.expand()
     whole = [output for output in outputs if output.shape == product.axes]
-    if len(whole) != 1 or part.scalars or len(product.axes) < 2:
+    if len(whole) != 1 or step.scalars or len(product.axes) < 2:
         return None
     (result,) = whole
     read = {ref.name for ref in refs(result.expr)}
-    operands = {operand.name: operand for operand in part.operands if operand.name in read}
+    operands = {operand.name: operand for operand in step.operands if operand.name in read}
     own = operands.pop(product.result, None)
     shapes: dict[tuple[str | None, ...], str] = {product.axes: MATRIX, product.axes[-1:]: ROW}
     if own is None or len(operands) < len(read) - 1 or not 0 < len(operands) <= MAX_AUXILIARY:
@@ -159,11 +159,11 @@ def _of_more(product: Product, part: Op) -> Epilogue | None:
     found = Epilogue(_text(function), product.bias, function=function, auxiliary=auxiliary)
     if len(outputs) == 1:
         return found
-    reductions = _sums(part, result, reduces, [output for output in outputs if output is not result])
+    reductions = _sums(step, result, reduces, [output for output in outputs if output is not result])
     return None if reductions is None else replace(found, result=result.name, reductions=reductions)
 
 
-def _sums(part: Op, result: Output, reduces: Sequence[Reduce], outputs: Sequence[Output]) -> Op | None:
+def _sums(step: Op, result: Output, reduces: Sequence[Reduce], outputs: Sequence[Output]) -> Op | None:
     """``outputs`` as an op of ``result``, as it has been stored, alone; None where they need more, or all of it."""
     given = Operand(result.name, result.dtype, result.shape)
     known: dict[Expr, Expr] = {result.expr: given.ref}
@@ -177,7 +177,7 @@ def _sums(part: Op, result: Output, reduces: Sequence[Reduce], outputs: Sequence
     if any(isinstance(n, Index) or (isinstance(n, Size) and n.axis not in result.shape) for n in nodes):
         return None
     return replace(
-        part, label=f"{part.label} sums", operands=(given,), statements=tuple(mine), outputs=tuple(written),
+        step, label=f"{step.label} sums", operands=(given,), statements=tuple(mine), outputs=tuple(written),
         result="tuple",
     )  # fmt: skip
 
@@ -234,12 +234,12 @@ def _is_of_one(function: Expr) -> bool:
     return leaves == {ARGUMENT}
 
 
-def _activation(part: Op, product: Product, output: Output, sums: Sequence[Expr]) -> str:
+def _activation(step: Op, product: Product, output: Output, sums: Sequence[Expr]) -> str:
     for before in sums:
         zero = const(0, before.dtype)
         if output.expr in [apply("where", apply(test, before, zero), zero, before) for test in ("le", "lt")]:
             return "relu"  # of NaN it makes NaN
-    return "gelu" if _is_gelu(part, product, output, sums) else ""
+    return "gelu" if _is_gelu(step, product, output, sums) else ""
 
 
 # What gelu's tanh form can be written with: analytic functions, so that two which agree on many numbers are one.
@@ -248,7 +248,7 @@ _ANALYTIC = frozenset({"add", "sub", "mul", "div", "neg", "powi", "tanh", "sigmo
 _BOUNDS = 1, 50
 
 
-def _is_gelu(part: Op, product: Product, output: Output, sums: Sequence[Expr]) -> bool:
+def _is_gelu(step: Op, product: Product, output: Output, sums: Sequence[Expr]) -> bool:
     """Whether ``output`` is gelu of product + bias in its tanh form, tried on many numbers in double precision."""
     nodes = [node for node in walk([output.expr]) if not _is_wide_clamp(node, sums)]
     functions = {node.function for node in nodes if isinstance(node, Call)}
@@ -265,10 +265,10 @@ def _is_gelu(part: Op, product: Product, output: Output, sums: Sequence[Expr]) -
     far = torch.cat([far, torch.linspace(0.5, 100, 200, dtype=torch.float64, device="cpu")])
     numbers = torch.cat([-far, torch.zeros_like(far[:1]), far])
     sizes = {axis: len(numbers) if axis == product.axes[-1] else 2 for axis in product.axes}
-    given = {operand.name: numbers.expand([sizes[axis] for axis in operand.shape if axis]) for operand in part.operands}
+    given = {operand.name: numbers.expand([sizes[axis] for axis in operand.shape if axis]) for operand in step.operands}
     given[product.result] = given[product.result] * 0.7  # not the bias's
     total = functools.reduce(torch.add, given.values())  # the bias lies along the last axis
-    found = reference(part, given)[[o.name for o in part.outputs].index(output.name)]
+    found = reference(step, given)[[o.name for o in step.outputs].index(output.name)]
     wanted = torch.nn.functional.gelu(total, approximate="tanh")
     return bool(torch.allclose(found, wanted, rtol=1e-9, atol=1e-12))
 

@@ -353,17 +353,17 @@ def steps_behind(op: Op) -> list[tuple[Product, Op, Epilogue]]:
     """
     whole, found = chain(op), []
     steps = whole.steps if whole is not None else ()
-    for at, (product, part) in enumerate(pairwise(steps)):
-        known = match_epilogue(product, part) if isinstance(product, Product) and isinstance(part, Op) else None
-        if known is None:
+    for at, (product, step) in enumerate(pairwise(steps)):
+        epilogue = match_epilogue(product, step) if isinstance(product, Product) and isinstance(step, Op) else None
+        if epilogue is None:
             continue
-        assert isinstance(product, Product) and isinstance(part, Op)
+        assert isinstance(product, Product) and isinstance(step, Op)
         is_kept = any(output.name == product.result for output in op.outputs)
-        if is_kept or any(product.result in names_of(step) for step in steps[at + 2 :]):
-            if known.preactivation:
+        if is_kept or any(product.result in names_of(later) for later in steps[at + 2 :]):
+            if epilogue.preactivation:
                 continue
-            known = replace(known, preactivation=product.result)
-        found.append((product, part, known))
+            epilogue = replace(epilogue, preactivation=product.result)
+        found.append((product, step, epilogue))
     return found
 
 
@@ -374,43 +374,43 @@ def _counts(op: Op, product: Product, sizes: Mapping[str, int]) -> tuple[int, in
     return prod(rows), columns, prod(own[axis] for axis in product.over)
 
 
-def _dtype(product: Product, part: Op) -> str:
+def _dtype(product: Product, step: Op) -> str:
     """Of a product's result, by name."""
-    return next(operand.dtype.name for operand in part.operands if operand.name == product.result)
+    return next(operand.dtype.name for operand in step.operands if operand.name == product.result)
 
 
-def adds_bias(known: Epilogue) -> bool:
+def adds_bias(epilogue: Epilogue) -> bool:
     """Whether all that follows is a bias, which the routine that multiplies always adds itself."""
-    return known.activation == "bias" and not known.preactivation
+    return epilogue.activation == "bias" and not epilogue.preactivation
 
 
 def notes(op: Op) -> dict[str, str]:
     """What may happen in the place of the steps behind products, by the product's name."""
     found: dict[str, str] = {}
-    for product, part, known in steps_behind(op):
-        dtype = _dtype(product, part)
-        candidates = " or ".join(_named(library) for library in LIBRARIES if library.has(known, dtype))
-        if adds_bias(known):
+    for product, step, epilogue in steps_behind(op):
+        dtype = _dtype(product, step)
+        candidates = " or ".join(_named(library) for library in LIBRARIES if library.has(epilogue, dtype))
+        if adds_bias(epilogue):
             found[product.result] = "  in the place of the next step the same routine adds the bias"
         elif candidates:
             where = "in the place of the next step, where it is measured to be faster"
-            found[product.result] = f"  on a GPU {candidates} ({known.title}) {where}"
+            found[product.result] = f"  on a GPU {candidates} ({epilogue.title}) {where}"
     return found
 
 
 def measurements(op: Op, sizes: Mapping[str, int]) -> dict[str, str]:
     """What has been measured on torch's current GPU of the candidates for an op's products, by the product's name."""
     found: dict[str, str] = {}
-    for product, part, known in steps_behind(op):
-        dtype = _dtype(product, part)
-        if adds_bias(known) or not any(library.has(known, dtype) for library in LIBRARIES):
+    for product, step, epilogue in steps_behind(op):
+        dtype = _dtype(product, step)
+        if adds_bias(epilogue) or not any(library.has(epilogue, dtype) for library in LIBRARIES):
             continue
         if not has_gpu():
             found[product.result] = "not measured on this machine: torch sees no GPU"
             continue
         counts = _counts(op, product, sizes)
-        measured = remembered(bucket("cuda", dtype, counts, known))
-        there = libraries(known, dtype, "cuda")
+        measured = remembered(bucket("cuda", dtype, counts, epilogue))
+        there = libraries(epilogue, dtype, "cuda")
         candidates = [OWN, *(library.name for library in there if library.gains_from(*counts[:2]))]
         if not there:
             found[product.result] = "not measured on this machine: see `fusegen doctor` for the library"
