@@ -1,9 +1,16 @@
 """fusegen: declare a GPU operation as a short symbolic expression; get fused CUDA, its gradient, and theirs."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fusegen.core import sources as _sources  # first: it notes which files this process is going to run
 from fusegen.core.collector import paused
+
+if TYPE_CHECKING:  # what is made at run time, and what is imported when it is first used
+    from fusegen import nn as nn
+    from fusegen import ops as ops
+    from fusegen._language import *  # noqa: F403
+    from fusegen._nn import patch as patch
+    from fusegen.pytorch.autograd.accumulate_grad import accumulate_grad as accumulate_grad
 
 _sources.find_beside()
 
@@ -34,13 +41,16 @@ with paused():
         ShapeError,
     )
     from fusegen.declare import language, table
-    from fusegen.declare.language import *  # noqa: F403
-    from fusegen.declare.op import Const, Scalar, Tensor, is_symbolic
+    from fusegen.declare.op import Const, Scalar, is_symbolic
+    from fusegen.declare.tensor import Tensor
     from fusegen.declare.trace import ScalarSpec, TensorSpec
-    from fusegen.declare.value import cast
     from fusegen.fused_op import FusedOp, op
     from fusegen.linear_loss_op import LinearLossOp
     from fusegen.run.verify import checked
+
+    if not TYPE_CHECKING:
+        from fusegen.declare.language import *  # noqa: F403
+        from fusegen.declare.value import cast
 
 __version__ = "0.1.0"
 
@@ -82,7 +92,7 @@ __all__ = [
 __all__ += language.__all__
 
 
-def register(*ops: Any) -> list[str]:
+def register(*ops: FusedOp[..., Any]) -> list[str]:
     """Register ops (all of fusegen.ops if none are named) with torch before anything calls them.
 
     A traced call registers what it needs by itself. Loading a saved graph (``torch.export.load``) does not, and
@@ -116,11 +126,17 @@ def _missing(name: str) -> AttributeError:
     return AttributeError(f"module 'fusegen' has no attribute {name!r}{advice}", name=name)
 
 
-def __getattr__(name: str) -> Any:
-    """``fusegen.ops``, ``fusegen.nn``, and functions that need torch."""
-    if name not in _LATER:
-        raise _missing(name)
-    import importlib
+if not TYPE_CHECKING:  # which would take any name to be there
 
-    module = importlib.import_module(_LATER[name])
-    return module if _LATER[name] == f"fusegen.{name}" else getattr(module, name)
+    def __getattr__(name: str) -> Any:
+        """``fusegen.ops``, ``fusegen.nn``, and functions that need torch."""
+        if name not in _LATER:
+            raise _missing(name)
+        import importlib
+
+        module = importlib.import_module(_LATER[name])
+        return module if _LATER[name] == f"fusegen.{name}" else getattr(module, name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATER})

@@ -5,13 +5,14 @@ from __future__ import annotations
 import functools
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, overload
+from typing import TYPE_CHECKING, Any, Generic, overload
 
 from fusegen import intercept
 from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.core.ir import Op
 from fusegen.core.recent import Recent
 from fusegen.declare.op import Declaration, is_symbolic
+from fusegen.declare.tensor import Tensor
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
 from fusegen.intercept import compiled_call
 from fusegen.plan import entry as doors
@@ -20,6 +21,21 @@ from fusegen.pytorch.library.handles import token_of
 from fusegen.run import verify
 from fusegen.run.runner import Run, Runner, record_runs
 from fusegen.run.runners import runner_of
+
+# Parameters and results of a declaration, for type checkers: FusedOp by itself is an op of any.
+if TYPE_CHECKING:
+    import torch
+    from typing_extensions import ParamSpec, TypeVar
+
+    from fusegen.declare.tensor import Array, Foreign, Option
+
+    P = ParamSpec("P", default=...)
+    R_co = TypeVar("R_co", covariant=True, default=Any)
+else:
+    from typing import ParamSpec, TypeVar
+
+    P, R_co = ParamSpec("P"), TypeVar("R_co", covariant=True)
+_Gradient = TypeVar("_Gradient", bound=Callable[..., Any])
 
 # Of one op: far more than there are patterns of ranks and dtypes, so that only constants can be as many.
 MOST_RUNNERS = 512
@@ -34,7 +50,7 @@ def torch_is_loaded() -> bool:
 torch_is_loaded._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
-class FusedOp:
+class FusedOp(Generic[P, R_co]):
     """A declared op.
 
     Call it with tensors of one framework and device (and Python numbers); results are tensors of that framework.
@@ -45,6 +61,7 @@ class FusedOp:
     """
 
     runs = ""
+    __name__: str
 
     def __init__(self, declaration: Declaration) -> None:
         self.declaration = declaration
@@ -76,6 +93,25 @@ class FusedOp:
     def __copy__(self) -> FusedOp:
         return self
 
+    # In another declaration, where it has the declaration's own types; and with tensors of a framework.
+    @overload
+    def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
+    @overload
+    def __call__(self: FusedOp[P, Tensor], /, *args: Array | Option, **kwargs: Array | Option) -> Array: ...
+    @overload
+    def __call__(self: FusedOp[P, Tensor], /, *args: Foreign | Option, **kwargs: Foreign | Option) -> Foreign: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self: FusedOp[P, tuple[Tensor, Tensor]], /, *args: Array | Option, **kwargs: Array | Option
+    ) -> tuple[Array, Array]: ...
+    @overload
+    def __call__(
+        self: FusedOp[P, Sequence[Tensor]], /, *args: Array | Option, **kwargs: Array | Option
+    ) -> tuple[Array, ...]: ...
+    @overload
+    def __call__(
+        self: FusedOp[P, Sequence[Tensor]], /, *args: Foreign | Option, **kwargs: Foreign | Option
+    ) -> tuple[Foreign, ...]: ...
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
         # Dynamo knows the answer to this, and reads no further. Each name that it meets is a guard, checked on every
         # compiled call, and a module met in two ways a slow one.
@@ -234,11 +270,12 @@ class FusedOp:
             return value
         return TensorSpec(framework.dtype(name, value), tuple(value.shape))
 
-    def overload(self, /, *args: Any, **kwargs: Any) -> Any:
+    def overload(self, /, *args: Any, **kwargs: Any) -> torch._ops.OpOverload:
         """What such a call is for torch, ``torch.ops.fusegen.lerp.default``; it is registered if it is not yet."""
         from fusegen.pytorch.library.dispatch import overload
 
-        return overload(self, args, kwargs)
+        found: torch._ops.OpOverload = overload(self, args, kwargs)
+        return found
 
     def backward(self, /, *args: Any, wanted: Sequence[str] | None = None, **kwargs: Any) -> Op:
         """The Op that computes the gradients of ``wanted`` (by default of every float tensor argument)."""
@@ -256,7 +293,7 @@ class FusedOp:
 
     # -- overriding the gradient ----------------------------------------------------------------------------------
 
-    def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def gradient(self, function: _Gradient) -> _Gradient:
         """Decorator: ``function(d_out, *arguments)`` replaces the derived gradient.
 
         It is declared like an op. It gets the cotangent of each float output, then all of the op's own arguments
@@ -288,7 +325,7 @@ class FusedOp:
         return emit(self, args, kwargs, which)
 
 
-class ListOp(FusedOp):
+class ListOp(FusedOp[P, R_co]):
     """A declared op that takes a list of tensors, ``*xs``: for each number of them it is an op of its own.
 
     Its tensors are named ``xs_0``, ``xs_1`` and so on.
@@ -327,7 +364,7 @@ class ListOp(FusedOp):
         """See ``FusedOp.tangent``."""
         return self.for_call(args).tangent(*args, wanted=wanted, **kwargs)
 
-    def gradient(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def gradient(self, function: _Gradient) -> _Gradient:
         """See ``FusedOp.gradient``: ``function(d_out, *xs)`` returns a gradient for each of them."""
         for op in self._ops.values():
             op.gradient(function)
@@ -347,11 +384,9 @@ def _plain(runner: Any) -> Runner:
 
 
 @overload
-def op(function: Callable[..., Any]) -> Any: ...
+def op(function: Callable[P, R_co], *, name: str | None = None, autocast: str | None = None) -> FusedOp[P, R_co]: ...
 @overload
-def op(*, name: str | None = None, autocast: str | None = None) -> Callable[[Callable[..., Any]], Any]: ...
-@overload
-def op(function: Callable[..., Any], *, name: str | None = None, autocast: str | None = None) -> Any: ...
+def op(*, name: str | None = None, autocast: str | None = None) -> Callable[[Callable[P, R_co]], FusedOp[P, R_co]]: ...
 def op(function: Callable[..., Any] | None = None, *, name: str | None = None, autocast: str | None = None) -> Any:
     """Declare an op.
 

@@ -120,8 +120,8 @@ def _batch_norm(module: Any, input: torch.Tensor) -> Any:
     if momentum is None:
         momentum = 1 / (float(batches) + 1) if moves and batches is not None else 0.0
     from_batch = module.training or (module.running_mean is None and module.running_var is None)
-    used = running if moves or not module.training else (None, None)
-    result = ops.batch_norm(input, *used, module.weight, module.bias, from_batch, momentum, module.eps)
+    mean, var = running if moves or not module.training else (None, None)
+    result = ops.batch_norm(input, mean, var, module.weight, module.bias, from_batch, momentum, module.eps)
     if moves and batches is not None:
         batches.add_(1)
     return result

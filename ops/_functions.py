@@ -6,6 +6,8 @@ and torch keeps a gradient where the value no longer changes.
 
 from __future__ import annotations
 
+from typing import Any
+
 import fusegen as fg
 
 _apply = fg.table.apply
@@ -20,7 +22,7 @@ softsign = fg.register_function(
 )
 
 
-def _odds(x: fg.Tensor) -> fg.Tensor:
+def _odds(x: Any) -> Any:
     """x (1 - x), at least 1e-12: what torch divides by."""
     return _apply("maximum", (1 - x) * x, 1e-12 + 0 * x)
 

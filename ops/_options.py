@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any, ParamSpec, TypeVar, cast
+
 import fusegen as fg
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class LibraryOp(fg.FusedOp):
@@ -17,9 +23,7 @@ class LibraryOp(fg.FusedOp):
         prepare: is told all arguments by name and returns those that the declaration gets instead.
     """
 
-    def __init__(
-        self, declaration: fg.Tensor, limits: dict[str, tuple[str, fg.Tensor]], prepare: fg.Tensor = None
-    ) -> None:
+    def __init__(self, declaration: Any, limits: dict[str, tuple[str, Any]], prepare: Any = None) -> None:
         super().__init__(declaration)
         names = list(declaration.signature.parameters)
         self.limits, self.prepare = limits, prepare
@@ -31,12 +35,12 @@ class LibraryOp(fg.FusedOp):
         if limits or prepare:
             declaration.prepare = self._prepared
 
-    def __call__(self, *args: fg.Tensor, **kwargs: fg.Tensor) -> fg.Tensor:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if kwargs.get("inplace") or (0 < self.at < len(args) and args[self.at]):
             return self._inplace(self.declaration.bind(args, kwargs))
         return super().__call__(*args, **kwargs)
 
-    def _prepared(self, values: dict[str, fg.Tensor]) -> dict[str, fg.Tensor]:
+    def _prepared(self, values: dict[str, Any]) -> dict[str, Any]:
         for name, (expected, holds) in self.limits.items():
             read = self.reads[name]
             wrong = [option for option in read if not _may_be_option(values[option])]
@@ -50,7 +54,7 @@ class LibraryOp(fg.FusedOp):
                 )  # fmt: skip
         return values if self.prepare is None else values | self.prepare(self.name, **values)
 
-    def _inplace(self, values: dict[str, fg.Tensor]) -> fg.Tensor:
+    def _inplace(self, values: dict[str, Any]) -> Any:
         target, *rest = values.values()
         if fg.is_symbolic((target, *rest), {}):
             raise fg.DeclarationError(
@@ -71,25 +75,27 @@ class limited:
     """
 
     def __init__(
-        self, prepare: fg.Tensor = None, kind: type[LibraryOp] = LibraryOp, autocast: str | None = None,
-        like: fg.Tensor = None, **limits: tuple[str, fg.Tensor],
+        self, prepare: Any = None, kind: type[LibraryOp] = LibraryOp, autocast: str | None = None,
+        like: Any = None, **limits: tuple[str, Any],
     ) -> None:  # fmt: skip
         self.prepare, self.kind, self.autocast = prepare, kind, autocast
         self.limits = limits | getattr(like, "limits", {})
 
-    def __call__(self, function: fg.Tensor) -> fg.Tensor:
-        return self.kind(fg.op(function, autocast=self.autocast).declaration, self.limits, self.prepare)
+    def __call__(self, function: Callable[P, R]) -> fg.FusedOp[P, R]:
+        declaration = fg.op(function, autocast=self.autocast).declaration
+        made: fg.FusedOp[Any, Any] = self.kind(declaration, self.limits, self.prepare)
+        return cast("fg.FusedOp[P, R]", made)
 
 
 library_op = limited()
 
 
-def is_number(value: fg.Tensor) -> bool:
+def is_number(value: Any) -> bool:
     """Whether this is a number of Python's, not one that a declaration gets at run time."""
     return isinstance(value, (bool, int, float))
 
 
-def _may_be_option(value: fg.Tensor) -> bool:
+def _may_be_option(value: Any) -> bool:
     """None, a number of any kind, a tensor of any library, or what stands for one in a declaration."""
     return value is None or hasattr(value, "dtype") or hasattr(value, "__float__")
 
@@ -112,7 +118,7 @@ def numbers(name: str, x: fg.Tensor) -> fg.Tensor:
     return x
 
 
-def choose(name: str, option: str, given: fg.Tensor, allowed: tuple[str, ...]) -> fg.Tensor:
+def choose(name: str, option: str, given: Any, allowed: tuple[str, ...]) -> Any:
     """``given``, which must be one of ``allowed``."""
     if given not in allowed:
         choices = ", ".join(map(repr, allowed))
@@ -127,7 +133,7 @@ def choose(name: str, option: str, given: fg.Tensor, allowed: tuple[str, ...]) -
 
 def reduced(
     name: str, loss: fg.Tensor, reduction: str, size_average: bool | None = None, reduce: bool | None = None,
-    weight: fg.Tensor = None,
+    weight: fg.Tensor | None = None,
 ) -> fg.Tensor:  # fmt: skip
     """``loss`` as it is, summed, or averaged (over ``weight`` where one is given).
 

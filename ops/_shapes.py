@@ -7,15 +7,17 @@ that calls ops with such checks is traced for each shape, and finds its kernels.
 
 from __future__ import annotations
 
+from typing import Any
+
 import fusegen as fg
 
 
-def is_symbolic(tensor: fg.Tensor) -> bool:
+def is_symbolic(tensor: Any) -> bool:
     """Whether it is a value of a declaration that is being traced."""
     return hasattr(tensor, "dims")
 
 
-def sizes(tensor: fg.Tensor) -> fg.Tensor:
+def sizes(tensor: Any) -> Any:
     """The shape as a tuple of ints; None of what is no tensor, or a nested one, which is refused later."""
     if is_symbolic(tensor):
         return None if tensor.weak else tensor.sizes
@@ -23,17 +25,17 @@ def sizes(tensor: fg.Tensor) -> fg.Tensor:
     return None if shape is None else tuple(shape)
 
 
-def size(dim: fg.Tensor) -> int:
+def size(dim: Any) -> int:
     """The size of a dimension of a declaration's tensor where it is traced."""
     return dim.size if dim else 1
 
 
-def shapes(**tensors: fg.Tensor) -> str:
+def shapes(**tensors: Any) -> str:
     """``input[2, 3] and weight[5, 4]``: sizes that a declaration's tensors have where it is traced."""
     return " and ".join(f"{name}{list(map(size, t.dims))}" for name, t in tensors.items())
 
 
-def needed(op: str, **tensors: fg.Tensor) -> None:
+def needed(op: str, **tensors: Any) -> None:
     """These arguments of a declaration must be tensors."""
     for name, tensor in tensors.items():
         if not hasattr(tensor, "dims"):
@@ -42,13 +44,13 @@ def needed(op: str, **tensors: fg.Tensor) -> None:
             )
 
 
-def wrong_shape(op: str, name: str, given: fg.Tensor, expected: str, fix: str) -> fg.FusegenError:
+def wrong_shape(op: str, name: str, given: Any, expected: str, fix: str) -> fg.FusegenError:
     """The error of an argument of the wrong shape."""
     shown = f"shape {list(given)}" if isinstance(given, tuple) else str(given)
     return fg.ShapeError(f"{op}, argument {name}", given=shown, expected=expected, fix=fix)
 
 
-def same_sizes(op: str, name: str, tensor: fg.Tensor, expected: tuple[int, ...], what: str) -> None:
+def same_sizes(op: str, name: str, tensor: Any, expected: tuple[int, ...], what: str) -> None:
     """An optional ``tensor`` must have exactly the ``expected`` shape, which is ``what``."""
     given = sizes(tensor)
     if given is not None and given != expected:
@@ -57,7 +59,7 @@ def same_sizes(op: str, name: str, tensor: fg.Tensor, expected: tuple[int, ...],
         raise wrong_shape(op, name, given, f"shape {list(expected)}: {what}", fix)
 
 
-def trailing(op: str, input: fg.Tensor, normalized_shape: fg.Tensor) -> tuple[int, ...]:
+def trailing(op: str, input: Any, normalized_shape: Any) -> tuple[int, ...]:
     """``normalized_shape`` as a tuple, which must be the input's trailing sizes.
 
     Raises:
@@ -79,7 +81,7 @@ def trailing(op: str, input: fg.Tensor, normalized_shape: fg.Tensor) -> tuple[in
     return wanted
 
 
-def not_empty(op: str, input: fg.Tensor, dim: fg.Tensor) -> None:
+def not_empty(op: str, input: Any, dim: Any) -> None:
     """There must be something to choose from along ``dim`` (an int, several, or None for all)."""
     shape = sizes(input)
     if shape is None or 0 not in shape:
@@ -94,7 +96,7 @@ def not_empty(op: str, input: fg.Tensor, dim: fg.Tensor) -> None:
         )  # fmt: skip
 
 
-def view(tensor: fg.Tensor, shape: tuple[int, ...]) -> fg.Tensor:
+def view(tensor: Any, shape: tuple[int, ...]) -> Any:
     """``tensor`` with one dimension split in two, which is a view of it whatever its strides are; None stays None."""
     if tensor is None:
         return None

@@ -8,6 +8,8 @@ One pass over the gradient gives the input's; the bias's is its sum over the dim
 
 from __future__ import annotations
 
+from typing import Any
+
 import fusegen as fg
 
 from . import activations as act
@@ -32,7 +34,7 @@ def _along(bias: fg.Tensor, rank: int, dim: int) -> fg.Tensor:
     return fg.expand_dims(bias, tuple(range(1, 1 + after))) if bias.ndim == 1 and after else bias
 
 
-def _fused(activation: fg.Tensor, with_residual: bool) -> fg.Tensor:
+def _fused(activation: fg.FusedOp[..., fg.Tensor], with_residual: bool) -> Any:
     def biased(
         input: fg.Tensor, bias: fg.Tensor, residual: fg.Tensor = None, dim: int = -1, **options: fg.Tensor
     ) -> fg.Tensor:

@@ -6,6 +6,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import fusegen as fg
 
 from ._options import limited
@@ -32,7 +35,7 @@ def lstm_cell(gates: fg.Tensor, cell: fg.Tensor, bias: fg.Tensor = None) -> tupl
     return result
 
 
-def _check_bias(op: str, count: int, **tensors: fg.Tensor) -> None:
+def _check_bias(op: str, count: int, **tensors: Any) -> None:
     """Gates and their bias; a weight there means torch's cell."""
     name, bias = list(tensors.items())[1]
     if bias is not None and bias.ndim != 1:
@@ -84,12 +87,12 @@ def _gru(
 # -- with their products ---------------------------------------------------------------------------------------------
 
 
-def _prepared(count: int) -> fg.Tensor:
+def _prepared(count: int) -> Any:
     """Weights [count H, in] seen as [count, H, in], so that one product gives all gates, and states as [..., 1, in]:
     a product [..., count, H] then lies as torch's [..., count H] does. Views, no data moves.
     """
 
-    def prepare(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
+    def prepare(op: str, **values: Any) -> dict[str, Any]:
         if is_symbolic(values["input"]):  # called by another op's declaration
             return {}
         seen = {}
@@ -113,7 +116,7 @@ def _prepared(count: int) -> fg.Tensor:
     return prepare
 
 
-def _check_gates(op: str, count: int, hidden: fg.Tensor, **values: fg.Tensor) -> None:
+def _check_gates(op: str, count: int, hidden: Any, **values: Any) -> None:
     """All that has a row for each gate has as many as the hidden state asks for, and the cell its size."""
     state = sizes(hidden)
     rows = count * state[-1]
@@ -186,7 +189,7 @@ def linear_gru_cell(
     return _gru(*_apart(own, 3), *_apart(recurrent, 3), fg.sum(hidden, -2))
 
 
-def _together(x: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor) -> fg.Tensor:
+def _together(x: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor | None) -> fg.Tensor:
     """All gates of x [..., 1, in] and weight [count, H, in], as one product [..., count, H]."""
     product = fg.sum(fg.expand_dims(x, -2) @ weight.mT, -2)
     return product if bias is None else product + bias
@@ -198,12 +201,12 @@ def _apart(gates: fg.Tensor, count: int) -> list[fg.Tensor]:
     return [fg.sum(fg.where(at == k, gates, 0), -2) for k in range(count)]
 
 
-def _blocks(x: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor, count: int) -> fg.Tensor:
+def _blocks(x: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor | None, count: int) -> Sequence[fg.Tensor]:
     """A product a gate, where the weight is another declaration's."""
     return _plus([fg.linear(x, block) for block in fg.split(weight, count, 0)], bias)
 
 
-def _plus(gates: fg.Tensor, bias: fg.Tensor) -> fg.Tensor:
+def _plus(gates: Sequence[fg.Tensor], bias: fg.Tensor | None) -> Sequence[fg.Tensor]:
     if bias is None:
         return gates
     return [gate + part for gate, part in zip(gates, fg.split(bias, len(gates)), strict=True)]

@@ -6,6 +6,8 @@ input, whose dtype the result has. Statistics are those of ops/norms.py.
 
 from __future__ import annotations
 
+from typing import Any
+
 import fusegen as fg
 
 from ._options import LibraryOp, floats, limited
@@ -15,12 +17,12 @@ from .norms import scaled, standardized
 NOT_NEGATIVE = ("a number that is at least 0", lambda eps, **_: eps >= 0)
 
 
-def along(tensor: fg.Tensor, x: fg.Tensor) -> fg.Tensor:
+def along(tensor: Any, x: fg.Tensor) -> Any:
     """``tensor``, whose last dimension is the channels of ``x``, as it broadcasts with x; None stays None."""
     return None if tensor is None else fg.expand_dims(tensor, tuple(range(2 - x.ndim, 0)))
 
 
-def _check_channels(op: str, values: dict[str, fg.Tensor], nothing: bool = False) -> tuple[int, ...]:
+def _check_channels(op: str, values: dict[str, Any], nothing: bool = False) -> tuple[int, ...]:
     """The input's shape, where what belongs to channels is of their number; ``nothing``: [0] will do, as [0, 0]."""
     shape: tuple[int, ...] = sizes(values["input"])
     if nothing and shape == (0,):
@@ -49,7 +51,7 @@ class RunningOp(LibraryOp):
     """An op that returns its results (two with ``return_sum``, else one), and with running statistics their new values,
     which are then written into them."""
 
-    def __call__(self, *args: fg.Tensor, **kwargs: fg.Tensor) -> fg.Tensor:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         result = super().__call__(*args, **kwargs)
         count = 2 if kwargs.get("return_sum") else 1
         if not isinstance(result, tuple) or len(result) == count:
@@ -66,7 +68,7 @@ class RunningOp(LibraryOp):
         return shown if count > 1 else shown[0]
 
 
-def _check_running(op: str, values: dict[str, fg.Tensor], from_input: bool) -> None:
+def _check_running(op: str, values: dict[str, Any], from_input: bool) -> None:
     """Both running statistics or none; and where they change, memory to write into."""
     given = [values[name] for name in ("running_mean", "running_var") if values[name] is not None]
     symbolic = is_symbolic(values["input"])
@@ -83,7 +85,7 @@ def _check_running(op: str, values: dict[str, fg.Tensor], from_input: bool) -> N
     raise fg.DeclarationError(f"{op}, running statistics", given=kinds, expected=expected, fix=fix)
 
 
-def _prepare_batch_norm(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
+def _prepare_batch_norm(op: str, **values: Any) -> dict[str, Any]:
     _check_running(op, values, values["training"])
     if sizes(values["input"]) is not None:
         shape = _check_channels(op, values, nothing=True)  # as torch's
@@ -92,7 +94,7 @@ def _prepare_batch_norm(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
     return {}
 
 
-def _prepare_instance_norm(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
+def _prepare_instance_norm(op: str, **values: Any) -> dict[str, Any]:
     _check_running(op, values, values["use_input_stats"])
     if sizes(values["input"]) is not None:
         shape = _check_channels(op, values)
@@ -101,11 +103,11 @@ def _prepare_instance_norm(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]
     return {}
 
 
-def _by_running(x: fg.Tensor, running_mean: fg.Tensor, running_var: fg.Tensor, eps: float) -> fg.Tensor:
+def _by_running(x: fg.Tensor, running_mean: Any, running_var: Any, eps: float) -> Any:
     return (x - along(running_mean, x)) * fg.rsqrt(along(running_var, x) + eps)
 
 
-def _moved(running: fg.Tensor, value: fg.Tensor, momentum: float) -> fg.Tensor:
+def _moved(running: Any, value: fg.Tensor, momentum: float) -> fg.Tensor:
     return fg.cast(running + momentum * (value - running), running.dtype)
 
 
@@ -153,7 +155,7 @@ def instance_norm(
 # -- group norm ------------------------------------------------------------------------------------------------------
 
 
-def _prepare_group_norm(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
+def _prepare_group_norm(op: str, **values: Any) -> dict[str, Any]:
     groups = values["num_groups"]
     if sizes(values["input"]) is not None:
         shape = _check_channels(op, values)

@@ -8,17 +8,19 @@ which torch refuses on a CPU, counts for nothing either. The mean of no elements
 
 from __future__ import annotations
 
+from typing import Any
+
 import fusegen as fg
 
 from ._options import floats, limited, reduced
 from ._shapes import same_sizes, sizes, wrong_shape
 
 
-def _class_dim(x: fg.Tensor) -> int:
+def _class_dim(x: Any) -> int:
     return 1 if x.ndim > 1 else 0
 
 
-def _check_classes(op: str, *, input: fg.Tensor, target: fg.Tensor, weight: fg.Tensor, **others: fg.Tensor) -> None:
+def _check_classes(op: str, *, input: Any, target: Any, weight: Any, **others: Any) -> None:
     shape, given = sizes(input), sizes(target)
     if not shape or given is None:
         return
@@ -33,12 +35,12 @@ def _check_classes(op: str, *, input: fg.Tensor, target: fg.Tensor, weight: fg.T
         )  # fmt: skip
 
 
-def _prepare_nll(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
+def _prepare_nll(op: str, **values: Any) -> dict[str, Any]:
     _check_classes(op, **values)
     return {}
 
 
-def _prepare_cross_entropy(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
+def _prepare_cross_entropy(op: str, **values: Any) -> dict[str, Any]:
     """Options that are zero are left out of the kernel."""
     _check_classes(op, **values)
     return {name: None for name in ("label_smoothing", "z_loss") if values[name] == 0}
@@ -59,7 +61,7 @@ def _one_hot(name: str, x: fg.Tensor, target: fg.Tensor, dim: int) -> fg.Tensor:
     return fg.index(x, dim) == fg.expand_dims(target, dim)
 
 
-def _counted(x: fg.Tensor, target: fg.Tensor, ignore_index: fg.Scalar, dim: int) -> fg.Tensor:
+def _counted(x: fg.Tensor, target: fg.Tensor, ignore_index: fg.Scalar, dim: int) -> Any:
     """Whether a target is a class, and not the one to ignore."""
     return (target != ignore_index) & (target >= 0) & (target < fg.size(x, dim))
 
@@ -68,16 +70,16 @@ def _along(weight: fg.Tensor, x: fg.Tensor, dim: int) -> fg.Tensor:
     return fg.expand_dims(weight, tuple(range(1, x.ndim - dim)))
 
 
-def weight_of_target(weight: fg.Tensor, hit: fg.Tensor, counted: fg.Tensor, dim: int) -> fg.Tensor:
+def weight_of_target(weight: fg.Tensor, hit: fg.Tensor, counted: Any, dim: int) -> fg.Tensor:
     """The weight of each target that counts, 0 of others."""
     return fg.where(counted, fg.sum(fg.where(hit, weight, 0), dim), 0)
 
 
-def _times(weight: fg.Tensor, loss: fg.Tensor) -> fg.Tensor:
+def _times(weight: Any, loss: fg.Tensor) -> fg.Tensor:
     return loss if weight is None else weight * loss
 
 
-def _is_zero(option: fg.Tensor) -> bool:
+def _is_zero(option: Any) -> bool:
     return option is None or (isinstance(option, (int, float)) and option == 0)
 
 
@@ -101,9 +103,9 @@ def nll_loss(
 
 @fg.op
 def class_losses(
-    name: str, x: fg.Tensor, target: fg.Tensor, weight: fg.Tensor, ignore_index: fg.Scalar,
-    label_smoothing: fg.Tensor, z_loss: fg.Tensor, dim: fg.Const,
-) -> tuple[fg.Tensor, fg.Tensor]:  # fmt: skip
+    name: str, x: fg.Tensor, target: fg.Tensor, weight: fg.Tensor | None, ignore_index: Any,
+    label_smoothing: Any, z_loss: Any, dim: fg.Const,
+) -> tuple[fg.Tensor, fg.Tensor | None]:  # fmt: skip
     """The cross entropy of each element, and what a mean over them divides by the sum of; None: by their number."""
     smoothed = not _is_zero(label_smoothing)
     top = fg.stop_gradient(fg.amax(x, dim, keepdims=True))

@@ -12,6 +12,8 @@ norm: ACTIVATION(NORM(input + bias + residual, ...)).
 
 from __future__ import annotations
 
+from typing import Any
+
 import fusegen as fg
 
 from . import activations as act
@@ -21,7 +23,7 @@ from . import softmaxes as soft
 from ._options import LibraryOp, limited
 
 
-def _with_residual(normalize: fg.Tensor, along: fg.Tensor = lambda bias, x: bias) -> fg.Tensor:
+def _with_residual(normalize: Any, along: Any = lambda bias, x: bias) -> Any:
     """residual_bias_NORM. ``along`` brings the bias to where it lies."""
     declared = normalize.declaration
 
@@ -46,7 +48,7 @@ def _with_residual(normalize: fg.Tensor, along: fg.Tensor = lambda bias, x: bias
     return _made(f"residual_bias_{normalize.name}", formula, fused, [*parameters, return_sum], normalize, True)
 
 
-def _then(normalize: fg.Tensor, activation: fg.Tensor) -> fg.Tensor:
+def _then(normalize: Any, activation: Any) -> Any:
     """NORM_ACTIVATION."""
     declared, inner = normalize.declaration, activation.declaration
     names = [name for name in list(inner.signature.parameters)[1:] if name != "inplace"]
@@ -75,9 +77,9 @@ def _then(normalize: fg.Tensor, activation: fg.Tensor) -> fg.Tensor:
 
 
 def _made(
-    name: str, doc: str, function: fg.Tensor, parameters: list[fg.Tensor], normalize: fg.Tensor, several: bool,
-    activation: fg.Tensor = None,
-) -> fg.Tensor:  # fmt: skip
+    name: str, doc: str, function: Any, parameters: list[Any], normalize: Any, several: bool,
+    activation: Any = None,
+) -> Any:  # fmt: skip
     declared = normalize.declaration.signature
     returns = "fg.Tensor | tuple[fg.Tensor, ...]" if several else declared.return_annotation
     signature = declared.replace(parameters=parameters, return_annotation=returns)

@@ -7,6 +7,8 @@ negative variance, which torch refuses, is no error here.
 
 from __future__ import annotations
 
+from typing import Any
+
 import fusegen as fg
 
 from ._functions import log_of_complement, log_of_probability
@@ -121,7 +123,7 @@ def gaussian_nll_loss(
     return reduced("gaussian_nll_loss", loss + HALF_LOG_2_PI if full else loss, reduction)
 
 
-def _variance(var: fg.Tensor, input: fg.Tensor) -> fg.Tensor:
+def _variance(var: Any, input: fg.Tensor) -> Any:
     if isinstance(var, (int, float)):
         return var
     if var.weak:  # a number, whose logarithm meets no tensor that would say in what precision it is computed

@@ -7,6 +7,9 @@ for each of the input's and the weight's. ``input`` has any rank from 1 on; ``bi
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 import fusegen as fg
 
 from . import activations as act
@@ -30,7 +33,7 @@ def linear(input: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor = None) -> fg.Te
     return affine("linear", input=input, weight=weight, bias=bias)
 
 
-def affine(op: str, **named: fg.Tensor) -> fg.Tensor:
+def affine(op: str, **named: Any) -> fg.Tensor:
     """linear for ``op``, of its input, weight and bias: in this order, by the names that messages call them."""
     (name, input), (weight_name, weight), (bias_name, bias) = named.items()
     factors = {name: input, weight_name: weight}
@@ -54,7 +57,7 @@ def affine(op: str, **named: fg.Tensor) -> fg.Tensor:
     return fg.linear(input, weight, bias)
 
 
-def _check_bias(op: str, result: tuple[fg.Tensor, ...], **named: fg.Tensor) -> None:
+def _check_bias(op: str, result: tuple[Any, ...], **named: Any) -> None:
     """A bias has a number for each row of the weight: along the last of the ``result``'s dimensions."""
     name, bias = list(named.items())[1]
     where = f"{op}, argument {name}"
@@ -74,7 +77,7 @@ def _check_bias(op: str, result: tuple[fg.Tensor, ...], **named: fg.Tensor) -> N
         )  # fmt: skip
 
 
-def _check_dtypes(op: str, given: str, factors: dict[str, fg.Tensor]) -> None:
+def _check_dtypes(op: str, given: str, factors: dict[str, Any]) -> None:
     """Both factors of a product are of one float dtype; ``given``: their shapes as the caller knows them."""
     left, right = (floats(f"{op}, argument {name}", factor).dtype for name, factor in factors.items())
     if left is not right:
@@ -102,7 +105,7 @@ class Convolution(LibraryOp):
     channels_last), so do the result's, and those of the input's gradient.
     """
 
-    def __call__(self, *args: fg.Tensor, **kwargs: fg.Tensor) -> fg.Tensor:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         input, *others = args or (kwargs.get("input"),)
         if "out" in kwargs or fg.is_symbolic(args, kwargs) or not _channels_are_last(input):
             return super().__call__(*args, **kwargs)
@@ -110,7 +113,7 @@ class Convolution(LibraryOp):
         return _of_last(input.movedim(1, -1), *others, **options).movedim(-1, 1)
 
 
-def _channels_are_last(input: fg.Tensor) -> bool:
+def _channels_are_last(input: Any) -> bool:
     """Whether this is an image of torch's that lies in memory channels_last, and not row-major as well."""
     if not hasattr(input, "is_contiguous") or input.ndim not in (4, 5):
         return False
@@ -141,7 +144,7 @@ def conv1x1(input: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor = None, *, acti
     return by_name("conv1x1", activation)(last)
 
 
-def _matrix(dims: tuple[fg.Tensor, ...], input: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor) -> fg.Tensor:
+def _matrix(dims: tuple[Any, ...], input: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor | None) -> fg.Tensor:
     """The weight as [O, C], if all fits an input whose dimensions are ``dims`` to the caller: [N, C, ...]."""
     needed("conv1x1", weight=weight)
     given = f"input{list(map(size, dims))} and {shapes(weight=weight)}"
@@ -167,12 +170,12 @@ def _matrix(dims: tuple[fg.Tensor, ...], input: fg.Tensor, weight: fg.Tensor, bi
     return fg.sum(weight, tuple(range(2, weight.ndim))) if weight.ndim > 2 else weight
 
 
-def by_name(name: str, activation: str) -> fg.Tensor:
+def by_name(name: str, activation: str) -> Callable[[fg.Tensor], fg.Tensor]:
     """The activation called so."""
     return NAMED[choose(name, "activation", activation, tuple(NAMED))]
 
 
-def _then(activation: fg.Tensor) -> fg.Tensor:
+def _then(activation: fg.FusedOp[..., fg.Tensor]) -> Any:
     def layer(input: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor = None, **options: fg.Tensor) -> fg.Tensor:
         return activation(affine(layer.__name__, input=input, weight=weight, bias=bias), **options)
 
@@ -186,7 +189,7 @@ def _then(activation: fg.Tensor) -> fg.Tensor:
     return limited(autocast="half", like=activation)(layer)
 
 
-NAMED = {op.name: op for op in ACTIVATIONS} | {
+NAMED: dict[str, Callable[[fg.Tensor], fg.Tensor]] = {op.name: op for op in ACTIVATIONS} | {
     "gelu_tanh": lambda x: act.gelu(x, "tanh"),
     "identity": lambda x: x,
 }

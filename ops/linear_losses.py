@@ -6,6 +6,8 @@ their gradients it takes at most a tenth of the memory of all logits.
 
 from __future__ import annotations
 
+from typing import Any
+
 import fusegen as fg
 
 from ._options import LibraryOp, limited, reduced
@@ -45,7 +47,7 @@ class LinearCrossEntropy(fg.LinearLossOp, LibraryOp):
 
     rows, total, chunk = _rows, _total, "options"
 
-    def __call__(self, *args: fg.Tensor, **kwargs: fg.Tensor) -> fg.Tensor:
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
         matrix = args[1] if len(args) > 1 else kwargs.get("linear_weight")
         if getattr(matrix, "ndim", 2) > 2 and not fg.is_symbolic(args, kwargs):
             return _of_positions(**self.declaration.bind(args, kwargs))
@@ -53,9 +55,9 @@ class LinearCrossEntropy(fg.LinearLossOp, LibraryOp):
 
 
 def _of_positions(
-    input: fg.Tensor, linear_weight: fg.Tensor, target: fg.Tensor, linear_bias: fg.Tensor, weight: fg.Tensor,
-    reduction: str, ignore_index: fg.Scalar, label_smoothing: fg.Tensor, z_loss: fg.Tensor, options: fg.Tensor,
-) -> fg.Tensor:  # fmt: skip
+    input: Any, linear_weight: Any, target: Any, linear_bias: Any, weight: Any,
+    reduction: str, ignore_index: fg.Scalar, label_smoothing: Any, z_loss: Any, options: Any,
+) -> Any:  # fmt: skip
     """A weight [C, ..., K] gives each row classes at several positions: logits [N, C, ...], which are all in memory."""
     flat = None if linear_bias is None else linear_bias.reshape(-1)
     logits = linear(input, linear_weight.reshape(-1, linear_weight.shape[-1]), flat)
@@ -66,7 +68,7 @@ def _of_positions(
 
 
 def _check_positions(
-    op: str, shape: tuple[int, ...], matrix: tuple[int, ...], given: tuple[int, ...], values: dict[str, fg.Tensor]
+    op: str, shape: tuple[int, ...], matrix: tuple[int, ...], given: tuple[int, ...], values: dict[str, Any]
 ) -> None:
     if len(shape) != 2 or shape[-1] != matrix[-1]:
         raise wrong_shape(
@@ -78,25 +80,25 @@ def _check_positions(
         raise _no_ignore_index(op, values["ignore_index"])
 
 
-def _no_ignore_index(op: str, given: fg.Tensor) -> fg.DeclarationError:
+def _no_ignore_index(op: str, given: Any) -> fg.DeclarationError:
     return fg.DeclarationError(
         f"{op}, option ignore_index", given=f"{given} with a target of probabilities", expected="None (as torch)",
         fix="leave it out, or pass class numbers",
     )  # fmt: skip
 
 
-def _prepare(op: str, **values: fg.Tensor) -> dict[str, fg.Tensor]:
+def _prepare(op: str, **values: Any) -> dict[str, Any]:
     """Sizes that fit. Options that are zero are left out of the kernel."""
     shape, matrix, given = sizes(values["input"]), sizes(values["linear_weight"]), sizes(values["target"])
     if shape and matrix is not None and given is not None:
         check = _check_positions if len(matrix) > 2 else _check_sizes
         check(op, shape, matrix, given, values)
-    changed: dict[str, fg.Tensor] = {name: None for name in ("label_smoothing", "z_loss") if values[name] == 0}
+    changed: dict[str, Any] = {name: None for name in ("label_smoothing", "z_loss") if values[name] == 0}
     changed |= {"options": _rows_at_a_time(op, values["options"], shape, matrix)}
     return changed | ({"ignore_index": -100} if values["ignore_index"] is None else {})
 
 
-def _rows_at_a_time(op: str, options: fg.Tensor, shape: fg.Tensor, matrix: fg.Tensor) -> int | None:
+def _rows_at_a_time(op: str, options: Any, shape: Any, matrix: Any) -> int | None:
     """How many ``options`` ask for, at most as many as there are; None: as many as suit, or sizes are not known."""
     is_count = type(options) is int and options > 0
     if not (options is None or is_count or hasattr(options, "batch_chunk_size")):
@@ -108,7 +110,7 @@ def _rows_at_a_time(op: str, options: fg.Tensor, shape: fg.Tensor, matrix: fg.Te
     if options is None or not shape or matrix is None or len(matrix) != 2:
         return None
     rows = product(shape[:-1])
-    count: fg.Tensor = options if is_count else options.batch_chunk_size
+    count: Any = options if is_count else options.batch_chunk_size
     if count is None and options.chunking_method == "auto":
         return None
     if count is None and options.chunking_method is not None:
@@ -123,7 +125,7 @@ def _by_aspect(method: str, rows: int, columns: int, classes: int) -> int:
 
 
 def _check_sizes(
-    op: str, shape: tuple[int, ...], matrix: tuple[int, ...], given: tuple[int, ...], values: dict[str, fg.Tensor]
+    op: str, shape: tuple[int, ...], matrix: tuple[int, ...], given: tuple[int, ...], values: dict[str, Any]
 ) -> None:
     if len(matrix) != 2 or matrix[1] != shape[-1]:
         raise wrong_shape(

@@ -5,6 +5,8 @@ Weights are [out, in], as torch.nn.Linear has them; biases may be None.
 
 from __future__ import annotations
 
+from typing import Any
+
 import fusegen as fg
 
 from . import gated
@@ -26,7 +28,7 @@ def mlp(
     return affine("mlp", hidden=hidden, down=down, down_bias=down_bias)
 
 
-def _gated(gate_op: fg.Tensor) -> fg.Tensor:
+def _gated(gate_op: Any) -> Any:
     def layer(
         input: fg.Tensor, gate: fg.Tensor, up: fg.Tensor, down: fg.Tensor, gate_bias: fg.Tensor = None,
         up_bias: fg.Tensor = None, down_bias: fg.Tensor = None, **options: fg.Tensor,

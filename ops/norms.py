@@ -7,6 +7,8 @@ dtype than the input, whose dtype the result has. A dense input's layout is kept
 
 from __future__ import annotations
 
+from typing import Any
+
 import fusegen as fg
 
 from ._options import floats, limited
@@ -23,22 +25,20 @@ def standardized(x: fg.Tensor, axes: tuple[int, ...], eps: float) -> fg.Tensor:
     return (x - mean) * rstd
 
 
-def scaled(y: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor = None) -> fg.Tensor:
+def scaled(y: fg.Tensor, weight: fg.Tensor | None, bias: fg.Tensor | None = None) -> fg.Tensor:
     """y weight + bias; either may be None."""
     y = y if weight is None else y * weight
     return y if bias is None else y + bias
 
 
-def _over_trailing(
-    op: str, *, input: fg.Tensor, normalized_shape: fg.Tensor, weight: fg.Tensor, **others: fg.Tensor
-) -> dict[str, fg.Tensor]:
+def _over_trailing(op: str, *, input: Any, normalized_shape: Any, weight: Any, **others: Any) -> dict[str, Any]:
     """Only the number of normalized dimensions shapes the kernel, so only that is handed on."""
     shape = trailing(op, input, normalized_shape)
     if None not in shape:
         same_sizes(op, "weight", weight, shape, "the normalized shape")
         own_bias = "norm_bias" if "return_sum" in others else "bias"
         same_sizes(op, own_bias, others.get(own_bias), shape, "the normalized shape")
-    changed: dict[str, fg.Tensor] = {"normalized_shape": (None,) * len(shape)}
+    changed: dict[str, Any] = {"normalized_shape": (None,) * len(shape)}
     if others.get("weight_offset") == 0:
         changed["weight_offset"] = None
     return changed

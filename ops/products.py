@@ -6,6 +6,8 @@ float32 factors are rounded to TF32 where torch's settings allow it (docs/pytorc
 
 from __future__ import annotations
 
+from typing import Any
+
 import fusegen as fg
 
 from ._options import floats, is_number, limited
@@ -22,7 +24,7 @@ def matmul(input: fg.Tensor, other: fg.Tensor) -> fg.Tensor:
     return floats("matmul", input) @ floats("matmul", other)
 
 
-def _prepare(op: str, *, beta: fg.Scalar, alpha: fg.Scalar, **_: fg.Tensor) -> dict[str, fg.Tensor]:
+def _prepare(op: str, *, beta: fg.Scalar, alpha: fg.Scalar, **_: Any) -> dict[str, Any]:
     """Factors of 1 are left out: what is then a product and a bias libraries compute as one, rounded once."""
     return {name: None for name, factor in (("beta", beta), ("alpha", alpha)) if is_number(factor) and factor == 1}
 
@@ -76,15 +78,16 @@ def _added(
     return _times(beta, input) + _times(alpha, product)
 
 
-def _times(factor: fg.Scalar, x: fg.Tensor) -> fg.Tensor:
+def _times(factor: Any, x: fg.Tensor) -> fg.Tensor:
     """factor x, and 0 where the factor is 0, whatever x is; None is 1."""
     if factor is None:
         return x
     if is_number(factor) or factor.weak:
         return fg.where(factor == 0, 0, factor * x)
     # A tensor has a gradient at 0 too: it is that of the product where x is finite.
-    return factor * fg.where((factor != 0) | fg.isfinite(x), x, 0)
+    scaled: fg.Tensor = factor * fg.where((factor != 0) | fg.isfinite(x), x, 0)
+    return scaled
 
 
-def _wider(mine: fg.Tensor, theirs: fg.Tensor) -> bool:
+def _wider(mine: Any, theirs: Any) -> bool:
     return mine is not None and theirs is None

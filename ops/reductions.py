@@ -7,6 +7,8 @@ refused, as is its position.
 
 from __future__ import annotations
 
+from typing import Any
+
 import fusegen as fg
 
 from ._options import floats, limited, numbers
@@ -21,7 +23,7 @@ def _all(dim: fg.Const) -> fg.Const:
     return None if dim == () or dim == [] else dim
 
 
-def _something(op: str, *, input: fg.Tensor, dim: fg.Const, **_: fg.Tensor) -> dict[str, fg.Tensor]:
+def _something(op: str, *, input: Any, dim: fg.Const, **_: Any) -> dict[str, Any]:
     not_empty(op, input, dim)
     return {}
 
@@ -39,7 +41,7 @@ def mean(input: fg.Tensor, dim: fg.Const = None, keepdim: bool = False, *, dtype
     return fg.mean(floats("mean", _cast(input, dtype)), _all(dim), keepdim)
 
 
-def _one(op: str, *, dim: fg.Const, **_: fg.Tensor) -> dict[str, fg.Tensor]:
+def _one(op: str, *, dim: fg.Const, **_: Any) -> dict[str, Any]:
     if dim is not None and not isinstance(dim, int):
         raise fg.DeclarationError(
             f"{op}, argument dim", given=f"dim={dim!r}", expected="one int, or None for all (as torch)",
@@ -94,7 +96,7 @@ def all(input: fg.Tensor, dim: fg.Const = None, keepdim: bool = False) -> fg.Ten
     return fg.all(input, dim, keepdim)
 
 
-def _legacy(op: str, *, dim: fg.Const, unbiased: fg.Const, correction: fg.Const, **_: fg.Tensor) -> dict[str, fg.Const]:
+def _legacy(op: str, *, dim: fg.Const, unbiased: fg.Const, correction: fg.Const, **_: Any) -> dict[str, fg.Const]:
     """``unbiased`` is torch's older way to say correction=1 or 0; var(x, False) says it in place of ``dim``."""
     if isinstance(dim, bool):
         dim, unbiased = None, dim

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -30,10 +31,23 @@ from fusegen.declare.value import (
 assert _functions
 
 
+def _signature(names: Sequence[str]) -> inspect.Signature:
+    """Of a row of the table: arguments have no names that a call could use."""
+    parameters = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY, annotation="Like") for name in names]
+    return inspect.Signature(parameters, return_annotation="Value")
+
+
+_ONE, _TWO = _signature("x"), _signature("ab")
+_OTHER_SIGNATURES = {"where": _signature(("condition", "a", "b")), "clamp": _signature(("x", "low", "high"))}
+
+
 def _bind(row: Function) -> Callable[..., Value]:
     def function(*args: Like) -> Value:
         return elementwise(row.name, *args)
 
+    usual = _ONE if row.arity == 1 else _TWO if row.arity == 2 else None
+    shown = _OTHER_SIGNATURES.get(row.name) or usual or _signature([f"x{i}" for i in range(row.arity)])
+    function.__dict__["__signature__"] = shown
     function.__name__ = function.__qualname__ = row.name
     function.__doc__ = row.doc or f"Elementwise {row.name}; arguments broadcast and promote as torch's."
     return function

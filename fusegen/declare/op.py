@@ -17,13 +17,13 @@ from fusegen.core.products import mismatch
 from fusegen.core.recent import Recent
 from fusegen.core.views import view_shape
 from fusegen.declare.gradients import with_gradient
+from fusegen.declare.tensor import Tensor as Tensor
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, called, trace
 from fusegen.declare.value import Value, current, plain_number
 
 if TYPE_CHECKING:
     Const: TypeAlias = Any
-    Scalar: TypeAlias = Any
-    Tensor: TypeAlias = Any
+    Scalar: TypeAlias = Tensor | float
 else:
 
     class Const:
@@ -31,9 +31,6 @@ else:
 
     class Scalar:
         """Annotation of a parameter that takes a Python number at run time, whatever its default is."""
-
-    class Tensor:
-        """Annotation of a parameter that takes a tensor: for people and type checkers."""
 
 
 _codes: set[Any] = set()

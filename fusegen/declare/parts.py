@@ -10,6 +10,7 @@ from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.core.ir import Operand, Part
 from fusegen.core.subexpressions import safe_name
 from fusegen.declare.axes import AxisVar, NotNested, divided, grouped
+from fusegen.declare.tensor import Tensor
 from fusegen.declare.value import (
     Like,
     Value,
@@ -92,7 +93,7 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
 
 
 @dataclass(frozen=True)
-class Packed:
+class Packed(Tensor):
     """Equal blocks to be written side by side into one output tensor; only returned, never computed with."""
 
     parts: tuple[Value, ...]

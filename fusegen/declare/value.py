@@ -14,6 +14,7 @@ from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.core.ir import DOT, Call, Const, Expr, Index, Operand, Reduce, Ref, Size, computed_of, const, walk
 from fusegen.declare.axes import AxisVar, Dims, NotNested, are_same, leaves, unite
 from fusegen.declare.table import Function, Kind, lookup
+from fusegen.declare.tensor import Tensor
 
 _current = threading.local()
 
@@ -144,7 +145,7 @@ def _no_python_value(what: str, fix: str) -> Any:
     return refuse
 
 
-class Value:
+class Value(Tensor):
     """A symbolic tensor, or a Python number lifted into the trace (``weak``).
 
     Attributes:

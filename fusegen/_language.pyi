@@ -1,0 +1,296 @@
+"""The language of declarations. Made by tools/stubs.py of what fusegen is at run time: run it again when that changes."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from fusegen.declare.tensor import Axis, DTypeLike, Number, Tensor
+
+def abs(x: Number, /) -> Tensor:
+    """Derivative 0 at 0."""
+def acos(x: Number, /) -> Tensor:
+    """Elementwise acos; arguments broadcast and promote as torch's."""
+def acosh(x: Number, /) -> Tensor:
+    """Elementwise acosh; arguments broadcast and promote as torch's."""
+def all(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Whether no element is zero; of nothing: True. A bool, of uint8 a uint8, as torch's."""
+def amax(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Maximum over ``axis``; NaN wins. Its gradient is shared evenly by elements that tie."""
+def amin(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Minimum over ``axis``; NaN wins. Its gradient is shared evenly by elements that tie."""
+def any(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Whether some element is not zero; of nothing: False. A bool, of uint8 a uint8, as torch's."""
+def argmax(x: Number, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Position of the maximum along ``axis`` (None: in the flattened tensor), the first where several tie; NaN wins."""
+def argmin(x: Number, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    """Position of the minimum along ``axis`` (None: in the flattened tensor), the first where several tie; NaN wins."""
+def asin(x: Number, /) -> Tensor:
+    """Elementwise asin; arguments broadcast and promote as torch's."""
+def asinh(x: Number, /) -> Tensor:
+    """Elementwise asinh; arguments broadcast and promote as torch's."""
+def atan(x: Number, /) -> Tensor:
+    """Elementwise atan; arguments broadcast and promote as torch's."""
+def atan2(a: Number, b: Number, /) -> Tensor:
+    """Angle of (b, a); derivative 0 at the origin."""
+def atanh(x: Number, /) -> Tensor:
+    """Elementwise atanh; arguments broadcast and promote as torch's."""
+def bitwise_and(a: Number, b: Number, /) -> Tensor:
+    """Elementwise bitwise_and; arguments broadcast and promote as torch's."""
+def bitwise_not(x: Number, /) -> Tensor:
+    """Elementwise bitwise_not; arguments broadcast and promote as torch's."""
+def bitwise_or(a: Number, b: Number, /) -> Tensor:
+    """Elementwise bitwise_or; arguments broadcast and promote as torch's."""
+def bitwise_xor(a: Number, b: Number, /) -> Tensor:
+    """Elementwise bitwise_xor; arguments broadcast and promote as torch's."""
+def cast(x: Number, dtype: DTypeLike) -> Tensor:
+    """``x`` in another dtype (a fusegen or torch dtype, or its name); to a half type it rounds."""
+def cbrt(x: Number, /) -> Tensor:
+    """Real cube root."""
+def ceil(x: Number, /) -> Tensor:
+    """Elementwise ceil; arguments broadcast and promote as torch's."""
+def clamp(x: Number, low: Number, high: Number, /) -> Tensor:
+    """min(max(x, lo), hi); the gradient passes at the bounds."""
+def concat(parts: Sequence[Number], axis: int = -1) -> Tensor:
+    """One output made of equally shaped ``parts`` along ``axis``; each kernel writes its block in place.
+
+    A number is a whole part; along other dimensions parts broadcast.
+
+    Raises:
+        ShapeError: there is no dimension, or parts differ along ``axis``.
+    """
+def copysign(a: Number, b: Number, /) -> Tensor:
+    """Elementwise copysign; arguments broadcast and promote as torch's."""
+def cos(x: Number, /) -> Tensor:
+    """Elementwise cos; arguments broadcast and promote as torch's."""
+def cosh(x: Number, /) -> Tensor:
+    """Elementwise cosh; arguments broadcast and promote as torch's."""
+def digamma(x: Number, /) -> Tensor:
+    """d/dx lgamma(x)."""
+def eq(a: Number, b: Number, /) -> Tensor:
+    """Elementwise eq; arguments broadcast and promote as torch's."""
+def erf(x: Number, /) -> Tensor:
+    """Elementwise erf; arguments broadcast and promote as torch's."""
+def erfc(x: Number, /) -> Tensor:
+    """Elementwise erfc; arguments broadcast and promote as torch's."""
+def erfinv(x: Number, /) -> Tensor:
+    """Elementwise erfinv; arguments broadcast and promote as torch's."""
+def exp(x: Number, /) -> Tensor:
+    """Elementwise exp; arguments broadcast and promote as torch's."""
+def exp2(x: Number, /) -> Tensor:
+    """2^x."""
+def exp_clamped(x: Number, /) -> Tensor:
+    """exp(min(x, 40)), 350 in float64: lowering's exponential. Its square is finite, its -4th power zero."""
+def expand_dims(x: Number, axis: int | Sequence[int]) -> Tensor:
+    """``x`` with a dimension of size one at each position ``axis`` of the result, as NumPy's; no data moves.
+
+    Raises:
+        ShapeError: there is no such position in the result, or one is named twice.
+    """
+def expm1(x: Number, /) -> Tensor:
+    """exp(x) - 1 without cancellation near 0."""
+def flatten(x: Number, first: int = 0, last: int = -1) -> Tensor:
+    """``x`` with the dimensions from ``first`` to ``last`` as one. Source: torch.flatten.
+
+    All but the last must be numbers of groups (``unflatten``), or of size one: sizes that are the same in every call.
+
+    Raises:
+        ShapeError: there are no such dimensions.
+        DeclarationError: they are of any size.
+    """
+def floor(x: Number, /) -> Tensor:
+    """Elementwise floor; arguments broadcast and promote as torch's."""
+def floor_divide(a: Number, b: Number, /) -> Tensor:
+    """Elementwise floor_divide; arguments broadcast and promote as torch's."""
+def fmod(a: Number, b: Number, /) -> Tensor:
+    """Elementwise fmod; arguments broadcast and promote as torch's."""
+def ge(a: Number, b: Number, /) -> Tensor:
+    """Elementwise ge; arguments broadcast and promote as torch's."""
+def gt(a: Number, b: Number, /) -> Tensor:
+    """Elementwise gt; arguments broadcast and promote as torch's."""
+def hypot(a: Number, b: Number, /) -> Tensor:
+    """sqrt(a^2 + b^2) without overflow."""
+def index(x: Tensor, axis: int) -> Tensor:
+    """The position along one axis of ``x``, from 0, as an int64 tensor of that one dimension that broadcasts with x."""
+def isfinite(x: Number, /) -> Tensor:
+    """Elementwise isfinite; arguments broadcast and promote as torch's."""
+def isinf(x: Number, /) -> Tensor:
+    """Elementwise isinf; arguments broadcast and promote as torch's."""
+def isnan(x: Number, /) -> Tensor:
+    """Elementwise isnan; arguments broadcast and promote as torch's."""
+def le(a: Number, b: Number, /) -> Tensor:
+    """Elementwise le; arguments broadcast and promote as torch's."""
+def left_shift(a: Number, b: Number, /) -> Tensor:
+    """Elementwise left_shift; arguments broadcast and promote as torch's."""
+def lgamma(x: Number, /) -> Tensor:
+    """log |gamma(x)|."""
+def linear(x: Number, weight: Number, bias: Number | None = None) -> Tensor:
+    """``x @ weight.mT + bias`` with a weight [out, in]. Source: torch.nn.functional.linear. TF32: see ``matmul``.
+
+    Raises:
+        ShapeError: the weight's last dimension is not the input's, or its first one not the bias's; see ``matmul`` for
+            the rest.
+    """
+def log(x: Number, /) -> Tensor:
+    """Elementwise log; arguments broadcast and promote as torch's."""
+def log10(x: Number, /) -> Tensor:
+    """Elementwise log10; arguments broadcast and promote as torch's."""
+def log1p(x: Number, /) -> Tensor:
+    """log(1 + x) without cancellation."""
+def log2(x: Number, /) -> Tensor:
+    """Elementwise log2; arguments broadcast and promote as torch's."""
+def log_softmax(x: Number, axis: int = -1) -> Tensor:
+    """x - max - log(sum(exp(x - max))) along ``axis``."""
+def logical_and(a: Number, b: Number, /) -> Tensor:
+    """Elementwise logical_and; arguments broadcast and promote as torch's."""
+def logical_not(x: Number, /) -> Tensor:
+    """Elementwise logical_not; arguments broadcast and promote as torch's."""
+def logical_or(a: Number, b: Number, /) -> Tensor:
+    """Elementwise logical_or; arguments broadcast and promote as torch's."""
+def logical_xor(a: Number, b: Number, /) -> Tensor:
+    """Elementwise logical_xor; arguments broadcast and promote as torch's."""
+def logsigmoid(x: Number, /) -> Tensor:
+    """log(sigmoid(x)) = min(x, 0) - log1p(exp(-|x|))."""
+def logsumexp(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """log(sum(exp(x))) over ``axis``, without overflow: max + log(sum(exp(x - max))); of integers in float32."""
+def lt(a: Number, b: Number, /) -> Tensor:
+    """Elementwise lt; arguments broadcast and promote as torch's."""
+def matmul(a: Number, b: Number) -> Tensor:
+    """``a @ b``: the matrix product of the last two dimensions, batched over the others, which broadcast.
+
+    A tensor of one dimension is a row on the left and a column on the right. Source: torch.matmul.
+
+    The framework's routine multiplies, with its settings: float32 in TF32 if torch.backends.cuda.matmul.allow_tf32.
+
+    Raises:
+        DtypeError: not floats, or of two dtypes.
+        ShapeError: the inner dimensions differ, or a side has no dimension.
+        DeclarationError: a Python number on one side.
+    """
+def maximum(a: Number, b: Number, /) -> Tensor:
+    """NaN wins. A tie gives each side half of the gradient."""
+def mean(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Arithmetic mean over ``axis``; of no elements NaN."""
+def minimum(a: Number, b: Number, /) -> Tensor:
+    """NaN wins. A tie gives each side half of the gradient."""
+def ne(a: Number, b: Number, /) -> Tensor:
+    """Elementwise ne; arguments broadcast and promote as torch's."""
+def norm(x: Number, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """(sum |x|^ord)^(1/ord) over ``axis``; the largest |x| for infinity, the smallest for -infinity, the number of
+    nonzeros for 0. Source: torch.linalg.vector_norm, also for gradients at zero.
+    """
+def polygamma(n: int, x: Number) -> Tensor:
+    """The n-th derivative of digamma at ``x``.
+
+    Raises:
+        DeclarationError: n is no int from 0 on.
+    """
+def pow(base: Number, exponent: Number) -> Tensor:
+    """``base ** exponent``; small whole exponents become products, 0.5 and -0.5 roots, as torch does."""
+def prod(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Product over ``axis``; of integers and bools in int64. Of four zeros in it the fourth gradient is zero."""
+def ratio(a: Number, b: Number, /) -> Tensor:
+    """a / b where b is known to lie between 1 and 2^120, so that half-precision kernels may use a reciprocal."""
+def reciprocal(x: Number) -> Tensor:
+    """``1 / x``."""
+def register_function(
+    name: str,
+    *,
+    cuda: str,
+    reference: Callable[..., Any],
+    arity: int = 1,
+    derivative: Callable[..., Any] | None = None,
+    sympy: Callable[..., Any] | None = None,
+    header: str = '',
+    smooth: bool = True,
+    doc: str = '',
+) -> Callable[..., Tensor]:
+    """Add a scalar function to the language and return it.
+
+    Args:
+        name: a new name.
+        cuda: the call's CUDA text, with ``{0}``, ``{1}`` for arguments and ``{f}`` for ``f`` in float32 and nothing in
+            float64, for example ``"j0{f}({0})"``.
+        reference: ``reference(torch, *args)`` computes it on torch tensors; the oracle of `fusegen check` and `run`.
+        derivative: ``derivative(*args, y)`` returns one expression per argument (None for zero), built with ``+ - * /``
+            and fusegen's table functions through ``fg.table``.
+        sympy: ``sympy(sp, *args)`` instead, for sympy to differentiate.
+        smooth: False for a function that is constant between its jumps: its derivative is zero. Without it, and without
+            a derivative, asking for one is an error.
+        header: CUDA text of device functions that ``cuda`` calls, placed before the kernel.
+
+    Raises:
+        DeclarationError: the name is taken.
+    """
+def remainder(a: Number, b: Number, /) -> Tensor:
+    """Sign of the divisor (Python's %)."""
+def right_shift(a: Number, b: Number, /) -> Tensor:
+    """Elementwise right_shift; arguments broadcast and promote as torch's."""
+def round(x: Number, /) -> Tensor:
+    """Half to even."""
+def rsqrt(x: Number, /) -> Tensor:
+    """Elementwise rsqrt; arguments broadcast and promote as torch's."""
+def sigmoid(x: Number, /) -> Tensor:
+    """Elementwise sigmoid; arguments broadcast and promote as torch's."""
+def sign(x: Number, /) -> Tensor:
+    """-1, 0 or 1; 0 at NaN, as torch."""
+def sin(x: Number, /) -> Tensor:
+    """Elementwise sin; arguments broadcast and promote as torch's."""
+def sinh(x: Number, /) -> Tensor:
+    """Elementwise sinh; arguments broadcast and promote as torch's."""
+def size(x: Tensor, axis: Axis = None) -> Tensor:
+    """Number of elements along ``axis`` (None: all), as a weak integer known at launch."""
+def softmax(x: Number, axis: int = -1) -> Tensor:
+    """exp(x - max) / sum(exp(x - max)) along ``axis``."""
+def softplus(x: Number, /) -> Tensor:
+    """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|))."""
+def split(x: Tensor, count: int, axis: int = -1) -> tuple[Tensor, ...]:
+    """``count`` equal blocks of an *argument* of the op along ``axis``: views, no data moves.
+
+    As torch.chunk and numpy.split count; torch.split's number is the size of a block.
+
+    Raises:
+        DeclarationError: ``x`` is an intermediate, or split in another way as well.
+        ShapeError: the dimension does not divide by ``count``.
+    """
+def sqrt(x: Number, /) -> Tensor:
+    """Elementwise sqrt; arguments broadcast and promote as torch's."""
+def square(x: Number) -> Tensor:
+    """``x * x``."""
+def std(x: Number, axis: Axis = None, correction: Number | None = 1, keepdims: bool = False) -> Tensor:
+    """sqrt(var(x)); where that is 0 no gradient flows, as in torch."""
+def stop_gradient(x: Number) -> Tensor:
+    """``x``, through which no gradient flows."""
+def sum(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """Sum over ``axis``; of integers and bools in int64."""
+def sum_exp(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    """sum(exp(x - max(x))) over ``axis``, in one pass; in its gradient the maximum counts as a constant."""
+def tan(x: Number, /) -> Tensor:
+    """Elementwise tan; arguments broadcast and promote as torch's."""
+def tanh(x: Number, /) -> Tensor:
+    """Elementwise tanh; arguments broadcast and promote as torch's."""
+def transpose(x: Number, axis0: int, axis1: int) -> Tensor:
+    """``x`` with two dimensions exchanged; no data moves. Source: torch.transpose.
+
+    Raises:
+        ShapeError: there is no such dimension.
+    """
+def trunc(x: Number, /) -> Tensor:
+    """Elementwise trunc; arguments broadcast and promote as torch's."""
+def unflatten(x: Number, axis: int, sizes: Sequence[int]) -> Tensor:
+    """``x`` with dimension ``axis`` in groups: ``sizes`` are their number, perhaps that of groups in each, and behind
+    them -1 for the elements of a group. Source: torch.unflatten.
+
+    Of a value of any kind; ``flatten`` is the inverse. What else meets the dimension is seen in the same groups.
+
+    Raises:
+        ShapeError: there is no such dimension, or it does not divide so.
+        DeclarationError: no such sizes, or the dimension is in other groups already, which are none of these.
+    """
+def var(x: Number, axis: Axis = None, correction: Number | None = 1, keepdims: bool = False) -> Tensor:
+    """sum((x - mean(x))^2) / max(n - correction, 0) over ``axis``, n elements each; one pass, without cancellation.
+
+    No ``correction`` is one of 1, as in torch.
+    """
+def where(condition: Number, a: Number, b: Number, /) -> Tensor:
+    """A select: the branch not taken cannot leak a NaN into the value or the gradient."""
+def xlogy(a: Number, b: Number, /) -> Tensor:
+    """a log(b), and 0 where a = 0 unless b is NaN."""
