@@ -22,12 +22,23 @@ from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, called, trace
 from fusegen.declare.value import Value, current, plain_number
 
 if TYPE_CHECKING:
-    Const: TypeAlias = Any
+    from typing import Annotated
+
+    from typing_extensions import TypeVar
+
+    _Kind = TypeVar("_Kind", default=Any)
+    Const: TypeAlias = Annotated[_Kind, "fixed when the op is compiled"]
     Scalar: TypeAlias = Tensor | float
 else:
 
     class Const:
-        """Annotation of a parameter whose value is fixed when the op is compiled: ``power: fg.Const = 2``."""
+        """Annotation of a parameter whose value is fixed when the op is compiled: ``power: fg.Const = 2``.
+
+        ``fg.Const[int]`` says of which type it is, to type checkers.
+        """
+
+        def __class_getitem__(cls, kind):
+            return cls
 
     class Scalar:
         """Annotation of a parameter that takes a Python number at run time, whatever its default is."""
@@ -105,6 +116,7 @@ class Declaration:
                 fix="put @fg.op above a def",
             ) from None  # fmt: skip
         _check_parameters(name, signature)
+        signature = _without_kinds(signature)
         _codes.add(getattr(function, "__code__", None))
         return cls(function, name, signature, autocast=autocast)
 
@@ -263,6 +275,17 @@ class Declaration:
         if self.gradient is None:
             return returned
         return with_gradient(self.name, self.declared, self.gradient, values, returned)
+
+
+def _without_kinds(signature: inspect.Signature) -> inspect.Signature:
+    """``"fg.Const[int]"``, as text, is fg.Const."""
+    kinds = [str(parameter.annotation).partition("[") for parameter in signature.parameters.values()]
+    if not any(front in ("fg.Const", "Const") and bracket for front, bracket, _ in kinds):
+        return signature
+    each = zip(signature.parameters.values(), kinds, strict=True)
+    return signature.replace(
+        parameters=[p.replace(annotation="fg.Const") if k[0] in ("fg.Const", "Const") else p for p, k in each]
+    )
 
 
 def _name_of(function: Callable[..., Any]) -> str:

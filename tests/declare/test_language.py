@@ -292,6 +292,24 @@ def test_ops_call_ops_and_return_several_results() -> None:
     same(single, x + 1)
 
 
+@fg.op
+def offset(x: fg.Tensor, steps: fg.Const[int], start: fg.Const[float] = 0.5) -> fg.Tensor:
+    return x + start if steps == 0 else offset(x, steps - 1, start) + 1
+
+
+def test_constants_may_say_of_which_type_they_are() -> None:
+    """In annotations that are text, as here, and in those that are not."""
+    x = torch.randn(3)
+    same(offset(x, 2), x + 0.5 + 1 + 1)
+    assert offset.trace(x, 2).scalars == ()
+
+    def power(x, exponent):  # type: ignore[no-untyped-def]
+        return x**exponent if exponent > 2 else x
+
+    power.__annotations__["exponent"] = fg.Const[int]
+    same(fg.op(power)(x, 3), x**3)
+
+
 def test_a_result_may_be_an_argument_or_a_number() -> None:
     x = torch.randn(3)
     same_x, one, four = fg.op(lambda x: (x, 1.0 + 0 * x, fg.size(x) + 1), name="odd")(x)
