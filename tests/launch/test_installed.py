@@ -58,7 +58,11 @@ def places(python: Path, folder: Path) -> list[Path]:
 
 
 def test_the_wheel_has_everything(python: Path, tmp_path: Path) -> None:
-    assert all(ROOT not in path.parents and "site-packages" in path.parts for path in places(python, tmp_path))
+    found = places(python, tmp_path)
+    assert all(ROOT not in path.parents and "site-packages" in path.parts for path in found)
+    # What type checkers read.
+    package, typed = found[0].parent, ("py.typed", "_language.pyi", "_nn.pyi", "_ops.pyi", "declare/tensor.pyi")
+    assert all((package / name).exists() for name in (*typed, "nn/__init__.pyi", "ops/__init__.pyi"))
 
 
 def test_in_the_root_of_a_clone_all_parts_are_the_clones(python: Path) -> None:
