@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     import torch
     from typing_extensions import ParamSpec, TypeVar
 
-    from fusegen.declare.tensor import Array, Foreign, Option
+    from fusegen.declare.tensor import Foreign, Given, Option, Unknown
 
     P = ParamSpec("P", default=...)
     R_co = TypeVar("R_co", covariant=True, default=Any)
@@ -93,21 +93,23 @@ class FusedOp(Generic[P, R_co]):
     def __copy__(self) -> FusedOp:
         return self
 
-    # In another declaration, where it has the declaration's own types; and with tensors of a framework.
+    # Of a declaration without annotations; with tensors of a framework; in another declaration; with others' arrays.
+    @overload
+    def __call__(self: FusedOp[P, Unknown], /, *args: P.args, **kwargs: P.kwargs) -> Any: ...
+    @overload
+    def __call__(self: FusedOp[P, Tensor], /, *args: Given | Option, **kwargs: Given | Option) -> Given: ...
+    @overload
+    def __call__(  # type: ignore[overload-overlap]
+        self: FusedOp[P, tuple[Tensor, Tensor]], /, *args: Given | Option, **kwargs: Given | Option
+    ) -> tuple[Given, Given]: ...
+    @overload
+    def __call__(
+        self: FusedOp[P, Sequence[Tensor]], /, *args: Given | Option, **kwargs: Given | Option
+    ) -> tuple[Given, ...]: ...
     @overload
     def __call__(self, /, *args: P.args, **kwargs: P.kwargs) -> R_co: ...
     @overload
-    def __call__(self: FusedOp[P, Tensor], /, *args: Array | Option, **kwargs: Array | Option) -> Array: ...
-    @overload
     def __call__(self: FusedOp[P, Tensor], /, *args: Foreign | Option, **kwargs: Foreign | Option) -> Foreign: ...
-    @overload
-    def __call__(  # type: ignore[overload-overlap]
-        self: FusedOp[P, tuple[Tensor, Tensor]], /, *args: Array | Option, **kwargs: Array | Option
-    ) -> tuple[Array, Array]: ...
-    @overload
-    def __call__(
-        self: FusedOp[P, Sequence[Tensor]], /, *args: Array | Option, **kwargs: Array | Option
-    ) -> tuple[Array, ...]: ...
     @overload
     def __call__(
         self: FusedOp[P, Sequence[Tensor]], /, *args: Foreign | Option, **kwargs: Foreign | Option

@@ -6,13 +6,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
 
 import fusegen as fg
 
 from ._options import limited
 from ._shapes import is_symbolic, shapes, sizes, view, wrong_shape
+
+R = TypeVar("R")
+
+
+def _of_parts(function: Callable[..., R]) -> Callable[..., R]:
+    """``fg.op`` of what is called with the parts of a tensor, however many a checker takes them to be."""
+    return fg.op(function)
 
 
 @fg.op
@@ -45,7 +52,7 @@ def _check_bias(op: str, count: int, **tensors: Any) -> None:
         )  # fmt: skip
 
 
-@fg.op
+@_of_parts
 def _lstm(i: fg.Tensor, f: fg.Tensor, g: fg.Tensor, o: fg.Tensor, cell: fg.Tensor) -> tuple[fg.Tensor, fg.Tensor]:
     new_cell = fg.sigmoid(f) * cell + fg.sigmoid(i) * fg.tanh(g)
     hidden = fg.sigmoid(o) * fg.tanh(new_cell)
@@ -74,7 +81,7 @@ def gru_cell(
     return _gru(*_plus(fg.split(input_gates, 3), input_bias), *_plus(fg.split(hidden_gates, 3), hidden_bias), hidden)
 
 
-@fg.op
+@_of_parts
 def _gru(
     i_r: fg.Tensor, i_z: fg.Tensor, i_n: fg.Tensor, h_r: fg.Tensor, h_z: fg.Tensor, h_n: fg.Tensor, hidden: fg.Tensor
 ) -> fg.Tensor:

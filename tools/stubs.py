@@ -67,18 +67,22 @@ Number: TypeAlias = Tensor | float
 Axis: TypeAlias = int | Sequence[int] | None
 DTypeLike: TypeAlias = DType | str | torch.dtype | np.dtype[Any] | type[object]
 
-class HasDtype(Protocol):
+class HasShape(Protocol):
     """What every library's arrays have."""
 
     @property
-    def dtype(self) -> Any: ...
+    def shape(self) -> Any: ...
     @property
     def ndim(self) -> int: ...
+
+class Unknown:
+    """What no declaration returns, unless it does not say."""
 
 # A call's tensors are all of one kind, and so are its results: NumPy's, those of a declaration, or torch's (the class
 # itself: a parameter's result is no parameter). Other libraries' arrays are what they are.
 Array = TypeVar("Array", NDArray[Any], Tensor, torch.Tensor)
-Foreign = TypeVar("Foreign", bound=HasDtype)
+Given = TypeVar("Given", NDArray[Any], torch.Tensor)
+Foreign = TypeVar("Foreign", bound=HasShape)
 # What else a call may be given: numbers, and constants of any kind.
 Option: TypeAlias = (
     float | str | None | Sequence[object] | DType | torch.dtype | np.dtype[Any] | Callable[..., object]
@@ -284,10 +288,11 @@ def _listed(parameters: Sequence[inspect.Parameter], type_of: Callable[[inspect.
         kind = parameter.kind
         if before is kind.POSITIONAL_ONLY and kind is not before:
             found.append("/")
-        if kind is kind.KEYWORD_ONLY and before is not kind:
+        if kind is kind.KEYWORD_ONLY and before not in (kind, kind.VAR_POSITIONAL):
             found.append("*")
+        star = {kind.VAR_POSITIONAL: "*", kind.VAR_KEYWORD: "**"}.get(kind, "")
         default = "" if parameter.default is parameter.empty else f" = {_default(parameter.default)}"
-        found.append(f"{parameter.name}: {type_of(parameter)}{default}")
+        found.append(f"{star}{parameter.name}: {type_of(parameter)}{default}")
         before = kind
     return [*found, "/"] if before is not None and before is before.POSITIONAL_ONLY else found
 

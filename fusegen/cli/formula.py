@@ -240,10 +240,12 @@ def _evaluate(node: ast.expr, values: dict[str, Any]) -> Any:
         options.update(zip(("axis", "keepdims"), [int(a) for a in args[1:]], strict=False))
         args = args[:1]
     function = functions()[node.func.id]
+    signature = inspect.signature(function)
     try:
-        inspect.signature(function).bind(*args, **options)
+        signature.bind(*args, **options)
     except TypeError as error:
-        raise _refused(ast.unparse(node), str(error), f"{node.func.id}{inspect.signature(function)}") from None
+        plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
+        raise _refused(ast.unparse(node), str(error), f"{node.func.id}{inspect.Signature(plain)}") from None
     return function(*args, **options)
 
 

@@ -282,18 +282,22 @@ Number: TypeAlias = Tensor | float
 Axis: TypeAlias = int | Sequence[int] | None
 DTypeLike: TypeAlias = DType | str | torch.dtype | np.dtype[Any] | type[object]
 
-class HasDtype(Protocol):
+class HasShape(Protocol):
     """What every library's arrays have."""
 
     @property
-    def dtype(self) -> Any: ...
+    def shape(self) -> Any: ...
     @property
     def ndim(self) -> int: ...
+
+class Unknown:
+    """What no declaration returns, unless it does not say."""
 
 # A call's tensors are all of one kind, and so are its results: NumPy's, those of a declaration, or torch's (the class
 # itself: a parameter's result is no parameter). Other libraries' arrays are what they are.
 Array = TypeVar("Array", NDArray[Any], Tensor, torch.Tensor)
-Foreign = TypeVar("Foreign", bound=HasDtype)
+Given = TypeVar("Given", NDArray[Any], torch.Tensor)
+Foreign = TypeVar("Foreign", bound=HasShape)
 # What else a call may be given: numbers, and constants of any kind.
 Option: TypeAlias = (
     float | str | None | Sequence[object] | DType | torch.dtype | np.dtype[Any] | Callable[..., object]

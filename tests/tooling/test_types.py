@@ -66,6 +66,10 @@ def inside(x: fg.Tensor) -> None:
     reveal_type(fg.ops.lstm_cell(x, x))
 
 
+def applied(op: fg.FusedOp[..., fg.Tensor], x: torch.Tensor) -> torch.Tensor:
+    return op(x)
+
+
 x, array = torch.ones(3, 4), np.ones((3, 4), np.float32)
 reveal_type(several(x, "twice"))
 reveal_type(gate)
@@ -74,6 +78,8 @@ reveal_type(gate(x))
 reveal_type(gate(torch.nn.Parameter(x), beta=0.5))
 reveal_type(gate(array))
 reveal_type(moments(x, 2.0, axis=0))
+reveal_type(torch.compile(gate)(x))
+reveal_type(applied(gate, x))
 reveal_type(gate.emit(x, which="backward"))
 reveal_type(gate.trace(x))
 reveal_type(gelu(x, approximate="tanh"))
@@ -85,14 +91,15 @@ reveal_type(fg.ops.residual_bias_layer_norm(x, None, x, [4], return_sum=True))
 reveal_type(fg.ops.gelu.emit(x))
 reveal_type(fg.nn.LayerNorm(4).eps)
 reveal_type(fg.nn.AddLayerNorm(4).forward(x, x))
-reveal_type(fg.patch(torch.nn.GELU()).swapped)
+with fg.patch(torch.nn.GELU(), skip="*.mlp") as patched:
+    reveal_type(patched.swapped)
 """
 ONE, TWO = f"[x: {TENSOR}, *, beta: float =], {TENSOR}", f"tuple[{TENSOR}, {TENSOR}]"
 REVEALED = [
     *[TENSOR] * 4, "int", "fusegen.core.dtypes.DType", TENSOR, f"tuple[{TENSOR}, ...]", TENSOR, TENSOR, TWO, TWO,
     f"tuple[{TORCH}, ...]", f"fusegen.fused_op.FusedOp[{ONE}]",
     f"fusegen.fused_op.FusedOp[[x: {TENSOR}, scale: {TENSOR} | float, axis: int =], {TWO}]",
-    TORCH, TORCH, NUMPY, f"tuple[{TORCH}, {TORCH}]", "str", "fusegen.core.ir.Op", TORCH, TORCH, NUMPY,
+    TORCH, TORCH, NUMPY, f"tuple[{TORCH}, {TORCH}]", TORCH, TORCH, "str", "fusegen.core.ir.Op", TORCH, TORCH, NUMPY,
     f"tuple[{TORCH}, {TORCH}]", TORCH, f"tuple[{TORCH}, {TORCH}]", "str", "float", f"tuple[{TORCH}, {TORCH}]",
     "dict[str, str]",
 ]  # fmt: skip
@@ -114,6 +121,8 @@ WRONG = {
     "fg.ops.gelu('a')": "call-overload",
     "fg.ops.layer_norm(t)": "call-overload",
     "silu(object())": "call-overload",
+    "silu(x, 3)": "call-overload",
+    "silu(x, nope=3)": "call-overload",
     "silu.nope": "attr-defined",
     "silu(t).nope": "attr-defined",
     "fg.op(3)": "call-overload",
