@@ -83,8 +83,10 @@ def _misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
         plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
         shown = signature.replace(parameters=plain, return_annotation=signature.empty)
         torchs = {"dim", "keepdim"} & kwargs.keys()
+        unknown = [name for name in kwargs if name not in signature.parameters]
+        given = f"got an unexpected keyword argument {unknown[0]!r}" if unknown else str(error)
         return DeclarationError(
-            f"{current().where}, {function.__name__}", given=str(error), expected=f"{function.__name__}{shown}",
+            f"{current().where}, {function.__name__}", given=given, expected=f"{function.__name__}{shown}",
             fix="torch's dim= and keepdim= are axis= and keepdims= here" if torchs else "call it so",
         )  # fmt: skip
     return None
