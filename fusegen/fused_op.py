@@ -15,7 +15,7 @@ from fusegen.declare.op import Declaration, is_symbolic
 from fusegen.declare.tensor import Tensor
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
 from fusegen.intercept import compiled_call
-from fusegen.plan import entry as doors
+from fusegen.plan import entry
 from fusegen.plan import frameworks, overlap
 from fusegen.pytorch.library.handles import token_of
 from fusegen.run import verify
@@ -147,7 +147,7 @@ class FusedOp(Generic[P, R_co]):
         given = dict(kwargs)
         out = None if "out" in self.declaration.signature.parameters else given.pop("out", None)
         values = self.declaration.bind(args, given)
-        framework, values, back = doors.enter(self.name, values)
+        framework, values, back = entry.enter(self.name, values)
         specs, scalars = self._specs(values, framework)
         is_usual = autocast is Ellipsis
         if is_usual:
@@ -267,7 +267,7 @@ class FusedOp(Generic[P, R_co]):
             return value
         if self.declaration.is_runtime_number(name, value):
             return self.declaration.scalar_spec(name, value)
-        framework = doors.framework_of(value)
+        framework = entry.framework_of(value)
         if framework is None:
             return value
         return TensorSpec(framework.dtype(name, value), tuple(value.shape))

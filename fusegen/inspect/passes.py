@@ -30,7 +30,7 @@ from fusegen.fuse.schedule import Buffer, Launch, Placement
 from fusegen.generate.rendered import one_file
 from fusegen.generate.wording import explain, in_memory, starts_early
 from fusegen.matmul.padding import padded_strides
-from fusegen.plan import entry as doors
+from fusegen.plan import entry
 from fusegen.plan.backward import prune_backward, result_names
 from fusegen.plan.frameworks import TensorInfo
 from fusegen.plan.layout import row_major
@@ -185,7 +185,7 @@ def passes(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], whic
     values = op.declaration.bind(args, kwargs)
     infos = {name: info for name, value in values.items() if (info := _info(name, value)) is not None}
     asked = tuple(name for name, value in values.items() if getattr(value, "requires_grad", False))
-    frameworks = [doors.framework_of(value) for value in values.values()]
+    frameworks = [entry.framework_of(value) for value in values.values()]
     by_torch = all(framework is None or framework.name == "torch" for framework in frameworks)
     found = [replace(Pass.of(op.trace(*args, **kwargs), infos, {}, {}), by_torch=by_torch)]
     if which == "tangent":
@@ -198,7 +198,7 @@ def passes(op: Inspected, args: tuple[Any, ...], kwargs: Mapping[str, Any], whic
 def _info(name: str, value: Any) -> TensorInfo | None:
     if isinstance(value, TensorSpec):
         return TensorInfo(value.shape, row_major(value.shape), value.dtype, 0, "cpu")
-    framework = doors.framework_of(value)
+    framework = entry.framework_of(value)
     return None if framework is None else framework.info(name, value)
 
 

@@ -132,8 +132,8 @@ PyObject* caller_call(PyObject* self, PyObject* const* values, size_t count, PyO
   END_HANDLE_TH_ERRORS
 }
 
-// learn(args, kwargs, plan): what to do from now on for calls like this one. False if they cannot be told apart.
-PyObject* caller_learn(PyObject* self, PyObject* arguments) {
+// insert(args, kwargs, plan): what to do from now on for calls like this one. False if they cannot be told apart.
+PyObject* caller_insert(PyObject* self, PyObject* arguments) {
   HANDLE_TH_ERRORS
   PyObject *args, *kwargs, *plan;
   if (!PyArg_ParseTuple(arguments, "O!O!O", &PyTuple_Type, &args, &PyDict_Type, &kwargs, &plan)) return nullptr;
@@ -401,7 +401,7 @@ PyObject* make_plan(PyObject*, PyObject* arguments) {
 }
 
 PyMethodDef caller_methods[] = {
-    {"learn", caller_learn, METH_VARARGS, nullptr},
+    {"insert", caller_insert, METH_VARARGS, nullptr},
     {"recognizes", caller_recognizes, METH_VARARGS, nullptr},
     {"allocates", caller_allocates, METH_VARARGS, nullptr},
     {"clear", caller_clear, METH_NOARGS, nullptr},
@@ -410,7 +410,7 @@ PyMethodDef caller_methods[] = {
 
 PyMethodDef module_methods[] = {
     {"plan", make_plan, METH_VARARGS, nullptr},
-    {"learn_backward", learn_backward, METH_VARARGS, nullptr},
+    {"insert_backward", insert_backward, METH_VARARGS, nullptr},
     {"accumulate", accumulate, METH_O, nullptr},
     {"is_accumulating", is_accumulating_here, METH_NOARGS, nullptr},
     {"places", places, METH_VARARGS, nullptr},

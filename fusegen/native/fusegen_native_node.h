@@ -270,10 +270,10 @@ inline void record(
     node->saved.emplace_back(save.is_result ? results[save.index] : *tensors[plan->inputs[save.index]], save.is_result);
 }
 
-// learn_backward(forward, needed, saved, cotangents, numbers, places, backward, elsewhere): the plan for backwards like
+// insert_backward(forward, needed, saved, cotangents, numbers, places, backward, elsewhere): the plan for backwards like
 // this one, None where nothing is computed; and gradients that are something else: (argument, 0, a result, whose
 // cotangent it is) or (argument, 1, an argument, whose gradient it is).
-inline PyObject* learn_backward(PyObject*, PyObject* arguments) {
+inline PyObject* insert_backward(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
   PyObject *forward, *asked, *saved, *cotangents, *values, *added, *backward, *elsewhere;
   if (!PyArg_ParseTuple(

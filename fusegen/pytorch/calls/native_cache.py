@@ -112,12 +112,12 @@ def _slots(cached: CachedCall, scalars: Sequence[Scalar], layout: _Workspaces) -
 
 # torch's numbers of the dtypes that products come in (c10::ScalarType).
 _SCALAR_TYPES = {dtypes.float16: 5, dtypes.float32: 6, dtypes.float64: 7, dtypes.bfloat16: 15}
-_CLOSINGS = {"": 0, "relu": 1, "gelu": 2, "bias": 3, "zero": 4, "copy": 5, ADDED: 6, "planned": 7, "fused": 8}
+_KINDS = {"": 0, "relu": 1, "gelu": 2, "bias": 3, "zero": 4, "copy": 5, ADDED: 6, "planned": 7, "fused": 8}
 
 
 def _product(step: TorchStep, slots: Mapping[str, tuple[int, int, int]]) -> list[int]:
     """A matrix product: a null function, and its tensors."""
-    words = [0, _CLOSINGS[step.kind], _SCALAR_TYPES[step.dtype], len(step.names), *step.words]
+    words = [0, _KINDS[step.kind], _SCALAR_TYPES[step.dtype], len(step.names), *step.words]
     for name, view in zip(step.names, step.views, strict=True):
         kind, index, offset = slots[name]
         offset += view.offset * step.dtype.size
@@ -165,7 +165,7 @@ class NativeBackward:
             if backward is not None or not pruned.op.outputs:
                 elsewhere = [(names.index(n), 0, at) for n, at in pruned.handed_on.items()]
                 elsewhere += [(names.index(n), 1, names.index(other)) for n, other in pruned.shared.items()]
-                self.module.learn_backward(plan, needed, saved, cotangents, numbers, places, backward, elsewhere)
+                self.module.insert_backward(plan, needed, saved, cotangents, numbers, places, backward, elsewhere)
         return gradients
 
     def _plan(

@@ -76,10 +76,7 @@ class PlanCache:
         visible = trained.public if trained is not None else len(run.results)
         recorder = runner if trained is not None else None
         cached = CachedCall(run, inputs, numbers, fixed, visible, one, trained, recorder)
-        if self.module is None:
-            self.call.insert(args, kwargs, cached)
-        else:
-            self.call.learn(args, kwargs, native_plan(self.module, cached))
+        self.call.insert(args, kwargs, cached if self.module is None else native_plan(self.module, cached))
 
     def _inputs(self, run: Run, given: Sequence[tuple[str, Any]], values: Mapping[str, Any]) -> tuple[int, ...] | None:
         """Which of the call's tensors the run's are. Where the op looks at its arguments itself, what it passed on
