@@ -15,8 +15,7 @@ from fusegen.declare.op import Declaration, is_symbolic
 from fusegen.declare.tensor import Tensor
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
 from fusegen.intercept import compiled_call
-from fusegen.plan import entry
-from fusegen.plan import frameworks, overlap
+from fusegen.plan import entry, frameworks, overlap
 from fusegen.pytorch.library.handles import token_of
 from fusegen.run import verify
 from fusegen.run.runner import Run, Runner, record_runs
