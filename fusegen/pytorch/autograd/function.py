@@ -73,7 +73,7 @@ class Differentiable:
         if not transformed and legacy_level() and any(map(is_legacy_batched, given)):
             return legacy_vmap(self.trained_for(()).batched, values, scalars)
         if not (transformed or wanted or forward_ad._current_level >= 0):
-            return self.runner(_in_memory(values), scalars, frameworks.torch())
+            return self.runner(in_memory(values), scalars, frameworks.torch())
         trained = self.trained_for(wanted)
         results = self.record(trained, scalars, given, transformed)
         return list(results[: trained.public])
@@ -122,7 +122,7 @@ def _requires_grad_somewhere(tensor: Any) -> bool:
     return bool(tensor.is_floating_point())
 
 
-def _in_memory(values: Mapping[str, Any]) -> Mapping[str, Any]:
+def in_memory(values: Mapping[str, Any]) -> Mapping[str, Any]:
     """The tensors, and a zero for each that has no memory because it is known to be zero: forward mode has such."""
     zeros = {
         name: torch.zeros((), dtype=tensor.dtype, device=tensor.device).expand(tensor.shape)
@@ -279,7 +279,7 @@ class Node(torch.autograd.Function):
     @staticmethod
     def forward(trained: Trained, scalars: Mapping[str, Any], *arguments: Any) -> tuple[Any, ...]:
         values = dict(zip(trained.forward.arguments, arguments, strict=True))
-        return tuple(trained.forward(_in_memory(values), scalars, frameworks.torch()))
+        return tuple(trained.forward(in_memory(values), scalars, frameworks.torch()))
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:

@@ -40,6 +40,7 @@ from fusegen.derive.training import Training
 from fusegen.distribute.sharding import localized, tied
 from fusegen.distribute.stages import staged
 from fusegen.plan import backward, frameworks
+from fusegen.pytorch.autograd.function import in_memory
 from fusegen.pytorch.library import fake
 from fusegen.run.runner import Runner
 from fusegen.run.runners import runner_of
@@ -210,7 +211,7 @@ class Derived:
             self.runners[key] = runner
         values = dict(zip(self.arguments, given, strict=True))
         scalars = dict(zip((scalar.name for scalar in self.op.scalars), numbers, strict=True))
-        return runner(values, scalars, frameworks.torch())
+        return runner(in_memory(values), scalars, frameworks.torch())
 
     def imagine(self, given: Sequence[torch.Tensor], layout: Sequence[Any]) -> list[torch.Tensor]:
         """Empty tensors like the results."""

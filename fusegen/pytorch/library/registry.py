@@ -32,6 +32,7 @@ torch_names.require(torch_names.CALLS, torch_names.TRACING)
 from fusegen.plan import backward
 from fusegen.plan import frameworks as fusegen_tensors
 from fusegen.pytorch.calls.cached_call import FLOATS_VARY, INTEGERS_VARY
+from fusegen.pytorch.calls.python_cache import PythonCache
 from fusegen.pytorch.library import derived, fake, schema, vmap
 from fusegen.pytorch.library.autograd import below_autograd, differentiate
 from fusegen.pytorch.library.derived import Derived
@@ -147,9 +148,11 @@ class Registered:
         def call(*args: Any, **kwargs: Any) -> Any:
             if is_named or schema.IDENTITY in kwargs:
                 args, kwargs = (), found.named(args, kwargs)
-            if autocast is None and prepared.module is None:  # then the op's own call path knows best
-                cached = None if verify.is_asked() else self.op._cached
-                return self.packed((cached or self.op._slow_path)(args, kwargs))
+            if autocast is None and prepared.module is None and not torch._C._is_any_autocast_enabled():
+                cached = self.op._cached  # the op's own, in Python; what torch sees of a call it has seen
+                is_known = isinstance(cached, PythonCache) and not verify.is_asked()
+                entry = cached.find(args, kwargs) if is_known else None
+                return self.packed(self.op.call(args, kwargs) if entry is None else entry())
             return self.packed(self.op.call(args, kwargs, autocast))
 
         def run(*args: Any, **kwargs: Any) -> Any:
