@@ -22,7 +22,7 @@ import torch
 import fusegen as fg
 from fusegen import generate, pipeline
 from fusegen.core.errors import CompileError
-from fusegen.fuse import lanes, rows_schedule
+from fusegen.fuse import rows_schedule, strided_rows
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.generate import render
 from fusegen.generate.rendered import Rendered, template_text
@@ -297,7 +297,7 @@ def generator_sites() -> list[GeneratorSite]:
     ]
 
 
-class Careful(fg.FusedOp):
+class Forgetful(fg.FusedOp):
     """Prepares nothing for calls to come."""
 
     def _remember(self, *_: Any) -> None:
@@ -305,7 +305,7 @@ class Careful(fg.FusedOp):
 
 
 def fresh(op: fg.FusedOp) -> fg.FusedOp:
-    return Careful(op.declaration)
+    return Forgetful(op.declaration)
 
 
 def softmax(x: torch.Tensor) -> None:
@@ -332,7 +332,7 @@ def scaled(x: Any) -> Any:
 
 # Calls that between them have every wait, and need it.
 CASES: dict[str, Callable[[], Any]] = {
-    "turned": lambda: fresh(fg.op(lambda x, y: x + y))(torch.randn(40, 70), torch.randn(70, 40).t()),
+    "tiled transpose": lambda: fresh(fg.op(lambda x, y: x + y))(torch.randn(40, 70), torch.randn(70, 40).t()),
     "row": lambda: softmax(torch.randn(3, 1000)),
     "cluster": lambda: softmax(torch.randn(3, 5120)),
     "persistent rows": lambda: norm_gradients(40, 1000),
@@ -354,8 +354,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(rows_schedule, "PERSISTENT_THREADS", 64)
     monkeypatch.setattr(rows_schedule, "MULTIPROCESSORS", 2)
     monkeypatch.setattr(rows_schedule, "CLUSTERED", {})
-    monkeypatch.setattr(lanes, "MULTIPROCESSORS", 1)
-    monkeypatch.setattr(lanes, "SUMMING_BLOCKS", 1)
+    monkeypatch.setattr(strided_rows, "MULTIPROCESSORS", 1)
+    monkeypatch.setattr(strided_rows, "SUMMING_BLOCKS", 1)
 
 
 def run_case(case: str, monkeypatch: pytest.MonkeyPatch) -> None:
