@@ -78,19 +78,22 @@ WIDEST = 72
 
 
 def introduce_lets(
-    reduces: list[Reduce], outputs: list[Output], names: dict[Expr, str], taken: Iterable[str]
-) -> tuple[list[Statement], list[Output]]:
+    reduces: list[Reduce], outputs: list[Output], names: dict[Expr, str], taken: Iterable[str],
+    late: Iterable[Reduce] = (),
+) -> tuple[list[Statement], list[Output]]:  # fmt: skip
     """Name what the declaration named, what is used more than once, and pieces of what is too long for a line.
 
     Args:
         reduces, outputs: with lets expanded; reduces in an order that respects their dependencies.
         names: what the declaration calls an intermediate; those become lets even when used once.
         taken: names of operands, scalars and outputs.
+        late: reductions that are complete only where outputs are written: what reads them is named nowhere before.
 
     Returns:
         The statements, each after those it reads, and the outputs in terms of them.
     """
-    binder = _Binder([*reduces, *outputs], names, set(taken), {o.expr: o.name for o in reversed(outputs)})
+    output_names = {o.expr: o.name for o in reversed(outputs)}
+    binder = _Binder([*reduces, *outputs], names, set(taken), output_names, {reduce.ref for reduce in late})
     for reduce in reduces:
         binder.statements.append(replace(reduce, expr=binder.bind(reduce.expr, at_root=False)))
     bound = [replace(output, expr=binder.bind(output.expr, at_root=True)) for output in outputs]
@@ -101,11 +104,12 @@ class _Binder:
     """State of one ``introduce_lets``: the statements so far, and which expressions they hold."""
 
     def __init__(
-        self, items: Sequence[Reduce | Output], names: dict[Expr, str], taken: set[str], output_names: dict[Expr, str]
-    ) -> None:
+        self, items: Sequence[Reduce | Output], names: dict[Expr, str], taken: set[str],
+        output_names: dict[Expr, str], late: set[Expr],
+    ) -> None:  # fmt: skip
         roots = [item.expr for item in items]
         self.uses = Counter(child for node in walk(roots) for child in node.children) + Counter(roots)
-        self.names, self.output_names = names, output_names
+        self.names, self.output_names, self.late = names, output_names, late
         self.taken = taken | {item.name for item in items}
         self.values: dict[Expr, Expr] = {}
         self.declared: dict[Expr, Expr] = {}
@@ -115,11 +119,13 @@ class _Binder:
     def bind(self, root: Expr, at_root: bool) -> Expr:
         """``root`` in terms of lets, which are made on the way; ``at_root``: it gets a name anyway."""
         for node in walk([root], self.values):  # what has a name is done, and all below it
+            if not self.late.isdisjoint(node.children):
+                self.late.add(node)
             if isinstance(node, Call):
                 self._shorten(node)
                 once_here = at_root and node is root and self.uses[node] < 2
                 wanted = node in self.names or (self.uses[node] > 1 and not _trivial(node))
-                if not once_here and wanted and _may_be_named(node):
+                if not once_here and wanted and _may_be_named(node) and node not in self.late:
                     self._name(node)
             self.widths[node] = self._width(node)
         return substitute(root, self.values)
@@ -127,6 +133,7 @@ class _Binder:
     def _shorten(self, node: Call) -> None:
         """Name the widest arguments until the rest fits a line."""
         calls = [arg for arg in dict.fromkeys(node.args) if _may_be_named(arg) and arg not in self.values]
+        calls = [arg for arg in calls if arg not in self.late]
         for arg in sorted(calls, key=lambda a: -self.widths[a]):
             if self._width(node) <= WIDEST:
                 return

@@ -363,7 +363,7 @@ def _kernel(
     level = levels(rows)
     ordered = sorted(rows, key=lambda r: level[r.name])
     reduces = [*ordered, *columns, *segments]
-    statements, bound = introduce_lets(reduces, [*pointwise, *ends, *shares], names, taken)
+    statements, bound = introduce_lets(reduces, [*pointwise, *ends, *shares], names, taken, segments)
     lets = [s for s in statements if isinstance(s, Let)]
     needed = Needed(statements)
     depth: dict[str, int] = {**level}

@@ -109,3 +109,12 @@ def test_what_is_kept_is_interpreted_as_kernels_know_it(body: str) -> None:
     for number in range(6):
         found = list(checked(Program(body, given, 1), number, INTERPRETED, ("halves",)))
         assert not found, "\n".join(map(str, found))
+
+
+def test_partial_results_of_one_value_are_written_each() -> None:
+    """Sums over segments of a row are complete where they are written: what reads them has no name before."""
+    norm = "lib.batch_norm(x0, None, None, x1, training=True, eps=0.01)"
+    wave = f"lib.erf(lib.group_norm({norm}, 1, eps=0.01))"
+    body = f"    return {wave} / (lib.square({wave}) + 1.0), x1 @ x1, {norm}"
+    arguments = Argument("x0", "f", (8, 4, 3, 2), 5), Argument("x1", "f", (4,), 5)
+    _right(Program(body, arguments, 3), 1693, EVALUATORS)
