@@ -27,7 +27,7 @@ class Prepared:
 
     Args:
         name: of the op, which is defined.
-        flags: for each argument of its schema, which Python numbers are values of a call (``callpath.Parameters``).
+        flags: for each argument of its schema, which Python numbers are values of a call (``cached_call.Parameters``).
     """
 
     def __init__(self, name: str, flags: Sequence[int]) -> None:
