@@ -47,6 +47,8 @@ from fusegen.derive.simplify import (
     TIDY,
     Condition,
     conditions_of,
+    guards_of,
+    has_guard,
     is_special,
     selected,
     selects_apart,
@@ -112,7 +114,9 @@ class _Reverse:
         A condition that does not vary along the axes of a sum stays outside of it.
         """
         parts = [
-            (over, key, part) for over, e in self._grouped(ref) for key, part in selects_apart(e, self.tidy).items()
+            (over, *self._guards_outside(part, over, key))
+            for over, e in self._grouped(ref)
+            for key, part in selects_apart(e, self.tidy).items()
         ]
         if any(key is None for _, key, _ in parts):
             total = self.total(ref, name)
@@ -125,15 +129,26 @@ class _Reverse:
                 conditions, value = conditions_of(part)
                 varying = [c for c in conditions if over & self.along.of(c[0])]
                 whole = [c for c in conditions if c not in varying]  # these hold for the sum as for each element
-                late = over if varying and ref.name.startswith("@") else late
                 inner = selected(value, varying)
+                late = over if has_guard(inner) and ref.name.startswith("@") else late
                 part = selected(inner if late else self._sum(inner, over, name), whole)
-                key = (whole or varying)[0]
+                key = (*whole, *varying, key)[0]
             conditions, value = conditions_of(part)
             term = selected(_cast(value, ref.dtype), conditions)
             known = found.get((key, late))
             found[key, late] = term if known is None else simplify([total := known + term], TIDY, self.tidy)[total]
         return [(late, term) for (_, late), term in found.items()]
+
+    def _guards_outside(self, part: Expr, over: frozenset[str], key: Condition | None) -> tuple[Condition | None, Expr]:
+        """A term and its outermost condition. Conditions within a choice that do not vary along the axes of the sum go
+        around it, since the sum is zero without them; in the sum the choice has its own."""
+        if over:
+            outside = conditions_of(part)[0]
+            whole = guards_of(part, lambda condition: not over & self.along.of(condition[0]))
+            further = [condition for condition in whole if condition not in outside]
+            if further:
+                return further[0], selected(part, further)
+        return (part, False) if key is None and has_guard(part) else key, part
 
     def _grouped(self, ref: Ref) -> list[tuple[frozenset[str], Expr]]:
         """What has been contributed, added up for each set of axes over which it is to be summed, and dtype."""

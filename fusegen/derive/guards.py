@@ -9,12 +9,10 @@ derivative comes back through it.
 from __future__ import annotations
 
 from collections.abc import Sequence, Set
-from functools import partial
-from functools import reduce as reduce_by
 
 from fusegen.core.ir import DOT, FACTOR, Axes, Call, Expr, Op, refs, walk
 from fusegen.declare.table import apply
-from fusegen.derive.simplify import Condition, is_select, is_zero
+from fusegen.derive.simplify import Condition, either
 
 
 def guards(op: Op) -> dict[Expr, list[Condition]]:
@@ -36,28 +34,15 @@ def guards(op: Op) -> dict[Expr, list[Condition]]:
     roots = [output.expr for output in outputs]
     found: dict[Expr, list[Condition]] = {root: [] for root in roots}
     for node in reversed(list(walk(roots, (), children))):  # each behind all that read it
-        mine = found[node] = [c for c in found[node] if along.of(c[0]) <= along.of(node)]
-        chosen = (node.children[0], is_zero(node.children[1])) if is_select(node) else None
-        for child in children(node):
-            under = mine if carries(node) else []
-            if chosen and chosen not in under and child is not node.children[0] and not is_zero(child):
-                under = [*under, chosen]
-            found[child] = _either(found[child], under) if child in found else under
+        branches = node.children[1:] if isinstance(node, Call) and node.function == "where" else ()
+        for i, child in enumerate(children(node)):
+            under = found[node] if carries(node) else []
+            if branches and i:
+                way: Condition = (node.children[0], i == 2)
+                under = under if way in under else [*under, way]
+            under = [condition for condition in under if along.of(condition[0]) <= along.of(child)]
+            found[child] = either(found[child], under) if child in found else under
     return found
-
-
-def _either(some: Sequence[Condition], others: Sequence[Condition]) -> list[Condition]:
-    """What holds where the one conditions hold, or the others."""
-    both = [condition for condition in some if condition in others]
-    rest = [[condition for condition in side if condition not in both] for side in (some, others)]
-    if all(rest):
-        both.append((apply("logical_or", *map(_all, rest)), False))
-    return both
-
-
-def _all(conditions: Sequence[Condition]) -> Expr:
-    holds = [apply("logical_not", c) if zero_first else c for c, zero_first in conditions]
-    return reduce_by(partial(apply, "logical_and"), holds)
 
 
 def guarded(expr: Expr, conditions: Sequence[Condition], told: Set[str]) -> Expr:

@@ -6,7 +6,9 @@ that the branch not taken stays exactly zero. What saves special functions stand
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from functools import reduce as reduce_by
 
 from fusegen.core.ir import Call, Const, Expr, const, rebuild, substitute, walk
 from fusegen.declare.table import apply, lookup
@@ -100,7 +102,7 @@ def is_select(expr: Expr) -> bool:
 
 def _select_outside(node: Call) -> Expr | None:
     """d * where(c, a, 0) becomes where(c, d * a, 0), and where(c, a, 0) / d likewise: zero stays zero even where d is
-    infinite, NaN, or zero. So does a sum of such, term by term."""
+    infinite, NaN, or zero. So does a sum of such, term by term, and a choice of such, branch by branch."""
     if node.function not in ("mul", "div") or not node.dtype.is_float:
         return None
     sides = ((0, 1), (1, 0)) if node.function == "mul" else ((0, 1),)
@@ -112,27 +114,38 @@ def _select_outside(node: Call) -> Expr | None:
                 value if _value(value) == 0 else apply(node.function, *((value, other) if at == 0 else (other, value)))
             )
 
-        if is_select(this):
-            condition, *values = this.children
-            return apply("where", condition, *map(times, values))
-        if _is_sum_of_selects(this):
-            return transform_terms(this, times)
+        if has_guard(this):
+            return _behind_guards(this, times, {})
     return None
 
 
-def _is_sum_of_selects(expr: Expr) -> bool:
-    """Whether it is a sum of nothing but selects that are zero in one branch."""
-    if not (_is_call(expr, "add") or _is_call(expr, "sub")):
-        return False
-    return all(is_select(term) or _is_sum_of_selects(term) for term in expr.children)
+def has_guard(expr: Expr, known: dict[Expr, bool] | None = None) -> bool:
+    """Whether conditions say where it is zero: a select that is zero in one branch, a sum of nothing but such, or a
+    choice of which a branch is such.
+
+    Args:
+        known: of what has been looked at, since values are shared.
+    """
+    known = {} if known is None else known
+    if expr not in known:
+        if _is_call(expr, "where"):
+            known[expr] = is_select(expr) or any(has_guard(value, known) for value in expr.children[1:])
+        else:
+            sum_of = _is_call(expr, "add") or _is_call(expr, "sub")
+            known[expr] = sum_of and all(has_guard(term, known) for term in expr.children)
+    return known[expr]
 
 
-def transform_terms(expr: Expr, change: Callable[[Expr], Expr]) -> Expr:
-    """A sum of selects with each of them changed."""
-    if is_select(expr):
-        return change(expr)
-    assert isinstance(expr, Call)
-    return apply(expr.function, *(transform_terms(term, change) for term in expr.args))
+def _behind_guards(expr: Expr, change: Callable[[Expr], Expr], known: dict[Expr, Expr]) -> Expr:
+    """A value that has guards, changed behind them, with what stands beside them in a choice."""
+    if expr not in known:
+        if isinstance(expr, Call) and has_guard(expr):
+            values = 1 if expr.function == "where" else 0
+            changed = (_behind_guards(value, change, known) for value in expr.args[values:])
+            known[expr] = apply(expr.function, *expr.args[:values], *changed)
+        else:
+            known[expr] = change(expr)
+    return known[expr]
 
 
 def _sum_of_selects(node: Call) -> Expr | None:
@@ -145,6 +158,19 @@ def _sum_of_selects(node: Call) -> Expr | None:
         return None
     values = [a if _value(a) == _value(b) == 0 else apply(node.function, a, b) for a, b in pairs]
     return apply("where", condition, *values)
+
+
+def _guard_outside(node: Call) -> Expr | None:
+    """where(p, where(c, a, 0), where(c, b, 0)) is where(c, where(p, a, b), 0)."""
+    if node.function != "where" or not node.dtype.is_float:
+        return None
+    condition, *values = node.args
+    (some, a), (others, b) = map(conditions_of, values)
+    both = [guard for guard in some if guard in others]
+    if not both:
+        return None
+    rest = [[guard for guard in guards if guard not in both] for guards in (some, others)]
+    return selected(apply("where", condition, selected(a, rest[0]), selected(b, rest[1])), both)
 
 
 def _fold_select(node: Call) -> Expr | None:
@@ -199,7 +225,8 @@ def _sign_outside_select(node: Call) -> Expr | None:
 
 
 TIDY: tuple[Rule, ...] = (
-    _fold_product, _fold_sum, _fold_sign, _fold_quotient, _fold_select, _select_once, _sum_of_selects, _select_outside,
+    _fold_product, _fold_sum, _fold_sign, _fold_quotient, _fold_select, _select_once, _guard_outside,
+    _sum_of_selects, _select_outside,
     _sign_outside_select,
 )  # fmt: skip
 
@@ -265,6 +292,50 @@ def selected(expr: Expr, conditions: Iterable[Condition]) -> Expr:
         zero = const(0, expr.dtype)
         expr = apply("where", condition, *((zero, expr) if zero_first else (expr, zero)))
     return expr
+
+
+def either(some: Sequence[Condition], others: Sequence[Condition]) -> list[Condition]:
+    """What holds where the one conditions hold, or the others."""
+    both = [condition for condition in some if condition in others]
+    rest = [[condition for condition in side if condition not in both] for side in (some, others)]
+    if all(rest) and not _is_either_way(*rest):
+        both.append((apply("logical_or", *map(_all, rest)), False))
+    return both
+
+
+def _is_either_way(some: Sequence[Condition], others: Sequence[Condition]) -> bool:
+    """Whether they are one condition and its opposite."""
+    return len(some) == len(others) == 1 and some[0][0] is others[0][0]
+
+
+def _all(conditions: Sequence[Condition]) -> Expr:
+    holds = [apply("logical_not", c) if zero_first else c for c, zero_first in conditions]
+    return reduce_by(partial(apply, "logical_and"), holds)
+
+
+def guards_of(
+    expr: Expr, admitted: Callable[[Condition], bool], known: dict[Expr, list[Condition]] | None = None,
+) -> list[Condition]:  # fmt: skip
+    """The conditions without which it is zero: of a choice, and of a sum, what holds for all of its parts, or for one
+    or another.
+
+    Args:
+        admitted: which conditions count.
+        known: of what has been looked at, since values are shared.
+    """
+    known = {} if known is None else known
+    if expr in known or not has_guard(expr):
+        return known.get(expr, [])
+    sides = []
+    for i, value in enumerate(expr.children):
+        way: Condition = (expr.children[0], i == 2)
+        inner = guards_of(value, admitted, known)
+        if not _is_call(expr, "where"):
+            sides.append(inner)
+        elif i and not is_zero(value):
+            sides.append([*([way] if admitted(way) and way not in inner else []), *inner])
+    known[expr] = reduce_by(either, sides) if sides else []
+    return known[expr]
 
 
 def selects_apart(expr: Expr, known: dict[Expr, Expr] | None = None) -> dict[tuple[Expr, bool] | None, Expr]:

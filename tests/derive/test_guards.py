@@ -66,9 +66,87 @@ def torchs_chained(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torc
     return torch.where(mean <= 0.1, 0, outer * b), torch.where(mean > 0.2, outer, 0)
 
 
+def leaky(a: Any, b: Any) -> Any:
+    """The guarded value goes through a choice that has no zeros."""
+    found = fg.cos(total(a, b))
+    return fg.where(found > 0.7, found, 0.1 * found)
+
+
+def torchs_leaky(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    found = torch.cos(torchs_total(a, b))
+    return torch.where(found > 0.7, found, 0.1 * found)
+
+
+def either(a: Any, b: Any) -> Any:
+    """Each branch reads a sum that has no value where the other is taken."""
+    mean = fg.mean(a, -1, keepdims=True)
+    above = fg.sum(fg.sqrt(mean - 0.05) * b, -1, keepdims=True)
+    below = fg.sum(fg.log(0.2 - mean) * a, -1, keepdims=True)
+    return fg.where(mean > 0.1, fg.tanh(above * b), fg.sin(below * b))
+
+
+def torchs_either(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    mean = torch.mean(a, -1, keepdim=True)
+    taken = mean > 0.1
+    above = torch.sum(torch.sqrt(torch.where(taken, mean - 0.05, 1)) * b, -1, keepdim=True)
+    below = torch.sum(torch.log(torch.where(taken, 1, 0.2 - mean)) * a, -1, keepdim=True)
+    return torch.where(taken, torch.tanh(above * b), torch.sin(below * b))
+
+
+def by_element(a: Any, b: Any) -> Any:
+    """Elements choose among sums that have a value for some rows only: one guarded, and two of them added."""
+    mean = fg.mean(a, -1, keepdims=True)
+    above = fg.where(mean > 0.1, fg.tanh(fg.sum(fg.sqrt(mean - 0.05) * b, -1, keepdims=True) * b), 0)
+    below = fg.where(mean < 0.15, fg.sin(fg.sum(fg.log(0.2 - mean) * a, -1, keepdims=True) * b), 0)
+    return fg.where(b > 0, above * a, fg.where(b > -0.5, above + below, below - 0.5 * above))
+
+
+def torchs_by_element(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    mean = torch.mean(a, -1, keepdim=True)
+    high, low = mean > 0.1, mean < 0.15
+    roots = torch.sum(torch.sqrt(torch.where(high, mean - 0.05, 1)) * b, -1, keepdim=True)
+    logs = torch.sum(torch.log(torch.where(low, 0.2 - mean, 1)) * a, -1, keepdim=True)
+    above, below = torch.where(high, torch.tanh(roots * b), 0), torch.where(low, torch.sin(logs * b), 0)
+    return torch.where(b > 0, above * a, torch.where(b > -0.5, above + below, below - 0.5 * above))
+
+
+def apart(a: Any, b: Any) -> Any:
+    """Elements choose among branches with other guards: no condition holds for both."""
+    mean = fg.mean(a, -1, keepdims=True)
+    above = fg.sum(fg.sqrt(mean - 0.05) * b, -1, keepdims=True)
+    below = fg.sum(fg.log(0.2 - mean) * a, -1, keepdims=True)
+    return fg.where(b > 0, fg.where(mean > 0.1, above * b, 0), fg.where(mean < 0.15, below * a, 0))
+
+
+def torchs_apart(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    mean = torch.mean(a, -1, keepdim=True)
+    high, low = mean > 0.1, mean < 0.15
+    above = torch.sum(torch.sqrt(torch.where(high, mean - 0.05, 1)) * b, -1, keepdim=True)
+    below = torch.sum(torch.log(torch.where(low, 0.2 - mean, 1)) * a, -1, keepdim=True)
+    return torch.where(b > 0, torch.where(high, above * b, 0), torch.where(low, below * a, 0))
+
+
+def beside(a: Any, b: Any) -> Any:
+    """One value has two uses in a choice among guards, and its own derivative has a pole elsewhere."""
+    mean = fg.mean(a, -1, keepdims=True)
+    root = fg.sum(fg.sqrt(mean) * b, -1, keepdims=True)
+    high = fg.mean(b, -1, keepdims=True)
+    some = fg.where(fg.logical_and(mean > 0.1, high > 0), root * b, 0)
+    return fg.where(b > 0, some, fg.where(mean > 0.12, root * root * a, 0)) * fg.sin(a)
+
+
+def torchs_beside(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    mean = torch.mean(a, -1, keepdim=True)
+    root = torch.sum(torch.sqrt(torch.where(mean > 0.1, mean, 1)) * b, -1, keepdim=True)
+    some = torch.where((mean > 0.1) & (torch.mean(b, -1, keepdim=True) > 0), root * b, 0)
+    return torch.where(b > 0, some, torch.where(mean > 0.12, root * root * a, 0)) * torch.sin(a)
+
+
 GUARDED: dict[str, tuple[Function, Function]] = {
     "an extremum": (extremum, torchs_extremum), "a sum that is kept": (total, torchs_total),
-    "sums of sums": (chained, torchs_chained),
+    "sums of sums": (chained, torchs_chained), "a choice without zeros": (leaky, torchs_leaky),
+    "both branches": (either, torchs_either), "by element": (by_element, torchs_by_element),
+    "other guards": (apart, torchs_apart), "one value, two guards": (beside, torchs_beside),
 }  # fmt: skip
 
 
