@@ -53,6 +53,14 @@ def _guarded_rows(a: Any) -> Any:
     return fg.where(mean > 0.1, fg.tanh(total * a) * fg.log(mean), 0)
 
 
+def _chosen_rows(a: Any) -> Any:
+    """Each branch reads a sum that has no value where the other is taken."""
+    mean = fg.mean(a, -1, keepdims=True)
+    above = fg.sum(fg.sqrt(mean) * a, -1, keepdims=True)
+    below = fg.sum(fg.log(0.3 - mean) * a, -1, keepdims=True)
+    return fg.where(mean > 0.1, fg.tanh(above * a), fg.sin(below * a))
+
+
 @fg.op
 def _total(*xs: Any) -> Any:
     """An op of a list of tensors."""
@@ -73,7 +81,7 @@ class Ours:
     """fusegen's functions, by the names that programs use."""
 
     smooth, two, guarded = staticmethod(_smooth), staticmethod(_two), staticmethod(_guarded)
-    guarded_rows = staticmethod(_guarded_rows)
+    guarded_rows, chosen_rows = staticmethod(_guarded_rows), staticmethod(_chosen_rows)
     total, bent, joint = staticmethod(_total), staticmethod(_bent), staticmethod(_joint)
     cast = staticmethod(fg.cast)
     as_float = staticmethod(lambda x, like: fg.cast(x, like.dtype))
@@ -116,6 +124,14 @@ def _torch_guarded_rows(a: Any) -> Any:
     safe = torch.where(taken, mean, 1.0)
     total = torch.sum(torch.sqrt(safe) * a, -1, keepdim=True)
     return torch.where(taken, torch.tanh(total * a) * torch.log(safe), 0.0)
+
+
+def _torch_chosen_rows(a: Any) -> Any:
+    mean = torch.mean(a, -1, keepdim=True)
+    taken = mean > 0.1
+    above = torch.sum(torch.sqrt(torch.where(taken, mean, 1.0)) * a, -1, keepdim=True)
+    below = torch.sum(torch.log(torch.where(taken, 1.0, 0.3 - mean)) * a, -1, keepdim=True)
+    return torch.where(taken, torch.tanh(above * a), torch.sin(below * a))
 
 
 def _torch_total(first: Any, *rest: Any) -> Any:
@@ -198,6 +214,7 @@ class Theirs:
     smooth = staticmethod(lambda a, b: a * torch.sigmoid(b) + torch.tanh(a * torch.sigmoid(b)) * 0.5)
     two = staticmethod(lambda a: (torch.sin(a), torch.cos(a) * 2.0))
     guarded, guarded_rows = staticmethod(_torch_guarded), staticmethod(_torch_guarded_rows)
+    chosen_rows = staticmethod(_torch_chosen_rows)
     rms_norm = staticmethod(lambda x, shape, w=None, eps=1e-5: F.rms_norm(x, shape, w, eps))
     swiglu = staticmethod(lambda a, b: F.silu(a) * b)
     squared_relu = staticmethod(lambda x: F.relu(x) ** 2)
@@ -371,7 +388,8 @@ BINARY = {
 }  # fmt: skip
 REDUCE = _words("sum mean amax amin var std norm logsumexp prod norm1 norm_inf var0")
 ROWS = _words(
-    "softmax log_softmax layer_norm rms_norm center softmin normalize standardize masked_softmax guarded_rows"
+    "softmax log_softmax layer_norm rms_norm center softmin normalize standardize masked_softmax guarded_rows "
+    "chosen_rows"
 )
 PAIRED = _words("mse_loss l1_loss huber_loss smooth_l1_loss bce kl_div cosine")
 INTEGER = _words("index compare masked any argmax count mod times isfinite hit both wide ints")
@@ -527,8 +545,8 @@ class _Writer:
         if name == "standardize":
             rstd = f"lib.rsqrt(lib.var({x.text}, {axis}, correction=0, keepdims=True) + 0.01)"
             return _Value(f"({x.at(ADD)} - {mean}) * {rstd}", "f", x.shape, MUL)
-        if name == "guarded_rows":
-            return _Value(f"lib.guarded_rows({x.text})", "f", x.shape)
+        if name in ("guarded_rows", "chosen_rows"):
+            return _Value(f"lib.{name}({x.text})", "f", x.shape)
         if name == "masked_softmax":
             mask = self.meeting(x, "b")
             whole = broadcast(x.shape, mask.shape) or ()

@@ -224,10 +224,16 @@ def _sign_outside_select(node: Call) -> Expr | None:
     return None
 
 
+def _cast_outside(node: Call) -> Expr | None:
+    """A cast of where(c, a, 0) becomes where(c, cast of a, 0), from one precision to another."""
+    if node.function != "cast" or not (node.dtype.is_float and node.args[0].dtype.is_float and has_guard(node.args[0])):
+        return None
+    return _behind_guards(node.args[0], lambda a: const(0, node.dtype) if is_zero(a) else rebuild(node, (a,)), {})
+
+
 TIDY: tuple[Rule, ...] = (
     _fold_product, _fold_sum, _fold_sign, _fold_quotient, _fold_select, _select_once, _guard_outside,
-    _sum_of_selects, _select_outside,
-    _sign_outside_select,
+    _sum_of_selects, _select_outside, _sign_outside_select, _cast_outside,
 )  # fmt: skip
 
 

@@ -179,6 +179,24 @@ def test_forward_over_reverse(name: str) -> None:
     torch.testing.assert_close(*moved)
 
 
+def test_a_cast_to_another_precision_hides_no_guard() -> None:
+    """What passes through a cast to a half type comes back through casts of single precision."""
+    declared = fg.op(lambda a, b: fg.softmax(fg.cast(chained(a, b)[0], "bfloat16"), -1) * b)
+    a, b = arguments()
+    along = draw(5, 7, seed=1)
+
+    def theirs(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        value = torchs_chained(a, b)[0]
+        return torch.softmax(value + (value.detach().bfloat16().double() - value.detach()), -1) * b
+
+    def derivatives(function: Function) -> tuple[torch.Tensor, ...]:
+        (first,) = torch.autograd.grad(function(a, b), a, along, create_graph=True)
+        (second,) = torch.autograd.grad(first, a, along.cos())
+        return first, second, jvp(lambda a: function(a, b), (a.detach(),), (along,))[1]
+
+    torch.testing.assert_close(derivatives(declared), derivatives(theirs), rtol=1e-5, atol=1e-5)
+
+
 def test_what_guards_a_value_varies_along_none_of_its_own_axes() -> None:
     """A condition on elements of a row says nothing of the row's sum."""
 
