@@ -150,6 +150,13 @@ def _distance(mine: torch.Tensor, value: torch.Tensor) -> float:
     return float((found - exact).abs().nan_to_num(nan=math.inf).max())
 
 
+# What takes one of its numbers rounds nothing: an extremum still is one of the elements that it is compared with.
+_EXACT = {
+    "amax", "amin", "max", "min", "maximum", "minimum", "abs", "neg", "where", "clamp", "clamp_min", "clamp_max",
+    "relu", "cat", "stack", "clone", "masked_fill",
+}  # fmt: skip
+
+
 class _Rounding(TorchDispatchMode):
     """Moves every number that torch computes by up to ``eps`` of itself, as a computation in that precision would: sums
     that cancel show what rounding leaves of them."""
@@ -160,7 +167,8 @@ class _Rounding(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
-        if any(returned.alias_info for returned in func._schema.returns):  # a view, or in place
+        is_same = any(returned.alias_info for returned in func._schema.returns)  # a view, or in place
+        if is_same or func.overloadpacket.__name__ in _EXACT:
             return result
         return tree_map_only(torch.Tensor, self._moved, result)
 
