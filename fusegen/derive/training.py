@@ -155,10 +155,19 @@ def _taken_again(backward: Op) -> set[str]:
     return {reduce.name for reduce in compared_extrema(reduces, outputs, backward.axes_of())}
 
 
+def _readable(op: Op) -> list[Output]:
+    """Results that a backward may read in place of what they are computed of.
+
+    Not parts; and no result that is the same along one of its axes: what reads it would vary along that axis then.
+    """
+    axes = op.axes_of()
+    return [o for o in op.expand()[1] if o.part is None and {a for a in o.shape if a} == expr_axes(o.expr, axes)]
+
+
 def _saved_factors(op: Op, backward: Op, taken: set[str]) -> list[tuple[Operand, Expr]]:
     """Factors of products that the forward writes, and that the backward multiplies with as well."""
     axes, names = op.axes_of(), op.names()
-    outputs = {o.expr: o for o in op.expand()[1] if o.part is None}
+    outputs = {o.expr: o for o in _readable(op)}
     read = {side.expr for reduce in backward.expand()[0] if reduce.kind == DOT for side in factors(reduce)}
     found: dict[Expr, Operand] = {}
     for reduce in op.expand()[0]:
@@ -190,8 +199,7 @@ def _saved_signs(op: Op, backward: Op, multiplied: Sequence[tuple[Operand, Expr]
     values: dict[Expr, Expr] = {expr: operand.ref for operand, expr in multiplied}
     told = Substitution(values)
     nodes = list(walk([told.of(item.expr) for items in backward.expand() for item in items]))
-    results = [o for o in op.expand()[1] if o.part is None]
-    written = [(o.expr, Operand(o.name, o.dtype, o.shape, groups=o.groups)) for o in results]
+    written = [(o.expr, Operand(o.name, o.dtype, o.shape, groups=o.groups)) for o in _readable(op)]
     for chosen, operand in [*written, *((unrounded(expr, o.dtype), o) for o, expr in multiplied)]:
         if not isinstance(chosen, Call) or chosen.function != "where":
             continue
@@ -283,7 +291,7 @@ def _best_cut(
         o.ref: weight(o.dtype.size, known[name]) * (2 if name in products else 1) for name, o in operands.items()
     }
     total, avoided = sum(weights.get(ref, 0) for ref in refs(*exprs)), _read_only_by_way_of(exprs, weights)
-    by_expr = {o.expr: o for o in op.expand()[1] if o.part is None and isinstance(o.expr, Call)}
+    by_expr = {o.expr: o for o in _readable(op) if isinstance(o.expr, Call)}
     dtype = next((o.dtype for o in op.outputs if o.dtype.is_float), op.outputs[0].dtype)
     along_of, own_names = Axes(known), op.names()
     taken = set(known) | {o.name for o in op.outputs}

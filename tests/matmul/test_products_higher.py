@@ -123,3 +123,18 @@ def test_axes_of_products_are_not_those_whose_size_alone_is_read() -> None:
         values = x.detach()
         expected = (values - values.mean()) / (7 * values.std()) * along.square().sum()
         torch.testing.assert_close(second, expected)
+
+
+@pytest.mark.parametrize("rows", [1, 3])
+def test_a_gradient_that_is_the_same_along_an_axis_is_not_read_as_a_factor_without_it(rows: int) -> None:
+    """The bias's gradient of a mean: one number for all columns, and a factor of the other gradients. A backward that
+    read the bias's gradient itself would multiply with something that has columns."""
+    op = fg.op(lambda x, w, b: fg.mean(x @ w + b, -1, keepdims=True))
+    leaves = [draw(rows, 3), draw(3, 2, seed=1), draw(2, seed=2)]
+    along = draw(rows, 1, seed=3)
+    found = []
+    for function in (op, lambda x, w, b: torch.mean(x @ w + b, -1, keepdim=True)):
+        first = torch.autograd.grad(function(*leaves), leaves, along, create_graph=True)
+        moved = [draw(*gradient.shape, seed=4 + i).detach() for i, gradient in enumerate(first)]
+        found.append(torch.autograd.grad(first, [*leaves[:2], along], moved))
+    torch.testing.assert_close(*found)
