@@ -9,22 +9,45 @@ and cotangents, so the node carries it through every stage. Kernels know nothing
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
-from fusegen.core.ir import DECLARED, Call, Expr, Op, Operand, Ref, transform, walk
-from fusegen.core.serialize import op_from_json, op_to_json
+from fusegen.core.ir import Call, Expr, Op, Operand, Ref, transform, walk
 from fusegen.core.subexpressions import introduce_lets, live_reduces
 
 
-@dataclass(frozen=True)
-class Declared:
+class Recorded(Call):
+    """One float result of a call that is being traced: what it reads of the call's inputs is not known yet.
+
+    Attributes:
+        call: number of the call in its trace.
+        result: position among the call's float results.
+    """
+
+    __slots__ = ("call", "result")
+    call: int
+    result: int
+
+    def __new__(cls, args: tuple[Expr, ...], call: int, result: int) -> Recorded:
+        return Expr.__new__(cls, args, call, result)  # type: ignore[return-value]
+
+    def _fill(self, args: tuple[Expr, ...], call: int, result: int) -> None:  # type: ignore[override]
+        self.call, self.result = call, result
+        super()._fill("declared", args, args[0].dtype, f"{call} {result}")
+
+    @property
+    def computed_of(self) -> tuple[Expr, ...]:
+        return self.args[:1]
+
+    def of(self, args: tuple[Expr, ...]) -> Recorded:
+        return Recorded(args, self.call, self.result)
+
+
+class Declared(Call):
     """One float result of a call of an op whose gradient the user declared.
 
     Attributes:
-        value: the result, as the op's function computes it.
-        inputs: tensors, and behind them numbers, that the call was made with.
+        args: the result, as the op's function computes it, and the ``inputs``.
         gradient: its operands are the cotangents of the call's float results, then the tensors; its scalars the
             numbers.
         targets: for each of the gradient's outputs which input it is the gradient of.
@@ -32,24 +55,43 @@ class Declared:
         result: position among the call's float results.
     """
 
-    value: Expr
-    inputs: tuple[Expr, ...]
+    __slots__ = ("call", "gradient", "result", "targets")
     gradient: Op
     targets: tuple[int, ...]
     call: int
     result: int
 
-    @classmethod
-    def of(cls, node: Expr) -> Declared:
-        """The result that ``node`` stands for."""
-        assert is_declared(node) and isinstance(node, Call)
-        value, *inputs = node.args
-        return cls(value, tuple(inputs), *_parsed(node.detail))
+    def __new__(
+        cls, args: tuple[Expr, ...], gradient: Op, targets: tuple[int, ...], call: int, result: int
+    ) -> Declared:  # fmt: skip
+        return Expr.__new__(cls, args, gradient, targets, call, result)  # type: ignore[return-value]
+
+    def _fill(  # type: ignore[override]
+        self, args: tuple[Expr, ...], gradient: Op, targets: tuple[int, ...], call: int, result: int
+    ) -> None:  # fmt: skip
+        self.gradient, self.targets, self.call, self.result = gradient, targets, call, result
+        super()._fill("declared", args, args[0].dtype, f"{gradient.name} {call} {result}")
 
     @property
-    def node(self) -> Call:
-        detail = json.dumps([op_to_json(self.gradient), self.targets, self.call, self.result])
-        return Call(DECLARED, (self.value, *self.inputs), self.value.dtype, detail)
+    def computed_of(self) -> tuple[Expr, ...]:
+        return self.args[:1]
+
+    @property
+    def value(self) -> Expr:
+        """The result, as the op's function computes it."""
+        return self.args[0]
+
+    @property
+    def inputs(self) -> tuple[Expr, ...]:
+        """Tensors, and behind them numbers, that the call was made with."""
+        return self.args[1:]
+
+    def of(self, args: tuple[Expr, ...]) -> Declared:
+        return Declared(args, self.gradient, self.targets, self.call, self.result)
+
+    def with_gradient(self, gradient: Op) -> Declared:
+        """The same with another gradient."""
+        return Declared(self.args, gradient, self.targets, self.call, self.result)
 
     @property
     def cotangents(self) -> tuple[Operand, ...]:
@@ -64,39 +106,28 @@ class Declared:
         return dict(zip(own, self.inputs, strict=True))
 
 
-@lru_cache(maxsize=4096)
-def _parsed(detail: str) -> tuple[Op, tuple[int, ...], int, int]:
-    text, targets, call, result = json.loads(detail)
-    return op_from_json(text), tuple(targets), call, result
-
-
-def is_declared(node: Expr) -> bool:
-    """Whether ``node`` is a value with a declared gradient."""
-    return isinstance(node, Call) and node.function == DECLARED
-
-
 def declared_calls(op: Op) -> list[Declared]:
     """The results with a declared gradient that ``op`` has or reads."""
     nodes = walk([item.expr for item in (*op.statements, *op.outputs)])
-    return [Declared.of(node) for node in nodes if is_declared(node)]
+    return [node for node in nodes if isinstance(node, Declared)]
 
 
 def differentiated(node: Expr) -> tuple[Expr, ...]:
     """The children that a gradient may flow into."""
-    return node.children[1:] if is_declared(node) else node.children
+    return node.inputs if isinstance(node, Declared) else node.children
 
 
 @lru_cache(maxsize=1024)
 def plain(op: Op) -> Op:
     """``op`` as it is computed, without the gradients that were declared for parts of it."""
     reduces, outputs = op.expand()
-    if not any(is_declared(node) for node in walk([item.expr for item in (*reduces, *outputs)])):
+    if not any(isinstance(node, Declared) for node in walk([item.expr for item in (*reduces, *outputs)])):
         return op
     values: dict[Expr, Expr] = {}
     found: dict[object, Ref] = {}
 
     def rule(node: Expr) -> Expr:
-        return node.children[0] if is_declared(node) else values.get(node, node)
+        return node.value if isinstance(node, Declared) else values.get(node, node)
 
     def rewritten(expr: Expr) -> Expr:
         return transform([expr], rule)[expr]

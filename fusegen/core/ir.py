@@ -67,6 +67,11 @@ class Expr:
     def children(self) -> tuple[Expr, ...]:
         return ()
 
+    @property
+    def computed_of(self) -> tuple[Expr, ...]:
+        """The children that its value is computed of: not what else a declared gradient is one for."""
+        return self.children
+
     def _lift(self, other: Expr | Number) -> Expr:
         return other if isinstance(other, Expr) else const(other, self.dtype)
 
@@ -128,6 +133,20 @@ class Ref(Expr):
         self.name, self.dtype = name, dtype
 
 
+class Place(Ref):
+    """The position along an axis, or in the tensor that several make up, slow to fast: what kernels read."""
+
+    __slots__ = ("axes",)
+    axes: tuple[str, ...]
+
+    def __new__(cls, *axes: str) -> Place:
+        return Expr.__new__(cls, *axes)  # type: ignore[return-value]
+
+    def _fill(self, *axes: str) -> None:  # type: ignore[override]
+        super()._fill("_".join(["@index", *axes]), dtypes.int64)
+        self.axes = axes
+
+
 class Size(Expr):
     """The number of elements along an axis, known at launch."""
 
@@ -176,6 +195,50 @@ class Call(Expr):
     def children(self) -> tuple[Expr, ...]:
         return self.args
 
+    def of(self, args: tuple[Expr, ...]) -> Call:
+        """The same of other arguments."""
+        return Call(self.function, args, self.dtype, self.detail)
+
+
+class Factor(Call):
+    """One side of a matrix product (core/products).
+
+    Attributes:
+        expr: what it is, in axes of its own.
+        stored: the dtype that the product reads it in.
+        renames: pairs of an own axis and what the product calls it; other axes keep their names.
+    """
+
+    __slots__ = ("renames", "stored")
+    stored: DType
+    renames: tuple[tuple[str, str], ...]
+
+    def __new__(cls, expr: Expr, stored: DType, renames: tuple[tuple[str, str], ...] = ()) -> Factor:
+        return Expr.__new__(cls, expr, stored, renames)  # type: ignore[return-value]
+
+    def _fill(self, expr: Expr, stored: DType, renames: tuple[tuple[str, str], ...]) -> None:  # type: ignore[override]
+        self.stored, self.renames = stored, renames
+        super()._fill("factor", (expr,), expr.dtype, " ".join([stored.name, *(f"{own}>{new}" for own, new in renames)]))
+
+    @property
+    def expr(self) -> Expr:
+        return self.args[0]
+
+    def of(self, args: tuple[Expr, ...]) -> Factor:
+        return Factor(args[0], self.stored, self.renames)
+
+    def name_of(self, axis: str) -> str:
+        """What the product calls an axis of the factor's own."""
+        return dict(self.renames).get(axis, axis)
+
+    def own_name(self, axis: str) -> str:
+        """The inverse of ``name_of``."""
+        return {new: own for own, new in self.renames}.get(axis, axis)
+
+    def axes(self, known: Mapping[str, frozenset[str]]) -> frozenset[str]:
+        """Its axes, as the product calls them."""
+        return frozenset(map(self.name_of, expr_axes(self.expr, known)))
+
 
 def const(value: Number, dtype: DType) -> Const:
     """A literal of ``dtype`` (its compute dtype): 1 becomes 1.0 where a float is wanted."""
@@ -219,9 +282,7 @@ def walk(
 
 def rebuild(node: Expr, children: tuple[Expr, ...]) -> Expr:
     """``node`` with other children."""
-    if isinstance(node, Call) and children != node.args:
-        return Call(node.function, children, node.dtype, node.detail)
-    return node
+    return node.of(children) if isinstance(node, Call) and children != node.args else node
 
 
 def transform(roots: Iterable[Expr], rule: Callable[[Expr], Expr]) -> dict[Expr, Expr]:
@@ -502,10 +563,10 @@ def expr_axes(expr: Expr, known: Mapping[str, frozenset[str]]) -> frozenset[str]
             found |= known[node.name]
         elif isinstance(node, Index):
             found |= {node.axis}
-        elif isinstance(node, Call) and node.function == FACTOR:  # core/products: its axes are called otherwise
-            found |= {dict(renames_of(node)).get(axis, axis) for axis in expr_axes(node.args[0], known)}
+        elif isinstance(node, Factor):
+            found |= node.axes(known)
         else:
-            stack.extend(computed_of(node))
+            stack.extend(node.computed_of)
     return found
 
 
@@ -532,23 +593,15 @@ class Axes:
             return self.known[node.name]
         if isinstance(node, Index):
             return frozenset({node.axis})
-        inner = frozenset[str]().union(*(self.found[child] for child in computed_of(node)))
-        if isinstance(node, Call) and node.function == FACTOR:
-            return frozenset(dict(renames_of(node)).get(axis, axis) for axis in inner)
-        return inner
+        inner = frozenset[str]().union(*(self.found[child] for child in node.computed_of))
+        return frozenset(map(node.name_of, inner)) if isinstance(node, Factor) else inner
 
 
 def computed_of(node: Expr) -> tuple[Expr, ...]:
-    """The children that a node's value is computed of: not what else a declared gradient is one for."""
-    return node.children[:1] if isinstance(node, Call) and node.function == DECLARED else node.children
+    """``node.computed_of``, for `walk`."""
+    return node.computed_of
 
 
-# Of matrix products; a value with where it stands, for reductions that find a place (core/monoids); and a value whose
-# gradient the user declared (core/declared).
-FACTOR, DOT, LOCATED, DECLARED = "factor", "dot", "located", "declared"
-
-
-def renames_of(factor: Call) -> list[tuple[str, str]]:
-    """What a factor of a matrix product calls its axes: (own name, name in the product)."""
-    text = factor.detail.partition(" ")[2]
-    return [(own, new) for own, _, new in (pair.partition(">") for pair in text.split())]
+# The reduction that a matrix product is; and a value with where it stands, for reductions that find a place
+# (core/monoids).
+DOT, LOCATED = "dot", "located"

@@ -11,16 +11,15 @@ may be a column elsewhere (``x + x @ w``).
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from fusegen.core import dtypes
-from fusegen.core.declared import Declared, is_declared
+from fusegen.core.declared import Declared
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import (
     DOT,
-    FACTOR,
     Call,
     Expr,
+    Factor,
     Index,
     Op,
     Operand,
@@ -30,8 +29,6 @@ from fusegen.core.ir import (
     Statement,
     axis_order,
     call,
-    expr_axes,
-    renames_of,
     transform,
     walk,
 )
@@ -39,63 +36,21 @@ from fusegen.core.ir import (
 KIND = DOT
 
 
-@dataclass(frozen=True)
-class Factor:
-    """One side of a matrix product.
-
-    Attributes:
-        expr: what it is, in axes of its own.
-        dtype: what it is stored as.
-        renames: pairs of an own axis and what the product calls it; other axes keep their names.
-    """
-
-    expr: Expr
-    dtype: DType
-    renames: tuple[tuple[str, str], ...] = ()
-
-    @classmethod
-    def of(cls, node: Expr) -> Factor:
-        """The factor that ``node`` stands for."""
-        assert isinstance(node, Call) and node.function == FACTOR
-        return cls(node.args[0], dtypes.BY_NAME[node.detail.split()[0]], tuple(renames_of(node)))
-
-    @property
-    def node(self) -> Call:
-        pairs = [f"{own}>{new}" for own, new in self.renames]
-        return Call(FACTOR, (self.expr,), self.expr.dtype, " ".join([self.dtype.name, *pairs]))
-
-    def name_of(self, axis: str) -> str:
-        """What the product calls an axis of the factor's own."""
-        return dict(self.renames).get(axis, axis)
-
-    def own_name(self, axis: str) -> str:
-        """The inverse of ``name_of``."""
-        return {new: own for own, new in self.renames}.get(axis, axis)
-
-    def axes(self, known: Mapping[str, frozenset[str]]) -> frozenset[str]:
-        """Its axes, as the product calls them."""
-        return frozenset(map(self.name_of, expr_axes(self.expr, known)))
-
-
-def is_factor(node: Expr) -> bool:
-    """Whether ``node`` stands for a factor."""
-    return isinstance(node, Call) and node.function == FACTOR
-
-
 def product(name: str, left: Factor, right: Factor, over: tuple[str, ...]) -> Reduce:
     """``left @ right``, contracted over the axes ``over`` (names of the product)."""
-    return Reduce(name, KIND, call("mul", left.node, right.node, dtype=left.expr.dtype), over)
+    return Reduce(name, KIND, call("mul", left, right, dtype=left.dtype), over)
 
 
 def factors(reduce: Reduce) -> tuple[Factor, Factor]:
     """The two sides of a product."""
     left, right = reduce.expr.children
-    return Factor.of(left), Factor.of(right)
+    assert isinstance(left, Factor) and isinstance(right, Factor)
+    return left, right
 
 
 def stored_as(reduce: Reduce) -> DType:
     """The dtype that a product's result is rounded to: its factors'."""
-    return factors(reduce)[0].dtype
+    return factors(reduce)[0].stored
 
 
 def products(op: Op) -> list[Reduce]:
@@ -155,12 +110,10 @@ def renamed_axes(op: Op, name: Callable[[str], str]) -> Op:
     """``op`` with other names for its axes, products' own among them; different ones must stay different."""
 
     def rule(node: Expr) -> Expr:
-        if is_factor(node):
-            factor = Factor.of(node)
-            return replace(factor, renames=tuple((name(own), name(new)) for own, new in factor.renames)).node
-        if is_declared(node):
-            declared = Declared.of(node)
-            return replace(declared, gradient=renamed_axes(declared.gradient, name)).node
+        if isinstance(node, Factor):
+            return Factor(node.expr, node.stored, tuple((name(own), name(new)) for own, new in node.renames))
+        if isinstance(node, Declared):
+            return node.with_gradient(renamed_axes(node.gradient, name))
         return type(node)(name(node.axis)) if isinstance(node, (Size, Index)) else node
 
     def expr(root: Expr) -> Expr:

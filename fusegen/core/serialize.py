@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from fusegen.core.declared import Declared
 from fusegen.core.dtypes import BY_NAME
 from fusegen.core.ir import (
     Call,
     Const,
     Expr,
+    Factor,
     Groups,
     Index,
     Let,
@@ -32,12 +34,16 @@ from fusegen.core.ir import (
 
 def op_to_json(op: Op) -> str:
     """Text from which ``op_from_json`` makes an equal op (without its docstring)."""
+    return json.dumps(_data(op), separators=(",", ":"))
+
+
+def _data(op: Op) -> dict[str, Any]:
     table: dict[Expr, int] = {}
     rows: list[Any] = []
     for node in walk([item.expr for item in (*op.statements, *op.outputs)]):
         table[node] = len(rows)
         rows.append(_row(node, table))
-    data = {
+    return {
         "name": op.name,
         "label": op.label,
         "result": op.result,
@@ -51,7 +57,6 @@ def op_to_json(op: Op) -> str:
         ],
         "outputs": [[o.name, table[o.expr], o.dtype.name, o.shape, _part(o.part), _groups(o)] for o in op.outputs],
     }
-    return json.dumps(data, separators=(",", ":"))
 
 
 def _row(node: Expr, table: dict[Expr, int]) -> list[Any]:
@@ -63,6 +68,10 @@ def _row(node: Expr, table: dict[Expr, int]) -> list[Any]:
         return ["s", node.axis]
     if isinstance(node, Index):
         return ["i", node.axis]
+    if isinstance(node, Factor):
+        return ["x", table[node.expr], node.stored.name, node.renames]
+    if isinstance(node, Declared):
+        return ["d", [table[arg] for arg in node.args], _data(node.gradient), node.targets, node.call, node.result]
     assert isinstance(node, Call)
     return ["f", node.function, [table[arg] for arg in node.args], node.dtype.name, node.detail]
 
@@ -81,7 +90,10 @@ def op_from_json(text: str) -> Op:
     Raises:
         ValueError, KeyError, TypeError, IndexError: the text is not that of an op.
     """
-    data = json.loads(text)
+    return _op(json.loads(text))
+
+
+def _op(data: dict[str, Any]) -> Op:
     exprs: list[Expr] = []
     for row in data["expressions"]:
         exprs.append(_expr(row, exprs))
@@ -110,6 +122,10 @@ def _expr(row: list[Any], exprs: list[Expr]) -> Expr:
         return Size(row[1])
     if kind == "i":
         return Index(row[1])
+    if kind == "x":
+        return Factor(exprs[row[1]], BY_NAME[row[2]], tuple((own, new) for own, new in row[3]))
+    if kind == "d":
+        return Declared(tuple(exprs[i] for i in row[1]), _op(row[2]), tuple(row[3]), row[4], row[5])
     return Call(row[1], tuple(exprs[i] for i in row[2]), BY_NAME[row[3]], row[4])
 
 

@@ -9,11 +9,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fusegen.core.ir import (
-    FACTOR,
     LOCATED,
     Call,
     Const,
     Expr,
+    Factor,
     Let,
     Output,
     Reduce,
@@ -146,7 +146,7 @@ class _Binder:
         name = self.output_names.get(node) or safe_name(wanted, self.taken)
         self.taken.add(name)
         children = tuple(substitute(child, self.values) for child in node.args)
-        let = Let(name, Call(node.function, children, node.dtype, node.detail))
+        let = Let(name, node.of(children))
         self.statements.append(let)
         self.values[node] = let.ref
         if node in self.names or node in self.output_names:
@@ -163,9 +163,9 @@ class _Binder:
 
 def _may_be_named(node: Expr) -> bool:
     """Factors, and what multiplies two, stay in their product (core/products), pairs in their reduction."""
-    if not isinstance(node, Call) or node.function in (FACTOR, LOCATED):
+    if not isinstance(node, Call) or isinstance(node, Factor) or node.function == LOCATED:
         return False
-    return not any(isinstance(arg, Call) and arg.function == FACTOR for arg in node.args)
+    return not any(isinstance(arg, Factor) for arg in node.args)
 
 
 def _trivial(node: Call) -> bool:

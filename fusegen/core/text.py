@@ -5,22 +5,21 @@ from __future__ import annotations
 from zlib import crc32
 
 from fusegen.core.ir import (
-    DECLARED,
-    FACTOR,
     Call,
     Const,
     Expr,
+    Factor,
     Index,
     Let,
     Op,
     Operand,
     Output,
+    Place,
     Reduce,
     Ref,
     Scalar,
     Size,
     Tensorlike,
-    renames_of,
 )
 
 _INFIX = {
@@ -76,8 +75,7 @@ def _print(expr: Expr) -> tuple[str, int]:
         text = number_text(expr)
         return text, 8 if text.startswith("-") else _ATOM
     if isinstance(expr, Ref):
-        axes = expr.name.removeprefix("@index_")  # how kernels call it (fuse/kernel.Position)
-        return (expr.name if axes == expr.name else f"index({axes.replace('_', ', ')})"), _ATOM
+        return (f"index({', '.join(expr.axes)})" if isinstance(expr, Place) else expr.name), _ATOM
     if isinstance(expr, Size):
         return expr.axis.upper(), _ATOM
     if isinstance(expr, Index):
@@ -92,10 +90,10 @@ def _print(expr: Expr) -> tuple[str, int]:
     if expr.function == "powi":
         return f"{_wrap(_print(expr.args[0]), _ATOM)}^{expr.detail}", 9
     args = [_print(arg)[0] for arg in expr.args]
-    if expr.function == FACTOR:
-        moved = [f"{own} -> {new}" for own, new in renames_of(expr)]
+    if isinstance(expr, Factor):
+        moved = [f"{own} -> {new}" for own, new in expr.renames]
         return ", ".join([*args, *moved]).join(("factor(", ")")), _ATOM
-    if expr.function == DECLARED:  # its gradient is not what it computes
+    if expr.computed_of != expr.args:  # a declared gradient: its gradient is not what it computes
         return f"declared({args[0]})", _ATOM
     if expr.function == "cast":
         return f"{expr.detail or expr.dtype}({args[0]})", _ATOM

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Any
 
 from fusegen.core import dtypes
-from fusegen.core.declared import Declared, is_declared
+from fusegen.core.declared import Declared, Recorded
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import (
-    Call,
     Expr,
+    Factor,
     Groups,
     Index,
     Op,
@@ -30,7 +30,6 @@ from fusegen.core.ir import (
     refs,
 )
 from fusegen.core.monoids import BY_KIND
-from fusegen.core.products import Factor, is_factor
 from fusegen.core.subexpressions import Renaming, introduce_lets, live_reduces, safe_name
 from fusegen.declare.axes import AxisVar, Dims, NotNested, leaves, mirror
 from fusegen.declare.parts import Packed
@@ -117,8 +116,9 @@ def _reduce_names(
         taken: other names; these are added.
     """
     final: dict[str, str] = {}
+    own = {*parts, *(reduce.name for reduce, _ in reduces)}
     for ref, local in [(e, n) for e, n in names.items() if isinstance(e, Ref)]:
-        if ref.name.startswith("@r") or ref.name in parts:
+        if ref.name in own:
             final[ref.name] = safe_name(local, taken)
             taken.add(final[ref.name])
     for reduce, _ in reduces:
@@ -157,11 +157,10 @@ class _Builder:
             places: list[tuple[Expr, Expr]] = [(Index(axis), Size(axis)) for axis in self._axes(node.axis)]
             place, _ = functools.reduce(lambda before, here: (before[0] * here[1] + here[0], here[1]), places)
             return place
-        if is_factor(node):
-            factor = Factor.of(node)
-            pairs = [p for own, new in factor.renames for p in zip(self._axes(own), self._axes(new), strict=True)]
-            return replace(factor, renames=tuple(pair for pair in pairs if pair[0] != pair[1])).node
-        if is_declared(node):
+        if isinstance(node, Factor):
+            pairs = [p for own, new in node.renames for p in zip(self._axes(own), self._axes(new), strict=True)]
+            return Factor(node.expr, node.stored, tuple(pair for pair in pairs if pair[0] != pair[1]))
+        if isinstance(node, Recorded):
             return self._declared(node)
         return node
 
@@ -195,21 +194,19 @@ class _Builder:
 
     # -- declared gradients -------------------------------------------------------------------------------------------
 
-    def _declared(self, node: Expr) -> Expr:
+    def _declared(self, node: Recorded) -> Declared:
         """A result with a declared gradient: until here the node names its call, and has all of the call's inputs."""
-        assert isinstance(node, Call)
-        number, result = map(int, node.detail.split())
-        call = self.tracer.calls[number]
-        if number not in self.gradients:
-            self.gradients[number] = self._gradient(call)
-        gradient, names = self.gradients[number]
+        call = self.tracer.calls[node.call]
+        if node.call not in self.gradients:
+            self.gradients[node.call] = self._gradient(call)
+        gradient, names = self.gradients[node.call]
         value, *given = node.args
         known = dict(zip(call.inputs, given, strict=True))
         inputs = [known[name] for name in names]
         for i, scalar in enumerate(gradient.scalars, start=len(inputs) - len(gradient.scalars)):
             inputs[i] = convert(inputs[i], scalar.dtype)
         targets = tuple(names.index(name) for name in call.gradients)
-        return Declared(value, tuple(inputs), gradient, targets, number, result).node
+        return Declared((value, *inputs), gradient, targets, node.call, node.result)
 
     def _gradient(self, call: CalledWith) -> tuple[Op, list[str]]:
         """The gradient of a call, and the inputs that it concerns: float tensors, and what it reads."""

@@ -4,15 +4,15 @@ by name, before its mistake becomes a wrong number or an error of the C++ compil
 from __future__ import annotations
 
 from fusegen.core import dtypes
-from fusegen.core.declared import Declared, is_declared
+from fusegen.core.declared import Declared
 from fusegen.core.errors import LegalityError
 from fusegen.core.ir import (
     DOT,
-    FACTOR,
     LOCATED,
     Axes,
     Call,
     Expr,
+    Factor,
     Index,
     Op,
     Operand,
@@ -112,7 +112,7 @@ class _Check:
             self.require(expr.dtype.is_float, "a reduction of floats of another dtype", f"{reduce.name}: {expr.dtype}")
         if kind == DOT:
             sides = expr.children if isinstance(expr, Call) and expr.function == "mul" else ()
-            both = len(sides) == 2 and all(isinstance(s, Call) and s.function == FACTOR for s in sides)
+            both = len(sides) == 2 and all(isinstance(s, Factor) for s in sides)
             self.require(both, "a product of other than two factors", reduce.name)
 
     def _expr(self, root: Expr, reduce: Reduce | None) -> None:
@@ -128,9 +128,8 @@ class _Check:
             elif isinstance(node, Call):
                 self._call(node, root, reduce)
 
-    def _declared(self, node: Call) -> None:
+    def _declared(self, marked: Declared) -> None:
         """A declared gradient is an op, which reads cotangents and stand-ins for the inputs, each once."""
-        marked = Declared.of(node)
         gradient, count = marked.gradient, len(marked.inputs)
         check_op(gradient)
         arguments: list[Operand | Scalar] = [*gradient.operands, *gradient.scalars]
@@ -146,13 +145,13 @@ class _Check:
         self.require(marked.value.dtype.is_float, "a gradient of what has none", str(marked.value.dtype))
 
     def _call(self, node: Call, root: Expr, reduce: Reduce | None) -> None:
-        if is_declared(node):
+        if isinstance(node, Declared):
             self._declared(node)
             return
         row, dtypes_of = lookup(node.function), [arg.dtype for arg in node.args]
         what = f"{node.function} of {', '.join(map(str, dtypes_of)) or 'nothing'} as {node.dtype}"
         self.require(len(node.args) == row.arity, "a call with another number of arguments", what)
-        if node.function in (FACTOR, LOCATED):
+        if isinstance(node, Factor) or node.function == LOCATED:
             is_product = reduce is not None and reduce.kind == DOT and node in root.children
             is_place = reduce is not None and BY_KIND[reduce.kind].located and node is root
             self.require(is_product or is_place, "what only a reduction reads, elsewhere", what)

@@ -10,8 +10,9 @@ import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fusegen.core.declared import Recorded
 from fusegen.core.errors import DerivativeError
-from fusegen.core.ir import DECLARED, Call, Ref
+from fusegen.core.ir import Ref
 from fusegen.declare.parts import Packed
 from fusegen.declare.reductions import reduce
 from fusegen.declare.value import CalledWith, Tracer, Value, broadcast, convert, current, lift, plain_number
@@ -74,8 +75,7 @@ def _record(tracer: Tracer, call: CalledWith, trace: Callable[[], dict[str, Valu
 
 def _marked(tracer: Tracer, value: Value, given: Sequence[Value], result: int) -> Value:
     """A result of the call that was recorded last."""
-    detail = f"{len(tracer.calls) - 1} {result}"  # until the trace is finished
-    expr = Call(DECLARED, (value.expr, *(argument.expr for argument in given)), value.expr.dtype, detail)
+    expr = Recorded((value.expr, *(argument.expr for argument in given)), len(tracer.calls) - 1, result)
     if value.expr in tracer.names:
         tracer.names[expr] = tracer.names.pop(value.expr)
     return Value(expr, value.dtype, value.dims, value.weak)

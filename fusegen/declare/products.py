@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
-from fusegen.core.products import Factor, product, rounded
+from fusegen.core.ir import Factor
+from fusegen.core.products import product, rounded
 from fusegen.declare.axes import AxisVar, Dims, are_same
 from fusegen.declare.value import (
     Like,

@@ -16,7 +16,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from fusegen.core import dtypes
-from fusegen.core.declared import Declared, declared_calls, is_declared
+from fusegen.core.declared import Declared, declared_calls
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import LegalityError
 from fusegen.core.ir import (
@@ -247,8 +247,8 @@ class Evaluation:
         args = [values[arg] for arg in node.args]
         if node.function == "cast":
             return self._cast(node, args[0])
-        if is_declared(node):
-            return self._declared(Declared.of(node), args)
+        if isinstance(node, Declared):
+            return self._declared(node, args)
         detail = (node.detail,) if node.detail else ()
         return lookup(node.function).reference(self.torch, *args, *detail)
 

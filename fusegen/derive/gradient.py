@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fusegen.core import dtypes
-from fusegen.core.declared import Declared, differentiated, is_declared
+from fusegen.core.declared import Declared, differentiated
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import (
-    DECLARED,
     Axes,
     Call,
     Const,
     Expr,
+    Factor,
     Index,
     Op,
     Operand,
@@ -37,7 +37,7 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.products import KIND as DOT
-from fusegen.core.products import Factor, factors, free_axis
+from fusegen.core.products import factors, free_axis
 from fusegen.core.products import product as product_of
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.declare.table import apply
@@ -59,9 +59,15 @@ from fusegen.derive.simplify import (
 LARGEST_EXPRESSION = 40
 
 
+class _Cut(Ref):
+    """Stands for a subexpression, until its gradient is derived."""
+
+    __slots__ = ()
+
+
 @dataclass
 class _Definition:
-    """``ref`` stands for ``expr``, or for its reduction over ``over``. ``kind`` DECLARED: its gradient is declared."""
+    """``ref`` stands for ``expr``, or for its reduction over ``over``. Of what is `Declared`, so is the gradient."""
 
     ref: Ref
     expr: Expr
@@ -130,7 +136,7 @@ class _Reverse:
                 varying = [c for c in conditions if over & self.along.of(c[0])]
                 whole = [c for c in conditions if c not in varying]  # these hold for the sum as for each element
                 inner = selected(value, varying)
-                late = over if has_guard(inner) and ref.name.startswith("@") else late
+                late = over if has_guard(inner) and isinstance(ref, _Cut) else late
                 part = selected(inner if late else self._sum(inner, over, name), whole)
                 key = (*whole, *varying, key)[0]
             conditions, value = conditions_of(part)
@@ -186,7 +192,7 @@ class _Reverse:
 
     def through_product(self, definition: _Definition, cotangent: Expr, wanted: Set[Ref]) -> None:
         """Add a product's adjoint to what its factors read."""
-        sides = [Factor.of(node) for node in definition.expr.children]
+        sides = [node for node in definition.expr.children if isinstance(node, Factor)]
         for i, (side, other) in enumerate((sides, sides[::-1])):
             if not any(ref in wanted and ref.dtype.is_float for ref in refs(side.expr)):
                 continue
@@ -197,14 +203,15 @@ class _Reverse:
     def through_declared(self, call: Sequence[_Definition], wanted: Set[Ref]) -> None:
         """Add the gradients that were declared for a call, of which these are results, to what its inputs read."""
         given: dict[int, Expr] = {}
-        for result in call:
-            total = self.total(result.ref, result.ref.name.strip("@"))
+        results = [_declared(definition) for definition in call]
+        for definition, result in zip(call, results, strict=True):
+            total = self.total(definition.ref, definition.ref.name.strip("@"))
             if total is not None:
-                given[Declared.of(result.expr).result] = total
+                given[result.result] = total
         if not given:
             return
         found = declared_gradients(
-            Declared.of(call[0].expr), given, self.axes, self.fresh_axis,
+            results[0], given, self.axes, self.fresh_axis,
             lambda reduce: self.reduced(reduce.kind, reduce.expr, reduce.over, reduce.name), self.names,
         )  # fmt: skip
         for into, cotangent in found:
@@ -283,12 +290,12 @@ def _definitions(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> tuple[
     def cut(root: Expr) -> Expr:
         for node in walk([root], walked, differentiated):
             sizes[node] = 1 + sum(sizes[child] for child in differentiated(node))
-            declared = is_declared(node)
+            declared = isinstance(node, Declared)
             large = (sizes[node] > LARGEST_EXPRESSION and node is not root) or node in shared or declared
             if large and node.dtype.is_float and node not in cuts.values:
-                ref = Ref(f"@cut{len(cuts.values)}", node.dtype)
+                ref = _Cut(f"@cut{len(cuts.values)}", node.dtype)
                 expr = rebuild(node, tuple(map(cuts.of, node.children)))
-                found.append(_Definition(ref, expr, kind=DECLARED if declared else "sum"))
+                found.append(_Definition(ref, expr))
                 cuts.put(node, ref)
             if node in cuts.values:
                 sizes[node] = 1
@@ -298,7 +305,7 @@ def _definitions(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> tuple[
 
     for reduce in reduces:
         if reduce.kind == DOT:
-            sides = [replace(side, expr=cut(side.expr)) for side in factors(reduce)]
+            sides = [side.of((cut(side.expr),)) for side in factors(reduce)]
             found.append(_Definition(reduce.ref, product_of("", sides[0], sides[1], ()).expr, reduce.over, DOT))
         else:
             found.append(_Definition(reduce.ref, cut(reduce.expr), reduce.over, reduce.kind))
@@ -307,8 +314,13 @@ def _definitions(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> tuple[
 
 def _call_of(definition: _Definition) -> tuple[int, tuple[Expr, ...]]:
     """What the results of one call with a declared gradient have in common."""
-    declared = Declared.of(definition.expr)
+    declared = _declared(definition)
     return declared.call, declared.inputs
+
+
+def _declared(definition: _Definition) -> Declared:
+    assert isinstance(definition.expr, Declared)
+    return definition.expr
 
 
 def _shared_and_costly(roots: Sequence[Expr]) -> set[Expr]:
@@ -397,7 +409,7 @@ def gradient(
         state.axes[definition.ref.name] = state.along.of(definition.expr) - set(definition.over)
     calls: dict[Any, list[_Definition]] = {}
     for definition in definitions:
-        if definition.kind == DECLARED:
+        if isinstance(definition.expr, Declared):
             calls.setdefault(_call_of(definition), []).append(definition)
     leaves = [target.ref for target in targets]
     differentiable = {*leaves, *(definition.ref for definition in definitions)}
@@ -412,7 +424,7 @@ def gradient(
             if total is not None:
                 state.through_product(definition, total, differentiable)
             continue
-        if definition.kind == DECLARED:
+        if isinstance(definition.expr, Declared):
             call = calls[_call_of(definition)]
             if definition is call[0]:  # of the results the first that is needed: all that reads the others comes behind
                 state.through_declared(call, differentiable)
@@ -516,7 +528,7 @@ def _close(
     """Put the cuts back in place, simplify, name things, and keep only what is read."""
     back = Substitution({})
     for definition in definitions:
-        if definition.ref.name.startswith("@"):
+        if isinstance(definition.ref, _Cut):
             back.put(definition.ref, back.of(definition.expr))
     everything = [*reduces, *state.reduces]
     exprs = [back.of(item.expr) for item in (*everything, *results)]
@@ -524,9 +536,9 @@ def _close(
     kept = [replace(r, expr=tidy[expr]) for r, expr in zip(everything, exprs, strict=False)]
     outputs = [replace(o, expr=tidy[expr]) for o, expr in zip(results, exprs[len(everything) :], strict=True)]
     live = live_reduces(kept, outputs)
-    told = {back.of(expr): name for expr, name in state.names.items()}
-    simple = simplify(list(told), TIDY)
-    names = {simple[expr]: name for expr, name in told.items() if isinstance(simple[expr], Call)}
+    called = {back.of(expr): name for expr, name in state.names.items()}
+    simple = simplify(list(called), TIDY)
+    names = {simple[expr]: name for expr, name in called.items() if isinstance(simple[expr], Call)}
     statements, bound = introduce_lets(live, outputs, {**names, **simplify_names(op)}, state.taken)
     read = names_read([*statements, *bound])
     operands = [o for o in (*op.operands, *cotangents) if o.name in read]

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence, Set
 
-from fusegen.core.ir import DOT, FACTOR, Axes, Call, Expr, Op, refs, walk
+from fusegen.core.ir import DOT, Axes, Call, Expr, Factor, Op, refs, walk
 from fusegen.declare.table import apply
 from fusegen.derive.simplify import Condition, either
 
@@ -29,7 +29,7 @@ def guards(op: Op) -> dict[Expr, list[Condition]]:
 
     # A product calls its axes as it likes, so that what holds around it says nothing of its factors.
     def carries(node: Expr) -> bool:
-        return inner[node].kind != DOT if node in inner else not (isinstance(node, Call) and node.function == FACTOR)
+        return inner[node].kind != DOT if node in inner else not isinstance(node, Factor)
 
     roots = [output.expr for output in outputs]
     found: dict[Expr, list[Condition]] = {root: [] for root in roots}
@@ -45,8 +45,8 @@ def guards(op: Op) -> dict[Expr, list[Condition]]:
     return found
 
 
-def guarded(expr: Expr, conditions: Sequence[Condition], told: Set[str]) -> Expr:
-    """``expr``, but without a derivative where conditions that are made of what is ``told`` say that nobody reads it.
+def guarded(expr: Expr, conditions: Sequence[Condition], known: Set[str]) -> Expr:
+    """``expr``, but without a derivative where conditions that are made of what is ``known`` say that nobody reads it.
 
     Its value is what it was: who reads it computes the conditions anew, and may round them otherwise.
     """
@@ -54,6 +54,6 @@ def guarded(expr: Expr, conditions: Sequence[Condition], told: Set[str]) -> Expr
         return expr
     found, fixed = expr, apply("barrier", expr)
     for condition, zero_first in reversed(conditions):
-        if told >= {ref.name for ref in refs(condition)}:
+        if known >= {ref.name for ref in refs(condition)}:
             found = apply("where", condition, *((fixed, found) if zero_first else (found, fixed)))
     return found

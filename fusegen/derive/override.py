@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from fusegen.core.declared import Declared
-from fusegen.core.ir import FACTOR, Call, Expr, Op, Reduce, Ref, Size, const, expr_axes, rebuild, substitute, walk
+from fusegen.core.ir import Call, Expr, Op, Reduce, Ref, Size, const, expr_axes, rebuild, substitute, walk
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import factors, products, renamed_axes
 from fusegen.declare.reductions import of_one, repeated
 
 Fold = Callable[[Reduce], Ref]
 # Zero where an argument is.
-_NOTHING_OF_NOTHING = ("neg", "cast", "barrier", "mul", FACTOR)
+_NOTHING_OF_NOTHING = ("neg", "cast", "barrier", "mul", "factor")
 
 
 def declared_gradients(
@@ -43,7 +43,7 @@ def declared_gradients(
         else:
             values[operand.ref] = found
     reduces, outputs = gradient.expand()
-    told = gradient.names()
+    called = gradient.names()
     for reduce in reduces:
         expr = _without(reduce.expr, absent)
         if expr is None and reduce.kind in ("sum", DOT):
@@ -51,7 +51,7 @@ def declared_gradients(
         else:
             expr = const(0, reduce.expr.dtype) if expr is None else substitute(expr, values)
             values[reduce.ref] = _folded(replace(reduce, expr=expr), axes, fold)
-    for expr, name in told.items():
+    for expr, name in called.items():
         given = _without(expr, absent)
         if isinstance(given, Call):
             names.setdefault(substitute(given, values), name)

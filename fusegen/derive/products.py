@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from fusegen.core.ir import Expr, Reduce, axis_order, expr_axes
-from fusegen.core.products import Factor, product
+from fusegen.core.ir import Expr, Factor, Reduce, axis_order, expr_axes
+from fusegen.core.products import product
 
 
 def adjoint(
@@ -29,9 +29,9 @@ def adjoint(
     result_axes, other_axes = expr_axes(cotangent, known), other.axes(known)
     lacking = sorted((result_axes | other_axes) - own, key=axis_order)
     names.update({axis: fresh() for axis in lacking})
-    arriving = Factor(cotangent, wanted.dtype, _moved({axis: names[axis] for axis in result_axes}))
+    arriving = Factor(cotangent, wanted.stored, _moved({axis: names[axis] for axis in result_axes}))
     others = {axis: names[other.name_of(axis)] for axis in expr_axes(other.expr, known)}
-    across = Factor(other.expr, other.dtype, _moved(others))
+    across = Factor(other.expr, other.stored, _moved(others))
     over = tuple(names[axis] for axis in lacking)
     return product(name, *((arriving, across) if first else (across, arriving)), over)
 

@@ -33,7 +33,7 @@ def is_softmax(expr: Expr, sums: frozenset[Ref]) -> bool:
     return isinstance(expr, Call) and expr.function == "div" and expr.args[1] in sums
 
 
-def told_by(expr: Expr, tensor: Expr, sums: frozenset[Ref]) -> dict[Expr, Expr]:
+def recovered_from(expr: Expr, tensor: Expr, sums: frozenset[Ref]) -> dict[Expr, Expr]:
     """What need not be computed where ``tensor`` holds ``expr``: that, and the exponentials it is a quotient of."""
     values = {expr: tensor}
     if is_softmax(expr, sums):
@@ -45,12 +45,12 @@ def cancel(
     reduces: Sequence[Reduce], outputs: Sequence[Output], sums: frozenset[Ref], axes: dict[str, frozenset[str]]
 ) -> tuple[list[Reduce], list[Output]]:
     """A sum of terms that are all divided by one of ``sums`` is divided itself, once, and ``s * x / s`` is x."""
-    told = Substitution({})
+    substitution = Substitution({})
     cancelled = Rewriting(lambda node: _cancelled(node, sums))
     done: list[Reduce] = []
 
     def rewritten(expr: Expr) -> Expr:
-        return cancelled.of(told.of(expr))
+        return cancelled.of(substitution.of(expr))
 
     for reduce in reduces:
         expr = rewritten(reduce.expr)
@@ -58,7 +58,7 @@ def cancel(
             shorter = _without(expr, s, divided=True)
             if shorter is not None and not expr_axes(s, axes) & set(reduce.over):
                 expr = shorter
-                told.put(reduce.ref, told.values.get(reduce.ref, reduce.ref) / s)
+                substitution.put(reduce.ref, substitution.values.get(reduce.ref, reduce.ref) / s)
         done.append(replace(reduce, expr=expr))
     return done, [replace(output, expr=rewritten(output.expr)) for output in outputs]
 

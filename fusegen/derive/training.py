@@ -16,6 +16,7 @@ from fusegen.core.ir import (
     Axes,
     Call,
     Expr,
+    Factor,
     Op,
     Operand,
     Output,
@@ -31,12 +32,12 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.products import KIND as DOT
-from fusegen.core.products import Factor, biases, factors, rounded, stored_as, unrounded
+from fusegen.core.products import biases, factors, rounded, stored_as, unrounded
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.derive.exact import compared_extrema
 from fusegen.derive.gradient import gradient
 from fusegen.derive.guards import guarded, guards
-from fusegen.derive.quotients import cancel, is_softmax, sums_of_exponentials, told_by
+from fusegen.derive.quotients import cancel, is_softmax, recovered_from, sums_of_exponentials
 
 # An operand that lacks axes of the result is lighter by this for each: sizes are not known when this is decided.
 LIGHTER_PER_AXIS = 1000
@@ -131,15 +132,15 @@ def _guarded(
 
     Not of products: their derivatives are never infinite.
     """
-    found, told = guards(backward), {thing.name for thing in (*op.operands, *op.scalars, *op.expand()[0])}
+    found, known = guards(backward), {thing.name for thing in (*op.operands, *op.scalars, *op.expand()[0])}
     theirs = (*backward.operands, *backward.expand()[0], *backward.outputs)
-    taken = {*told, *(thing.name for thing in (*op.outputs, *extra, *theirs))}
+    taken = {*known, *(thing.name for thing in (*op.outputs, *extra, *theirs))}
     dots = {reduce.ref for reduce in op.expand()[0] if reduce.kind == DOT}
     values: dict[str, Output] = {}
     for output in extra:
         expr = output.expr
         if expr not in dots and not is_softmax(expr, exponentials):  # that one is read as the exponentials as well
-            expr = guarded(expr, found.get(expr, ()), told)
+            expr = guarded(expr, found.get(expr, ()), known)
         values[output.name] = output
         if expr is not output.expr:
             values[output.name] = replace(output, name=safe_name(f"guarded_{output.name}", taken), expr=expr)
@@ -176,10 +177,10 @@ def _saved_factors(op: Op, backward: Op, taken: set[str]) -> list[tuple[Operand,
                 continue
             shape = tuple(sorted(expr_axes(side.expr, axes), key=axis_order))
             output = outputs.get(side.expr)
-            if output is not None and output.dtype is side.dtype:
+            if output is not None and output.dtype is side.stored:
                 found[side.expr] = Operand(output.name, output.dtype, output.shape, groups=output.groups)
             else:
-                found[side.expr] = Operand(safe_name(names.get(side.expr, "factor"), taken), side.dtype, shape)
+                found[side.expr] = Operand(safe_name(names.get(side.expr, "factor"), taken), side.stored, shape)
                 taken.add(found[side.expr].name)
     return [(operand, expr) for expr, operand in found.items()]
 
@@ -197,8 +198,8 @@ def _saved_signs(op: Op, backward: Op, multiplied: Sequence[tuple[Operand, Expr]
     dots = {reduce.ref for reduce in op.expand()[0] if reduce.kind == DOT}
     found: list[tuple[Expr, Operand]] = []
     values: dict[Expr, Expr] = {expr: operand.ref for operand, expr in multiplied}
-    told = Substitution(values)
-    nodes = list(walk([told.of(item.expr) for items in backward.expand() for item in items]))
+    substitution = Substitution(values)
+    nodes = list(walk([substitution.of(item.expr) for items in backward.expand() for item in items]))
     written = [(o.expr, Operand(o.name, o.dtype, o.shape, groups=o.groups)) for o in _readable(op)]
     for chosen, operand in [*written, *((unrounded(expr, o.dtype), o) for o, expr in multiplied)]:
         if not isinstance(chosen, Call) or chosen.function != "where":
@@ -217,7 +218,7 @@ def _saved_signs(op: Op, backward: Op, multiplied: Sequence[tuple[Operand, Expr]
 def _is_written(side: Factor) -> bool:
     """Whether a factor is computed, rather than an argument or another product's result as it is."""
     expr = side.expr
-    return not isinstance(unrounded(expr, side.dtype), Ref)
+    return not isinstance(unrounded(expr, side.stored), Ref)
 
 
 def _with_outputs(op: Op, extra: Sequence[Output]) -> Op:
@@ -236,13 +237,13 @@ def _reading_saved(backward: Op, saved: Sequence[tuple[Expr, Operand]], exponent
     saved = [(expr, operand) for expr, operand in saved if not (isinstance(expr, Ref) and expr.name in again)]
     values: dict[Expr, Expr] = {}
     for expr, operand in saved:
-        values |= {} if isinstance(expr, Ref) else told_by(expr, operand.ref, exponentials)
+        values |= {} if isinstance(expr, Ref) else recovered_from(expr, operand.ref, exponentials)
     named = {expr.name for expr, _ in saved if isinstance(expr, Ref)}
     values.update({rounded(o.ref, o.dtype): o.ref for expr, o in saved if isinstance(expr, Ref) and o.dtype.is_half})
     reduces, outputs = backward.expand()
-    told = Substitution(values)
-    reduces = [replace(r, expr=told.of(r.expr)) for r in reduces if r.name not in named]
-    outputs = [replace(o, expr=told.of(o.expr)) for o in outputs]
+    substitution = Substitution(values)
+    reduces = [replace(r, expr=substitution.of(r.expr)) for r in reduces if r.name not in named]
+    outputs = [replace(o, expr=substitution.of(o.expr)) for o in outputs]
     if any(is_softmax(expr, exponentials) for expr, _ in saved):
         reduces, outputs = cancel(reduces, outputs, exponentials, backward.axes_of())
     reduces = live_reduces(reduces, outputs)
@@ -309,7 +310,7 @@ def _best_cut(
             shape = tuple(sorted(along, key=axis_order))
             operand = Operand(safe_name(own_names.get(own, "kept"), taken), dtype, shape)
         moved = weight(dtype.size, along) * (1 if output is not None else 2)
-        # Of a softmax the exponentials need not be computed either (told_by): it is read by way of these.
+        # Of a softmax the exponentials need not be computed either (recovered_from): it is read by way of these.
         cost = total - avoided[node.children[0] if is_softmax(node, exponentials) else node] + moved
         as_good = output is not None and best is None and is_softmax(own, exponentials) and cost <= total
         if cost < limit or as_good:

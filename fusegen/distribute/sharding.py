@@ -25,10 +25,10 @@ from functools import lru_cache
 
 from fusegen.core import dtypes
 from fusegen.core.ir import (
-    FACTOR,
     Call,
     Const,
     Expr,
+    Factor,
     Index,
     Op,
     Operand,
@@ -42,7 +42,7 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.products import KIND as DOT
-from fusegen.core.products import Factor, factors, is_factor, products
+from fusegen.core.products import factors, products
 from fusegen.core.subexpressions import safe_name
 from fusegen.core.views import dims_of
 
@@ -186,7 +186,7 @@ class Meaning:
         if isinstance(node, Index):
             return self.cut & {node.axis}
         found = UNCUT.union(*(along[child] for child in node.children))
-        return frozenset(map(Factor.of(node).name_of, found)) if is_factor(node) else found
+        return frozenset(map(node.name_of, found)) if isinstance(node, Factor) else found
 
     def _call(self, node: Call, states: list[str | None], along: list[Cut]) -> str | None:
         if None in states:
@@ -210,7 +210,7 @@ _RULES: dict[str, Callable[[str, list[bool], Sequence[Expr]], bool]] = {
     "neg": lambda kind, which, args: kind in LINEAR,
     "cast": lambda kind, which, args: True,
     "barrier": lambda kind, which, args: True,
-    FACTOR: lambda kind, which, args: kind in LINEAR,
+    "factor": lambda kind, which, args: kind in LINEAR,
     "add": lambda kind, which, args: kind in LINEAR if all(which) else kind != "sum",
     "sub": lambda kind, which, args: kind in LINEAR if all(which) else kind == "avg" or (kind != "sum" and which[0]),
     "mul": lambda kind, which, args: kind in LINEAR and not all(which),

@@ -10,9 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fusegen.core import dtypes
-from fusegen.core.ir import LOCATED, Call, Const, Expr, Output, Reduce, Ref, Size, axis_order, call, names_read
+from fusegen.core.ir import LOCATED, Call, Const, Expr, Output, Place, Reduce, Ref, Size, axis_order, call, names_read
 from fusegen.core.monoids import BY_KIND
-from fusegen.fuse.kernel import Position
 
 
 def in_one_pass(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> list[Reduce]:
@@ -45,7 +44,7 @@ def _located(reduce: Reduce, extrema: dict[str, Reduce]) -> Reduce | None:
     if set(extremum.over) != set(reduce.over) or kind not in BY_KIND:
         return None
     axes = sorted(reduce.over, key=axis_order)
-    place = Position.along(*axes).ref if place is _flattened(axes) else place
+    place = Place(*axes) if place is _flattened(axes) else place
     return replace(reduce, kind=kind, expr=call(LOCATED, x, place, dtype=dtypes.int64))
 
 
@@ -55,7 +54,7 @@ def _is(expr: Expr, function: str) -> bool:
 
 def _flattened(axes: Sequence[str]) -> Expr:
     """The position in a tensor of these axes as one number."""
-    total: Expr = Position.along(axes[0]).ref
+    total: Expr = Place(axes[0])
     for axis in axes[1:]:
-        total = total * Size(axis) + Position.along(axis).ref
+        total = total * Size(axis) + Place(axis)
     return total

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from fusegen.core.declared import Declared
 from fusegen.core.errors import LegalityError
-from fusegen.core.ir import DECLARED, FACTOR, LOCATED, Axes, Call, Expr, Index, Let, Op, Output, Reduce, Ref, walk
+from fusegen.core.ir import LOCATED, Axes, Call, Expr, Factor, Index, Let, Op, Output, Reduce, Ref, walk
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel
@@ -125,7 +126,7 @@ class _Scope:
             elif isinstance(node, Index):
                 self.require(False, "a position that is no operand", repr(node))
             elif isinstance(node, Call):
-                plain = node.function not in (DECLARED, FACTOR, LOCATED)
+                plain = not isinstance(node, (Declared, Factor)) and node.function != LOCATED
                 is_place = located and node.function == LOCATED and node is expr
                 self.require(plain or is_place, "what has no text of its own", node.function)
         return found

@@ -19,6 +19,7 @@ from fusegen.core.ir import (
     Op,
     Operand,
     Output,
+    Place,
     Reduce,
     Substitution,
     names_read,
@@ -27,7 +28,7 @@ from fusegen.core.ir import (
 )
 from fusegen.core.subexpressions import ascii_name, introduce_lets
 from fusegen.fuse.argreduce import in_one_pass
-from fusegen.fuse.kernel import Kernel, Position, kernel_name, read_by
+from fusegen.fuse.kernel import Kernel, kernel_name, read_by
 from fusegen.fuse.row_kernel import RowKernel, levels
 from fusegen.fuse.rows import Fused, fuse, in_order
 from fusegen.fuse.strided_rows import fuse_strided_rows
@@ -50,8 +51,7 @@ def group(op: Op) -> tuple[Kernel, ...]:
     axes = _all_axes(op)
     reduces, outputs = _with_positions(op)
     reduces = in_one_pass(reduces, outputs)
-    for position in filter(None, map(Position.called, names_read(reduces))):
-        axes[position.name] = frozenset(filter(None, position.shape))
+    axes |= {ref.name: frozenset(ref.axes) for ref in refs(*(r.expr for r in reduces)) if isinstance(ref, Place)}
     return _named(_kernels(op, reduces, outputs, axes, {}, set()))
 
 
@@ -89,7 +89,7 @@ def _around(op: Op, fuse: Callable[..., Fused | None]) -> tuple[Kernel, ...] | N
 
 
 def _all_axes(op: Op) -> dict[str, frozenset[str]]:
-    return {**op.axes_of(), **{Position.along(axis).name: frozenset({axis}) for axis in op.axes}}
+    return {**op.axes_of(), **{Place(axis).name: frozenset({axis}) for axis in op.axes}}
 
 
 def _kernels(
@@ -136,12 +136,12 @@ def _with_positions(op: Op) -> tuple[list[Reduce], list[Output]]:
     """The expanded op with positions along axes as references."""
     reduces, outputs = op.expand()
     exprs = [item.expr for item in (*reduces, *outputs)]
-    found: dict[Expr, Expr] = {n: Position.along(n.axis).ref for n in walk(exprs) if isinstance(n, Index)}
+    found: dict[Expr, Expr] = {n: Place(n.axis) for n in walk(exprs) if isinstance(n, Index)}
     if not found:
         return reduces, outputs
-    told = Substitution(found)
-    replaced = [replace(r, expr=told.of(r.expr)) for r in reduces]
-    return replaced, [replace(o, expr=told.of(o.expr)) for o in outputs]
+    positions = Substitution(found)
+    replaced = [replace(r, expr=positions.of(r.expr)) for r in reduces]
+    return replaced, [replace(o, expr=positions.of(o.expr)) for o in outputs]
 
 
 def _take_along(passes: list[_Pass], elementwise: dict[frozenset[str], list[Output]]) -> None:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fusegen.core import dtypes
-from fusegen.core.ir import Expr, Let, Op, Operand, Output, Reduce, Scalar, Shape, axis_order, refs
+from fusegen.core.ir import Expr, Let, Op, Operand, Output, Place, Reduce, Scalar, Shape, axis_order, refs
 from fusegen.core.locks import cached_property
 from fusegen.core.subexpressions import ascii_name, safe_name
 
@@ -17,14 +16,12 @@ class Position(Operand):
     no memory."""
 
     @classmethod
-    def along(cls, *axes: str) -> Position:
-        return cls("_".join(["@index", *axes]), dtypes.int64, axes)
+    def of(cls, place: Place) -> Position:
+        return cls(place.name, place.dtype, place.axes)
 
-    @classmethod
-    def called(cls, name: str) -> Position | None:
-        """The position of that name, if it is one."""
-        start, *axes = name.split("_")
-        return cls.along(*axes) if start == "@index" else None
+    @property
+    def ref(self) -> Place:
+        return Place(*filter(None, self.shape))
 
 
 @dataclass(frozen=True)
@@ -123,9 +120,10 @@ def read_by(
     op: Op, stored: Mapping[str, Operand], exprs: Sequence[Expr]
 ) -> tuple[tuple[Operand, ...], tuple[Scalar, ...]]:
     """What the expressions read: the op's operands, stored results, positions along axes; and scalars."""
-    names = {ref.name for ref in refs(*exprs)}
+    read = refs(*exprs)
+    names = {ref.name for ref in read}
     operands = [o for o in op.operands if o.name in names]
     operands += [o for name, o in stored.items() if name in names]
-    positions = [p for p in map(Position.called, names) if p]
+    positions = [Position.of(ref) for ref in read if isinstance(ref, Place)]
     operands += sorted(positions, key=lambda p: [axis_order(str(axis)) for axis in p.shape])
     return tuple(operands), tuple(s for s in op.scalars if s.name in names)

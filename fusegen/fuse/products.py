@@ -17,6 +17,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.ir import (
     Call,
     Expr,
+    Factor,
     Op,
     Operand,
     Output,
@@ -29,7 +30,7 @@ from fusegen.core.ir import (
     substitute,
     walk,
 )
-from fusegen.core.products import KIND, Factor, biases, factors, products, rounded, stored_as, unrounded
+from fusegen.core.products import KIND, biases, factors, products, rounded, stored_as, unrounded
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.core.text import shape_text
 from fusegen.derive.exact import as_written
@@ -210,7 +211,7 @@ class _Splitter:
         """The same for outputs and factors that are sums of products which nothing else reads."""
         direct: set[str] = set()
         found = [(o.expr, o.dtype) for o in self.outputs if o.part is None]
-        found += [(side.expr, side.dtype) for dot in self.dots for side in factors(dot)]
+        found += [(side.expr, side.stored) for dot in self.dots for side in factors(dot)]
         for expr, dtype in found:
             total = unrounded(expr, dtype)
             dots = self._summands(total, dtype)
@@ -237,7 +238,7 @@ class _Splitter:
     def _reads_besides(self, total: Expr, dtype: DType, dots: Sequence[Reduce]) -> bool:
         """Whether one of a sum's products is read by anything but the sum, as it is after it has been stored."""
         written = [(o.expr, o.dtype) for o in self.outputs]
-        written += [(side.expr, side.dtype) for dot in self.dots for side in factors(dot)]
+        written += [(side.expr, side.stored) for dot in self.dots for side in factors(dot)]
         exprs = [expr for expr, kind in written if expr is not total or kind is not dtype]
         exprs += [reduce.expr for reduce in self.reduces]
         stored: dict[Expr, Expr] = {rounded(total, dtype): const(0, total.dtype)}
@@ -251,9 +252,9 @@ class _Splitter:
             if self._found(side) is not None:
                 continue
             axes = expr_axes(side.expr, self.axes)
-            home = self._home({side.expr}, side.dtype, axes)
+            home = self._home({side.expr}, side.stored, axes)
             if home is None:
-                home = self._between(self.names.get(side.expr, "factor"), side.dtype, axes)
+                home = self._between(self.names.get(side.expr, "factor"), side.stored, axes)
                 written.append(Output(home.name, side.expr, home.dtype, home.shape))
             self.stored[key] = home
         return written
@@ -261,10 +262,10 @@ class _Splitter:
     def _found(self, side: Factor) -> Operand | None:
         """The tensor that a factor is: an argument, a product's result, or one that a step has written."""
         argument = next((o for o in self.op.operands if o.ref is side.expr), None)
-        if argument is not None and argument.dtype is side.dtype:
+        if argument is not None and argument.dtype is side.stored:
             return argument
-        product = self.stored.get(unrounded(side.expr, side.dtype))
-        return product if product is not None and product.dtype is side.dtype else self.stored.get(_key(side))
+        product = self.stored.get(unrounded(side.expr, side.stored))
+        return product if product is not None and product.dtype is side.stored else self.stored.get(_key(side))
 
     def _hand_on(self, level: int, results: Sequence[Output]) -> list[Output]:
         """Reductions of this step that later steps read, as results."""
@@ -326,7 +327,7 @@ class _Splitter:
 
 def _key(side: Factor) -> Expr:
     """What a computed factor is known by: the expression, as it is after it has been stored."""
-    return rounded(unrounded(side.expr, side.dtype), side.dtype)
+    return rounded(unrounded(side.expr, side.stored), side.stored)
 
 
 def _read_last(multiplied: Sequence[Product], parts: Sequence[Op]) -> list[Product]:

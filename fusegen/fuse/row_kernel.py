@@ -13,6 +13,7 @@ from fusegen.core.ir import (
     Let,
     Operand,
     Output,
+    Place,
     Reduce,
     Ref,
     Statement,
@@ -150,7 +151,7 @@ def picked_by(reduce: Reduce, kernel: Kernel) -> tuple[Expr, Operand] | None:
     test, value, other = expr.args
     if not (isinstance(test, Call) and test.function == "eq" and isinstance(other, Const) and other.value == 0):
         return None
-    places = [arg for arg in test.args if not (isinstance(arg, Ref) and arg.name.startswith("@index_"))]
+    places = [arg for arg in test.args if not isinstance(arg, Place)]
     operand = next((o for o in kernel.tensors if o.ref is value), None)
     return None if operand is None or len(places) != 1 else (places[0], operand)
 

@@ -313,11 +313,11 @@ def _factors_outside(
         shown: sums that leave the kernel, which stay what they are.
     """
     found: list[Reduce] = []
-    told, varying = Substitution({}), Axes(axes)
+    substitution, varying = Substitution({}), Axes(axes)
     shared = {(BY_KIND[r.kind].partner, r.expr) for r in rows}
     for reduce in rows:
         stays = reduce.kind != "sum" or reduce.name in shown or (reduce.kind, reduce.expr) in shared
-        reduce = replace(reduce, expr=told.of(reduce.expr))
+        reduce = replace(reduce, expr=substitution.of(reduce.expr))
         expr, sign = reduce.expr, 1
         if isinstance(expr, Call) and expr.function == "neg":
             expr, sign = expr.args[0], -1
@@ -326,10 +326,10 @@ def _factors_outside(
             if not varying.of(factor) & over and varying.of(along) >= over:
                 found.append(replace(reduce, expr=along))
                 scaled = reduce.ref * factor
-                told.put(reduce.ref, scaled if sign > 0 else -scaled)
+                substitution.put(reduce.ref, scaled if sign > 0 else -scaled)
                 continue
         found.append(reduce)
-    return found, told.values
+    return found, substitution.values
 
 
 def _kernel(
@@ -345,9 +345,9 @@ def _kernel(
     if not split.row_tiles:
         rows, values = _factors_outside(rows, split.over, axes, shown) if free else (rows, {})
         rows = [replace(r, expr=hoist.one(r.expr)) for r in rows]
-        told = Substitution(values)
-        pointwise = [replace(o, expr=told.of(o.expr)) for o in pointwise]
-        split = replace(split, columns=tuple(replace(r, expr=told.of(r.expr)) for r in split.columns))
+        substitution = Substitution(values)
+        pointwise = [replace(o, expr=substitution.of(o.expr)) for o in pointwise]
+        split = replace(split, columns=tuple(replace(r, expr=substitution.of(r.expr)) for r in split.columns))
         begun = reduce_in_row(split.row_partials, rows, values, in_order(split.over), within, hoist)
         rows, segments = [*rows, *begun.per_row], begun.segments
         partials = [replace(p, expr=begun.values.get(p.expr, p.expr)) for p in partials]

@@ -67,10 +67,10 @@ def reduce_in_row(
     known = {(r.expr, frozenset(over)): r for r in rows if r.kind == "sum"}
     added: list[Reduce] = []
     found: dict[Expr, Expr] = {}
-    told = Substitution(values)
+    earlier = Substitution(values)
     for reduce in (*row_partials.per_row, *row_partials.segments):
         axes = tuple(over if reduce in row_partials.per_row else within)
-        along, factor = hoist.apart(told.of(reduce.expr))
+        along, factor = hoist.apart(earlier.of(reduce.expr))
         taken = known.get((along, frozenset(axes)))
         if taken is None:
             taken = known[along, frozenset(axes)] = replace(reduce, expr=along, over=axes)

@@ -153,10 +153,10 @@ class Pass:
     def text(self) -> str:
         """The CUDA of all its kernels as one file, and what is done without any."""
         whole = self.whole
-        told = [product_text(step) for step in whole.steps if isinstance(step, Product)] if whole else []
-        told += [f"{gradient} = {tensor}, the same tensor" for gradient, tensor in self.same.items()]
+        remarks = [product_text(step) for step in whole.steps if isinstance(step, Product)] if whole else []
+        remarks += [f"{gradient} = {tensor}, the same tensor" for gradient, tensor in self.same.items()]
         title = f"// {self.op.name}, {self.op.label}: without a kernel\n"
-        comment = title + "".join(map(_comment, told)) if told else ""
+        comment = title + "".join(map(_comment, remarks)) if remarks else ""
         return one_file([item.rendered for item in self.kernels], comment)
 
 

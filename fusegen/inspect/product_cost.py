@@ -56,7 +56,7 @@ class ProductCost:
 def steps_of(item: Pass, whole: Chain) -> list[ProductCost | Pass]:
     """The steps of a pass with matrix products, in order; a bias that the routine that multiplies adds is none."""
     merging = {product: part for product, part, known in steps_behind(item.op) if adds_bias(known)}
-    told, measured = notes(item.op), measurements(item.op, item.layout.sizes)
+    remarks, measured = notes(item.op), measurements(item.op, item.layout.sizes)
     laid_out, parts = item.with_between(whole), iter(item.parts)
     found: list[ProductCost | Pass] = []
     between = {operand.name for operand in whole.between}
@@ -70,13 +70,13 @@ def steps_of(item: Pass, whole: Chain) -> list[ProductCost | Pass]:
         made = _Made.of(laid_out, whole, step)
         behind = merging.get(step) if made.is_plain else None
         is_merged = behind is not None
-        says = told.get(step.result, "").strip(), measured.get(step.result, "")
+        says = remarks.get(step.result, "").strip(), measured.get(step.result, "")
         candidates = _candidates(step, made, step.result in between, *says)
         found.append(made.cost(step, behind, candidates))
     return found
 
 
-def _candidates(step: Product, made: _Made, is_read: bool, told: str, measured: str) -> tuple[str, ...]:
+def _candidates(step: Product, made: _Made, is_read: bool, remarks: str, measured: str) -> tuple[str, ...]:
     """The candidates as text, and what was measured of them."""
     lines: list[str] = []
     if step.onto:
@@ -87,8 +87,8 @@ def _candidates(step: Product, made: _Made, is_read: bool, told: str, measured: 
         lines.append(
             f"on m x n x k = {sizes}, rounded up with {count} copies and strips of zeros, which pays for halves"
         )
-    elif told and made.is_plain:
-        lines += filter(None, [told, measured])
+    elif remarks and made.is_plain:
+        lines += filter(None, [remarks, measured])
     elif is_read:
         lines.append(f"{OWN}: no library does at once what follows, so nothing is measured")
     elif not step.onto:
@@ -155,8 +155,8 @@ class _Made:
         has_bias = self.bias is not None
         device = f"cuda:{current_gpu()}"
         bias = View(arranged.views[2].shape[-1:], (1,), 0) if has_bias and self.rounded else self.bias
-        told = (arranged, self.dtype, device, alignments, bias, adds)
-        task = None if has_bias and arranged is not whole else cublaslt_autotune.task_of(*told)
+        arguments = (arranged, self.dtype, device, alignments, bias, adds)
+        task = None if has_bias and arranged is not whole else cublaslt_autotune.task_of(*arguments)
         if task is None:
             return ()
         if not has_gpu() or not cublaslt_autotune.is_considered(device):

@@ -216,12 +216,12 @@ def _text(function: Expr) -> str:
         text = expr_text(function).replace("@", "")
         if len(text) <= _SHORT:
             return text
-    told = [
+    fields = [
         f"{node.function} {node.detail} {node.dtype} {[places[child] for child in node.args]}"
         if isinstance(node, Call) else repr(node)
         for node in nodes
     ]  # fmt: skip
-    return f"a function of {_operations(function)} operations, {digest(*told)[:12]}"
+    return f"a function of {_operations(function)} operations, {digest(*fields)[:12]}"
 
 
 def _operations(function: Expr) -> int:

@@ -13,7 +13,23 @@ import fusegen as fg
 from fusegen import pipeline
 from fusegen.core import dtypes
 from fusegen.core.declared import Declared, declared_calls
-from fusegen.core.ir import Call, Const, Groups, Index, Let, Op, Operand, Output, Part, Reduce, Ref, Scalar, Size, const
+from fusegen.core.ir import (
+    Call,
+    Const,
+    Factor,
+    Groups,
+    Index,
+    Let,
+    Op,
+    Operand,
+    Output,
+    Part,
+    Reduce,
+    Ref,
+    Scalar,
+    Size,
+    const,
+)
 from fusegen.declare.check import check_op
 from fusegen.fuse.check import check_kernels
 from fusegen.fuse.kernel import Kernel
@@ -80,7 +96,7 @@ BROKEN_OPS: dict[str, tuple[Callable[[Op], Op], str]] = {
     "an axis reduced twice": (lambda op: changed(op, first(op, Reduce), over=("d1", "d1")), "reduced twice"),
     "a product of one factor": (lambda op: changed(op, first(op, Reduce), kind="dot"), "other than two factors"),
     "a factor outside of a product": (
-        lambda op: changed(op, 0, expr=Call("factor", (X,), F32, "float32")), "only a reduction reads"
+        lambda op: changed(op, 0, expr=Factor(X, F32)), "only a reduction reads"
     ),
     "an output that lacks an axis": (
         lambda op: op.with_statements(op.statements, [replace(op.outputs[0], shape=("d0", None))]), "lacks an axis"
@@ -123,15 +139,20 @@ def marked() -> Declared:
     return declared_calls(op)[0]
 
 
+def remade(mark: Declared, **changed: Any) -> Declared:
+    fields = {name: getattr(mark, name) for name in ("args", "gradient", "targets", "call", "result")}
+    return Declared(**{**fields, **changed})
+
+
 BROKEN_MARKS: dict[str, tuple[Callable[[Declared], Declared], str]] = {
-    "more inputs than it takes": (lambda d: replace(d, inputs=d.inputs * 2), "of other inputs"),
+    "more inputs than it takes": (lambda d: remade(d, args=(*d.args, *d.inputs)), "of other inputs"),
     "an input of another dtype": (
-        lambda d: replace(d, inputs=(Call("cast", d.inputs[:1], F64), *d.inputs[1:])), "of other inputs"
+        lambda d: remade(d, args=(d.value, Call("cast", d.inputs[:1], F64), *d.inputs[1:])), "of other inputs"
     ),
-    "no cotangent": (lambda d: replace(d, result=1), "a result without a cotangent"),
-    "of no input": (lambda d: replace(d, targets=(2,)), "of other than the inputs"),
+    "no cotangent": (lambda d: remade(d, result=1), "a result without a cotangent"),
+    "of no input": (lambda d: remade(d, targets=(2,)), "of other than the inputs"),
     "a gradient that is no op": (
-        lambda d: replace(d, gradient=replace(d.gradient, operands=d.gradient.operands[1:])), "not defined"
+        lambda d: remade(d, gradient=replace(d.gradient, operands=d.gradient.operands[1:])), "not defined"
     ),
 }  # fmt: skip
 
@@ -143,7 +164,7 @@ def test_a_broken_declared_gradient_is_named(name: str) -> None:
 
     def op(mark: Declared) -> Op:
         x, by = Operand("x", F32, ("d0",)), Scalar("by", F32)
-        return Op("marked", "forward", (x,), (by,), (), (Output("out", mark.node, F32, ("d0",)),))
+        return Op("marked", "forward", (x,), (by,), (), (Output("out", mark, F32, ("d0",)),))
 
     check_op(op(declared))
     error = refused(lambda: check_op(op(breaking(declared))))

@@ -188,10 +188,10 @@ class Planned:
         """
         functions = [api.address(name) for name in ("cublasLtMatmul", "cublasLtMatmulDescSetAttribute")]
         a, b, d, _ = self._pointers()
-        told = [int(which) if which in self.pointers else 0 for which in (MatmulDescAttr.BIAS, MatmulDescAttr.AUX)]
+        addresses = [int(which) if which in self.pointers else 0 for which in (MatmulDescAttr.BIAS, MatmulDescAttr.AUX)]
         words = (
             *functions, self.handle, self.operation.pointer, a, b, d, ctypes.addressof(self.data),
-            self.algorithm.workspace, *told, int(self.options.adds),
+            self.algorithm.workspace, *addresses, int(self.options.adds),
         )  # fmt: skip
         return TorchStep(tuple(names), tuple(views), dtype, "planned", words, self)
 
