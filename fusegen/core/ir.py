@@ -7,6 +7,8 @@ an operand that lacks an axis is broadcast along it, a reduction removes axes. S
     Statement = Let(name, expr) | Reduce(name, kind, expr, over)
     Op        = operands, scalars, statements, outputs
 
+What a call carries beside its arguments makes it a class of its own: `Factor`, and `Declared` in core/declared.
+
 Expressions are not sympy expressions on purpose. Sympy computes with real numbers: it turns ``x * 0`` into ``0`` and
 ``exp(a) * exp(b)`` into ``exp(a + b)``, reorders sums and distributes products, each of which changes what a float
 program answers at NaN, at infinity or in the last bit. What the user wrote is kept as written; sympy is asked for

@@ -93,12 +93,12 @@ class Chain:
     """The steps of an op with products, in order.
 
     Attributes:
-        between: results of steps that are no results of the op, by name.
+        intermediates: results of steps that are no results of the op, by name.
     """
 
     op: Op
     steps: tuple[Op | Product, ...]
-    between: tuple[Operand, ...]
+    intermediates: tuple[Operand, ...]
 
     @property
     def parts(self) -> list[Op]:
@@ -176,7 +176,7 @@ class _Splitter:
     def _level(self, expr: Expr) -> int:
         return max((self.level[ref.name] for ref in refs(expr) if ref.name in self.level), default=0)
 
-    def _between(self, wanted: str, dtype: DType, axes: Iterable[str]) -> Operand:
+    def _intermediate(self, wanted: str, dtype: DType, axes: Iterable[str]) -> Operand:
         """A tensor between steps."""
         name = safe_name(wanted, self.taken)
         self.taken.add(name)
@@ -202,7 +202,7 @@ class _Splitter:
         """Say where ``dots``, which add up to ``expr``, go; the name of the output if they go into one."""
         dtype, axes = stored_as(dots[0]), self.axes[dots[0].name]
         home = self._home({expr, rounded(expr, dtype)}, dtype, axes)
-        self.stored[expr] = home or self._between(name, dtype, axes)
+        self.stored[expr] = home or self._intermediate(name, dtype, axes)
         self.into.update({dot.ref: self.stored[expr] for dot in dots})
         self.multiplied.add(expr)
         return {home.name} if home else set()
@@ -254,7 +254,7 @@ class _Splitter:
             axes = expr_axes(side.expr, self.axes)
             home = self._home({side.expr}, side.stored, axes)
             if home is None:
-                home = self._between(self.names.get(side.expr, "factor"), side.stored, axes)
+                home = self._intermediate(self.names.get(side.expr, "factor"), side.stored, axes)
                 written.append(Output(home.name, side.expr, home.dtype, home.shape))
             self.stored[key] = home
         return written

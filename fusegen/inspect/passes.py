@@ -103,7 +103,7 @@ class Pass:
         whole = self.whole
         if whole is None:
             return [self] if self.op.outputs else []
-        tensors = {**self.tensors, **self._between(whole)}
+        tensors = {**self.tensors, **self._intermediates(whole)}
         found: list[Pass] = []
         fresh: set[str] = set()
         for place, step in enumerate(whole.steps):
@@ -117,21 +117,21 @@ class Pass:
             fresh |= {output.name for output in step.outputs}
         return found
 
-    def _between(self, whole: Chain) -> dict[str, TensorInfo]:
+    def _intermediates(self, whole: Chain) -> dict[str, TensorInfo]:
         """What lies between the steps of an op with matrix products, as on a GPU where torch does them."""
         found: dict[str, TensorInfo] = {}
-        for between in whole.between:
-            shape = tuple(self.layout.sizes[axis] for axis in between.shape if axis)
+        for tensor in whole.intermediates:
+            shape = tuple(self.layout.sizes[axis] for axis in tensor.shape if axis)
             device = "cuda" if self.by_torch else "cpu"  # where sizes are rounded up
-            strides = padded_strides(whole, between, self.layout.sizes, device)
-            found[between.name] = TensorInfo(shape, strides, between.dtype, 0, "cpu")
+            strides = padded_strides(whole, tensor, self.layout.sizes, device)
+            found[tensor.name] = TensorInfo(shape, strides, tensor.dtype, 0, "cpu")
         return found
 
-    def with_between(self, whole: Chain) -> Pass:
+    def with_intermediates(self, whole: Chain) -> Pass:
         """The same with what lies between steps, and the axes that only products have, laid out as well."""
-        tensors = self._between(whole)
+        tensors = self._intermediates(whole)
         buffers = dict(self.layout.buffers)
-        for operand in whole.between:
+        for operand in whole.intermediates:
             steps = zip(filter(None, operand.shape), tensors[operand.name].strides, strict=True)
             buffers[operand.name] = Buffer(operand.dtype, dict(steps))
         layout = replace(self.layout, sizes=contracted_sizes(self.op, self.layout.sizes), buffers=buffers)

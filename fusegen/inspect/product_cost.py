@@ -57,9 +57,9 @@ def steps_of(item: Pass, whole: Chain) -> list[ProductCost | Pass]:
     """The steps of a pass with matrix products, in order; a bias that the routine that multiplies adds is none."""
     merging = {product: part for product, part, known in steps_behind(item.op) if adds_bias(known)}
     remarks, measured = notes(item.op), measurements(item.op, item.layout.sizes)
-    laid_out, parts = item.with_between(whole), iter(item.parts)
+    laid_out, parts = item.with_intermediates(whole), iter(item.parts)
     found: list[ProductCost | Pass] = []
-    between = {operand.name for operand in whole.between}
+    intermediates = {operand.name for operand in whole.intermediates}
     is_merged = False
     for step in whole.steps:
         if isinstance(step, Op):
@@ -71,7 +71,7 @@ def steps_of(item: Pass, whole: Chain) -> list[ProductCost | Pass]:
         behind = merging.get(step) if made.is_plain else None
         is_merged = behind is not None
         says = remarks.get(step.result, "").strip(), measured.get(step.result, "")
-        candidates = _candidates(step, made, step.result in between, *says)
+        candidates = _candidates(step, made, step.result in intermediates, *says)
         found.append(made.cost(step, behind, candidates))
     return found
 
@@ -129,14 +129,14 @@ class _Made:
     def of(cls, item: Pass, whole: Chain, step: Product) -> _Made:
         """``item``: with what lies between the steps."""
         buffers = item.layout.buffers
-        things = {thing.name: thing for thing in (*item.op.operands, *item.op.outputs, *whole.between)}
+        things = {thing.name: thing for thing in (*item.op.operands, *item.op.outputs, *whole.intermediates)}
         left, right = (TensorLayout(s.name, named(s, buffers[s.name].strides)) for s in (step.left, step.right))
         result = TensorLayout(step.result, buffers[step.result].strides)
         arranged = matmul_views(step, item.layout.sizes, left, right, result)
         dtype = things[step.result].dtype
         alignments = [buffers[name].alignment % ALIGNMENT for name in arranged.names]
-        roomy = {operand.name for operand in whole.between}
-        rounded = padded(arranged, dtype, alignments, "cuda", roomy, things, adds=step.onto)
+        intermediates = {operand.name for operand in whole.intermediates}
+        rounded = padded(arranged, dtype, alignments, "cuda", intermediates, things, adds=step.onto)
         sizes = {name: item.bytes_of(thing) for name, thing in things.items()}
         bias = None
         if step.bias:

@@ -232,7 +232,7 @@ def padded_strides(whole: Chain, tensor: Operand, sizes: Mapping[str, int], devi
     """Strides of an intermediate buffer of a chain. Rows are padded where a product may run on rounded sizes."""
     axes = {
         thing.name: [axis for axis in thing.shape if axis]
-        for thing in (*whole.op.operands, *whole.op.outputs, *whole.between)
+        for thing in (*whole.op.operands, *whole.op.outputs, *whole.intermediates)
     }
     sizes = contracted_sizes(whole.op, sizes)
     products = [step for step in whole.steps if isinstance(step, Product)]

@@ -415,7 +415,7 @@ PyMethodDef module_methods[] = {
     {"is_accumulating", is_accumulating_here, METH_NOARGS, nullptr},
     {"places", places, METH_VARARGS, nullptr},
     {"install", install_kernels, METH_VARARGS, nullptr},
-    {"is_asked", is_asked, METH_O, nullptr},
+    {"has_pending_call", has_pending_call, METH_O, nullptr},
     {"record_kernel", record_kernel, METH_VARARGS, nullptr},
     {"forget_kernels", forget_kernels, METH_O, nullptr},
     {"plan_count", plan_count, METH_O, nullptr},

@@ -3,7 +3,7 @@
 // A graph that torch compiled calls torch.ops.fusegen.*. Each of these ops has kernels in Python
 // (fusegen/pytorch/library/registry.py) that can do everything. Before them stand the two kernels of this file: one for
 // tensors that autograd need not see, and one for tensors with memory, which does what a call like an earlier one did
-// without asking Python.
+// without pending Python.
 
 #pragma once
 
@@ -89,20 +89,22 @@ struct Prepared {
 };
 
 // The call that this thread has passed to Python, which may record a plan for it (record_kernel).
-class Asking {
+class PendingCall {
  public:
-  static thread_local Asking* now;
+  static thread_local PendingCall* innermost;
   const Prepared& prepared;
-  const Key* key;  // null for a call that cannot be told from others
+  const Key* key;  // null for a call that has none: no plan is recorded for it
 
-  Asking(const Prepared& prepared, const Key* key) : prepared(prepared), key(key), before_(now) { now = this; }
-  ~Asking() { now = before_; }
+  PendingCall(const Prepared& prepared, const Key* key) : prepared(prepared), key(key), outer_(innermost) {
+    innermost = this;
+  }
+  ~PendingCall() { innermost = outer_; }
 
  private:
-  Asking* before_;
+  PendingCall* outer_;
 };
 
-inline thread_local Asking* Asking::now = nullptr;
+inline thread_local PendingCall* PendingCall::innermost = nullptr;
 
 // What the caller gets for a call with a plan.
 inline void run_prepared(const Plan& plan, const BoxedCall& call, Tensors& results) {
@@ -129,7 +131,7 @@ class BackendKernel : public c10::OperatorKernel {
     if (known) {
       if (const auto plan = prepared_->plans.find(call.key)) return answer(op, *plan, call, *stack);
     }
-    const Asking asking(*prepared_, known ? &call.key : nullptr);
+    const PendingCall pending(*prepared_, known ? &call.key : nullptr);
     op.redispatchBoxed(c10::DispatchKeySet(), stack);  // no key at all: the kernel for all devices, which is Python's
   }
 
@@ -212,24 +214,25 @@ inline const std::shared_ptr<Prepared>& shared_prepared(PyObject* capsule) {
 
 inline Prepared& unwrap_prepared(PyObject* capsule) { return *shared_prepared(capsule); }
 
-// record_kernel(kernels, plan): what to do from now on for calls like the one that Python is asked about.
+// record_kernel(kernels, plan): what to do from now on for calls like the one that Python has been passed.
 inline PyObject* record_kernel(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
   PyObject *kernels, *plan;
   if (!PyArg_ParseTuple(arguments, "OO", &kernels, &plan)) return nullptr;
   Prepared& prepared = unwrap_prepared(kernels);
-  const Asking* asking = Asking::now;
-  if (asking == nullptr || asking->key == nullptr || &asking->prepared != &prepared) Py_RETURN_FALSE;
-  prepared.plans.put(*asking->key, unwrap_plan(plan));
+  const PendingCall* pending = PendingCall::innermost;
+  if (pending == nullptr || pending->key == nullptr || &pending->prepared != &prepared) Py_RETURN_FALSE;
+  prepared.plans.put(*pending->key, unwrap_plan(plan));
   Py_RETURN_TRUE;
   END_HANDLE_TH_ERRORS
 }
 
-// is_asked(kernels): whether record_kernel would record something.
-inline PyObject* is_asked(PyObject*, PyObject* kernels) {
+// has_pending_call(kernels): whether record_kernel would record something.
+inline PyObject* has_pending_call(PyObject*, PyObject* kernels) {
   HANDLE_TH_ERRORS
-  const Asking* asking = Asking::now;
-  return PyBool_FromLong(asking != nullptr && asking->key != nullptr && &asking->prepared == &unwrap_prepared(kernels));
+  const PendingCall* pending = PendingCall::innermost;
+  const bool records = pending != nullptr && pending->key != nullptr && &pending->prepared == &unwrap_prepared(kernels);
+  return PyBool_FromLong(records);
   END_HANDLE_TH_ERRORS
 }
 

@@ -151,11 +151,11 @@ class ChainRunner(Runner):
             if output.part is None:
                 info = known[output.name]
                 layouts[output.name] = _layout(output.name, output, view(output, info.shape, info.strides)[1])
-        for between in self.chain.between:
-            shape = tuple(sizes[axis] for axis in between.shape if axis)
-            strides = padded_strides(self.chain, between, sizes, device) if self.by_torch else row_major(shape)
-            known[between.name] = TensorInfo(shape, strides, between.dtype, ALIGNED, device)
-            layouts[between.name] = _layout(between.name, between, strides)
+        for tensor in self.chain.intermediates:
+            shape = tuple(sizes[axis] for axis in tensor.shape if axis)
+            strides = padded_strides(self.chain, tensor, sizes, device) if self.by_torch else row_major(shape)
+            known[tensor.name] = TensorInfo(shape, strides, tensor.dtype, ALIGNED, device)
+            layouts[tensor.name] = _layout(tensor.name, tensor, strides)
         steps: list[Step] = []
         written: set[str] = set()
         for step in self.chain.steps:
@@ -201,7 +201,7 @@ class ChainRunner(Runner):
         """The product on sizes that suit it, where its own do not and that pays."""
         product, dtype = matmul_step.matmul, matmul_step.dtype
         infos = [known[name] for name in product.names]
-        device, paddable = infos[0].device, {operand.name for operand in self.chain.between}
+        device, paddable = infos[0].device, {operand.name for operand in self.chain.intermediates}
         alignments = [info.alignment for info in infos]
         if not self.by_torch:
             return None
@@ -259,19 +259,19 @@ class ChainRunner(Runner):
         at = self.chain.steps.index(op)
         product = self.chain.steps[at - 1]
         assert isinstance(product, Product) and isinstance(op, Op)
-        is_between = any(operand.name == product.result for operand in self.chain.between)
+        is_intermediate = any(operand.name == product.result for operand in self.chain.intermediates)
         is_read_later = any(product.result in names_of(step) for step in self.chain.steps[at + 1 :])
         epilogue, result = match_epilogue(product, op), known[product.result]
         if epilogue is None or not self._is_matrix(product, matmul_step.matmul, known):
             return None
         if matmul_step.bias and matmul_step.bias[0] != product.bias:  # a part of a packed tensor
             return None
-        if is_read_later or not is_between:  # the routine may write it too, where it is what the activation takes
+        if is_read_later or not is_intermediate:  # the routine may write it too, where it is what the activation takes
             if epilogue.preactivation or (epilogue.bias and not product.bias):
                 return None
             epilogue = replace(epilogue, preactivation=product.result)
         intermediate = None
-        if is_between and not is_read_later:
+        if is_intermediate and not is_read_later:
             intermediate = padded_allocation(product.result, result.shape, result.strides, result.dtype)
         found = AutotunedStep.of(
             matmul_step, matmul_step.matmul, intermediate, kernel_step, epilogue, known, result.device
@@ -289,7 +289,7 @@ def _layout(tensor: str, thing: Any, strides: Sequence[int], offset: int = 0) ->
 
 def _axes(whole: Chain, name: str) -> list[str]:
     """The axes of something that a product reads."""
-    things = (*whole.op.operands, *whole.op.outputs, *whole.between)
+    things = (*whole.op.operands, *whole.op.outputs, *whole.intermediates)
     return [axis for axis in next(thing for thing in things if thing.name == name).shape if axis]
 
 
@@ -297,7 +297,7 @@ def _lifetimes(
     whole: Chain, steps: Sequence[Step], known: Mapping[str, TensorInfo]
 ) -> tuple[tuple[tuple[Allocation, ...], ...], tuple[tuple[str, ...], ...]]:
     """For each step, the intermediate buffers to allocate before it, and the names of those to free after it."""
-    names = [operand.name for operand in whole.between]
+    names = [operand.name for operand in whole.intermediates]
     uses = [step.uses for step in steps]
     allocated, freed = [], []
     for at, used in enumerate(uses):

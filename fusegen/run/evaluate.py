@@ -97,7 +97,7 @@ def _runs(evaluate: _Evaluate, stored: bool) -> Evaluate:
             return evaluate(op, tensors, numbers, sizes, floats)
         known: dict[str, Any] = dict(tensors)
         sizes = all_sizes(op, tensors, sizes)
-        dtypes = {thing.name: getattr(torch, thing.dtype.name) for thing in (*whole.op.outputs, *whole.between)}
+        dtypes = {thing.name: getattr(torch, thing.dtype.name) for thing in (*whole.op.outputs, *whole.intermediates)}
         for step in whole.steps:
             if isinstance(step, Product):
                 made = {step.result: _multiply(whole, step, known)}
@@ -120,7 +120,7 @@ def _multiply(whole: Chain, step: Product, known: Tensors) -> torch.Tensor:
     """One matrix product, with what it is added to and what is added to it."""
     import torch
 
-    things = {thing.name: thing for thing in (*whole.op.operands, *whole.op.outputs, *whole.between)}
+    things = {thing.name: thing for thing in (*whole.op.operands, *whole.op.outputs, *whole.intermediates)}
     numbers: dict[str, int] = {}
     terms: list[Any] = []
     for source in (step.left, step.right):

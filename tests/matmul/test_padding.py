@@ -51,7 +51,7 @@ def strides(op: Any, device: str, *shapes: tuple[int, ...], dtype: torch.dtype =
     for operand, shape in zip(traced.operands, shapes, strict=True):
         sizes.update({axis: size for axis, size in zip(operand.shape, shape, strict=True) if axis})
     assert whole is not None
-    return [padding.padded_strides(whole, tensor, sizes, device) for tensor in whole.between]
+    return [padding.padded_strides(whole, tensor, sizes, device) for tensor in whole.intermediates]
 
 
 def test_between_steps_rows_have_room_where_products_are_large() -> None:

@@ -114,7 +114,7 @@ def test_cells_have_one_product_for_all_gates() -> None:
         assert steps(fg.ops.linear_lstm_cell, [x, h, c, w, u], which).count("@") == products
     whole = chain(fg.ops.linear_lstm_cell.trace(x, h, c, w, u))
     assert whole is not None
-    batch, _, feature = whole.between[0].shape  # as torch's [N, 4 H] lies, so that no product needs a copy
+    batch, _, feature = whole.intermediates[0].shape  # as torch's [N, 4 H] lies, so that no product needs a copy
     assert (batch, feature) == whole.op.outputs[0].shape
     first, state = lstm(x, h, c, w, u)
     torch.testing.assert_close(two_layers(x, h, c, w, u), lstm(first, h, state, w, u))

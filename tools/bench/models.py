@@ -30,7 +30,7 @@ WARM_UP = 10
 MARGIN = 1.25
 NUDGES = 3
 DTYPES = ("float32", "bfloat16")
-WAYS = ("eager", "patched", "torch.compile", "patched, torch.compile")
+CONFIGURATIONS = ("eager", "patched", "torch.compile", "patched, torch.compile")
 NUDGED = tuple(f"eager, nudged {i + 1}" for i in range(NUDGES))
 
 
@@ -163,7 +163,9 @@ def main() -> int:
     """Train each model each way; print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--ways", nargs="+", choices=WAYS, default=WAYS[:3], help="eager always runs")
+    parser.add_argument(
+        "--configurations", nargs="+", choices=CONFIGURATIONS, default=CONFIGURATIONS[:3], help="eager always runs"
+    )
     parser.add_argument("--size", choices=SIZES, default="small")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda" if torch.cuda.is_available() else "cpu")
@@ -183,7 +185,7 @@ def main() -> int:
     failed = 0
     for name in options.models:
         torch._dynamo.reset()
-        ways = ["eager", *NUDGED, *(way for way in options.ways if way != "eager")]
+        ways = ["eager", *NUDGED, *(way for way in options.configurations if way != "eager")]
         models = {way: Trained(fresh(name, way, size, options)) for way in ways}
         for step in range(options.steps):
             words = sentence(size, step, options.device)

@@ -34,7 +34,7 @@ TRACING = (Mode.PROXY, Mode.FUNCTIONAL, Mode.FAKE)
 
 
 @dataclass(frozen=True)
-class Step:
+class ShardStep:
     """One stage of a call.
 
     Args:
@@ -53,7 +53,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ShardPlan:
     """What a call on DTensors of certain layouts does.
 
     Args:
@@ -63,7 +63,7 @@ class Plan:
     """
 
     arguments: tuple[tuple[Any, ...], ...]
-    steps: tuple[Step, ...]
+    steps: tuple[ShardStep, ...]
     results: Mapping[str, tuple[torch.Size, tuple[Any, ...], tuple[Any, ...], torch.dtype]]
 
 
@@ -77,7 +77,7 @@ class Sharded:
     def __init__(self, registered: Any, library: torch.library.Library) -> None:
         self.registered, self.library = registered, library
         self.known: set[str] = set()
-        self.plans: dict[Any, Plan] = {}
+        self.plans: dict[Any, ShardPlan] = {}
         for which in ("forward", "backward"):
             self._register(f"{registered.name}_{which}", self._derived)
 
@@ -115,7 +115,7 @@ class Sharded:
         ]
 
     def _run(
-        self, function: Any, step: Step, here: Mapping[str, torch.Tensor], numbers: Sequence[Any], mesh: DeviceMesh
+        self, function: Any, step: ShardStep, here: Mapping[str, torch.Tensor], numbers: Sequence[Any], mesh: DeviceMesh
     ) -> dict[str, torch.Tensor]:
         local = step.node
         self.registered.texts.setdefault(local.text, local)
@@ -126,7 +126,7 @@ class Sharded:
             made[name] = _piece(DTensor.from_local(made[name], mesh, places, run_check=False), mesh, wanted)
         return made
 
-    def _plan(self, node: Derived, tensors: Sequence[DTensor], layout: Sequence[Any], mesh: DeviceMesh) -> Plan:
+    def _plan(self, node: Derived, tensors: Sequence[DTensor], layout: Sequence[Any], mesh: DeviceMesh) -> ShardPlan:
         if any(torch._C._get_dispatch_mode(mode) is not None for mode in TRACING):  # sizes may be symbolic
             return plan_of(node, tensors, layout, mesh, positions=False)
         key = node.text, mesh, tuple(layout), tuple((t.shape, t.stride(), t.dtype, t.placements) for t in tensors)
@@ -167,7 +167,7 @@ def entered(node: Derived, given: Sequence[torch.Tensor]) -> tuple[DeviceMesh, l
 
 def plan_of(
     node: Derived, tensors: Sequence[DTensor], layout: Sequence[Any], mesh: DeviceMesh, *, positions: bool
-) -> Plan:
+) -> ShardPlan:
     """What to do with tensors of these layouts.
 
     Args:
@@ -200,13 +200,13 @@ def plan_of(
         if name in strides:
             own[name] = dense_like(_local_shape(tensor.shape, places, mesh.shape, place), tensor.stride())
     steps = tuple(_step(node, decision, stage, axes, shards, own) for stage in range(len(decision.stages)))
-    return Plan(tuple(tuple(map(_ours, decision.arguments[name])) for name in node.arguments), steps, results)
+    return ShardPlan(tuple(tuple(map(_ours, decision.arguments[name])) for name in node.arguments), steps, results)
 
 
 def _step(
     node: Derived, decision: placing.Decision, stage: int, axes: Mapping[str, Any],
     shards: Mapping[str, tuple[Any, Any]], strides: Mapping[str, Sequence[Any]],
-) -> Step:  # fmt: skip
+) -> ShardStep:  # fmt: skip
     op = decision.stages[stage]
     along = tuple(sorted(axis for axis in axes if any(axis in cut for cut in decision.axes)))
     handed = sharding.numbers(op, along)
@@ -218,7 +218,7 @@ def _step(
         if name not in node.names:
             places = tuple(map(_ours, decision.results[name]))
             gathered[name] = places, tuple(placed.Replicate() if p.is_partial() else p for p in places)
-    return Step(
+    return ShardStep(
         node=local,
         own=tuple(names.index(scalar.name) for scalar in op.scalars),
         numbers=tuple(axes[axis] if kind == "size" else shards[axis][1] for kind, axis in handed),

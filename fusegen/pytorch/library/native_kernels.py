@@ -42,9 +42,9 @@ class Prepared:
         """How many calls are known."""
         return 0 if self.module is None else int(self.module.plan_count(self.kernels))
 
-    def is_asked(self) -> bool:
+    def has_pending_call(self) -> bool:
         """Whether the native kernels wait for a plan."""
-        return self.module is not None and bool(self.module.is_asked(self.kernels))
+        return self.module is not None and bool(self.module.has_pending_call(self.kernels))
 
     def forget(self) -> None:
         """Every plan."""

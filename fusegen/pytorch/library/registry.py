@@ -158,7 +158,7 @@ class Registered:
         def run(*args: Any, **kwargs: Any) -> Any:
             with torch.no_grad(), record_runs() as runs:
                 result = call(*args, **kwargs)
-            if prepared.is_asked():
+            if prepared.has_pending_call():
                 given = {**defaults, **found.named(args, kwargs)}
                 prepared.record_call({name: given[name] for name in (*found.names, schema.IDENTITY)}, runs, result)
             return result
@@ -281,7 +281,7 @@ class Registered:
         node, prepared = self.node(op), self.prepared[which]
         with record_runs() as runs:
             results = node.run(given, numbers, layout)
-        if prepared.is_asked():
+        if prepared.has_pending_call():
             scalars = {scalar.name: i for i, scalar in enumerate(node.op.scalars)}
             prepared.record(runs, range(len(given)), scalars, results)
         return results
