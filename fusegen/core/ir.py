@@ -15,14 +15,15 @@ program answers at NaN, at infinity or in the last bit. What the user wrote is k
 derivatives (derive/symbolic), where an algebra system belongs.
 
 Expressions are interned: equal expressions are one object, so equality is identity, hashing is constant time and a
-common subexpression is simply an object that is used twice.
+common subexpression is simply an object that is used twice. Rewrites take them apart with ``match``:
+``Call("mul", (Const(c), x))``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeGuard
 from weakref import WeakValueDictionary
 
 from fusegen.core import dtypes, locks
@@ -109,6 +110,7 @@ class Const(Expr):
     """A literal. Two literals are the same only if they print the same: 0.0 and -0.0 differ, NaN equals itself."""
 
     __slots__ = ("value",)
+    __match_args__ = ("value",)
     value: Number
 
     def __new__(cls, text: str, dtype: DType) -> Const:
@@ -126,6 +128,7 @@ class Ref(Expr):
     """The value of an operand, scalar, let or reduction at the current point of the iteration space."""
 
     __slots__ = ("name",)
+    __match_args__ = ("name",)
     name: str
 
     def __new__(cls, name: str, dtype: DType) -> Ref:
@@ -183,6 +186,7 @@ class Call(Expr):
     """
 
     __slots__ = ("args", "detail", "function")
+    __match_args__ = ("function", "args")
     function: str
     args: tuple[Expr, ...]
     detail: str
@@ -248,6 +252,11 @@ def const(value: Number, dtype: DType) -> Const:
     if dtype.is_float:
         return Const(repr(float(value)), dtype)
     return Const(repr(bool(value) if dtype is dtypes.bool_ else int(value)), dtype)
+
+
+def is_call(node: Expr, *functions: str) -> TypeGuard[Call]:
+    """Whether ``node`` calls one of the functions."""
+    return isinstance(node, Call) and node.function in functions
 
 
 def call(function: str, *args: Expr, dtype: DType, detail: str = "") -> Call:

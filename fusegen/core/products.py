@@ -29,6 +29,7 @@ from fusegen.core.ir import (
     Statement,
     axis_order,
     call,
+    is_call,
     transform,
     walk,
 )
@@ -65,8 +66,7 @@ def rounded(expr: Expr, dtype: DType) -> Expr:
 
 def unrounded(expr: Expr, dtype: DType) -> Expr:
     """The inverse of ``rounded``."""
-    is_cast = isinstance(expr, Call) and expr.function == "cast" and expr.detail == dtype.name
-    return expr.children[0] if is_cast else expr
+    return expr.args[0] if is_call(expr, "cast") and expr.detail == dtype.name else expr
 
 
 def biases(op: Op) -> dict[str, tuple[Call, str]]:
@@ -87,7 +87,7 @@ def biases(op: Op) -> dict[str, tuple[Call, str]]:
         if len(uses) != 1 or value in exprs or dot.ref in exprs:
             continue
         (total,) = uses
-        if not (isinstance(total, Call) and total.function == "add"):
+        if not is_call(total, "add"):
             continue
         others = [operands[node] for node in total.children if node in operands]
         left, right = (side.axes(known) for side in factors(dot))

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from fusegen.core.dtypes import float32, float64
 from fusegen.core.errors import DeclarationError
-from fusegen.core.ir import Call, Const, Expr, Output, Reduce, Ref, Scalar, const, rebuild, walk
+from fusegen.core.ir import Call, Const, Expr, Output, Reduce, Ref, Scalar, const, is_call, rebuild, walk
 from fusegen.declare.table import lookup
 
 # What rounding is lost in.
@@ -66,8 +66,7 @@ def _sums(exprs: Iterable[Expr], numbers: set[Ref]) -> list[Expr]:
 
 def _is_widening(node: Expr) -> bool:
     """Whether it is a number in double of one in single precision."""
-    is_cast = isinstance(node, Call) and node.function == "cast" and node.dtype is float64
-    return is_cast and node.children[0].dtype is float32
+    return is_call(node, "cast") and node.dtype is float64 and node.args[0].dtype is float32
 
 
 def _is_function(node: Call) -> bool:

@@ -31,6 +31,7 @@ from fusegen.core.ir import (
     Size,
     Substitution,
     const,
+    is_call,
     names_read,
     rebuild,
     refs,
@@ -474,7 +475,7 @@ def reached(op: Op, positions: Sequence[int]) -> set[str]:
     stack: list[Expr] = [outputs[position].expr for position in positions]
     while stack:
         node = stack.pop()
-        if node in seen or (isinstance(node, Call) and node.function == "barrier"):
+        if node in seen or is_call(node, "barrier"):
             continue
         seen.add(node)
         if node in operands:

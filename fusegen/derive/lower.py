@@ -13,18 +13,10 @@ from dataclasses import replace
 
 from fusegen.core import dtypes
 from fusegen.core.declared import plain
-from fusegen.core.ir import Call, Const, Expr, Op, const, walk
+from fusegen.core.ir import Call, Const, Expr, Op, const, is_call, walk
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.declare.table import apply
 from fusegen.derive.simplify import simplify
-
-
-def _is_call(expr: Expr, name: str) -> bool:
-    return isinstance(expr, Call) and expr.function == name
-
-
-def _equals(expr: Expr, value: float) -> bool:
-    return isinstance(expr, Const) and expr.value == value
 
 
 def logistic_exponential(u: Expr) -> Call:
@@ -37,11 +29,12 @@ def tanh_of_softplus(node: Call) -> Expr | None:
 
     From u = 20 on the value is 1 to the last bit of a double, so the clamp that keeps n finite loses nothing.
     """
-    if node.function != "tanh" or not _is_call(node.args[0], "softplus"):
-        return None
-    e = logistic_exponential(node.args[0].children[0])
-    n = e * (e + 2)
-    return apply("ratio", n, n + 2)
+    match node:
+        case Call("tanh", (Call("softplus", (u,)),)):
+            e = logistic_exponential(u)
+            n = e * (e + 2)
+            return apply("ratio", n, n + 2)
+    return None
 
 
 def sech2_of_softplus(node: Call) -> Expr | None:
@@ -49,15 +42,10 @@ def sech2_of_softplus(node: Call) -> Expr | None:
 
     At the clamp 1 / (n + 2)^2 is zero, as it must be: mish's derivative has it times u, however large.
     """
-    if node.function != "sub" or not _equals(node.args[0], 1) or not _is_call(node.args[1], "powi"):
-        return None
-    power = node.args[1]
-    assert isinstance(power, Call)
-    ratio = power.args[0]
-    if power.detail != "2" or not _is_call(ratio, "ratio"):
-        return None
-    n, below = ratio.children
-    return 4 * (n + 1) * apply("powi", apply("ratio", const(1, node.dtype), below), detail="2")
+    match node:
+        case Call("sub", (Const(1), Call("powi", (Call("ratio", (n, below)),), detail="2"))):
+            return 4 * (n + 1) * apply("powi", apply("ratio", const(1, node.dtype), below), detail="2")
+    return None
 
 
 def constant_plus_tanh(node: Call) -> Expr | None:
@@ -83,9 +71,9 @@ def _constant_plus(node: Call, function: str, rewritten: Callable[[float, Expr],
         for term in terms:
             factor, rest = _scale_and_rest(term)
             c = 1.0 if factor is None else factor
-            if rest is None or not _is_call(rest, function) or not _equals(constant, c):
+            if rest is None or not is_call(rest, function) or constant.value != c:
                 continue
-            total = rewritten(c, rest.children[0])
+            total = rewritten(c, rest.args[0])
             for other in terms:
                 if other is not constant and other is not term:
                     total = total + other
@@ -103,10 +91,11 @@ def _terms(node: Expr) -> list[Expr]:
     stack = [node]
     while stack and len(terms) <= MOST_TERMS:
         top = stack.pop()
-        if isinstance(top, Call) and top.function == "add":
-            stack += reversed(top.args)
-        else:
-            terms.append(top)
+        match top:
+            case Call("add", (left, right)):
+                stack += [right, left]
+            case _:
+                terms.append(top)
     return terms
 
 
@@ -114,7 +103,7 @@ def same_either_way(node: Call) -> Expr | None:
     """where(c, a, stop_gradient(a)) is a, where no derivative is taken any more."""
     if node.function != "where":
         return None
-    values = [value.children[0] if _is_call(value, "barrier") else value for value in node.args[1:]]
+    values = [value.args[0] if is_call(value, "barrier") else value for value in node.args[1:]]
     return values[0] if values[0] is values[1] else None
 
 
@@ -136,24 +125,26 @@ def powers_of_two(node: Call) -> Expr | None:
 
 def _scale_and_rest(expr: Expr) -> tuple[float | None, Expr | None]:
     """(2, x) of ``2 * x``, (2, None) of ``2``, (None, x) of anything else."""
-    if isinstance(expr, Const):
-        return float(expr.value), None
-    if _is_call(expr, "mul") and isinstance(expr.children[0], Const):
-        return float(expr.children[0].value), expr.children[1]
+    match expr:
+        case Const(value):
+            return float(value), None
+        case Call("mul", (Const(value), x)):
+            return float(value), x
     return None, expr
 
 
 def _multiple(expr: Expr) -> tuple[float, Expr]:
     """(-0.5, x) of ``-(x / 2)``, (1, x) of ``x``."""
-    if _is_call(expr, "neg"):
-        factor, x = _multiple(expr.children[0])
-        return -factor, x
-    if _is_call(expr, "mul") or _is_call(expr, "div"):
-        x, last = expr.children
-        if _is_call(expr, "mul") and isinstance(x, Const):
-            return float(x.value), last
-        if isinstance(last, Const) and last.value:
-            return float(last.value) if _is_call(expr, "mul") else 1 / float(last.value), x
+    match expr:
+        case Call("neg", (inner,)):
+            factor, x = _multiple(inner)
+            return -factor, x
+        case Call("mul", (Const(value), x)):
+            return float(value), x
+        case Call("mul", (x, Const(value))) if value:
+            return float(value), x
+        case Call("div", (x, Const(value))) if value:
+            return 1 / float(value), x
     return 1.0, expr
 
 
@@ -178,7 +169,7 @@ HALF_RULES = (*RULES, constant_plus_erf)
 def _sharing(roots: list[Expr], *, half: bool) -> tuple[Callable[[Call], Expr | None], ...]:
     """Rules that reuse what is computed anyway."""
     present = dict.fromkeys(walk(roots))
-    complementary = [node.children[0] for node in present if _is_call(node, "erfc")]
+    complementary = [node.args[0] for node in present if is_call(node, "erfc")]
 
     def exponential(node: Call) -> Expr | None:
         """sigmoid(u) = e / (e + 1) where the clamped e = e^u is there already; float32 only."""
@@ -189,25 +180,23 @@ def _sharing(roots: list[Expr], *, half: bool) -> tuple[Callable[[Call], Expr | 
 
     def sigmoid(node: Call) -> Expr | None:
         """1 - tanh(z)^2 = 4 s (1 - s) where s = sigmoid(2 z) is there already."""
-        if node.function != "sub" or not _equals(node.args[0], 1) or not _is_call(node.args[1], "powi"):
-            return None
-        power = node.args[1]
-        assert isinstance(power, Call)
-        if power.detail != "2" or not _is_call(power.args[0], "tanh"):
-            return None
-        z2 = 2 * power.args[0].children[0]
-        s = apply("sigmoid", simplify([z2], RULES)[z2])
-        return 4 * s * (1 - s) if s in present else None
+        match node:
+            case Call("sub", (Const(1), Call("powi", (Call("tanh", (z,)),), detail="2"))):
+                z2 = 2 * z
+                s = apply("sigmoid", simplify([z2], RULES)[z2])
+                return 4 * s * (1 - s) if s in present else None
+        return None
 
     def normal(node: Call) -> Expr | None:
         """exp(-a x^2) = exp(-z^2) where erfc(z), z = b x with b^2 = a, is there already: it has that exponential."""
-        if node.function != "exp" or not _is_call(node.args[0], "neg"):
-            return None
-        scale, square = _scale_and_rest(node.args[0].children[0])
-        for z in complementary:
-            factor, x = _multiple(z)
-            if square is apply("powi", x, detail="2") and math.isclose(factor**2, 1.0 if scale is None else scale):
-                return apply("exp", -apply("powi", z, detail="2"))
+        match node:
+            case Call("exp", (Call("neg", (inner,)),)):
+                scale, square = _scale_and_rest(inner)
+                a = 1.0 if scale is None else scale
+                for z in complementary:
+                    factor, x = _multiple(z)
+                    if square is apply("powi", x, detail="2") and math.isclose(factor**2, a):
+                        return apply("exp", -apply("powi", z, detail="2"))
         return None
 
     return (exponential, sigmoid, normal) if half else (exponential, sigmoid)

@@ -20,6 +20,7 @@ from fusegen.core.ir import (
     Rewriting,
     Substitution,
     expr_axes,
+    is_call,
 )
 
 
@@ -30,7 +31,7 @@ def sums_of_exponentials(op: Op) -> frozenset[Ref]:
 
 def is_softmax(expr: Expr, sums: frozenset[Ref]) -> bool:
     """Whether it is something divided by one of ``sums``."""
-    return isinstance(expr, Call) and expr.function == "div" and expr.args[1] in sums
+    return is_call(expr, "div") and expr.args[1] in sums
 
 
 def recovered_from(expr: Expr, tensor: Expr, sums: frozenset[Ref]) -> dict[Expr, Expr]:
@@ -73,19 +74,22 @@ def _cancelled(node: Expr, sums: Iterable[Ref]) -> Expr:
 
 def _without(expr: Expr, factor: Expr, divided: bool = False) -> Expr | None:
     """A product with ``factor`` taken away once, or its divisor of that name; None where there is none."""
-    if not isinstance(expr, Call):
-        return None
-    if expr.function == "neg":
-        inner = _without(expr.args[0], factor, divided)
-        return inner and -inner
-    if expr.function not in ("mul", "div"):
-        return None
-    a, b = expr.args
-    if expr.function == "mul" and not divided and factor in (a, b):
-        return b if a is factor else a
-    if expr.function == "div" and divided and b is factor:
-        return a
-    if (shorter := _without(a, factor, divided)) is not None:
-        return shorter * b if expr.function == "mul" else shorter / b
-    shorter = _without(b, factor, divided if expr.function == "mul" else not divided)
-    return shorter and (a * shorter if expr.function == "mul" else a / shorter)
+    match expr:
+        case Call("neg", (a,)):
+            shorter = _without(a, factor, divided)
+            return shorter and -shorter
+        case Call("mul", (a, b)):
+            if not divided and factor in (a, b):
+                return b if a is factor else a
+            if (shorter := _without(a, factor, divided)) is not None:
+                return shorter * b
+            shorter = _without(b, factor, divided)
+            return shorter and a * shorter
+        case Call("div", (a, b)):
+            if divided and b is factor:
+                return a
+            if (shorter := _without(a, factor, divided)) is not None:
+                return shorter / b
+            shorter = _without(b, factor, not divided)
+            return shorter and a / shorter
+    return None

@@ -10,94 +10,82 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from functools import reduce as reduce_by
 
-from fusegen.core.ir import Call, Const, Expr, const, rebuild, substitute, walk
+from fusegen.core.ir import Call, Const, Expr, const, is_call, rebuild, substitute, walk
 from fusegen.declare.table import apply, lookup
 
 Rule = Callable[[Call], "Expr | None"]
 
 
-def _value(expr: Expr) -> float | None:
-    return float(expr.value) if isinstance(expr, Const) and expr.dtype.is_float else None
-
-
-def _is_call(expr: Expr, name: str) -> bool:
-    return isinstance(expr, Call) and expr.function == name
-
-
 def _fold_product(node: Call) -> Expr | None:
     """1 * x, -1 * x, 2 * (3 * x), (-a) * b. Not 0 * x, which is NaN where x is infinite."""
-    if node.function != "mul" or not node.dtype.is_float:
+    if not node.dtype.is_float:
         return None
-    a, b = node.args
-    for this, other in ((a, b), (b, a)):
-        value = _value(this)
-        if value == 1:
-            return other
-        if value == -1:
-            return -other
-        if _is_call(this, "neg"):
-            return -(this.children[0] * other if this is a else other * this.children[0])
-        inner = _value(other.children[0]) if value is not None and _is_call(other, "mul") else None
-        if value is not None and inner is not None:
-            return const(value * inner, node.dtype) * other.children[1]
-    if _value(a) is not None and _value(b) is not None:
-        return const(float(a.value) * float(b.value), node.dtype)  # type: ignore[attr-defined]
+    match node:
+        case Call("mul", (Const(1), x) | (x, Const(1))):
+            return x
+        case Call("mul", (Const(-1), x) | (x, Const(-1))):
+            return -x
+        case Call("mul", (Call("neg", (x,)), y) | (x, Call("neg", (y,)))):
+            return -(x * y)
+        case Call("mul", (Const(c), Call("mul", (Const(d), x))) | (Call("mul", (Const(d), x)), Const(c))):
+            return const(c * d, node.dtype) * x
+        case Call("mul", (Const(c), Const(d))):
+            return const(c * d, node.dtype)
     return None
 
 
 def fold_minus(node: Call) -> Expr | None:
     """x + (-y), x - (-y), (-x) + y: exact for floats."""
-    if node.function not in ("add", "sub") or not node.dtype.is_float:
+    if not node.dtype.is_float:
         return None
-    a, b = node.args
-    if _is_call(b, "neg"):
-        inner = b.children[0]
-        return a - inner if node.function == "add" else a + inner
-    if node.function == "add" and _is_call(a, "neg"):
-        return b - a.children[0]
+    match node:
+        case Call("add", (x, Call("neg", (y,))) | (Call("neg", (y,)), x)):
+            return x - y
+        case Call("sub", (x, Call("neg", (y,)))):
+            return x + y
     return None
 
 
 def _fold_sum(node: Call) -> Expr | None:
     """x + 0, 0 - x, and signs."""
-    if node.function not in ("add", "sub") or not node.dtype.is_float:
+    if not node.dtype.is_float:
         return None
-    a, b = node.args
-    if _value(b) == 0:
-        return a
-    if _value(a) == 0:
-        return b if node.function == "add" else -b
+    match node:
+        case Call("add" | "sub", (x, Const(0))) | Call("add", (Const(0), x)):
+            return x
+        case Call("sub", (Const(0), x)):
+            return -x
     return fold_minus(node)
 
 
 def _fold_sign(node: Call) -> Expr | None:
     """-(-x), -(2), -(x - y)."""
-    if node.function != "neg" or not node.dtype.is_float:
+    if not node.dtype.is_float:
         return None
-    (inner,) = node.args
-    value = _value(inner)
-    if value is not None:
-        return const(-value, node.dtype)
-    if _is_call(inner, "neg"):
-        return inner.children[0]
+    match node:
+        case Call("neg", (Const(value),)):
+            return const(-value, node.dtype)
+        case Call("neg", (Call("neg", (x,)),)):
+            return x
     return None
 
 
 def _fold_quotient(node: Call) -> Expr | None:
     """x / 1, (-a) / b."""
-    if node.function != "div":
-        return None
-    a, b = node.args
-    if _value(b) == 1:
-        return a
-    if _is_call(a, "neg"):
-        return -(a.children[0] / b)
+    match node:
+        case Call("div", (x, Const(1))):
+            return x
+        case Call("div", (Call("neg", (x,)), y)):
+            return -(x / y)
     return None
 
 
 def is_select(expr: Expr) -> bool:
     """Whether it is zero in one branch of a select."""
-    return _is_call(expr, "where") and any(_value(v) == 0 for v in expr.children[1:])
+    match expr:
+        case Call("where", (_, Const(0), _) | (_, _, Const(0))):
+            return expr.dtype.is_float
+    return False
 
 
 def _select_outside(node: Call) -> Expr | None:
@@ -110,9 +98,7 @@ def _select_outside(node: Call) -> Expr | None:
         this, other = node.args[at], node.args[beside]
 
         def times(value: Expr, at: int = at, other: Expr = other) -> Expr:
-            return (
-                value if _value(value) == 0 else apply(node.function, *((value, other) if at == 0 else (other, value)))
-            )
+            return value if is_zero(value) else apply(node.function, *((value, other) if at == 0 else (other, value)))
 
         if has_guard(this):
             return _behind_guards(this, times, {})
@@ -128,11 +114,13 @@ def has_guard(expr: Expr, known: dict[Expr, bool] | None = None) -> bool:
     """
     known = {} if known is None else known
     if expr not in known:
-        if _is_call(expr, "where"):
-            known[expr] = is_select(expr) or any(has_guard(value, known) for value in expr.children[1:])
-        else:
-            sum_of = _is_call(expr, "add") or _is_call(expr, "sub")
-            known[expr] = sum_of and all(has_guard(term, known) for term in expr.children)
+        match expr:
+            case Call("where", (_, *values)):
+                known[expr] = is_select(expr) or any(has_guard(value, known) for value in values)
+            case Call("add" | "sub", terms):
+                known[expr] = all(has_guard(term, known) for term in terms)
+            case _:
+                known[expr] = False
     return known[expr]
 
 
@@ -150,14 +138,13 @@ def _behind_guards(expr: Expr, change: Callable[[Expr], Expr], known: dict[Expr,
 
 def _sum_of_selects(node: Call) -> Expr | None:
     """where(c, a, 0) + where(c, b, 0) is where(c, a + b, 0), so that what it is multiplied with goes inside as well."""
-    if node.function not in ("add", "sub") or not all(_is_call(arg, "where") for arg in node.args):
-        return None
-    (condition, *first), (other, *second) = (arg.children for arg in node.args)
-    pairs = list(zip(first, second, strict=True))
-    if condition is not other or not any(_value(a) == _value(b) == 0 for a, b in pairs):
-        return None
-    values = [a if _value(a) == _value(b) == 0 else apply(node.function, a, b) for a, b in pairs]
-    return apply("where", condition, *values)
+    match node:
+        case Call("add" | "sub", (Call("where", (condition, *first)), Call("where", (other, *second)))):
+            pairs = list(zip(first, second, strict=True))
+            if condition is other and any(is_zero(a) and is_zero(b) for a, b in pairs):
+                values = [a if is_zero(a) and is_zero(b) else apply(node.function, a, b) for a, b in pairs]
+                return apply("where", condition, *values)
+    return None
 
 
 def _guard_outside(node: Call) -> Expr | None:
@@ -175,8 +162,9 @@ def _guard_outside(node: Call) -> Expr | None:
 
 def _fold_select(node: Call) -> Expr | None:
     """where(c, a, a), and a select between equal constants."""
-    if node.function == "where" and node.args[1] is node.args[2]:
-        return node.args[1]
+    match node:
+        case Call("where", (_, a, b)) if a is b:
+            return a
     return None
 
 
@@ -206,7 +194,11 @@ def _decided(root: Expr, condition: Expr, way: int) -> Expr:
             if child not in seen and len(near) < NEAR:
                 seen.add(child)
                 near.append(child)
-    found = {n: n.children[1 + way] for n in near if _is_call(n, "where") and n.children[0] is condition}
+    found: dict[Expr, Expr] = {}
+    for node in near:
+        match node:
+            case Call("where", (other, *values)) if other is condition:
+                found[node] = values[way]
     return substitute_within(root, found, seen) if found else root
 
 
@@ -218,17 +210,18 @@ def substitute_within(root: Expr, values: dict[Expr, Expr], region: set[Expr]) -
 
 def _sign_outside_select(node: Call) -> Expr | None:
     """-where(c, a, 0) becomes where(c, -a, 0)."""
-    if node.function == "neg" and isinstance(node.args[0], Call) and node.args[0].function == "where":
-        condition, *values = node.args[0].args
-        return apply("where", condition, *(v if is_zero(v) else -v for v in values))
+    match node:
+        case Call("neg", (Call("where", (condition, *values)),)):
+            return apply("where", condition, *(v if is_zero(v) else -v for v in values))
     return None
 
 
 def _cast_outside(node: Call) -> Expr | None:
     """A cast of where(c, a, 0) becomes where(c, cast of a, 0), from one precision to another."""
-    if node.function != "cast" or not (node.dtype.is_float and node.args[0].dtype.is_float and has_guard(node.args[0])):
-        return None
-    return _behind_guards(node.args[0], lambda a: const(0, node.dtype) if is_zero(a) else rebuild(node, (a,)), {})
+    match node:
+        case Call("cast", (value,)) if node.dtype.is_float and value.dtype.is_float and has_guard(value):
+            return _behind_guards(value, lambda a: const(0, node.dtype) if is_zero(a) else node.of((a,)), {})
+    return None
 
 
 TIDY: tuple[Rule, ...] = (
@@ -274,7 +267,10 @@ def _simplify(root: Expr, rules: tuple[Rule, ...], done: dict[Expr, Expr]) -> No
 
 def is_zero(expr: Expr) -> bool:
     """Whether it is the number zero, of a float."""
-    return _value(expr) == 0
+    match expr:
+        case Const(0):
+            return expr.dtype.is_float
+    return False
 
 
 # A condition, and whether the first branch is the one that is zero.
@@ -336,7 +332,7 @@ def guards_of(
     for i, value in enumerate(expr.children):
         way: Condition = (expr.children[0], i == 2)
         inner = guards_of(value, admitted, known)
-        if not _is_call(expr, "where"):
+        if not is_call(expr, "where"):
             sides.append(inner)
         elif i and not is_zero(value):
             sides.append([*([way] if admitted(way) and way not in inner else []), *inner])
@@ -354,10 +350,10 @@ def selects_apart(expr: Expr, known: dict[Expr, Expr] | None = None) -> dict[tup
     stack = [(expr, False)]
     while stack:
         node, negative = stack.pop()
-        if isinstance(node, Call) and node.function in ("add", "sub"):
-            left, right = node.args
-            stack += [(right, negative is not (node.function == "sub")), (left, negative)]
-            continue
+        match node:
+            case Call("add" | "sub" as function, (left, right)):
+                stack += [(right, negative is not (function == "sub")), (left, negative)]
+                continue
         key = (node.children[0], is_zero(node.children[1])) if is_select(node) else None
         if key in found:
             found[key] = found[key] - node if negative else found[key] + node

@@ -125,17 +125,20 @@ class _Kept(sp.Function):  # type: ignore[misc]
     detail: str
 
     def _eval_derivative(self, symbol: Any) -> Any:
-        a, *rest = self.operands
-        if self.function == "neg":
-            return -a.diff(symbol)
-        if self.function == "powi":
-            return int(self.detail) * a ** (int(self.detail) - 1) * a.diff(symbol)
-        (b,) = rest
-        if self.function in ("add", "sub"):
-            return a.diff(symbol) + (1 if self.function == "add" else -1) * b.diff(symbol)
-        if self.function == "mul":
-            return a.diff(symbol) * b + a * b.diff(symbol)
-        return a.diff(symbol) / b - a * b.diff(symbol) / b**2
+        match self.function, self.operands:
+            case "neg", (a,):
+                return -a.diff(symbol)
+            case "powi", (a,):
+                return int(self.detail) * a ** (int(self.detail) - 1) * a.diff(symbol)
+            case "add", (a, b):
+                return a.diff(symbol) + b.diff(symbol)
+            case "sub", (a, b):
+                return a.diff(symbol) - b.diff(symbol)
+            case "mul", (a, b):
+                return a.diff(symbol) * b + a * b.diff(symbol)
+            case _, (a, b):
+                return a.diff(symbol) / b - a * b.diff(symbol) / b**2
+        raise AssertionError(self.function)
 
 
 def _loses(node: Call, args: Sequence[Any], result: Any) -> bool:
@@ -290,16 +293,17 @@ _SYMPY_NAMES = {
 
 
 def _arithmetic(node: Call, args: list[Any]) -> Any:
-    if node.function == "add":
-        return args[0] + args[1]
-    if node.function == "sub":
-        return args[0] - args[1]
-    if node.function == "mul":
-        return args[0] * args[1]
-    if node.function == "div":
-        return args[0] / args[1]
-    if node.function == "neg":
-        return -args[0]
+    match node.function, args:
+        case "add", (a, b):
+            return a + b
+        case "sub", (a, b):
+            return a - b
+        case "mul", (a, b):
+            return a * b
+        case "div", (a, b):
+            return a / b
+        case "neg", (a,):
+            return -a
     return args[0] ** int(node.detail)
 
 

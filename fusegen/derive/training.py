@@ -202,16 +202,14 @@ def _saved_signs(op: Op, backward: Op, multiplied: Sequence[tuple[Operand, Expr]
     nodes = list(walk([substitution.of(item.expr) for items in backward.expand() for item in items]))
     written = [(o.expr, Operand(o.name, o.dtype, o.shape, groups=o.groups)) for o in _readable(op)]
     for chosen, operand in [*written, *((unrounded(expr, o.dtype), o) for o, expr in multiplied)]:
-        if not isinstance(chosen, Call) or chosen.function != "where":
-            continue
-        test, *arms = chosen.args
-        if not isinstance(test, Call) or test.function not in ("le", "gt"):
-            continue
-        x, zero = test.args
-        uses = [node for node in nodes if x in node.children]
-        is_relu = arms == ([zero, x] if test.function == "le" else [x, zero])
-        if is_relu and zero is const(0, x.dtype) and uses == [test] and dots & set(refs(x)):
-            found.append((x, operand))
+        match chosen:
+            case Call("where", (Call("le", (x, zero)) as test, a, b)) | Call(
+                "where", (Call("gt", (x, zero)) as test, b, a)
+            ):
+                uses = [node for node in nodes if x in node.children]
+                is_relu = a is zero and b is x and zero is const(0, x.dtype)
+                if is_relu and uses == [test] and dots & set(refs(x)):
+                    found.append((x, operand))
     return found
 
 

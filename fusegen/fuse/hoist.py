@@ -44,15 +44,16 @@ class _Product:
         stack = [(root, False)]
         while stack and len(self.above) + len(self.below) <= MOST_FACTORS:
             node, inverse = stack.pop()
-            if isinstance(node, Call) and node.function == "mul":
-                stack += [(arg, inverse) for arg in reversed(node.args)]
-            elif isinstance(node, Call) and node.function == "div":
-                stack += [(node.args[1], not inverse), (node.args[0], inverse)]
-            elif isinstance(node, Call) and node.function == "neg":
-                self.negative = not self.negative
-                stack.append((node.args[0], inverse))
-            else:
-                (self.below if inverse else self.above).append(node)
+            match node:
+                case Call("mul", (a, b)):
+                    stack += [(b, inverse), (a, inverse)]
+                case Call("div", (a, b)):
+                    stack += [(b, not inverse), (a, inverse)]
+                case Call("neg", (a,)):
+                    self.negative = not self.negative
+                    stack.append((a, inverse))
+                case _:
+                    (self.below if inverse else self.above).append(node)
 
 
 @dataclass

@@ -25,6 +25,7 @@ from fusegen.core.ir import (
     Size,
     const,
     expr_axes,
+    is_call,
     names_read,
     refs,
     substitute,
@@ -229,8 +230,8 @@ class _Splitter:
             dot = dots.pop(unrounded(term, dtype), None)
             if dot is not None and self.axes[dot.name] == axes:
                 found.append(dot)
-            elif isinstance(term, Call) and term.function == "add":
-                terms += term.children
+            elif is_call(term, "add"):
+                terms += term.args
             else:
                 return []
         return found if len(found) > 1 else []

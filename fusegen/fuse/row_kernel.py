@@ -145,15 +145,11 @@ def row_cost(kernel: RowKernel) -> int:
 
 def picked_by(reduce: Reduce, kernel: Kernel) -> tuple[Expr, Operand] | None:
     """Of a sum with one term, ``where(index == place, x, 0)``: the place, and the operand x."""
-    expr = reduce.expr
-    if reduce.kind != "sum" or not isinstance(expr, Call) or expr.function != "where":
-        return None
-    test, value, other = expr.args
-    if not (isinstance(test, Call) and test.function == "eq" and isinstance(other, Const) and other.value == 0):
-        return None
-    places = [arg for arg in test.args if not isinstance(arg, Place)]
-    operand = next((o for o in kernel.tensors if o.ref is value), None)
-    return None if operand is None or len(places) != 1 else (places[0], operand)
+    match reduce.kind, reduce.expr:
+        case "sum", Call("where", (Call("eq", (Place(), place) | (place, Place())), value, Const(0))):
+            operand = next((o for o in kernel.tensors if o.ref is value), None)
+            return None if operand is None or isinstance(place, Place) else (place, operand)
+    return None
 
 
 def coupled(reduce: Reduce) -> bool:

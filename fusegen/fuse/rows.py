@@ -27,6 +27,7 @@ from fusegen.core.ir import (
     Substitution,
     axis_order,
     expr_axes,
+    is_call,
     names_read,
     refs,
     walk,
@@ -318,16 +319,13 @@ def _factors_outside(
     for reduce in rows:
         stays = reduce.kind != "sum" or reduce.name in shown or (reduce.kind, reduce.expr) in shared
         reduce = replace(reduce, expr=substitution.of(reduce.expr))
-        expr, sign = reduce.expr, 1
-        if isinstance(expr, Call) and expr.function == "neg":
-            expr, sign = expr.args[0], -1
-        if not stays and isinstance(expr, Call) and expr.function == "mul":
-            along, factor = expr.args
-            if not varying.of(factor) & over and varying.of(along) >= over:
-                found.append(replace(reduce, expr=along))
+        match reduce.expr:
+            case Call("mul", (along, factor)) | Call("neg", (Call("mul", (along, factor)),)) if (
+                not stays and not varying.of(factor) & over and varying.of(along) >= over
+            ):
                 scaled = reduce.ref * factor
-                substitution.put(reduce.ref, scaled if sign > 0 else -scaled)
-                continue
+                substitution.put(reduce.ref, -scaled if is_call(reduce.expr, "neg") else scaled)
+                reduce = replace(reduce, expr=along)
         found.append(reduce)
     return found, substitution.values
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import Category, DType
-from fusegen.core.ir import LOCATED, Call, Const, Expr, Ref, Size, walk
+from fusegen.core.ir import Call, Const, Expr, Ref, Size, is_call, walk
 from fusegen.declare.table import Function, Kind, lookup
 
 _ATOM = 10
@@ -49,19 +49,22 @@ class Printer:
             return expr.axis.upper(), _ATOM
         assert isinstance(expr, Call)
         row = lookup(expr.function)
-        if expr.function == LOCATED:
-            return ", ".join(map(self._argument, expr.args)), _ATOM
-        if expr.function == "powi":
-            return self._power(expr)
-        if expr.function == "cast":
-            return self._cast(expr)
-        if expr.function == "div" and expr.dtype is dtypes.float32 and _is_count(expr.args[1]):
-            return f"fg::divide_by_count({self._argument(expr.args[0])}, {self._argument(expr.args[1])})", _ATOM
         template = row.cuda_half if self.half and row.cuda_half else row.cuda
-        if self.half and expr.function == "exp" and _is_from_maximum(expr.args[0]):
-            template = "fg::fast_exp_from_top({0})"
-        elif self.half and expr.function == "exp" and _is_minus_square(expr.args[0]):
-            template = "fg::fast_exp_below({0})"
+        match expr:
+            case Call("located"):
+                return ", ".join(map(self._argument, expr.args)), _ATOM
+            case Call("powi"):
+                return self._power(expr)
+            case Call("cast"):
+                return self._cast(expr)
+            case Call("div", (a, b)) if expr.dtype is dtypes.float32 and _is_count(b):
+                return f"fg::divide_by_count({self._argument(a)}, {self._argument(b)})", _ATOM
+            # x - max(x), the maximum held constant, as softmax has it.
+            case Call("exp", (Call("sub", (_, Call("barrier"))),)) if self.half:
+                template = "fg::fast_exp_from_top({0})"
+            # -x^2, as the normal distribution and the derivative of erfc have it.
+            case Call("exp", (Call("neg", (Call("powi", detail="2"),)),)) if self.half:
+                template = "fg::fast_exp_below({0})"
         if template == "{0}":
             return self._print(expr.args[0])
         if template.startswith("{0}") or template[1:] == "{0}":
@@ -112,25 +115,7 @@ class Printer:
 
 def _is_count(expr: Expr) -> bool:
     """A product of sizes as a float: positive, and far from where a division needs special care."""
-    return isinstance(expr, Call) and expr.function == "cast" and all(
-        isinstance(node, Size) or (isinstance(node, Call) and node.function == "mul") for node in walk([expr.args[0]])
-    )  # fmt: skip
-
-
-def _is_from_maximum(expr: Expr) -> bool:
-    """x - max(x), the maximum held constant, as softmax has it."""
-    if not (isinstance(expr, Call) and expr.function == "sub"):
-        return False
-    maximum = expr.args[1]
-    return isinstance(maximum, Call) and maximum.function == "barrier"
-
-
-def _is_minus_square(expr: Expr) -> bool:
-    """-x^2, as the normal distribution and the derivative of erfc have it."""
-    if not (isinstance(expr, Call) and expr.function == "neg"):
-        return False
-    square = expr.args[0]
-    return isinstance(square, Call) and square.function == "powi" and square.detail == "2"
+    return is_call(expr, "cast") and all(isinstance(n, Size) or is_call(n, "mul") for n in walk([expr.args[0]]))
 
 
 def _wrap(printed: tuple[str, int], least: int) -> str:

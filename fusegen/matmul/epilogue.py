@@ -274,6 +274,7 @@ def _is_gelu(step: Op, product: Product, output: Output, sums: Sequence[Expr]) -
 
 
 def _is_wide_clamp(node: Expr, sums: Sequence[Expr]) -> bool:
-    if not (isinstance(node, Call) and node.function == "clamp" and node.args[0] in sums):
-        return False
-    return all(isinstance(bound, Const) and _BOUNDS[0] <= abs(bound.value) <= _BOUNDS[1] for bound in node.args[1:])
+    match node:
+        case Call("clamp", (x, Const(least), Const(most))) if x in sums:
+            return all(_BOUNDS[0] <= abs(bound) <= _BOUNDS[1] for bound in (least, most))
+    return False

@@ -10,7 +10,7 @@ from typing import Any
 from fusegen import pipeline
 from fusegen.core import views
 from fusegen.core.errors import DerivativeError
-from fusegen.core.ir import Call, Expr, Op, Output, expr_axes, refs, walk
+from fusegen.core.ir import Expr, Op, Output, expr_axes, is_call, refs, walk
 from fusegen.core.products import contracted_sizes
 from fusegen.derive.gradient import GradientNames, operands_read, reached
 from fusegen.derive.training import Training
@@ -118,7 +118,7 @@ def _sums(op: Op) -> dict[str, Expr]:
     def above(node: Expr) -> Expr | None:
         """The addition that alone reads it."""
         only = readers.get(node, [])
-        is_term = len(only) == 1 and node not in roots and isinstance(only[0], Call) and only[0].function == "add"
+        is_term = len(only) == 1 and node not in roots and is_call(only[0], "add")
         return only[0] if is_term else None
 
     found = {}

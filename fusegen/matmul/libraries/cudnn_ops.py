@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusegen.core import dtypes
-from fusegen.core.ir import Call, Const, Expr, const, substitute, walk
+from fusegen.core.ir import Call, Const, Expr, const, is_call, substitute, walk
 from fusegen.matmul.epilogue import MOST_OPERATIONS, Epilogue
 from fusegen.matmul.libraries.cudnn_api import Data, Mode
 
@@ -39,7 +39,7 @@ def has(epilogue: Epilogue, dtype: str) -> bool:
     is_known = all((call.function in MODES and not call.detail) or power(call) for call in calls)
     is_float = all(node.dtype is dtypes.float32 for node in nodes if not _is_test(node))
     tested = [child for call in calls for child in call.args[call.function == "where" :] if _is_test(child)]
-    if epilogue.auxiliary and any(isinstance(node, Call) and node.function in SLOW for node in read(function)):
+    if epilogue.auxiliary and any(is_call(node, *SLOW) for node in read(function)):
         return False
     return is_known and is_float and not tested and len(calls) <= MOST_OPERATIONS
 
@@ -52,8 +52,8 @@ def in_its_words(function: Expr) -> Expr:
 
 
 def _error_function(function: Expr) -> Call | None:
-    calls = (node for node in walk([function]) if isinstance(node, Call) and node.dtype is dtypes.float32)
-    return next((call for call in calls if call.function in ("erf", "erfc")), None)
+    calls = (node for node in walk([function]) if is_call(node, "erf", "erfc"))
+    return next((call for call in calls if call.dtype is dtypes.float32), None)
 
 
 def _erf(x: Expr, complement: bool) -> Expr:
@@ -77,22 +77,17 @@ def power(node: Call) -> int:
 
 
 def _is_test(node: Expr) -> bool:
-    return isinstance(node, Call) and node.function in COMPARISONS
+    return is_call(node, *COMPARISONS)
 
 
 def swish(node: Expr) -> tuple[Expr, float] | None:
     """x and b of x * sigmoid(b * x), which cuDNN has as one operation, at half the time of a sigmoid by itself."""
-    if not (isinstance(node, Call) and node.function == "mul"):
-        return None
-    for x, gate in (node.args, node.args[::-1]):
-        if isinstance(gate, Call) and gate.function == "sigmoid":
-            (inner,) = gate.args
-            if inner is x:
+    for x, gate in (node.args, node.args[::-1]) if is_call(node, "mul") else ():
+        match gate:
+            case Call("sigmoid", (inner,)) if inner is x:
                 return x, 1.0
-            if isinstance(inner, Call) and inner.function == "mul" and x in inner.args:
-                (scale,) = [a for a in inner.args if a is not x] or [x]
-                if isinstance(scale, Const):
-                    return x, float(scale.value)
+            case Call("sigmoid", (Call("mul", (Const(scale), y) | (y, Const(scale))),)) if y is x:
+                return x, float(scale)
     return None
 
 
