@@ -142,11 +142,30 @@ def torchs_beside(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return torch.where(b > 0, some, torch.where(mean > 0.12, root * root * a, 0)) * torch.sin(a)
 
 
+def best(a: Any, b: Any) -> Any:
+    """Elements of either branch are compared with their maximum: terms of a derivative cancel, and leave zeros."""
+    mean = fg.mean(a, -1, keepdims=True)
+    above = fg.sum(fg.sqrt(mean - 0.05) * a, -1, keepdims=True)
+    below = fg.sum(fg.log(0.2 - mean) * a, -1, keepdims=True)
+    chosen = fg.where(mean > 0.1, above * a, below * b)
+    return chosen * fg.amax(chosen, -1, keepdims=True)
+
+
+def torchs_best(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    mean = torch.mean(a, -1, keepdim=True)
+    taken = mean > 0.1
+    above = torch.sum(torch.sqrt(torch.where(taken, mean - 0.05, 1)) * a, -1, keepdim=True)
+    below = torch.sum(torch.log(torch.where(taken, 1, 0.2 - mean)) * a, -1, keepdim=True)
+    chosen = torch.where(taken, above * a, below * b)
+    return chosen * torch.amax(chosen, -1, keepdim=True)
+
+
 GUARDED: dict[str, tuple[Function, Function]] = {
     "an extremum": (extremum, torchs_extremum), "a sum that is kept": (total, torchs_total),
     "sums of sums": (chained, torchs_chained), "a choice without zeros": (leaky, torchs_leaky),
     "both branches": (either, torchs_either), "by element": (by_element, torchs_by_element),
-    "other guards": (apart, torchs_apart), "one value, two guards": (beside, torchs_beside),
+    "an extremum of a choice": (best, torchs_best), "other guards": (apart, torchs_apart),
+    "one value, two guards": (beside, torchs_beside),
 }  # fmt: skip
 
 
