@@ -61,6 +61,12 @@ def _chosen_rows(a: Any) -> Any:
     return fg.where(mean > 0.1, fg.tanh(above * a), fg.sin(below * a))
 
 
+def _written_softmax(a: Any) -> Any:
+    """Not the library's."""
+    e = fg.exp(a - fg.amax(a, -1, keepdims=True))
+    return e / fg.sum(e, -1, keepdims=True)
+
+
 @fg.op
 def _total(*xs: Any) -> Any:
     """An op of a list of tensors."""
@@ -82,6 +88,7 @@ class Ours:
 
     smooth, two, guarded = staticmethod(_smooth), staticmethod(_two), staticmethod(_guarded)
     guarded_rows, chosen_rows = staticmethod(_guarded_rows), staticmethod(_chosen_rows)
+    written_softmax = staticmethod(_written_softmax)
     total, bent, joint = staticmethod(_total), staticmethod(_bent), staticmethod(_joint)
     cast = staticmethod(fg.cast)
     as_float = staticmethod(lambda x, like: fg.cast(x, like.dtype))
@@ -215,6 +222,7 @@ class Theirs:
     two = staticmethod(lambda a: (torch.sin(a), torch.cos(a) * 2.0))
     guarded, guarded_rows = staticmethod(_torch_guarded), staticmethod(_torch_guarded_rows)
     chosen_rows = staticmethod(_torch_chosen_rows)
+    written_softmax = staticmethod(lambda x: torch.softmax(x, -1))
     rms_norm = staticmethod(lambda x, shape, w=None, eps=1e-5: F.rms_norm(x, shape, w, eps))
     swiglu = staticmethod(lambda a, b: F.silu(a) * b)
     squared_relu = staticmethod(lambda x: F.relu(x) ** 2)
@@ -389,7 +397,7 @@ BINARY = {
 REDUCE = _words("sum mean amax amin var std norm logsumexp prod norm1 norm_inf var0")
 ROWS = _words(
     "softmax log_softmax layer_norm rms_norm center softmin normalize standardize masked_softmax guarded_rows "
-    "chosen_rows"
+    "chosen_rows written_softmax"
 )
 PAIRED = _words("mse_loss l1_loss huber_loss smooth_l1_loss bce kl_div cosine")
 INTEGER = _words("index compare masked any argmax count mod times isfinite hit both wide ints")
@@ -545,7 +553,7 @@ class _Writer:
         if name == "standardize":
             rstd = f"lib.rsqrt(lib.var({x.text}, {axis}, correction=0, keepdims=True) + 0.01)"
             return _Value(f"({x.at(ADD)} - {mean}) * {rstd}", "f", x.shape, MUL)
-        if name in ("guarded_rows", "chosen_rows"):
+        if name in ("guarded_rows", "chosen_rows", "written_softmax"):
             return _Value(f"lib.{name}({x.text})", "f", x.shape)
         if name == "masked_softmax":
             mask = self.meeting(x, "b")

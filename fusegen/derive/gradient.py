@@ -42,6 +42,7 @@ from fusegen.core.products import factors, free_axis
 from fusegen.core.products import product as product_of
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.declare.table import apply
+from fusegen.derive.invariance import without_idle_extrema
 from fusegen.derive.override import declared_gradients
 from fusegen.derive.products import adjoint
 from fusegen.derive.simplify import (
@@ -398,6 +399,7 @@ def gradient(
     Raises:
         DerivativeError: a wanted argument is not a float tensor of the op.
     """
+    op = without_idle_extrema(op)
     reduces, outputs = op.expand()
     positions = [i for i, o in enumerate(outputs) if o.dtype.is_float and (given is None or i in given)]
     targets = _targets(op, wanted)

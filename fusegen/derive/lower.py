@@ -16,6 +16,7 @@ from fusegen.core.declared import plain
 from fusegen.core.ir import Call, Const, Expr, Op, const, is_call, walk
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.declare.table import apply
+from fusegen.derive.invariance import without_idle_extrema
 from fusegen.derive.simplify import simplify
 
 
@@ -204,7 +205,7 @@ def _sharing(roots: list[Expr], *, half: bool) -> tuple[Callable[[Call], Expr | 
 
 def lower(op: Op) -> Op:
     """``op`` with special functions saved where algebra allows it."""
-    op = plain(op)
+    op = without_idle_extrema(plain(op))
     reduces, outputs = op.expand()
     items = [*reduces, *outputs]
     half = all(output.dtype.is_half for output in op.outputs)

@@ -25,8 +25,19 @@ from fusegen.core.ir import (
 
 
 def sums_of_exponentials(op: Op) -> frozenset[Ref]:
-    """What an op's expressions call a sum of exponentials relative to their maximum: neither zero nor infinite."""
-    return frozenset(reduce.ref for reduce in op.expand()[0] if reduce.kind == "sum_exp")
+    """What an op's expressions call a sum of exponentials relative to their maximum: neither zero nor infinite.
+
+    Also where it is written out, as the sum of ``exp(x - m)``, with a maximum that counts as a constant
+    (derive/invariance).
+    """
+    reduces, _ = op.expand()
+    elements: dict[Expr, tuple[Expr, tuple[str, ...]]] = {r.ref: (r.expr, r.over) for r in reduces if r.kind == "max"}
+    found = [reduce.ref for reduce in reduces if reduce.kind == "sum_exp"]
+    for reduce in reduces:
+        match reduce.kind, reduce.expr:
+            case "sum", Call("exp", (Call("sub", (x, Call("barrier", (m,)))),)):
+                found += [reduce.ref] if elements.get(m) == (x, reduce.over) else []
+    return frozenset(found)
 
 
 def is_softmax(expr: Expr, sums: frozenset[Ref]) -> bool:

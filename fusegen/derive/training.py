@@ -37,6 +37,7 @@ from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.derive.exact import compared_extrema
 from fusegen.derive.gradient import gradient
 from fusegen.derive.guards import guarded, guards
+from fusegen.derive.invariance import without_idle_extrema
 from fusegen.derive.quotients import cancel, is_softmax, recovered_from, sums_of_exponentials
 
 # An operand that lacks axes of the result is lighter by this for each: sizes are not known when this is decided.
@@ -72,6 +73,7 @@ def train(op: Op, wanted: tuple[str, ...]) -> Training:
     Where a product of halves is read only in a sum with a bias, that sum is saved in the product's place: the
     routine that multiplies adds the bias, so that both are rounded once.
     """
+    op = without_idle_extrema(op)
     backward = gradient(op, wanted)
     plain, sums = _train(op, wanted, backward, {}), {name: total for name, (total, _) in biases(op).items()}
     if sums and any(reduce.name in sums for reduce, _ in plain.saved if isinstance(reduce, Ref)):

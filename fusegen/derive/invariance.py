@@ -1,0 +1,202 @@
+"""Maxima that results do not depend on have no gradient: a softmax's, a log-sum-exp's, however they are written.
+
+Nothing overflows in ``exp(x - m) / sum(exp(x - m))`` with m the maximum of x, and the quotient is the same for every
+m. Derived term by term, the gradient of m is a sum that cancels: what rounding leaves of it would be looked for and
+handed to the elements that are the maximum. So m is held constant (`without_idle_extrema`) before gradients are taken.
+
+Whether a result depends on m is a matter of first derivatives. Where m grows by d, a value grows by a * d, or by b * d
+times itself, with a and b that do not depend on m (`Change`); or by something else, and then nothing is concluded. The
+rules are those of differentiation, so they hold wherever the derivative exists. The same with m that grows by d times
+itself: ``norm(x / m) * m``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from fusegen.core.ir import Axes, Call, Const, Expr, Op, Reduce, Ref, Substitution, walk
+from fusegen.core.subexpressions import introduce_lets
+from fusegen.declare.table import apply
+
+_EXTREMA = ("max", "min")
+
+
+@dataclass(frozen=True)
+class Change:
+    """How a value changes where m grows by d: by ``added`` * d + ``scaled`` * d * itself, one of which is zero; both
+    ``times`` factors that do not change: ("mul" or "div", what with)."""
+
+    added: float = 0.0
+    scaled: float = 0.0
+    times: tuple[tuple[str, Expr], ...] = ()
+
+    def by(self, number: float) -> Change:
+        """So many times that."""
+        return Change(number * self.added, number * self.scaled, self.times) if number else STAYS
+
+    def plus(self, other: Change) -> Change | None:
+        """Both of them; None if they have other factors."""
+        if self == STAYS or other == STAYS:
+            return other if self == STAYS else self
+        found = Change(self.added + other.added, self.scaled + other.scaled, self.times)
+        return None if self.times != other.times else found if found.added or found.scaled else STAYS
+
+
+STAYS, SHIFTED, SCALED = Change(), Change(added=1.0), Change(scaled=1.0)
+# Constants that follow others: zero times anything is zero, and infinity and anything is infinity.
+_ZERO, _INFINITY = "zero", "infinity"
+_Found = Change | str | None
+
+
+def without_idle_extrema(op: Op) -> Op:
+    """``op`` with those of its maxima and minima held constant that none of its results depends on."""
+    return _without_idle_extrema(op) if any(isinstance(s, Reduce) and s.kind in _EXTREMA for s in op.statements) else op
+
+
+@lru_cache(maxsize=1024)
+def _without_idle_extrema(op: Op) -> Op:
+    reduces, outputs = op.expand()
+    idle: list[Reduce] = []
+    for reduce in reduces:
+        if reduce.kind in _EXTREMA and reduce.expr.dtype.is_float:
+            held = {r.ref for r in idle}
+            for m_grows in (SHIFTED, SCALED):
+                changes = _Changes(op.axes_of(), reduce, m_grows, held)
+                if changes.read(reduces) and all(changes.of(o.expr) == STAYS for o in outputs if o.dtype.is_float):
+                    idle.append(reduce)
+                    break
+    if not idle:
+        return op
+    constant = Substitution({reduce.ref: apply("barrier", reduce.ref) for reduce in idle})
+    names = {constant.of(expr): name for expr, name in op.names().items()}
+    taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs)}
+    statements, bound = introduce_lets(
+        [replace(r, expr=constant.of(r.expr)) for r in reduces],
+        [replace(o, expr=constant.of(o.expr)) for o in outputs],
+        {expr: name for expr, name in names.items() if isinstance(expr, Call)}, taken,
+    )  # fmt: skip
+    return op.with_statements(statements, bound)
+
+
+class _Changes:
+    """How each value of an op changes with the result m of one of its reductions, as if that were an argument."""
+
+    def __init__(
+        self, axes: Mapping[str, frozenset[str]], m: Reduce, m_grows: Change, held: Iterable[Ref]
+    ) -> None:  # fmt: skip
+        self.m, self.axes, self.along = m, axes[m.name], Axes(axes)
+        self.found: dict[Expr, _Found] = {**dict.fromkeys(held, STAYS), m.ref: m_grows}
+
+    def read(self, reduces: Sequence[Reduce]) -> bool:
+        """Follow m through the reductions, in their order. False: nothing with a derivative reads it."""
+        for reduce in reduces:
+            inner = self.of(reduce.expr)
+            if reduce.ref not in self.found:
+                self.found[reduce.ref] = self._reduced(reduce, inner)
+        return any(
+            change not in (STAYS, _ZERO, _INFINITY) for node, change in self.found.items() if node is not self.m.ref
+        )
+
+    def of(self, root: Expr) -> _Found:
+        """The change of a value; None if it is of no such form."""
+        for node in walk([root], self.found):
+            if isinstance(node, Const) and node.dtype.is_float:
+                self.found[node] = _ZERO if node.value == 0 else _INFINITY if abs(node.value) == float("inf") else STAYS
+            else:
+                self.found[node] = self._call(node) if isinstance(node, Call) else STAYS
+        return STAYS if self.found[root] in (_ZERO, _INFINITY) else self.found[root]
+
+    def _reduced(self, reduce: Reduce, inner: _Found) -> _Found:
+        if inner is None or inner == STAYS:
+            return inner
+        assert isinstance(inner, Change)
+        varying = self.axes.union(*(self.along.of(factor) for _, factor in inner.times))
+        if varying & set(reduce.over):  # elements that change otherwise
+            return None
+        if reduce.kind == "squared_deviation":
+            return Change(0.0, 2 * inner.scaled, inner.times) if inner.scaled else STAYS
+        return inner if reduce.kind in _EXTREMA or (reduce.kind == "sum" and inner.scaled) else None
+
+    def _call(self, node: Call) -> _Found:
+        args = [self.found[child] for child in node.args]
+        if node.function == "barrier" or not node.dtype.is_float:  # no derivative passes
+            return STAYS
+        if all(arg in (STAYS, _ZERO, _INFINITY) for arg in args):
+            return STAYS
+        if node.function == "where":
+            return _alike(args[1], args[2])
+        if None in args:
+            return None
+        return _RULES[node.function](node, args) if node.function in _RULES else None
+
+
+def _alike(a: _Found, b: _Found) -> _Found:
+    """What two values have in common of which either may be taken."""
+    if isinstance(a, Change) and isinstance(b, Change):
+        return a if a == b else None
+    constant, change = (a, b) if isinstance(b, Change) else (b, a)
+    if not isinstance(change, Change):
+        return None if None in (a, b) else STAYS
+    follows = (constant == _ZERO and not change.added) or (constant == _INFINITY and not change.scaled)
+    return change if follows else None
+
+
+def _plain(change: _Found) -> Change:
+    """That of a constant is none."""
+    return change if isinstance(change, Change) else STAYS
+
+
+def _sum(node: Call, args: Sequence[_Found]) -> _Found:
+    a, b = map(_plain, args)
+    if a.scaled or b.scaled:
+        return _alike(*args)
+    return a.plus(b.by(-1 if node.function == "sub" else 1))
+
+
+def _product(node: Call, args: Sequence[_Found]) -> _Found:
+    a, b = map(_plain, args)
+    is_quotient = node.function == "div"
+    if not (a.added or b.added):
+        return a.plus(b.by(-1 if is_quotient else 1))
+    if b == STAYS:
+        return _multiple(a, node.function, node.args[1])
+    return _multiple(b, "mul", node.args[0]) if a == STAYS and not is_quotient else None
+
+
+def _multiple(change: Change, function: str, factor: Expr) -> Change | None:
+    """That of a product with, or quotient by, what does not change."""
+    match factor:
+        case Const(0):
+            return None
+        case Const(c):
+            return change.by(1 / c if function == "div" else c)
+    return replace(change, times=(*change.times, (function, factor)))
+
+
+def _exponential(node: Call, args: Sequence[_Found]) -> _Found:
+    change = _plain(args[0])
+    return None if change.scaled else Change(0.0, change.added, change.times)
+
+
+def _logarithm(node: Call, args: Sequence[_Found]) -> _Found:
+    change = _plain(args[0])
+    return None if change.added else Change(change.scaled, 0.0, change.times)
+
+
+def _power(exponent: float, change: _Found) -> _Found:
+    return None if _plain(change).added else _plain(change).by(exponent)
+
+
+# How a function's value changes where its arguments do, some of them: (node, changes of arguments) -> change.
+_RULES: Mapping[str, Callable[[Call, Sequence[_Found]], _Found]] = {
+    "add": _sum, "sub": _sum, "mul": _product, "div": _product, "exp": _exponential, "log": _logarithm,
+    "maximum": lambda node, args: _alike(*args), "minimum": lambda node, args: _alike(*args),
+    "neg": lambda node, args: Change(-_plain(args[0]).added, _plain(args[0]).scaled, _plain(args[0]).times),
+    "cast": lambda node, args: args[0],
+    "abs": lambda node, args: _power(1, args[0]),
+    "sqrt": lambda node, args: _power(0.5, args[0]),
+    "rsqrt": lambda node, args: _power(-0.5, args[0]),
+    "powi": lambda node, args: _power(int(node.detail), args[0]),
+}  # fmt: skip
