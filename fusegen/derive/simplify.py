@@ -354,6 +354,8 @@ def selects_apart(expr: Expr, known: dict[Expr, Expr] | None = None) -> dict[tup
             case Call("add" | "sub" as function, (left, right)):
                 stack += [(right, negative is not (function == "sub")), (left, negative)]
                 continue
+        if is_zero(node):
+            continue
         key = (node.children[0], is_zero(node.children[1])) if is_select(node) else None
         if key in found:
             found[key] = found[key] - node if negative else found[key] + node
@@ -363,9 +365,10 @@ def selects_apart(expr: Expr, known: dict[Expr, Expr] | None = None) -> dict[tup
         return {None: expr}
     parts = {key: part if key is None else simplify([part], TIDY, known)[part] for key, part in found.items()}
     for key in [key for key, part in parts.items() if key is not None and not is_select(part)]:
-        part = parts.pop(key)  # they cancel
-        parts[None] = parts[None] + part if None in parts else part
-    return parts
+        part = parts.pop(key)
+        if not is_zero(part):  # that is what they cancel to, mostly
+            parts[None] = parts[None] + part if None in parts else part
+    return parts or {None: const(0, expr.dtype)}
 
 
 def special_calls(roots: Iterable[Expr]) -> int:

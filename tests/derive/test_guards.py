@@ -160,12 +160,35 @@ def torchs_best(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return chosen * torch.amax(chosen, -1, keepdim=True)
 
 
+def nested(a: Any, b: Any) -> Any:
+    """A choice of what a choice was made for: each sum is read in every branch, and most of its terms cancel."""
+
+    def chosen(x: Any) -> Any:
+        mean = fg.mean(x, -1, keepdims=True)
+        above = fg.sum(fg.sqrt(mean) * x, -1, keepdims=True)
+        below = fg.sum(fg.log(0.3 - mean) * x, -1, keepdims=True)
+        return fg.where(mean > 0.1, fg.tanh(above * x), fg.sin(below * x))
+
+    return chosen(fg.sin(chosen(a))) * fg.sin(b)
+
+
+def torchs_nested(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    def chosen(x: torch.Tensor) -> torch.Tensor:
+        mean = torch.mean(x, -1, keepdim=True)
+        taken = mean > 0.1
+        above = torch.sum(torch.sqrt(torch.where(taken, mean, 1)) * x, -1, keepdim=True)
+        below = torch.sum(torch.log(torch.where(taken, 1, 0.3 - mean)) * x, -1, keepdim=True)
+        return torch.where(taken, torch.tanh(above * x), torch.sin(below * x))
+
+    return chosen(torch.sin(chosen(a))) * torch.sin(b)
+
+
 GUARDED: dict[str, tuple[Function, Function]] = {
     "an extremum": (extremum, torchs_extremum), "a sum that is kept": (total, torchs_total),
     "sums of sums": (chained, torchs_chained), "a choice without zeros": (leaky, torchs_leaky),
     "both branches": (either, torchs_either), "by element": (by_element, torchs_by_element),
     "an extremum of a choice": (best, torchs_best), "other guards": (apart, torchs_apart),
-    "one value, two guards": (beside, torchs_beside),
+    "one value, two guards": (beside, torchs_beside), "a choice of choices": (nested, torchs_nested),
 }  # fmt: skip
 
 
