@@ -12,11 +12,13 @@ itself: ``norm(x / m) * m``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from heapq import heappop, heappush
 
-from fusegen.core.ir import Axes, Call, Const, Expr, Op, Reduce, Ref, Substitution, walk
+from fusegen.core.ir import Axes, Call, Const, Expr, Op, Output, Reduce, Substitution, walk
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.declare.table import apply
 
@@ -58,15 +60,9 @@ def without_idle_extrema(op: Op) -> Op:
 @lru_cache(maxsize=1024)
 def _without_idle_extrema(op: Op) -> Op:
     reduces, outputs = op.expand()
-    idle: list[Reduce] = []
-    for reduce in reduces:
-        if reduce.kind in _EXTREMA and reduce.expr.dtype.is_float:
-            held = {r.ref for r in idle}
-            for m_grows in (SHIFTED, SCALED):
-                changes = _Changes(op.axes_of(), reduce, m_grows, held)
-                if changes.read(reduces) and all(changes.of(o.expr) == STAYS for o in outputs if o.dtype.is_float):
-                    idle.append(reduce)
-                    break
+    changes = _Changes(op.axes_of(), reduces, outputs)
+    extrema = [reduce for reduce in reduces if reduce.kind in _EXTREMA and reduce.expr.dtype.is_float]
+    idle = [m for m in extrema if changes.vanish(m, SHIFTED) or changes.vanish(m, SCALED)]
     if not idle:
         return op
     constant = Substitution({reduce.ref: apply("barrier", reduce.ref) for reduce in idle})
@@ -81,55 +77,91 @@ def _without_idle_extrema(op: Op) -> Op:
 
 
 class _Changes:
-    """How each value of an op changes with the result m of one of its reductions, as if that were an argument."""
+    """How the values of an op change with one of its reductions, as if that were an argument: those that do."""
 
     def __init__(
-        self, axes: Mapping[str, frozenset[str]], m: Reduce, m_grows: Change, held: Iterable[Ref]
+        self, axes: Mapping[str, frozenset[str]], reduces: Sequence[Reduce], outputs: Sequence[Output]
     ) -> None:  # fmt: skip
-        self.m, self.axes, self.along = m, axes[m.name], Axes(axes)
-        self.found: dict[Expr, _Found] = {**dict.fromkeys(held, STAYS), m.ref: m_grows}
-
-    def read(self, reduces: Sequence[Reduce]) -> bool:
-        """Follow m through the reductions, in their order. False: nothing with a derivative reads it."""
+        self.axes, self.along = axes, Axes(axes)
+        self.results = {output.expr for output in outputs if output.dtype.is_float}
+        self.order: dict[Expr, int] = {}  # of nodes, each behind all that it is of
+        self.nodes: list[Expr] = []
+        self.readers: dict[Expr, list[Expr]] = {}
+        self.reduced: dict[Expr, list[Reduce]] = {}
         for reduce in reduces:
-            inner = self.of(reduce.expr)
-            if reduce.ref not in self.found:
-                self.found[reduce.ref] = self._reduced(reduce, inner)
-        return any(
-            change not in (STAYS, _ZERO, _INFINITY) for node, change in self.found.items() if node is not self.m.ref
-        )
+            self._add(reduce.expr)
+            self._number(reduce.ref)
+            self.reduced.setdefault(reduce.expr, []).append(reduce)
+        for output in outputs:
+            self._add(output.expr)
 
-    def of(self, root: Expr) -> _Found:
-        """The change of a value; None if it is of no such form."""
-        for node in walk([root], self.found):
-            if isinstance(node, Const) and node.dtype.is_float:
-                self.found[node] = _ZERO if node.value == 0 else _INFINITY if abs(node.value) == float("inf") else STAYS
-            else:
-                self.found[node] = self._call(node) if isinstance(node, Call) else STAYS
-        return STAYS if self.found[root] in (_ZERO, _INFINITY) else self.found[root]
+    def _add(self, root: Expr) -> None:
+        for node in walk([root], self.order):
+            self._number(node)
+            for child in node.children:
+                self.readers.setdefault(child, []).append(node)
 
-    def _reduced(self, reduce: Reduce, inner: _Found) -> _Found:
-        if inner is None or inner == STAYS:
-            return inner
+    def _number(self, node: Expr) -> None:
+        if node not in self.order:
+            self.order[node] = len(self.nodes)
+            self.nodes.append(node)
+
+    def vanish(self, m: Reduce, m_grows: Change) -> bool:
+        """Whether something changes with ``m``, and no result. Only what changes is looked at, and nothing behind a
+        value of which nothing is known."""
+        found: dict[Expr, _Found] = {m.ref: m_grows}
+        waiting: list[int] = []
+        stack: list[Expr] = [m.ref]
+        while True:
+            while stack:  # what reads a value that changes
+                node = stack.pop()
+                if node in self.results:
+                    return False
+                for reader in self.readers.get(node, ()):
+                    heappush(waiting, self.order[reader])
+                for reduce in self.reduced.get(node, ()):
+                    change = self._reduced(m, reduce, found[node])
+                    if change is None:
+                        return False
+                    if change != STAYS:
+                        found[reduce.ref] = change
+                        stack.append(reduce.ref)
+            if not waiting:
+                return any(change != STAYS for node, change in found.items() if node is not m.ref)
+            node = self.nodes[heappop(waiting)]
+            if node not in found:
+                found[node] = change = _call(node, found)
+                if change is None:
+                    return False
+                stack += [node] if change != STAYS else []
+
+    def _reduced(self, m: Reduce, reduce: Reduce, inner: _Found) -> _Found:
         assert isinstance(inner, Change)
-        varying = self.axes.union(*(self.along.of(factor) for _, factor in inner.times))
+        varying = self.axes[m.name].union(*(self.along.of(factor) for _, factor in inner.times))
         if varying & set(reduce.over):  # elements that change otherwise
             return None
         if reduce.kind == "squared_deviation":
             return Change(0.0, 2 * inner.scaled, inner.times) if inner.scaled else STAYS
         return inner if reduce.kind in _EXTREMA or (reduce.kind == "sum" and inner.scaled) else None
 
-    def _call(self, node: Call) -> _Found:
-        args = [self.found[child] for child in node.args]
-        if node.function == "barrier" or not node.dtype.is_float:  # no derivative passes
-            return STAYS
-        if all(arg in (STAYS, _ZERO, _INFINITY) for arg in args):
-            return STAYS
-        if node.function == "where":
-            return _alike(args[1], args[2])
-        if None in args:
-            return None
-        return _RULES[node.function](node, args) if node.function in _RULES else None
+
+def _call(node: Expr, found: Mapping[Expr, _Found]) -> _Found:
+    """The change of a call of which some arguments change."""
+    if not isinstance(node, Call) or node.function == "barrier" or not node.dtype.is_float:  # no derivative passes
+        return STAYS
+    args = [found.get(child) or _constant(child) for child in node.args]
+    if all(arg in (STAYS, _ZERO, _INFINITY) for arg in args):
+        return STAYS
+    if node.function == "where":
+        return _alike(args[1], args[2])
+    return _RULES[node.function](node, args) if node.function in _RULES else None
+
+
+def _constant(node: Expr) -> _Found:
+    """That of a value which does not change."""
+    if isinstance(node, Const) and node.dtype.is_float and (node.value == 0 or math.isinf(node.value)):
+        return _INFINITY if node.value else _ZERO
+    return STAYS
 
 
 def _alike(a: _Found, b: _Found) -> _Found:
