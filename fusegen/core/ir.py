@@ -21,7 +21,7 @@ common subexpression is simply an object that is used twice. Rewrites take them 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
 from weakref import WeakValueDictionary
@@ -516,8 +516,11 @@ class Op:
 
     @property
     def axes(self) -> tuple[str, ...]:
-        """Every axis, in order: slow to fast as the operands, the outputs and products' results have them."""
+        """Every axis, in order: slow to fast as the operands, the outputs and products' results have them, and those
+        along which positions are counted, which no tensor need have."""
         found = {a for thing in (*self.operands, *self.outputs) for a in thing.shape if a}
+        nodes = walk([item.expr for item in (*self.statements, *self.outputs)])
+        found |= {node.axis for node in nodes if isinstance(node, Index)}
         if any(isinstance(s, Reduce) and s.kind == DOT for s in self.statements):
             found.update(*self.axes_of().values())
         return tuple(sorted(found, key=axis_order))
@@ -552,6 +555,26 @@ class Op:
                 expr = values[statement.ref] = substitute(statement.expr, values)
                 found.setdefault(expr, statement.name)
         return found
+
+
+def asked_axes(items: Iterable[Computed]) -> set[str]:
+    """The axes whose size or positions expressions ask for."""
+    nodes = walk([item.expr for item in items])
+    return {node.axis for node in nodes if isinstance(node, (Size, Index))}
+
+
+def with_carriers(read: Iterable[Operand], given: Iterable[Operand], axes: Collection[str]) -> list[Operand]:
+    """The operands that are read, and of those ``given`` what tells the sizes of such ``axes`` as none of these has."""
+    found = list(read)
+    for operand in given:
+        if operand not in found and set(axes).difference(*(o.shape for o in found)) & set(operand.shape):
+            found.append(operand)
+    return found
+
+
+def shaped_axes(outputs: Iterable[Output]) -> set[str]:
+    """The axes that results have."""
+    return {axis for output in outputs for axis in output.shape if axis}
 
 
 def axis_order(axis: str) -> tuple[int, str]:

@@ -21,7 +21,6 @@ from fusegen.core.ir import (
     Const,
     Expr,
     Factor,
-    Index,
     Op,
     Operand,
     Output,
@@ -30,12 +29,15 @@ from fusegen.core.ir import (
     Ref,
     Size,
     Substitution,
+    asked_axes,
     const,
     is_call,
     names_read,
     rebuild,
     refs,
+    shaped_axes,
     walk,
+    with_carriers,
 )
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import factors, free_axis
@@ -546,13 +548,9 @@ def _close(
     names = {simple[expr]: name for expr, name in called.items() if isinstance(simple[expr], Call)}
     statements, bound = introduce_lets(live, outputs, {**names, **simplify_names(op)}, state.taken)
     read = names_read([*statements, *bound])
-    operands = [o for o in (*op.operands, *cotangents) if o.name in read]
-    shaped = {axis for o in operands for axis in o.shape}
-    for o in (*op.operands, *cotangents):  # an axis of a result needs an operand to take its size from
-        needed = {a for out in bound for a in out.shape if a} | _sizes(statements, bound)
-        if o not in operands and (needed - shaped) & set(o.shape):
-            operands.append(o)
-            shaped |= set(o.shape)
+    given = (*op.operands, *cotangents)
+    needed = asked_axes([*statements, *bound]) | shaped_axes(bound)
+    operands = with_carriers([o for o in given if o.name in read], given, needed)
     scalars = tuple(s for s in op.scalars if s.name in read)
     label = (
         "backward"
@@ -562,12 +560,6 @@ def _close(
         else "double backward"
     )
     return Op(op.name, label, tuple(operands), scalars, tuple(statements), tuple(bound), "tuple", op.declared, op.doc)
-
-
-def _sizes(statements: Iterable[object], outputs: Iterable[Output]) -> set[str]:
-    items = [*statements, *outputs]
-    nodes = walk([item.expr for item in items])  # type: ignore[attr-defined]
-    return {node.axis for node in nodes if isinstance(node, (Size, Index))}
 
 
 def simplify_names(op: Op) -> dict[Expr, str]:

@@ -22,14 +22,15 @@ from fusegen.core.ir import (
     Operand,
     Output,
     Reduce,
-    Size,
+    asked_axes,
     const,
     expr_axes,
     is_call,
     names_read,
     refs,
+    shaped_axes,
     substitute,
-    walk,
+    with_carriers,
 )
 from fusegen.core.products import KIND, biases, factors, products, rounded, stored_as, unrounded
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
@@ -294,25 +295,19 @@ class _Splitter:
         mine = [replace(r, expr=substitute(r.expr, values)) for r in self.reduces if self.level[r.name] == level]
         mine = live_reduces(mine, outputs)
         read = names_read([*mine, *outputs]) - {reduce.name for reduce in mine}
-        operands = {o.name: o for o in (*self.op.operands, *self.stored.values()) if o.name in read}
-        operands.update(self._measured([item.expr for item in (*mine, *outputs)], operands))
+        given = {o.name: o for o in (*self.op.operands, *self.stored.values())}.values()
+        needed = asked_axes([*mine, *outputs]) - shaped_axes(outputs)
+        operands = with_carriers([o for o in given if o.name in read], self.op.operands, needed)
         names = {substitute(expr, values): name for expr, name in self.names.items()}
         names = {expr: name for expr, name in names.items() if isinstance(expr, Call)}
         scalars = tuple(s for s in self.op.scalars if s.name in read)
-        taken = {thing.name for thing in (*operands.values(), *scalars, *outputs)}
+        taken = {thing.name for thing in (*operands, *scalars, *outputs)}
         statements, bound = introduce_lets(mine, outputs, names, taken)
         place = "prologue" if level == 0 else "epilogue" if level == last else f"between {level}"
         return replace(
-            self.op, label=f"{self.op.label} {place}", operands=tuple(operands.values()), scalars=scalars,
+            self.op, label=f"{self.op.label} {place}", operands=tuple(operands), scalars=scalars,
             statements=tuple(statements), outputs=tuple(bound), result="tuple",
         )  # fmt: skip
-
-    def _measured(self, exprs: Sequence[Expr], operands: Mapping[str, Operand]) -> dict[str, Operand]:
-        """Arguments that say the sizes that a step computes with, of axes that no tensor has that it reads."""
-        sizes = {node.axis for node in walk(exprs) if isinstance(node, Size)}
-        sizes -= {axis for operand in operands.values() for axis in operand.shape if axis}
-        carriers = (next((o for o in self.op.operands if axis in o.shape), None) for axis in sorted(sizes))
-        return {carrier.name: carrier for carrier in carriers if carrier is not None}
 
     def _product(self, dot: Reduce, begun: Container[str]) -> Product:
         result = self.into[dot.ref]
