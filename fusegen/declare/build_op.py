@@ -25,11 +25,14 @@ from fusegen.core.ir import (
     Scalar,
     Shape,
     Size,
+    Substitution,
     const,
     names_read,
     refs,
+    walk,
 )
 from fusegen.core.monoids import BY_KIND
+from fusegen.core.products import contracted_sizes
 from fusegen.core.subexpressions import Renaming, introduce_lets, live_reduces, safe_name
 from fusegen.declare.axes import AxisVar, Dims, NotNested, leaves, mirror
 from fusegen.declare.parts import Packed
@@ -78,7 +81,27 @@ def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar]
     live = live_reduces(reduces, outputs)
     statements, bound = introduce_lets(live, outputs, local_names, taken | set(names.values()))
     used = tuple(_used_operands(operands, statements, bound))
-    return Op(name, "forward", used, tuple(found), tuple(statements), tuple(bound), kind, declared, doc)
+    op = Op(name, "forward", used, tuple(found), tuple(statements), tuple(bound), kind, declared, doc)
+    return _with_known_sizes(op, builder.mirrors())
+
+
+def _with_known_sizes(op: Op, mirrors: Mapping[str, str]) -> Op:
+    """The op, where it asks for the size of an axis that only a product had which nothing reads: as long as the factor's
+    axis that it mirrors."""
+    named = contracted_sizes(op, dict.fromkeys(op.axes, 1)).keys()
+    items = (*op.statements, *op.outputs)
+    values: dict[Expr, Expr] = {}
+    for node in walk([item.expr for item in items]):
+        if isinstance(node, Size) and node.axis not in named:
+            axis = node.axis
+            while axis not in named and axis in mirrors:
+                axis = mirrors[axis]
+            values[node] = Size(axis)
+    if not values:
+        return op
+    known = Substitution(values)
+    statements = [replace(s, expr=known.of(s.expr)) for s in op.statements]
+    return op.with_statements(statements, [replace(o, expr=known.of(o.expr)) for o in op.outputs])
 
 
 def _results(tracer: Tracer, returned: Any) -> tuple[list[Result], str]:
@@ -137,6 +160,11 @@ class _Builder:
         self.names = _axis_names(tracer, results)
         self.gradients: dict[int, tuple[Op, list[str]]] = {}
         self.renamed = Rewriting(self._renamed)
+
+    def mirrors(self) -> dict[str, str]:
+        """For axes that products have made, those that they are as long as."""
+        pairs = [zip(leaves([new]), leaves([own]), strict=True) for own, new in self.tracer.mirrored]
+        return {self.names[new]: self.names[own] for pair in pairs for new, own in pair}
 
     def shape(self, dims: Dims) -> Shape:
         """Names of the axes, of a dimension in groups those that it is made of."""

@@ -138,3 +138,19 @@ def test_a_gradient_that_is_the_same_along_an_axis_is_not_read_as_a_factor_witho
         moved = [draw(*gradient.shape, seed=4 + i).detach() for i, gradient in enumerate(first)]
         found.append(torch.autograd.grad(first, [*leaves[:2], along], moved))
     torch.testing.assert_close(*found)
+
+
+def test_the_size_of_a_product_that_nothing_reads() -> None:
+    """Each product has columns of its own where both factors have one axis as rows."""
+
+    @fg.op
+    def op(x: Any, y: Any) -> Any:
+        return (x @ y.mT + fg.sum(x * y)) / fg.size(x @ y.mT, None)
+
+    x, y, cotangent = draw(2, 7, 8), draw(2, 7, 8, seed=1), draw(2, 7, 7, seed=2)
+    found = []
+    for function in (op, lambda x, y: (x @ y.mT + (x * y).sum()) / 98):
+        result = function(x, y)
+        first = torch.autograd.grad(result, (x, y), cotangent, create_graph=True)
+        found.append((result, *first, *torch.autograd.grad(first[0].square().sum(), (y, cotangent))))
+    torch.testing.assert_close(*found)
