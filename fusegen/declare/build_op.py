@@ -86,8 +86,8 @@ def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar]
 
 
 def _with_known_sizes(op: Op, mirrors: Mapping[str, str]) -> Op:
-    """The op, where it asks for the size of an axis that only a product had which nothing reads: as long as the factor's
-    axis that it mirrors."""
+    """The op, where it asks for the size of an axis that only a product had, which nothing reads: that of the factor's
+    axis which it mirrors."""
     named = contracted_sizes(op, dict.fromkeys(op.axes, 1)).keys()
     items = (*op.statements, *op.outputs)
     values: dict[Expr, Expr] = {}
