@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import ctypes
-import os
 from functools import cache
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -29,9 +28,10 @@ def kernel(source: str, barriers: bool = True, sanitize: bool = False, races: bo
     """Compile and load the kernel named ``k``; in the tests' sources, KERNEL stands for its long prefix."""
     text = '#include "fusegen_emulator.h"\n' + source.replace("KERNEL", 'extern "C" __global__ void k')
     library = emulator.build(text, "k", headers=HEADERS, barriers=barriers, sanitize=sanitize, races=races)
-    path = Path(_FOLDER.name) / f"{len(os.listdir(_FOLDER.name))}.so"
-    path.write_bytes(library)
-    return EmulatedKernel(path, "k", barriers, text)
+    # A name of its own: threads may build at once.
+    with NamedTemporaryFile(dir=_FOLDER.name, suffix=".so", delete=False) as file:
+        file.write(library)
+    return EmulatedKernel(Path(file.name), "k", barriers, text)
 
 
 def launch(function: EmulatedKernel, grid: Any, block: Any, *arguments: Any, **options: Any) -> None:
