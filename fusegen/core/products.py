@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from fusegen.core.casts import rounded
 from fusegen.core.declared import Declared
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import (
@@ -57,16 +58,6 @@ def stored_as(reduce: Reduce) -> DType:
 def products(op: Op) -> list[Reduce]:
     """The matrix products of an op."""
     return [s for s in op.statements if isinstance(s, Reduce) and s.kind == KIND]
-
-
-def rounded(expr: Expr, dtype: DType) -> Expr:
-    """``expr`` as it is after a product has been stored as ``dtype``."""
-    return Call("cast", (expr,), expr.dtype, dtype.name) if dtype.is_half else expr
-
-
-def unrounded(expr: Expr, dtype: DType) -> Expr:
-    """The inverse of ``rounded``."""
-    return expr.args[0] if is_call(expr, "cast") and expr.detail == dtype.name else expr
 
 
 def biases(op: Op) -> dict[str, tuple[Call, str]]:

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from fusegen.core.casts import rounded
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.core.ir import Factor
-from fusegen.core.products import product, rounded
+from fusegen.core.products import product
 from fusegen.declare.axes import AxisVar, Dims, are_same
 from fusegen.declare.value import (
     Like,

@@ -11,9 +11,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
+from fusegen.core.casts import converted
 from fusegen.core.dtypes import float32, float64
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Call, Const, Expr, Output, Reduce, Ref, Scalar, const, is_call, rebuild, walk
+from fusegen.core.scalar_only import largest_scalar_only
 from fusegen.declare.table import lookup
 
 # What rounding is lost in.
@@ -29,13 +31,13 @@ def in_double(
         names: of subexpressions.
     """
     exprs = [item.expr for item in (*reduces, *outputs)]
-    sums = _sums(exprs, {s.ref for s in scalars}) if scalars else []
+    sums = _sums(exprs, {s.ref for s in scalars})
     if not sums:
         return list(scalars), list(reduces), list(outputs), dict(names)
     numbers: dict[Expr, Expr] = {s.ref: Ref(s.name, float64) for s in scalars if s.dtype is float32}
     numbers = {ref: numbers[ref] for ref in walk(sums) if ref in numbers}
     doubled = _doubled(sums, numbers)
-    known = {n: doubled[n] if n.dtype is float64 else Call("cast", (doubled[n],), float32) for n in (*sums, *numbers)}
+    known = {node: converted(doubled[node], node.dtype) for node in (*sums, *numbers)}
     done = _rewritten([*exprs, *names], known)
     double = {ref.name for ref in numbers if isinstance(ref, Ref)}
     return (
@@ -46,22 +48,14 @@ def in_double(
     )
 
 
-def _sums(exprs: Iterable[Expr], numbers: set[Ref]) -> list[Expr]:
+def _sums(exprs: Sequence[Expr], numbers: set[Ref]) -> list[Expr]:
     """The largest float scalar-only subexpressions that add or subtract a call's number, or are declared as double."""
-    adds: dict[Expr, bool] = {}  # scalar-only; whether it adds or subtracts
-    reads: dict[Expr, bool] = {}  # whether it reads a call's numbers, rather than constants alone
-    inner: set[Expr] = set()
-    for node in walk(exprs):
-        if isinstance(node, Const) or node in numbers:
-            adds[node], reads[node] = False, node in numbers
-        elif isinstance(node, Call) and _is_function(node) and all(child in adds for child in node.args):
-            reads[node] = any(reads[child] for child in node.args)
-            is_sum = (node.function in _CANCELLING and node.dtype is float32) or _is_widening(node)
-            adds[node] = (is_sum and reads[node]) or any(adds[child] for child in node.args)
-            inner |= set(node.args)
-    outside = {child for node in walk(exprs) if node not in adds for child in node.children} | set(exprs)
-    found = [node for node, is_sum in adds.items() if is_sum and (node not in inner or node in outside)]
+    found = largest_scalar_only(exprs, numbers, _is_function, _loses_digits)
     return [node for node in found if node.dtype is float32 or _is_widening(node)]
+
+
+def _loses_digits(node: Call) -> bool:
+    return (node.function in _CANCELLING and node.dtype is float32) or _is_widening(node)
 
 
 def _is_widening(node: Expr) -> bool:

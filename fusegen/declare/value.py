@@ -9,9 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from fusegen.core import dtypes
+from fusegen.core.casts import converted, rounded
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
-from fusegen.core.ir import DOT, Call, Const, Expr, Index, Operand, Reduce, Ref, Size, computed_of, const, walk
+from fusegen.core.ir import DOT, Const, Expr, Index, Operand, Reduce, Ref, Size, computed_of, const, walk
 from fusegen.declare.axes import AxisVar, Dims, NotNested, are_same, leaves, unite
 from fusegen.declare.table import Function, Kind, lookup
 from fusegen.declare.tensor import Tensor
@@ -255,12 +256,7 @@ def plain_number(value: Any) -> Any:
 
 def convert(expr: Expr, dtype: DType) -> Expr:
     """``expr`` in the compute dtype of ``dtype``; never rounds to a half type."""
-    dtype = dtype.compute
-    if isinstance(expr, Const):
-        return _literal(expr.value, dtype)
-    if expr.dtype is dtype:
-        return expr
-    return Call("cast", (expr,), dtype)
+    return _literal(expr.value, dtype.compute) if isinstance(expr, Const) else converted(expr, dtype)
 
 
 def _literal(value: bool | int | float, dtype: DType) -> Const:
@@ -488,8 +484,8 @@ def cast(x: Like, dtype: Any) -> Value:
     """``x`` in another dtype (a fusegen or torch dtype, or its name); to a half type it rounds."""
     value, target = lift(x), as_dtype(dtype)
     expr = convert(value.expr, target)
-    if target.is_half and value.dtype is not target:
-        expr = Call("cast", (expr,), target.compute, target.name)
+    if value.dtype is not target:
+        expr = rounded(expr, target)
     return Value(expr, target, value.dims)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from fusegen.core.casts import is_from_float
 from fusegen.core.ir import Axes, Call, Expr, Op, Output, Reduce, rebuild, walk
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.declare.table import Kind, lookup
@@ -68,9 +69,9 @@ def _computed_extrema(reduces: Sequence[Reduce]) -> list[Reduce]:
 
 def _is_step(node: Call) -> bool:
     """Whether a value jumps where what it is of changes by a bit."""
-    row = lookup(node.function)
     if node.function == "cast":
-        return node.args[0].dtype.is_float and not node.dtype.is_float
+        return is_from_float(node)
+    row = lookup(node.function)
     return row.kind is Kind.COMPARE or node.function in _STEPS or not (row.builtin or row.smooth)
 
 

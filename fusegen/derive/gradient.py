@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fusegen.core import dtypes
+from fusegen.core.casts import converted
 from fusegen.core.declared import Declared, differentiated
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import (
     Axes,
     Call,
-    Const,
     Expr,
     Factor,
     Op,
@@ -103,7 +103,7 @@ class _Reverse:
 
         reads = [ref for ref in refs(expr) if ref in wanted and ref.dtype.is_float]
         for ref, partial in partials(expr, reads).items():
-            product = cotangent * _cast(partial, cotangent.dtype)
+            product = cotangent * converted(partial, cotangent.dtype)
             over = space - self.axes[ref.name]
             self.terms.setdefault(ref, []).append((over, product))
 
@@ -111,7 +111,7 @@ class _Reverse:
         """The accumulated adjoint of ``ref``, its sums turned into Reduce statements."""
         result: Expr | None = None
         for over, expr in self._grouped(ref):
-            term = _cast(self._sum(expr, over, name) if over else expr, ref.dtype)
+            term = converted(self._sum(expr, over, name) if over else expr, ref.dtype)
             result = term if result is None else result + term
         return result
 
@@ -146,7 +146,7 @@ class _Reverse:
                 part = selected(inner if late else self._sum(inner, over, name), whole)
                 key = (*whole, *varying, key)[0]
             conditions, value = conditions_of(part)
-            term = selected(_cast(value, ref.dtype), conditions)
+            term = selected(converted(value, ref.dtype), conditions)
             known = found.get((key, late))
             found[key, late] = term if known is None else simplify([total := known + term], TIDY, self.tidy)[total]
         return [(late, term) for (_, late), term in found.items()]
@@ -174,7 +174,7 @@ class _Reverse:
     def _sum(self, expr: Expr, over: frozenset[str], name: str) -> Expr:
         varying = self.along.of(expr)
         for axis in sorted(over - varying):
-            expr = expr * _cast(Size(axis), expr.dtype)
+            expr = expr * converted(Size(axis), expr.dtype)
         over &= varying
         if not over:
             return expr
@@ -222,14 +222,14 @@ class _Reverse:
         )  # fmt: skip
         for into, cotangent in found:
             space = self.along.of(cotangent) | self.along.of(into)
-            self.contribute(into, _cast(cotangent, into.dtype), space, wanted)
+            self.contribute(into, converted(cotangent, into.dtype), space, wanted)
 
     def count(self, over: Iterable[str], dtype: dtypes.DType) -> Expr:
         """Number of elements along the axes."""
         total: Expr | None = None
         for axis in over:
             total = Size(axis) if total is None else total * Size(axis)
-        return _cast(const(1, dtype) if total is None else total, dtype)
+        return converted(const(1, dtype) if total is None else total, dtype)
 
 
 def _through(definition: _Definition, adjoint: Expr, state: _Reverse) -> Expr:
@@ -277,12 +277,6 @@ def _product_of_others(x: Expr, product: Ref, over: tuple[str, ...], state: _Rev
         exactly = apply("eq", zeros, const(count, x.dtype))
         at_zero = apply("where", exactly, rest if count == 1 else of_others[count] * rest, at_zero)
     return apply("where", is_zero, at_zero, product / apply("where", is_zero, one, x))
-
-
-def _cast(expr: Expr, dtype: dtypes.DType) -> Expr:
-    if expr.dtype is dtype.compute:
-        return expr
-    return const(expr.value, dtype) if isinstance(expr, Const) else Call("cast", (expr,), dtype.compute)
 
 
 def _definitions(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> tuple[list[_Definition], list[Expr]]:
@@ -422,7 +416,7 @@ def gradient(
     differentiable = {*leaves, *(definition.ref for definition in definitions)}
     for position, cotangent in zip(positions, cotangents, strict=True):
         space = frozenset(a for a in outputs[position].shape if a)
-        start = _cast(cotangent.ref, roots[position].dtype)
+        start = converted(cotangent.ref, roots[position].dtype)
         state.contribute(roots[position], start, space, differentiable)
     for definition in reversed(definitions):
         name = definition.ref.name.strip("@")

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
+from fusegen.core.casts import converted
 from fusegen.core.declared import Declared
 from fusegen.core.ir import Call, Expr, Op, Reduce, Ref, Size, const, expr_axes, rebuild, substitute, walk
 from fusegen.core.products import KIND as DOT
@@ -78,7 +79,7 @@ def _folded(reduce: Reduce, axes: Mapping[str, frozenset[str]], fold: Fold) -> E
     result = fold(replace(reduce, over=over)) if over else of_one(reduce.kind, reduce.expr)
     for axis in reduce.over:
         if axis not in varying:
-            result = repeated(reduce.kind, result, Call("cast", (Size(axis),), result.dtype))
+            result = repeated(reduce.kind, result, converted(Size(axis), result.dtype))
     return result
 
 

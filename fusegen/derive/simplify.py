@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from functools import reduce as reduce_by
 
+from fusegen.core.casts import is_between_floats
 from fusegen.core.ir import Call, Const, Expr, const, is_call, rebuild, substitute, walk
 from fusegen.declare.table import apply, lookup
 
@@ -219,7 +220,7 @@ def _sign_outside_select(node: Call) -> Expr | None:
 def _cast_outside(node: Call) -> Expr | None:
     """A cast of where(c, a, 0) becomes where(c, cast of a, 0), from one precision to another."""
     match node:
-        case Call("cast", (value,)) if node.dtype.is_float and value.dtype.is_float and has_guard(value):
+        case Call("cast", (value,)) if is_between_floats(node) and has_guard(value):
             return _behind_guards(value, lambda a: const(0, node.dtype) if is_zero(a) else node.of((a,)), {})
     return None
 

@@ -14,6 +14,7 @@ from typing import Any
 
 import sympy as sp
 
+from fusegen.core.casts import converted, is_between_floats
 from fusegen.core.dtypes import DType, bool_, float32
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Call, Const, Expr, Ref, const, walk
@@ -211,9 +212,7 @@ class Bridge:
             result = _arithmetic(node, args)
             return self._kept(node, args, result) if self.faithful and _loses(node, args, result) else result
         if node.function == "cast":
-            if node.args[0].dtype.is_float and node.dtype.is_float:
-                return _cast(node.dtype, node.detail)(*args)
-            return self._opaque(node)
+            return _cast(node.dtype, node.detail)(*args) if is_between_floats(node) else self._opaque(node)
         return _function(node.function, node.detail)(*args)
 
     def _kept(self, node: Call, args: Sequence[Any], result: Any) -> Any:
@@ -372,13 +371,7 @@ def _chain(name: str, terms: Sequence[Expr]) -> Expr:
 def _alike(values: Sequence[Expr]) -> list[Expr]:
     """Floats in the widest dtype that one of them has: sympy does not know how numbers, or a cast, came to theirs."""
     wide = max((value.dtype for value in values if value.dtype.is_float), key=lambda dtype: dtype.size, default=None)
-    return [value if wide is None or not value.dtype.is_float else _widened(value, wide) for value in values]
-
-
-def _widened(expr: Expr, dtype: DType) -> Expr:
-    if expr.dtype is dtype:
-        return expr
-    return const(expr.value, dtype) if isinstance(expr, Const) else Call("cast", (expr,), dtype)
+    return [value if wide is None or not value.dtype.is_float else converted(value, wide) for value in values]
 
 
 def partials(root: Expr, wanted: Sequence[Ref]) -> dict[Ref, Expr]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from fusegen.core.casts import rounded, unrounded
 from fusegen.core.ir import (
     Axes,
     Call,
@@ -32,7 +33,7 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.products import KIND as DOT
-from fusegen.core.products import biases, factors, rounded, stored_as, unrounded
+from fusegen.core.products import biases, factors, stored_as
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.derive.exact import compared_extrema
 from fusegen.derive.gradient import gradient

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fusegen.core import dtypes
+from fusegen.core.casts import is_from_float
 from fusegen.core.ir import (
     Call,
     Const,
@@ -200,7 +201,7 @@ class Meaning:
         if rule is None or not same or len(kinds) > 1:
             return None
         (kind,) = kinds
-        if node.function == "cast" and node.args[0].dtype.is_float and not node.dtype.is_float:
+        if is_from_float(node):
             return None
         return kind if rule(kind, [bool(state) for state in states], node.args) else None
 

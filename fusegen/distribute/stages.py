@@ -11,8 +11,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import lru_cache
 
+from fusegen.core.casts import converted
 from fusegen.core.ir import (
-    Call,
     Expr,
     Op,
     Operand,
@@ -169,7 +169,7 @@ def _count(reduce: Reduce) -> Expr:
     for axis in reduce.over:
         total = Size(axis) if total is None else total * Size(axis)
     assert total is not None
-    return Call("cast", (total,), reduce.expr.dtype)
+    return converted(total, reduce.expr.dtype)
 
 
 def _relative(x: Expr, maximum: Expr) -> Expr:

@@ -12,6 +12,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
+from fusegen.core.casts import rounded, unrounded
 from fusegen.core.declared import plain
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import (
@@ -32,7 +33,7 @@ from fusegen.core.ir import (
     substitute,
     with_carriers,
 )
-from fusegen.core.products import KIND, biases, factors, products, rounded, stored_as, unrounded
+from fusegen.core.products import KIND, biases, factors, products, stored_as
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.core.text import shape_text
 from fusegen.derive.exact import as_written
