@@ -148,7 +148,7 @@ def _wide(jax: Any, x: Any) -> Any:
 
 # Rows of the function table whose reference asks a tensor for more than JAX's arrays have.
 _CALLS: dict[str, Callable[..., Any]] = {
-    "barrier": lambda jax, x: jax.lax.stop_gradient(x),
+    "stop_gradient": lambda jax, x: jax.lax.stop_gradient(x),
     "cbrt": lambda jax, x: jax.numpy.cbrt(x),
     "logsigmoid": lambda jax, x: jax.nn.log_sigmoid(x),
     "softplus": lambda jax, x: jax.nn.softplus(x),

@@ -20,6 +20,7 @@ from fusegen.core.ir import (
     Ref,
     Rewriting,
     Statement,
+    is_call,
     substitute,
     walk,
 )
@@ -155,6 +156,8 @@ class _Binder:
     def _width(self, node: Expr) -> int:
         """About how many characters ``node`` takes in CUDA text."""
         node = self.values.get(node, node)
+        if is_call(node, "stop_gradient"):  # which prints as its argument alone
+            return self.widths[node.args[0]]
         if isinstance(node, Call):
             around = 2 if node.function in OPERATORS else len(node.function) + len("fg::fast_()")
             return around + sum(self.widths[arg] + 1 for arg in node.args)
@@ -170,7 +173,7 @@ def _may_be_named(node: Expr) -> bool:
 
 def _trivial(node: Call) -> bool:
     """Not worth a name: a sign or a conversion of something that already has one."""
-    return node.function in ("neg", "cast", "barrier") and not node.detail and not isinstance(node.args[0], Call)
+    return node.function in ("neg", "cast", "stop_gradient") and not node.detail and not isinstance(node.args[0], Call)
 
 
 # Calls that print as an infix or prefix operator.

@@ -77,7 +77,7 @@ register(
 )  # fmt: skip
 register(
     Function(
-        "barrier", 1, Kind.NUMERIC, "{0}", cost=0, smooth=False, reference=lambda t, x: x.detach(),
+        "stop_gradient", 1, Kind.NUMERIC, "{0}", cost=0, smooth=False, reference=lambda t, x: x.detach(),
         doc="fg.stop_gradient: the identity, with derivative zero.",
     )
 )  # fmt: skip

@@ -58,8 +58,8 @@ def _public(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[..., 
 
 
 NOT_FUNCTIONS = (
-    "powi", "int_pow", "cast", "barrier", "factor", "located", "declared", "polygamma", "add", "sub", "mul", "div",
-    "neg", "pow", "add_rn", "sub_rn", "mul_rn", "div_rn",
+    "powi", "int_pow", "cast", "stop_gradient", "factor", "located", "declared", "polygamma", "add", "sub", "mul",
+    "div", "neg", "pow", "add_rn", "sub_rn", "mul_rn", "div_rn",
 )  # fmt: skip
 TABLE_FUNCTIONS = _public(_bind(row) for row in rows() if row.name not in NOT_FUNCTIONS)
 REDUCTIONS = _public(_reductions.FUNCTIONS)
@@ -117,7 +117,7 @@ def polygamma(n: int, x: Like) -> Value:
 def stop_gradient(x: Like) -> Value:
     """``x``, through which no gradient flows."""
     value = lift(x)
-    return Value(Call("barrier", (value.expr,), value.expr.dtype), value.dtype, value.dims)
+    return Value(Call("stop_gradient", (value.expr,), value.expr.dtype), value.dtype, value.dims)
 
 
 def square(x: Like) -> Value:

@@ -83,7 +83,7 @@ def _exp(expr: Expr) -> Expr:
 
 
 def _stop_gradient(expr: Expr) -> Expr:
-    return Call("barrier", (expr,), expr.dtype)
+    return Call("stop_gradient", (expr,), expr.dtype)
 
 
 def _kept_dims(value: Value, positions: Sequence[int], keepdims: bool) -> Dims:

@@ -18,7 +18,7 @@ from fusegen.declare.table import Kind, lookup
 
 # What gives the same bits wherever it is computed: it rounds nothing.
 _EXACT = frozenset({
-    "neg", "abs", "where", "minimum", "maximum", "cast", "barrier", "floor", "ceil", "trunc", "round", "sign",
+    "neg", "abs", "where", "minimum", "maximum", "cast", "stop_gradient", "floor", "ceil", "trunc", "round", "sign",
 })  # fmt: skip
 # What jumps, beside comparisons.
 _STEPS = frozenset({"floor", "ceil", "trunc", "round", "sign", "floor_divide", "remainder", "fmod"})

@@ -247,7 +247,7 @@ def _through(definition: _Definition, adjoint: Expr, state: _Reverse) -> Expr:
         return adjoint * 2.0 * (x - mean)
     if definition.kind == "sum_exp":  # relative to a maximum that counts as a constant
         maximum = state.reduced("max", x, over, f"top_{name}")
-        return adjoint * apply("exp", x - apply("barrier", maximum))
+        return adjoint * apply("exp", x - apply("stop_gradient", maximum))
     assert definition.kind == "prod"
     return adjoint * _product_of_others(x, result, over, state)
 
@@ -475,7 +475,7 @@ def reached(op: Op, positions: Sequence[int]) -> set[str]:
     stack: list[Expr] = [outputs[position].expr for position in positions]
     while stack:
         node = stack.pop()
-        if node in seen or is_call(node, "barrier"):
+        if node in seen or is_call(node, "stop_gradient"):
             continue
         seen.add(node)
         if node in operands:

@@ -52,7 +52,7 @@ def guarded(expr: Expr, conditions: Sequence[Condition], known: Set[str]) -> Exp
     """
     if not expr.dtype.is_float:
         return expr
-    found, fixed = expr, apply("barrier", expr)
+    found, fixed = expr, apply("stop_gradient", expr)
     for condition, zero_first in reversed(conditions):
         if known >= {ref.name for ref in refs(condition)}:
             found = apply("where", condition, *((fixed, found) if zero_first else (found, fixed)))

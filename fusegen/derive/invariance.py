@@ -65,7 +65,7 @@ def _without_idle_extrema(op: Op) -> Op:
     idle = [m for m in extrema if changes.vanish(m, SHIFTED) or changes.vanish(m, SCALED)]
     if not idle:
         return op
-    constant = Substitution({reduce.ref: apply("barrier", reduce.ref) for reduce in idle})
+    constant = Substitution({reduce.ref: apply("stop_gradient", reduce.ref) for reduce in idle})
     names = {constant.of(expr): name for expr, name in op.names().items()}
     taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs)}
     statements, bound = introduce_lets(
@@ -147,8 +147,8 @@ class _Changes:
 
 def _call(node: Expr, found: Mapping[Expr, _Found]) -> _Found:
     """The change of a call of which some arguments change."""
-    if not isinstance(node, Call) or node.function == "barrier" or not node.dtype.is_float:  # no derivative passes
-        return STAYS
+    if not isinstance(node, Call) or node.function == "stop_gradient" or not node.dtype.is_float:
+        return STAYS  # no derivative passes
     args = [found.get(child) or _constant(child) for child in node.args]
     if all(arg in (STAYS, _ZERO, _INFINITY) for arg in args):
         return STAYS

@@ -104,7 +104,7 @@ def same_either_way(node: Call) -> Expr | None:
     """where(c, a, stop_gradient(a)) is a, where no derivative is taken any more."""
     if node.function != "where":
         return None
-    values = [value.args[0] if is_call(value, "barrier") else value for value in node.args[1:]]
+    values = [value.args[0] if is_call(value, "stop_gradient") else value for value in node.args[1:]]
     return values[0] if values[0] is values[1] else None
 
 

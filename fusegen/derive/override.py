@@ -18,7 +18,7 @@ from fusegen.declare.reductions import of_one, repeated
 
 Fold = Callable[[Reduce], Ref]
 # Zero where an argument is.
-_NOTHING_OF_NOTHING = ("neg", "cast", "barrier", "mul", "factor")
+_NOTHING_OF_NOTHING = ("neg", "cast", "stop_gradient", "mul", "factor")
 
 
 def declared_gradients(

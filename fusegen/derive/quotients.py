@@ -35,7 +35,7 @@ def sums_of_exponentials(op: Op) -> frozenset[Ref]:
     found = [reduce.ref for reduce in reduces if reduce.kind == "sum_exp"]
     for reduce in reduces:
         match reduce.kind, reduce.expr:
-            case "sum", Call("exp", (Call("sub", (x, Call("barrier", (m,)))),)):
+            case "sum", Call("exp", (Call("sub", (x, Call("stop_gradient", (m,)))),)):
                 found += [reduce.ref] if elements.get(m) == (x, reduce.over) else []
     return frozenset(found)
 

@@ -210,7 +210,7 @@ class Meaning:
 _RULES: dict[str, Callable[[str, list[bool], Sequence[Expr]], bool]] = {
     "neg": lambda kind, which, args: kind in LINEAR,
     "cast": lambda kind, which, args: True,
-    "barrier": lambda kind, which, args: True,
+    "stop_gradient": lambda kind, which, args: True,
     "factor": lambda kind, which, args: kind in LINEAR,
     "add": lambda kind, which, args: kind in LINEAR if all(which) else kind != "sum",
     "sub": lambda kind, which, args: kind in LINEAR if all(which) else kind == "avg" or (kind != "sum" and which[0]),

@@ -175,4 +175,4 @@ def _count(reduce: Reduce) -> Expr:
 def _relative(x: Expr, maximum: Expr) -> Expr:
     """exp(x - maximum), and 0 for minus infinity, also where the maximum is minus infinity."""
     nothing = apply("eq", x, const(float("-inf"), x.dtype))
-    return apply("where", nothing, const(0, x.dtype), apply("exp", x - apply("barrier", maximum)))
+    return apply("where", nothing, const(0, x.dtype), apply("exp", x - apply("stop_gradient", maximum)))

@@ -60,7 +60,7 @@ class Printer:
             case Call("div", (a, b)) if expr.dtype is dtypes.float32 and _is_count(b):
                 return f"fg::divide_by_count({self._argument(a)}, {self._argument(b)})", _ATOM
             # x - max(x), the maximum held constant, as softmax has it.
-            case Call("exp", (Call("sub", (_, Call("barrier"))),)) if self.half:
+            case Call("exp", (Call("sub", (_, Call("stop_gradient"))),)) if self.half:
                 template = "fg::fast_exp_from_top({0})"
             # -x^2, as the normal distribution and the derivative of erfc have it.
             case Call("exp", (Call("neg", (Call("powi", detail="2"),)),)) if self.half:

@@ -5,20 +5,18 @@
 //   same_total_2 = total_2 == 0
 //   sqrt_total_2 = sqrt(total_2)
 //   chosen_total_2 = where(same_total_2, total_2, sqrt_total_2)
-//   barrier_value = barrier(where(chosen_total_2 < eps, eps - chosen_total_2, 0))
-//   sum = chosen_total_2 + barrier_value
+//   sum = chosen_total_2 + stop_gradient(where(chosen_total_2 < eps, eps - chosen_total_2, 0))
 //   same_total_3 = total_3 == 0
 //   sqrt_total_3 = sqrt(total_3)
 //   chosen_total_3 = where(same_total_3, total_3, sqrt_total_3)
-//   barrier_value_2 = barrier(where(chosen_total_3 < eps, eps - chosen_total_3, 0))
-//   sum_2 = chosen_total_3 + barrier_value_2
+//   sum_2 = chosen_total_3 + stop_gradient(where(chosen_total_3 < eps, eps - chosen_total_3, 0))
 //   ratio_sum_2 = d_out / sum / sum_2
 //   prod_total = 2 * d_out * total
-//   chosen_same_total_2 = where(same_total_2, 1, 0.5 / sqrt_total_2)
-//   ratio_sum_2_2 = prod_total * where(same_total_3, 1, 0.5 / sqrt_total_3) / sum / sum_2
-//   prod_2 = x1 * (prod_total * chosen_same_total_2 / sum / sum_2) * (1 / sum)
-//   d_x1 = x2 * ratio_sum_2 - prod_2
-//   d_x2 = x1 * ratio_sum_2 - x2 * ratio_sum_2_2 * (1 / sum_2)
+//   ratio_sum_2_2 = prod_total * where(same_total_2, 1, 0.5 / sqrt_total_2) / sum / sum_2
+//   ratio_sum_2_3 = prod_total * where(same_total_3, 1, 0.5 / sqrt_total_3) / sum / sum_2
+//   prod = x1 * ratio_sum_2_2 * (1 / sum)
+//   d_x1 = x2 * ratio_sum_2 - prod
+//   d_x2 = x1 * ratio_sum_2 - x2 * ratio_sum_2_3 * (1 / sum_2)
 // rows: elementwise, D1 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(256, 3)
 void cosine_similarity_backward_f32(const float* __restrict__ x1_ptr,       // [D0, D1]
@@ -51,17 +49,15 @@ void cosine_similarity_backward_f32(const float* __restrict__ x1_ptr,       // [
   const bool same_total_2 = total_2 == 0.0f;
   const float sqrt_total_2 = sqrtf(total_2);
   const float chosen_total_2 = same_total_2 ? total_2 : sqrt_total_2;
-  const float barrier_value = chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f;
-  const float sum = chosen_total_2 + barrier_value;
+  const float sum = chosen_total_2 + (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
   const bool same_total_3 = total_3 == 0.0f;
   const float sqrt_total_3 = sqrtf(total_3);
   const float chosen_total_3 = same_total_3 ? total_3 : sqrt_total_3;
-  const float barrier_value_2 = chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f;
-  const float sum_2 = chosen_total_3 + barrier_value_2;
+  const float sum_2 = chosen_total_3 + (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
   const float ratio_sum_2 = d_out / sum / sum_2;
   const float prod_total = 2.0f * d_out * total;
-  const float chosen_same_total_2 = same_total_2 ? 1.0f : 0.5f / sqrt_total_2;
-  const float ratio_sum_2_2 = prod_total * (same_total_3 ? 1.0f : 0.5f / sqrt_total_3) / sum / sum_2;
+  const float ratio_sum_2_2 = prod_total * (same_total_2 ? 1.0f : 0.5f / sqrt_total_2) / sum / sum_2;
+  const float ratio_sum_2_3 = prod_total * (same_total_3 ? 1.0f : 0.5f / sqrt_total_3) / sum / sum_2;
 
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
@@ -75,9 +71,9 @@ void cosine_similarity_backward_f32(const float* __restrict__ x1_ptr,       // [
     for (int k = 0; k < 4; ++k) {
       const float x1 = x1_v[k];
       const float x2 = x2_v[k];
-      const float prod_2 = x1 * (prod_total * chosen_same_total_2 / sum / sum_2) * (1.0f / sum);
-      d_x1_v[k] = x2 * ratio_sum_2 - prod_2;
-      d_x2_v[k] = x1 * ratio_sum_2 - x2 * ratio_sum_2_2 * (1.0f / sum_2);
+      const float prod = x1 * ratio_sum_2_2 * (1.0f / sum);
+      d_x1_v[k] = x2 * ratio_sum_2 - prod;
+      d_x2_v[k] = x1 * ratio_sum_2 - x2 * ratio_sum_2_3 * (1.0f / sum_2);
     }
     fg::store_vector<4>(d_x1_ptr + (j0 * d_x1_stride0 + j1), d_x1_v);
     fg::store_vector<4>(d_x2_ptr + (j0 * d_x2_stride0 + j1), d_x2_v);

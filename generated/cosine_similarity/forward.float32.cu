@@ -7,12 +7,11 @@
 //   total_3 = sum[d1](x2 * x2)
 //   same_total_2 = total_2 == 0
 //   chosen_total_2 = where(same_total_2, total_2, sqrt(where(same_total_2, 1, total_2)))
-//   barrier_value = barrier(where(chosen_total_2 < eps, eps - chosen_total_2, 0))
-//   ratio_total = total / (chosen_total_2 + barrier_value)
+//   sum = chosen_total_2 + stop_gradient(where(chosen_total_2 < eps, eps - chosen_total_2, 0))
 //   same_total_3 = total_3 == 0
 //   chosen_total_3 = where(same_total_3, total_3, sqrt(where(same_total_3, 1, total_3)))
-//   barrier_value_2 = barrier(where(chosen_total_3 < eps, eps - chosen_total_3, 0))
-//   out = ratio_total / (chosen_total_3 + barrier_value_2)
+//   sum_2 = chosen_total_3 + stop_gradient(where(chosen_total_3 < eps, eps - chosen_total_3, 0))
+//   out = total / sum / sum_2
 // row: a block a result, reduced over D1, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void cosine_similarity_forward_f32(const float* __restrict__ x1_ptr,  // [D0, D1]
@@ -52,11 +51,10 @@ void cosine_similarity_forward_f32(const float* __restrict__ x1_ptr,  // [D0, D1
   if (threadIdx.x == 0) {
     const bool same_total_2 = total_2 == 0.0f;
     const float chosen_total_2 = same_total_2 ? total_2 : sqrtf(same_total_2 ? 1.0f : total_2);
-    const float barrier_value = chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f;
-    const float ratio_total = total / (chosen_total_2 + barrier_value);
+    const float sum = chosen_total_2 + (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
     const bool same_total_3 = total_3 == 0.0f;
     const float chosen_total_3 = same_total_3 ? total_3 : sqrtf(same_total_3 ? 1.0f : total_3);
-    const float barrier_value_2 = chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f;
-    fg::store(out_ptr + j0, ratio_total / (chosen_total_3 + barrier_value_2));
+    const float sum_2 = chosen_total_3 + (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
+    fg::store(out_ptr + j0, total / sum / sum_2);
   }
 }

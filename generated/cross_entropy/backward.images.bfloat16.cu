@@ -4,8 +4,7 @@
 // cross_entropy, backward                                     declared in ops/classes.py
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D1)
 //   prod_d_out = d_out * (1 / float32(total_2))
-//   exp_value = exp(input - barrier(guarded_top))
-//   prod = exp_value * (prod_d_out / guarded_sum_exp)
+//   prod = exp(input - stop_gradient(guarded_top)) * (prod_d_out / guarded_sum_exp)
 //   d_input = where(divisor, where(index(d1) == target, -prod_d_out, 0) + prod, 0)
 // strided rows: a thread for 2 neighbouring results over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(128, 6)
@@ -54,8 +53,7 @@ void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,            
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
-      const float exp_value = fg::fast_exp_from_top(input - guarded_top_v[k]);
-      const float prod = exp_value * (prod_d_out_v[k] / guarded_sum_exp_v[k]);
+      const float prod = fg::fast_exp_from_top(input - guarded_top_v[k]) * (prod_d_out_v[k] / guarded_sum_exp_v[k]);
       d_input_v[k] = divisor_v[k] ? (index_d1 == target_v[k] ? -prod_d_out_v[k] : 0.0f) + prod : 0.0f;
     }
     fg::store_vector<2>(d_input_ptr + (j0 * d_input_stride0 + j1 + j2 * d_input_stride2), d_input_v);

@@ -4,8 +4,7 @@
 // cross_entropy, backward                                     declared in ops/classes.py
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D1)
 //   prod_d_out = d_out * (1 / float32(total_2))
-//   exp_value = exp(input - barrier(guarded_top))
-//   prod = exp_value * (prod_d_out / guarded_sum_exp)
+//   prod = exp(input - stop_gradient(guarded_top)) * (prod_d_out / guarded_sum_exp)
 //   d_input = where(divisor, where(index(d1) == target, -prod_d_out, 0) + prod, 0)
 // strided rows: a thread for a result over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(128, 6)
@@ -45,8 +44,7 @@ void cross_entropy_backward_f32(const float* __restrict__ input_ptr,            
     const int j2 = at;
     const int64_t index_d1 = j2;
     const float input = fg::load(&input_row[at]);
-    const float exp_value = expf(input - guarded_top);
-    const float prod = exp_value * (prod_d_out / guarded_sum_exp);
+    const float prod = expf(input - guarded_top) * (prod_d_out / guarded_sum_exp);
     const float d_input = divisor ? (index_d1 == target ? -prod_d_out : 0.0f) + prod : 0.0f;
     fg::store(d_input_ptr + j0 * d_input_stride0 + j1 + j2 * d_input_stride2, d_input);
   }

@@ -67,7 +67,7 @@ void cross_entropy_forward_f32_top_and_2_more(const float* __restrict__ input_pt
 // cross_entropy, forward                                      declared in ops/classes.py
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D1)
 //   spread = log(sum_exp)
-//   top_2 = barrier(top)
+//   top_2 = stop_gradient(top)
 //   loss = where(divisor, spread - (picked - top_2), 0)
 //   total = sum[d0](loss)
 //   total_2 = sum[d0](int64(divisor))

@@ -7,7 +7,7 @@
 //   picked = sum[d1](where(index(d1) == target, input, 0))
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D1)
 //   spread = log(sum_exp)
-//   top_2 = barrier(top)
+//   top_2 = stop_gradient(top)
 //   loss = where(divisor, spread - (picked - top_2), 0)
 //   total = sum[d0, d2, d3](loss)
 //   total_2 = sum[d0, d2, d3](int64(divisor))

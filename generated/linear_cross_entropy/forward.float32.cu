@@ -100,7 +100,7 @@ void linear_cross_entropy_forward_epilogue_f32_top_and_2_more(const int64_t* __r
 // linear_cross_entropy, forward epilogue                      declared in ops/linear_losses.py
 //   divisor = (target != ignore_index) & (target >= 0) & (target < D2)
 //   spread = log(sum_exp)
-//   top_2 = barrier(top)
+//   top_2 = stop_gradient(top)
 //   loss = where(divisor, spread - (picked - top_2), 0)
 //   total = sum[d0](loss)
 //   out = total / float32(total_2)

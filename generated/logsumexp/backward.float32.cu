@@ -2,9 +2,9 @@
 #include "fusegen.cuh"
 
 // logsumexp, backward                                         declared in ops/softmaxes.py
-//   same = abs(barrier(top)) == inf
-//   exp_value = exp(input - barrier(top))
-//   d_input = where(same, 0, d_out * (1 / guarded_sum_exp) * exp_value)
+//   same = abs(stop_gradient(top)) == inf
+//   prod = d_out * (1 / guarded_sum_exp) * exp(input - stop_gradient(top))
+//   d_input = where(same, 0, prod)
 // elementwise: 4 elements a thread; d_out, top, guarded_sum_exp broadcast
 extern "C" __global__ __launch_bounds__(256)
 void logsumexp_backward_f32(const float* __restrict__ input_ptr,            // [D0, D1]
@@ -30,8 +30,8 @@ void logsumexp_backward_f32(const float* __restrict__ input_ptr,            // [
   for (int k = 0; k < 4; ++k) {
     const float input = input_v[k];
     const bool same = fg::abs(top) == fg::infinity<float>();
-    const float exp_value = expf(input - top);
-    d_input_v[k] = same ? 0.0f : d_out * (1.0f / guarded_sum_exp) * exp_value;
+    const float prod = d_out * (1.0f / guarded_sum_exp) * expf(input - top);
+    d_input_v[k] = same ? 0.0f : prod;
   }
   fg::store_vector<4>(d_input_ptr + at, d_input_v);
 }

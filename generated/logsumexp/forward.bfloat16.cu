@@ -4,9 +4,7 @@
 // logsumexp, forward                                          declared in ops/softmaxes.py
 //   top = max[d1](input)
 //   sum_exp = sum_exp[d1](input)
-//   same = abs(barrier(top)) == inf
-//   sum = barrier(top) + log(sum_exp)
-//   out = where(same, barrier(top), sum)
+//   out = where(abs(stop_gradient(top)) == inf, stop_gradient(top), stop_gradient(top) + log(sum_exp))
 // rows: 96 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(96, 14)
 void logsumexp_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
@@ -50,10 +48,8 @@ void logsumexp_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
   fg::row_merge<96, 1, 0>(sum_exp_state);
   const float sum_exp = sum_exp_state.result();
   const float top = sum_exp_state.partner();
-  const bool same = fg::abs(top) == fg::infinity<float>();
-  const float sum = top + fg::fast_log(sum_exp);
 
   if (threadIdx.x == 0) {
-    fg::store(out_ptr + j0, same ? top : sum);
+    fg::store(out_ptr + j0, fg::abs(top) == fg::infinity<float>() ? top : top + fg::fast_log(sum_exp));
   }
 }

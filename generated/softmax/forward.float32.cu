@@ -4,7 +4,7 @@
 // softmax, forward                                            declared in ops/softmaxes.py
 //   top = max[d1](input)
 //   sum_exp = sum_exp[d1](input)
-//   out = exp(input - barrier(top)) / sum_exp
+//   out = exp(input - stop_gradient(top)) / sum_exp
 // rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
 void softmax_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]

@@ -4,7 +4,7 @@
 // softmax, forward                                            declared in ops/softmaxes.py
 //   top = max[d1](input)
 //   sum_exp = sum_exp[d1](input)
-//   out = exp(input - barrier(top)) / sum_exp
+//   out = exp(input - stop_gradient(top)) / sum_exp
 // strided rows: a thread for a result over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(128, 6)
 void softmax_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2, D3]

@@ -4,7 +4,7 @@
 // softmax, forward                                            declared in ops/softmaxes.py
 //   top = max[d1](input)
 //   sum_exp = sum_exp[d1](input)
-//   out = exp(input - barrier(top)) * (1 / sum_exp)
+//   out = exp(input - stop_gradient(top)) * (1 / sum_exp)
 // rows: 512 threads a row over D1, which stays in registers: read once
 extern "C" __global__ __launch_bounds__(512, 1)
 void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]

@@ -56,7 +56,7 @@ void softmax_forward_f32_top_and_1_more(const float* __restrict__ input_ptr,  //
 }
 
 // softmax, forward                                            declared in ops/softmaxes.py
-//   out = exp(input - barrier(top)) / sum_exp
+//   out = exp(input - stop_gradient(top)) / sum_exp
 // elementwise: 4 elements a thread; top, sum_exp broadcast
 extern "C" __global__ __launch_bounds__(256)
 void softmax_forward_f32_out(const float* __restrict__ input_ptr,  // [D0, D1]

@@ -4,7 +4,7 @@
 // softmax, forward                                            declared in ops/softmaxes.py
 //   top = max[d1](input)
 //   sum_exp = sum_exp[d1](input)
-//   out = exp(input - barrier(top)) * (1 / sum_exp)
+//   out = exp(input - stop_gradient(top)) * (1 / sum_exp)
 // rows: 4 blocks of 256 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(256, 5)
 void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]

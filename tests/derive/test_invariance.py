@@ -100,7 +100,7 @@ def held(function: Function) -> int:
     op = without_idle_extrema(fg.op(function).trace(draw(5, 7), draw(5, 7)))
     nodes = walk([item.expr for item in (*op.statements, *op.outputs)])
     extrema = {s.ref for s in op.statements if isinstance(s, Reduce) and s.kind in ("max", "min")}
-    return len({node.args[0] for node in nodes if is_call(node, "barrier")} & extrema)
+    return len({node.args[0] for node in nodes if is_call(node, "stop_gradient")} & extrema)
 
 
 @pytest.mark.parametrize("name", INVARIANT)

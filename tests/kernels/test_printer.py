@@ -93,7 +93,7 @@ def test_halves_have_the_faster_texts() -> None:
     square = apply("neg", power(A, 2))
     assert half.text(apply("exp", A)) == "fg::fast_exp(a)" and full.text(apply("exp", A)) == "expf(a)"
     assert half.text(apply("exp", square)) == "fg::fast_exp_below(-(a * a))"
-    assert half.text(apply("exp", apply("sub", A, apply("barrier", B)))) == "fg::fast_exp_from_top(a - b)"
+    assert half.text(apply("exp", apply("sub", A, apply("stop_gradient", B)))) == "fg::fast_exp_from_top(a - b)"
     assert half.text(apply("sin", square)) == "sinf(-(a * a))"
     assert full.text(apply("exp", square)) == "expf(-(a * a))"
 
