@@ -203,10 +203,10 @@ class Plan:
 
 def plan(op: Op, layout: Layout, chip: Chip = HOPPER) -> list[Planned]:
     """The kernels of ``op`` for one layout, as text."""
-    return list(plan_whole(op, layout, chip).kernels)
+    return list(plan_op(op, layout, chip).kernels)
 
 
-def plan_whole(op: Op, layout: Layout, chip: Chip = HOPPER) -> Plan:
+def plan_op(op: Op, layout: Layout, chip: Chip = HOPPER) -> Plan:
     """The same with what lies between the kernels."""
     compiled = compile_op(op)
     return next(found for kernels in compiled.candidates() if (found := _planned(compiled, kernels, layout, chip)))
@@ -245,10 +245,10 @@ def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip
 
 def build(op: Op, layout: Layout, target: Target) -> Program:
     """The loaded program of ``op`` for one layout on one target."""
-    whole = plan_whole(op, layout, target.chip)
+    planned = plan_op(op, layout, target.chip)
     steps: list[Step] = []
-    workspaces = list(whole.workspaces)
-    for item in whole.kernels:
+    workspaces = list(planned.workspaces)
+    for item in planned.kernels:
         follows = bool(steps) or layout.follows
         made, needed = make_steps(item.kernel, item.schedule, item.launch, item.rendered, target, follows)
         steps += made

@@ -218,17 +218,17 @@ class _Evaluation:
         return tuple(self._packed(blocks) for blocks in results.values())
 
     def _packed(self, blocks: list[tuple[Output, Any]]) -> Any:
-        first = blocks[0][0].part
+        first = blocks[0][0].packed
         if first is None:
             return blocks[0][1]
-        ordered = sorted(blocks, key=lambda block: block[0].part.index if block[0].part else 0)
+        ordered = sorted(blocks, key=lambda block: block[0].packed.index if block[0].packed else 0)
         return self.jnp.concatenate([value for _, value in ordered], axis=first.dim)
 
     def _aligned(self, operand: Operand, array: Any) -> Any:
-        part, shape = operand.part, view_shape(operand, array.shape)
-        if part is not None:
-            size = array.shape[part.dim] // part.count
-            array = self.jax.lax.slice_in_dim(array, part.index * size, (part.index + 1) * size, axis=part.dim)
+        packed, shape = operand.packed, view_shape(operand, array.shape)
+        if packed is not None:
+            size = array.shape[packed.dim] // packed.count
+            array = self.jax.lax.slice_in_dim(array, packed.index * size, (packed.index + 1) * size, axis=packed.dim)
         array = array.astype(operand.dtype.compute.name)
         own = [axis for axis in operand.shape if axis is not None]
         self.sizes.update({axis: size for axis, size in zip(operand.shape, shape, strict=True) if axis is not None})

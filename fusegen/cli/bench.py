@@ -171,7 +171,7 @@ def _scaled(op: Op, specs: Mapping[str, Any], axis: str | None, factor: float) -
             continue
         dim = dims_of(operand)[operand.shape.index(axis)]
         spec = specs[base]
-        parts = operand.part.count if operand.part and operand.part.dim == dim else 1
+        parts = operand.packed.count if operand.packed and operand.packed.dim == dim else 1
         parts *= prod(count for groups in operand.groups for count in groups.counts if groups.dim == dim)
         size = max(2, round(spec.shape[dim] // parts * factor)) * parts
         found[base] = TensorSpec(spec.dtype, (*spec.shape[:dim], size, *spec.shape[dim + 1 :]))

@@ -349,7 +349,7 @@ class Substitution:
         return done[root]
 
     def put(self, part: Expr, value: Expr) -> None:
-        """From here on ``value`` stands for ``part``."""
+        """From here on ``value`` stands for ``packed``."""
         if part in self.done:  # and so in what else has been rebuilt
             self.done.clear()
         self.values[part] = value
@@ -391,13 +391,13 @@ class Tensorlike(Named):
 
     dtype: DType
     shape: Shape
-    part: Part | None
+    packed: PackedBlock | None
     groups: tuple[Groups, ...]
 
     @property
     def base(self) -> str:
         """The argument or result it lies in: a packed tensor, or itself."""
-        return self.part.base if self.part else self.name
+        return self.packed.base if self.packed else self.name
 
 
 class Computed(Named):
@@ -407,7 +407,7 @@ class Computed(Named):
 
 
 @dataclass(frozen=True)
-class Part:
+class PackedBlock:
     """Where a view lies in the packed tensor ``base``: block ``index`` of ``count`` equal blocks along ``dim``."""
 
     base: str
@@ -432,7 +432,7 @@ class Operand(Tensorlike):
     name: str
     dtype: DType
     shape: Shape
-    part: Part | None = None
+    packed: PackedBlock | None = None
     groups: tuple[Groups, ...] = ()
 
     @property
@@ -483,13 +483,13 @@ Statement = Let | Reduce
 
 @dataclass(frozen=True)
 class Output(Tensorlike, Computed):
-    """A tensor the op writes: ``expr`` rounded once to ``dtype``. ``part`` and ``groups`` as an operand's."""
+    """A tensor the op writes: ``expr`` rounded once to ``dtype``. ``packed`` and ``groups`` as an operand's."""
 
     name: str
     expr: Expr
     dtype: DType
     shape: Shape
-    part: Part | None = None
+    packed: PackedBlock | None = None
     groups: tuple[Groups, ...] = ()
 
 

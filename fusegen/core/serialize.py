@@ -22,7 +22,7 @@ from fusegen.core.ir import (
     Op,
     Operand,
     Output,
-    Part,
+    PackedBlock,
     Reduce,
     Ref,
     Scalar,
@@ -49,13 +49,13 @@ def _data(op: Op) -> dict[str, Any]:
         "result": op.result,
         "declared": op.declared,
         "expressions": rows,
-        "operands": [[o.name, o.dtype.name, o.shape, _part(o.part), _groups(o)] for o in op.operands],
+        "operands": [[o.name, o.dtype.name, o.shape, _part(o.packed), _groups(o)] for o in op.operands],
         "scalars": [[s.name, s.dtype.name] for s in op.scalars],
         "statements": [
             ["let", s.name, table[s.expr]] if isinstance(s, Let) else ["reduce", s.name, table[s.expr], s.kind, s.over]
             for s in op.statements
         ],
-        "outputs": [[o.name, table[o.expr], o.dtype.name, o.shape, _part(o.part), _groups(o)] for o in op.outputs],
+        "outputs": [[o.name, table[o.expr], o.dtype.name, o.shape, _part(o.packed), _groups(o)] for o in op.outputs],
     }
 
 
@@ -76,7 +76,7 @@ def _row(node: Expr, table: dict[Expr, int]) -> list[Any]:
     return ["f", node.function, [table[arg] for arg in node.args], node.dtype.name, node.detail]
 
 
-def _part(part: Part | None) -> list[Any] | None:
+def _part(part: PackedBlock | None) -> list[Any] | None:
     return [part.base, part.dim, part.index, part.count] if part else None
 
 
@@ -129,8 +129,8 @@ def _expr(row: list[Any], exprs: list[Expr]) -> Expr:
     return Call(row[1], tuple(exprs[i] for i in row[2]), BY_NAME[row[3]], row[4])
 
 
-def _to_part(part: list[Any] | None) -> Part | None:
-    return Part(*part) if part else None
+def _to_part(part: list[Any] | None) -> PackedBlock | None:
+    return PackedBlock(*part) if part else None
 
 
 def _to_groups(groups: list[list[int]]) -> tuple[Groups, ...]:

@@ -126,8 +126,8 @@ def _thing_text(thing: Operand | Scalar) -> str:
 
 def _place_text(thing: Tensorlike, sign: str) -> str:
     """Where a thing lies in a tensor that it is not as it is."""
-    part = thing.part
-    found = f"{sign}{part.base}, part {part.index} of {part.count} along dimension {part.dim}" if part else ""
+    packed = thing.packed
+    found = f"{sign}{packed.base}, part {packed.index} of {packed.count} along dimension {packed.dim}" if packed else ""
     for groups in thing.groups:
         found += f", dimension {groups.dim} in groups of {' x '.join(map(str, groups.counts))}"
     return found

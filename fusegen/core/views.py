@@ -1,7 +1,7 @@
 """Where operands and outputs lie in the tensors that a call takes and returns.
 
-Most are such a tensor. Some are a block of a packed one (``Part``), some have dimensions that together are one of its
-(``Groups``). Both are views: they follow from the tensor's shape and strides, sizes of which may be symbolic.
+Most are such a tensor. Some are a block of a packed one (``PackedBlock``), some have dimensions that together are one
+of its (``Groups``). Both are views: they follow from the tensor's shape and strides, sizes of which may be symbolic.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ def view(thing: Tensorlike, shape: Sequence[Any], strides: Sequence[Any]) -> Vie
         ShapeError: a dimension cannot be divided so.
     """
     shape, strides, offset = list(shape), list(strides), 0
-    part = thing.part
-    if part is not None:
-        shape[part.dim] = _divided(thing, part.dim, shape[part.dim], part.count, "parts")
-        offset = part.index * shape[part.dim] * strides[part.dim]
+    packed = thing.packed
+    if packed is not None:
+        shape[packed.dim] = _divided(thing, packed.dim, shape[packed.dim], packed.count, "parts")
+        offset = packed.index * shape[packed.dim] * strides[packed.dim]
     for groups in sorted(thing.groups, key=lambda groups: -groups.dim):
         d = groups.dim
         sizes = [*groups.counts, _divided(thing, d, shape[d], prod(groups.counts), "groups")]
@@ -83,8 +83,8 @@ def block_shape(thing: Tensorlike, sizes: Mapping[str, Any]) -> list[Any]:
 def whole_shape(thing: Tensorlike, sizes: Mapping[str, Any]) -> list[Any]:
     """The shape of the tensor that a thing lies in, for these sizes of axes."""
     shape = block_shape(thing, sizes)
-    if thing.part:
-        shape[thing.part.dim] = shape[thing.part.dim] * thing.part.count
+    if thing.packed:
+        shape[thing.packed.dim] = shape[thing.packed.dim] * thing.packed.count
     return shape
 
 

@@ -18,7 +18,7 @@ from fusegen.core.ir import (
     Op,
     Operand,
     Output,
-    Part,
+    PackedBlock,
     Reduce,
     Ref,
     Rewriting,
@@ -49,7 +49,7 @@ from fusegen.declare.value import (
     tracing,
 )
 
-Result = tuple[Value, Part | None]
+Result = tuple[Value, PackedBlock | None]
 
 
 def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar], returned: Any, doc: str) -> Op:
@@ -62,9 +62,9 @@ def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar]
         results, kind = _results(tracer, returned)
         check_distinct(tracer.where, [*tracer.tensors(), *(("a result", value.dims) for value, _ in results)])
     builder = _Builder(tracer, [value.dims for value, _ in results])
-    arguments = {operand.name for operand, _ in tracer.operands if operand.part is None} | {s.name for s in scalars}
+    arguments = {operand.name for operand, _ in tracer.operands if operand.packed is None} | {s.name for s in scalars}
     taken = arguments | {f"d_{name}" for name in arguments}  # what their gradients will be called
-    parts = {operand.name for operand, _ in tracer.operands if operand.part}
+    parts = {operand.name for operand, _ in tracer.operands if operand.packed}
     names = _reduce_names(tracer.reduces, tracer.names, parts, taken)
     final = Renaming(names)
     operands = [
@@ -113,7 +113,9 @@ def _results(tracer: Tracer, returned: Any) -> tuple[list[Result], str]:
     for position, item in enumerate(items):
         if isinstance(item, Packed):
             base = f"out_{position}" if many else "out"
-            outputs += [(value, Part(base, item.dim, index, len(item.parts))) for index, value in enumerate(item.parts)]
+            outputs += [
+                (value, PackedBlock(base, item.dim, index, len(item.parts))) for index, value in enumerate(item.parts)
+            ]
         elif isinstance(plain_number(item), (Value, bool, int, float)):
             outputs.append((lift(item), None))
         else:
@@ -339,5 +341,5 @@ def _used_operands(operands: list[Operand], statements: Sequence[Any], outputs: 
     parts are read instead, nor parts that are not.
     """
     read = names_read([*statements, *outputs])
-    packed = {operand.part.base for operand in operands if operand.part}
-    return [o for o in operands if o.name in read or (o.part is None and o.name not in packed)]
+    packed = {operand.packed.base for operand in operands if operand.packed}
+    return [o for o in operands if o.name in read or (o.packed is None and o.name not in packed)]

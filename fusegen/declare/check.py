@@ -97,7 +97,7 @@ class _Check:
             self.require(not extra, "an output that lacks an axis of its expression", f"{output.name}: {sorted(extra)}")
             given = output.expr.dtype
             self.require(given is output.dtype.compute, "an output of another dtype", f"{output.name}: {given}")
-            blocks = [o.part for o in outputs if o.part and output.part and o.part.base == output.part.base]
+            blocks = [o.packed for o in outputs if o.packed and output.packed and o.packed.base == output.packed.base]
             alike = len({(b.dim, b.count) for b in blocks}) <= 1  # not all: steps of an op may write some each
             apart = len({b.index for b in blocks}) == len(blocks)
             self.require(alike and apart, "a packed result of blocks of two kinds, or written twice", output.name)

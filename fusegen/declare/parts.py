@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from fusegen.core.errors import DeclarationError, ShapeError
-from fusegen.core.ir import Operand, Part
+from fusegen.core.ir import Operand, PackedBlock
 from fusegen.core.subexpressions import safe_name
 from fusegen.declare.axes import AxisVar, NotNested, divided, grouped
 from fusegen.declare.tensor import Tensor
@@ -36,7 +36,7 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
         ShapeError: the dimension does not divide by ``count``.
     """
     tracer, x, count = current(), lift(x), plain_number(count)
-    whole = ((o, dims) for o, dims in tracer.operands if o.ref is x.expr and o.part is None)
+    whole = ((o, dims) for o, dims in tracer.operands if o.ref is x.expr and o.packed is None)
     base, own = next(whole, (None, ()))
     if base is None:
         raise DeclarationError(
@@ -84,7 +84,7 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
         made = []
         for index in range(count):
             name = safe_name(f"{base.name}_{index}", {*tracer.arguments, *(o.name for o, _ in tracer.operands)})
-            operand = Operand(name, base.dtype, (), Part(base.name, place, index, count))
+            operand = Operand(name, base.dtype, (), PackedBlock(base.name, place, index, count))
             tracer.operands.append((operand, dims))
             made.append(Value(operand.ref, x.dtype, dims))
         tracer.parts[key] = tuple(made)

@@ -95,12 +95,12 @@ def packed(op: Op, values: Mapping[str, Any]) -> list[Any]:
 
     found: dict[str, Any] = {}
     for output in op.outputs:
-        if output.part is None:
+        if output.packed is None:
             found[output.name] = values[output.name]
-        elif output.part.base not in found:
-            blocks = [o for o in op.outputs if o.base == output.part.base and o.part]
-            blocks.sort(key=lambda block: block.part.index if block.part else 0)
-            found[output.part.base] = torch.cat([values[block.name] for block in blocks], dim=output.part.dim)
+        elif output.packed.base not in found:
+            blocks = [o for o in op.outputs if o.base == output.packed.base and o.packed]
+            blocks.sort(key=lambda block: block.packed.index if block.packed else 0)
+            found[output.packed.base] = torch.cat([values[block.name] for block in blocks], dim=output.packed.dim)
     return list(found.values())
 
 
@@ -202,10 +202,10 @@ class Evaluation:
 
     def aligned(self, operand: Operand, tensor: Any) -> Any:
         """A tensor as a value; its sizes are those of its axes from here on."""
-        part, shape = operand.part, view_shape(operand, tensor.shape)
-        if part is not None:
-            size = tensor.shape[part.dim] // part.count
-            tensor = tensor.narrow(part.dim, part.index * size, size)
+        packed, shape = operand.packed, view_shape(operand, tensor.shape)
+        if packed is not None:
+            size = tensor.shape[packed.dim] // packed.count
+            tensor = tensor.narrow(packed.dim, packed.index * size, size)
         tensor = tensor.to(self.dtype(operand.dtype))
         self.sizes.update({axis: size for axis, size in zip(operand.shape, shape, strict=True) if axis})
         own = [axis for axis in operand.shape if axis is not None]

@@ -300,7 +300,7 @@ def shape_of(value: Value) -> str:
     shape = _sizes(value.dims)
     if isinstance(value.expr, Ref) and value.expr.name in known:
         operand, own = known[value.expr.name]
-        if own == shape and operand.part is None:
+        if own == shape and operand.packed is None:
             return f"{operand.name}{shape}"
     made_of = [f"{name}{known[name][1]}" for name in _arguments_of(value.expr) if name in known]
     if len(made_of) > _SAID:

@@ -66,6 +66,6 @@ def is_wide(op: Op) -> dict[str, bool]:
 def _widened(thing: T, wide: frozenset[str]) -> T:
     if thing.base not in wide:
         return thing
-    part = replace(thing.part, dim=thing.part.dim + 1) if thing.part else None
+    packed = replace(thing.packed, dim=thing.packed.dim + 1) if thing.packed else None
     groups = tuple(replace(groups, dim=groups.dim + 1) for groups in thing.groups)
-    return replace(thing, shape=(NEW, *thing.shape), part=part, groups=groups)
+    return replace(thing, shape=(NEW, *thing.shape), packed=packed, groups=groups)

@@ -24,7 +24,7 @@ from fusegen.core.ir import (
     Op,
     Operand,
     Output,
-    Part,
+    PackedBlock,
     Reduce,
     Ref,
     Size,
@@ -369,13 +369,13 @@ class GradientNames:
 
     def cotangent(self, output: Output) -> Operand:
         """The operand of the backward op that carries the gradient of ``output``."""
-        part = replace(output.part, base=self.results[output.part.base]) if output.part else None
-        return Operand(self.results[output.name], output.dtype, output.shape, part, output.groups)
+        packed = replace(output.packed, base=self.results[output.packed.base]) if output.packed else None
+        return Operand(self.results[output.name], output.dtype, output.shape, packed, output.groups)
 
 
 def _own_names(things: Iterable[Operand | Output]) -> list[str]:
     """Names of tensors and of their parts."""
-    return list(dict.fromkeys(name for t in things for name in ([t.part.base, t.name] if t.part else [t.name])))
+    return list(dict.fromkeys(name for t in things for name in ([t.packed.base, t.name] if t.packed else [t.name])))
 
 
 def gradient(
@@ -448,8 +448,8 @@ def _targets(op: Op, wanted: Sequence[str]) -> list[Operand]:
     found: list[Operand] = []
     for name in dict.fromkeys(wanted):
         mine = [o for o in op.operands if o.base == name and o.dtype.is_float]
-        parts = [o for o in mine if o.part]
-        whole = [o for o in mine if o.part is None]
+        parts = [o for o in mine if o.packed]
+        whole = [o for o in mine if o.packed is None]
         both = bool(whole and parts) and whole[0].name in read and any(o.name in read for o in parts)
         if not mine or both:
             floats = {o.base for o in op.operands if o.dtype.is_float}
@@ -492,30 +492,30 @@ def _names(op: Op, reduces: Sequence[Reduce]) -> set[str]:
 def _gradient_output(state: _Reverse, target: Operand, names: GradientNames) -> Output:
     name = names.arguments[target.name]
     expr = state.total(target.ref, name)
-    part = Part(names.arguments[target.part.base], *_place(target.part)) if target.part else None
+    packed = PackedBlock(names.arguments[target.packed.base], *_place(target.packed)) if target.packed else None
     zero = const(0, target.dtype)
-    return Output(name, zero if expr is None else expr, target.dtype, target.shape, part, target.groups)
+    return Output(name, zero if expr is None else expr, target.dtype, target.shape, packed, target.groups)
 
 
 def _unread_parts(targets: Sequence[Operand], names: GradientNames, taken: set[str]) -> list[Output]:
     """Zeros for blocks of packed arguments that the op does not read, and so does not have as operands."""
     found: list[Output] = []
-    there = {(target.part.base, target.part.index) for target in targets if target.part}
-    for target in {target.part.base: target for target in targets if target.part}.values():
-        assert target.part is not None
-        dim, _, count = _place(target.part)
+    there = {(target.packed.base, target.packed.index) for target in targets if target.packed}
+    for target in {target.packed.base: target for target in targets if target.packed}.values():
+        assert target.packed is not None
+        dim, _, count = _place(target.packed)
         for index in range(count):
-            if (target.part.base, index) not in there:
-                base = names.arguments[target.part.base]
+            if (target.packed.base, index) not in there:
+                base = names.arguments[target.packed.base]
                 name = safe_name(f"{base}_{index}", taken)
                 taken.add(name)
-                part = Part(base, dim, index, count)
-                found.append(Output(name, const(0, target.dtype), target.dtype, target.shape, part, target.groups))
+                packed = PackedBlock(base, dim, index, count)
+                found.append(Output(name, const(0, target.dtype), target.dtype, target.shape, packed, target.groups))
     return found
 
 
-def _place(part: Part) -> tuple[int, int, int]:
-    return part.dim, part.index, part.count
+def _place(block: PackedBlock) -> tuple[int, int, int]:
+    return block.dim, block.index, block.count
 
 
 def _close(

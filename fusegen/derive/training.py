@@ -165,7 +165,7 @@ def _readable(op: Op) -> list[Output]:
     Not parts; and no result that is the same along one of its axes: what reads it would vary along that axis then.
     """
     axes = op.axes_of()
-    return [o for o in op.expand()[1] if o.part is None and {a for a in o.shape if a} == expr_axes(o.expr, axes)]
+    return [o for o in op.expand()[1] if o.packed is None and {a for a in o.shape if a} == expr_axes(o.expr, axes)]
 
 
 def _saved_factors(op: Op, backward: Op, taken: set[str]) -> list[tuple[Operand, Expr]]:

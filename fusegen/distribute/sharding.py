@@ -100,7 +100,7 @@ def cut(things: Iterable[Operand | Output], axes: Cut) -> dict[str, Placement] |
     found: dict[str, Placement] = {}
     for thing in things:
         dims = [dim for dim, name in zip(dims_of(thing), thing.shape, strict=True) if name in axes]
-        made = {*(groups.dim for groups in thing.groups), *([thing.part.dim] if thing.part else [])}
+        made = {*(groups.dim for groups in thing.groups), *([thing.packed.dim] if thing.packed else [])}
         if len(dims) > 1 or made.intersection(dims):
             return None
         place = Shard(dims[0]) if dims else REPLICATE

@@ -101,7 +101,7 @@ class _Launches(Evaluation):
     def _write(self, outputs: Iterable[Output]) -> None:
         for output in outputs:
             self.written[output.name] = self.placed(output)
-            if output.part is None:
+            if output.packed is None:
                 self.memory[output.name] = self._at(output)
 
     def _at(self, output: Output) -> Any:

@@ -104,15 +104,15 @@ class Chain:
     intermediates: tuple[Operand, ...]
 
     @property
-    def parts(self) -> list[Op]:
+    def fused_ops(self) -> list[Op]:
         """The steps that are ops."""
         return [step for step in self.steps if isinstance(step, Op)]
 
     @property
     def summable(self) -> frozenset[str]:
         """Results of the op that products alone write and no step reads: what is there already may be added to."""
-        parts, multiplied = self.parts, [step for step in self.steps if isinstance(step, Product)]
-        used = {thing.name for part in parts for thing in (*part.operands, *part.outputs)}
+        ops, multiplied = self.fused_ops, [step for step in self.steps if isinstance(step, Product)]
+        used = {thing.name for op in ops for thing in (*op.operands, *op.outputs)}
         used |= {side.name for step in multiplied for side in (step.left, step.right)}
         return frozenset(
             {step.result for step in multiplied if not step.bias} & {output.name for output in self.op.outputs} - used
@@ -188,7 +188,7 @@ class _Splitter:
     def _home(self, exprs: Container[Expr], dtype: DType, axes: frozenset[str]) -> Operand | None:
         """An output that is just this tensor."""
         for o in self.outputs:
-            if o.expr in exprs and o.part is None and o.dtype is dtype and set(o.shape) - {None} == axes:
+            if o.expr in exprs and o.packed is None and o.dtype is dtype and set(o.shape) - {None} == axes:
                 return Operand(o.name, dtype, o.shape, groups=o.groups)
         return None
 
@@ -213,7 +213,7 @@ class _Splitter:
     def _place_sums(self) -> set[str]:
         """The same for outputs and factors that are sums of products which nothing else reads."""
         direct: set[str] = set()
-        found = [(o.expr, o.dtype) for o in self.outputs if o.part is None]
+        found = [(o.expr, o.dtype) for o in self.outputs if o.packed is None]
         found += [(side.expr, side.stored) for dot in self.dots for side in factors(dot)]
         for expr, dtype in found:
             total = unrounded(expr, dtype)
@@ -327,8 +327,8 @@ def _key(side: Factor) -> Expr:
     return rounded(unrounded(side.expr, side.stored), side.stored)
 
 
-def _read_last(multiplied: Sequence[Product], parts: Sequence[Op]) -> list[Product]:
+def _read_last(multiplied: Sequence[Product], ops: Sequence[Op]) -> list[Product]:
     """Products of which none reads another's result, right before the step that reads theirs, where there is one: what
     they leave may still be in a cache, and a library's routine may do both."""
-    read = {operand.name for part in parts for operand in part.operands}
+    read = {operand.name for op in ops for operand in op.operands}
     return sorted(multiplied, key=lambda product: product.result in read)

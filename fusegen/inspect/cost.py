@@ -106,8 +106,8 @@ def floor_bytes(item: Pass) -> int:
 def pass_cost(item: Pass, gpu: Gpu) -> PassCost:
     """The steps of a pass, its kernels compiled for ``gpu`` where NVRTC is installed."""
     compiler = _Compiler(gpu.arch)
-    whole = item.whole
-    steps = [item] if whole is None else steps_of(item, whole)
+    cut = item.chain
+    steps = [item] if cut is None else steps_of(item, cut)
     costs: list[KernelCost | ProductCost] = []
     for step in steps:
         costs += [step] if isinstance(step, ProductCost) else _part_cost(step, gpu, compiler)

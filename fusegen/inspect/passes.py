@@ -89,24 +89,24 @@ class Pass:
         return cls(op, {**given, **made}, lies.layout)
 
     @property
-    def whole(self) -> Chain | None:
+    def chain(self) -> Chain | None:
         """The op cut at its matrix products; None where it has none."""
         return chain(self.op, adds_biases=self.by_torch)
 
     @property
     def kernels(self) -> list[pipeline.Planned]:
-        return [planned for part in self.parts for planned in pipeline.plan(part.op, part.layout, part.chip)]
+        return [planned for part in self.fused_passes for planned in pipeline.plan(part.op, part.layout, part.chip)]
 
     @property
-    def parts(self) -> list[Pass]:
+    def fused_passes(self) -> list[Pass]:
         """The pass itself; of an op with matrix products, what runs before, between and behind them."""
-        whole = self.whole
-        if whole is None:
+        cut = self.chain
+        if cut is None:
             return [self] if self.op.outputs else []
-        tensors = {**self.tensors, **self._intermediates(whole)}
+        tensors = {**self.tensors, **self._intermediates(cut)}
         found: list[Pass] = []
         fresh: set[str] = set()
-        for place, step in enumerate(whole.steps):
+        for place, step in enumerate(cut.steps):
             if isinstance(step, Product):
                 fresh.add(step.result)
                 continue
@@ -117,21 +117,21 @@ class Pass:
             fresh |= {output.name for output in step.outputs}
         return found
 
-    def _intermediates(self, whole: Chain) -> dict[str, TensorInfo]:
+    def _intermediates(self, cut: Chain) -> dict[str, TensorInfo]:
         """What lies between the steps of an op with matrix products, as on a GPU where torch does them."""
         found: dict[str, TensorInfo] = {}
-        for tensor in whole.intermediates:
+        for tensor in cut.intermediates:
             shape = tuple(self.layout.sizes[axis] for axis in tensor.shape if axis)
             device = "cuda" if self.by_torch else "cpu"  # where sizes are rounded up
-            strides = padded_strides(whole, tensor, self.layout.sizes, device)
+            strides = padded_strides(cut, tensor, self.layout.sizes, device)
             found[tensor.name] = TensorInfo(shape, strides, tensor.dtype, 0, "cpu")
         return found
 
-    def with_intermediates(self, whole: Chain) -> Pass:
+    def with_intermediates(self, cut: Chain) -> Pass:
         """The same with what lies between steps, and the axes that only products have, laid out as well."""
-        tensors = self._intermediates(whole)
+        tensors = self._intermediates(cut)
         buffers = dict(self.layout.buffers)
-        for operand in whole.intermediates:
+        for operand in cut.intermediates:
             steps = zip(filter(None, operand.shape), tensors[operand.name].strides, strict=True)
             buffers[operand.name] = Buffer(operand.dtype, dict(steps))
         layout = replace(self.layout, sizes=contracted_sizes(self.op, self.layout.sizes), buffers=buffers)
@@ -152,8 +152,8 @@ class Pass:
     @property
     def text(self) -> str:
         """The CUDA of all its kernels as one file, and what is done without any."""
-        whole = self.whole
-        remarks = [product_text(step) for step in whole.steps if isinstance(step, Product)] if whole else []
+        cut = self.chain
+        remarks = [product_text(step) for step in cut.steps if isinstance(step, Product)] if cut else []
         remarks += [f"{gradient} = {tensor}, the same tensor" for gradient, tensor in self.same.items()]
         title = f"// {self.op.name}, {self.op.label}: without a kernel\n"
         comment = title + "".join(map(_comment, remarks)) if remarks else ""
@@ -317,7 +317,7 @@ def stages(item: Pass) -> list[str]:
     beside += [f"  the same tensor: {gradient} = {tensor}" for gradient, tensor in item.same.items()]
     found = [section(f"{label}: {first}", "\n".join([op_text(item.op), *beside]))]
     found += _split(item)
-    for part in item.parts:
+    for part in item.fused_passes:
         lowered = pipeline.compile_op(part.op).lowered
         if lowered != plain(part.op):
             found.append(section(f"{part.op.label}: rewritten to call fewer special functions", op_text(lowered)))
@@ -334,13 +334,13 @@ def stages(item: Pass) -> list[str]:
 
 def _split(item: Pass) -> list[str]:
     """The section with the steps of an op that has matrix products."""
-    whole = item.whole
-    if whole is None:
+    cut = item.chain
+    if cut is None:
         return []
-    count = sum(isinstance(step, Product) for step in whole.steps)
+    count = sum(isinstance(step, Product) for step in cut.steps)
     steps: list[str] = []
     known = notes(item.op) if item.by_torch else {}
-    for step in whole.steps:
+    for step in cut.steps:
         steps.append(product_text(step) if isinstance(step, Product) else op_text(step))
         steps += [known[step.result]] if isinstance(step, Product) and step.result in known else []
     title = f"{item.op.label}: split at {count} matrix product{'' if count == 1 else 's'}"
@@ -378,7 +378,7 @@ def _axes(axes: Sequence[str]) -> str:
 
 
 def _schedule_texts(item: Pass, axis_sizes: Mapping[str, int]) -> Iterator[str]:
-    for part in item.parts:
+    for part in item.fused_passes:
         before = THE_PRODUCT if part.layout.follows else ""
         for planned in part.kernels:
             yield _schedule_text(planned, axis_sizes, before if part.chip.starts_early else "")

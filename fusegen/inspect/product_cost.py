@@ -53,57 +53,57 @@ class ProductCost:
         return max(gpu.microseconds(self.moved), self.operations / gpu.operations(self.dtype))
 
 
-def steps_of(item: Pass, whole: Chain) -> list[ProductCost | Pass]:
+def steps_of(item: Pass, cut: Chain) -> list[ProductCost | Pass]:
     """The steps of a pass with matrix products, in order; a bias that the routine that multiplies adds is none."""
     merging = {product: part for product, part, known in steps_behind(item.op) if adds_bias(known)}
     remarks, measured = notes(item.op), measurements(item.op, item.layout.sizes)
-    laid_out, parts = item.with_intermediates(whole), iter(item.parts)
+    laid_out, passes = item.with_intermediates(cut), iter(item.fused_passes)
     found: list[ProductCost | Pass] = []
-    intermediates = {operand.name for operand in whole.intermediates}
+    intermediates = {operand.name for operand in cut.intermediates}
     is_merged = False
-    for step in whole.steps:
+    for step in cut.steps:
         if isinstance(step, Op):
-            part = next(parts)
-            found += [] if is_merged else [part]
+            fused = next(passes)
+            found += [] if is_merged else [fused]
             is_merged = False
             continue
-        made = _Made.of(laid_out, whole, step)
-        behind = merging.get(step) if made.is_plain else None
+        planned = _PlannedProduct.of(laid_out, cut, step)
+        behind = merging.get(step) if planned.is_plain else None
         is_merged = behind is not None
         says = remarks.get(step.result, "").strip(), measured.get(step.result, "")
-        candidates = _candidates(step, made, step.result in intermediates, *says)
-        found.append(made.cost(step, behind, candidates))
+        candidates = _candidates(step, planned, step.result in intermediates, *says)
+        found.append(planned.cost(step, behind, candidates))
     return found
 
 
-def _candidates(step: Product, made: _Made, is_read: bool, remarks: str, measured: str) -> tuple[str, ...]:
+def _candidates(step: Product, planned: _PlannedProduct, is_read: bool, remarks: str, measured: str) -> tuple[str, ...]:
     """The candidates as text, and what was measured of them."""
     lines: list[str] = []
     if step.onto:
         lines.append("added to what is there by the routine that multiplies (beta = 1)")
-    if made.rounded is not None:
-        sizes = " x ".join(map(str, _sizes(made.rounded.product)[1:]))
-        count = len(made.rounded.fills)
+    if planned.rounded is not None:
+        sizes = " x ".join(map(str, _sizes(planned.rounded.product)[1:]))
+        count = len(planned.rounded.fills)
         lines.append(
             f"on m x n x k = {sizes}, rounded up with {count} copies and strips of zeros, which pays for halves"
         )
-    elif remarks and made.is_plain:
+    elif remarks and planned.is_plain:
         lines += filter(None, [remarks, measured])
     elif is_read:
         lines.append(f"{OWN}: no library does at once what follows, so nothing is measured")
     elif not step.onto:
         lines.append("the product alone, by the framework's routine")
-    return (*lines, *made.algorithms(step.onto))
+    return (*lines, *planned.algorithms(step.onto))
 
 
-def _sizes(arranged: MatmulViews) -> tuple[int, int, int, int]:
+def _sizes(matmul: MatmulViews) -> tuple[int, int, int, int]:
     """batch, m, n, k."""
-    left, right = ((view.copied or view.shape) for view in arranged.views[:2])
+    left, right = ((view.copied or view.shape) for view in matmul.views[:2])
     return prod(left[:-2]), left[-2], right[-1], left[-1]
 
 
 @dataclass(frozen=True)
-class _Made:
+class _PlannedProduct:
     """A product as it is done for this layout.
 
     Attributes:
@@ -113,7 +113,7 @@ class _Made:
         bias: how it lies, where the product adds one.
     """
 
-    arranged: MatmulViews
+    matmul: MatmulViews
     dtype: DType
     bytes_of: Mapping[str, int]
     rounded: Padded | None
@@ -123,40 +123,40 @@ class _Made:
     @property
     def is_plain(self) -> bool:
         """Whether a library could do what follows: one product, as it lies."""
-        return self.rounded is None and all(len(v.shape) == 2 and not v.copied for v in self.arranged.views)
+        return self.rounded is None and all(len(v.shape) == 2 and not v.copied for v in self.matmul.views)
 
     @classmethod
-    def of(cls, item: Pass, whole: Chain, step: Product) -> _Made:
+    def of(cls, item: Pass, cut: Chain, step: Product) -> _PlannedProduct:
         """``item``: with what lies between the steps."""
         buffers = item.layout.buffers
-        things = {thing.name: thing for thing in (*item.op.operands, *item.op.outputs, *whole.intermediates)}
+        things = {thing.name: thing for thing in (*item.op.operands, *item.op.outputs, *cut.intermediates)}
         left, right = (TensorLayout(s.name, named(s, buffers[s.name].strides)) for s in (step.left, step.right))
         result = TensorLayout(step.result, buffers[step.result].strides)
-        arranged = matmul_views(step, item.layout.sizes, left, right, result)
+        matmul = matmul_views(step, item.layout.sizes, left, right, result)
         dtype = things[step.result].dtype
-        alignments = [buffers[name].alignment % ALIGNMENT for name in arranged.names]
-        intermediates = {operand.name for operand in whole.intermediates}
-        rounded = padded(arranged, dtype, alignments, "cuda", intermediates, things, adds=step.onto)
+        alignments = [buffers[name].alignment % ALIGNMENT for name in matmul.names]
+        intermediates = {operand.name for operand in cut.intermediates}
+        rounded = padded(matmul, dtype, alignments, "cuda", intermediates, things, adds=step.onto)
         sizes = {name: item.bytes_of(thing) for name, thing in things.items()}
         bias = None
         if step.bias:
             bias = View((item.layout.sizes[step.axes[-1]],), tuple(buffers[step.bias].strides.values()), 0)
             alignments.append(buffers[step.bias].alignment % ALIGNMENT)
-        return cls(arranged, dtype, sizes, rounded, tuple(alignments), bias)
+        return cls(matmul, dtype, sizes, rounded, tuple(alignments), bias)
 
     def algorithms(self, adds: bool) -> tuple[str, ...]:
         """Which of cuBLASLt's algorithms does it, where that may be another than torch's."""
-        whole, alignments = self.arranged, list(self.alignments)
+        product, alignments = self.matmul, list(self.alignments)
         if self.rounded is not None:
-            whole, alignments = self.rounded.product, [0] * len(alignments)
-        arranged = whole.row_major
-        if arranged is not whole:
+            product, alignments = self.rounded.product, [0] * len(alignments)
+        matmul = product.row_major
+        if matmul is not product:
             alignments[:2] = reversed(alignments[:2])
         has_bias = self.bias is not None
         device = f"cuda:{current_gpu()}"
-        bias = View(arranged.views[2].shape[-1:], (1,), 0) if has_bias and self.rounded else self.bias
-        arguments = (arranged, self.dtype, device, alignments, bias, adds)
-        task = None if has_bias and arranged is not whole else cublaslt_autotune.task_of(*arguments)
+        bias = View(matmul.views[2].shape[-1:], (1,), 0) if has_bias and self.rounded else self.bias
+        arguments = (matmul, self.dtype, device, alignments, bias, adds)
+        task = None if has_bias and matmul is not product else cublaslt_autotune.task_of(*arguments)
         if task is None:
             return ()
         if not has_gpu() or not cublaslt_autotune.is_considered(device):
@@ -181,4 +181,4 @@ class _Made:
         text = f"{result} {'+=' if step.onto else '='} {step.left.name} @ {step.right.name}" + f" + {step.bias}" * bool(
             step.bias
         )
-        return ProductCost(text, self.dtype, *_sizes(self.arranged), read, written, candidates)
+        return ProductCost(text, self.dtype, *_sizes(self.matmul), read, written, candidates)

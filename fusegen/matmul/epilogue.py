@@ -109,9 +109,9 @@ def _of_the_sum(product: Product, step: Op) -> Epilogue | None:
     own = [operand for operand in step.operands if operand.name == product.result]
     if step.scalars or any(isinstance(s, Reduce) for s in step.statements) or len(own) != 1 or len(others) > 1:
         return None
-    if len(product.axes) < 2 or any(o.part or o.shape != product.axes for o in step.outputs):
+    if len(product.axes) < 2 or any(o.packed or o.shape != product.axes for o in step.outputs):
         return None
-    if any(o.part or o.shape != product.axes[-1:] for o in others):
+    if any(o.packed or o.shape != product.axes[-1:] for o in others):
         return None
     if len({thing.dtype for thing in (*step.operands, *step.outputs)}) != 1:
         return None
@@ -147,7 +147,7 @@ def _of_more(product: Product, step: Op) -> Epilogue | None:
     shapes: dict[tuple[str | None, ...], str] = {product.axes: MATRIX, product.axes[-1:]: ROW}
     if own is None or len(operands) < len(read) - 1 or not 0 < len(operands) <= MAX_AUXILIARY:
         return None
-    if any(o.part or o.shape not in shapes for o in operands.values()) or result.part:
+    if any(o.packed or o.shape not in shapes for o in operands.values()) or result.packed:
         return None
     if len({thing.dtype for thing in (own, result, *operands.values())}) != 1:
         return None

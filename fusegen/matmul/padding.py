@@ -228,14 +228,14 @@ def padded_allocation(name: str, shape: Sequence[int], strides: Sequence[int], d
     )
 
 
-def padded_strides(whole: Chain, tensor: Operand, sizes: Mapping[str, int], device: str) -> tuple[int, ...]:
+def padded_strides(cut: Chain, tensor: Operand, sizes: Mapping[str, int], device: str) -> tuple[int, ...]:
     """Strides of an intermediate buffer of a chain. Rows are padded where a product may run on rounded sizes."""
     axes = {
         thing.name: [axis for axis in thing.shape if axis]
-        for thing in (*whole.op.operands, *whole.op.outputs, *whole.intermediates)
+        for thing in (*cut.op.operands, *cut.op.outputs, *cut.intermediates)
     }
-    sizes = contracted_sizes(whole.op, sizes)
-    products = [step for step in whole.steps if isinstance(step, Product)]
+    sizes = contracted_sizes(cut.op, sizes)
+    products = [step for step in cut.steps if isinstance(step, Product)]
     places: list[Kinds] = []
     for product in products:
         work = prod(sizes[axis] for axis in (*product.axes, *product.over))

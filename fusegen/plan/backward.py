@@ -80,7 +80,7 @@ def prune_backward(
         if (at := handed.get(gradients.arguments[n])) is not None and sums[n] is results[names[at]]
     }  # fmt: skip
     own = {gradients.arguments[name]: name for name in sorted(reached - handed_on.keys())}
-    shared = _shared({own[o.base]: o for o in op.outputs if o.base in own and o.part is None}, sums)
+    shared = _shared({own[o.base]: o for o in op.outputs if o.base in own and o.packed is None}, sums)
     pruned = _pruned(op, {name for name, argument in own.items() if argument not in shared})
     if given and not pruned.operands:  # a gradient of zeros reads nothing; a cotangent still says on which device
         pruned = replace(pruned, operands=(gradients.cotangent(training.forward.outputs[positions[0]]),))
@@ -90,7 +90,7 @@ def prune_backward(
 def _handed_on(backward: Op, gradient: Output) -> str | None:
     """The tensor, not a part of one, that a gradient is without any change; None if it is computed."""
     for operand in backward.operands:
-        whole = gradient.part is None and operand.part is None
+        whole = gradient.packed is None and operand.packed is None
         theirs = operand.ref, operand.dtype, operand.shape, operand.groups
         if whole and theirs == (gradient.expr, gradient.dtype, gradient.shape, gradient.groups):
             return operand.name

@@ -148,7 +148,7 @@ class ChainRunner(Runner):
             given = None if out is None else out[position]
             known[name] = given or TensorInfo(shape, strides, dtype, ALIGNED, device)
         for output in self.op.outputs:
-            if output.part is None:
+            if output.packed is None:
                 info = known[output.name]
                 layouts[output.name] = _layout(output.name, output, view(output, info.shape, info.strides)[1])
         for tensor in self.chain.intermediates:
@@ -287,17 +287,17 @@ def _layout(tensor: str, thing: Any, strides: Sequence[int], offset: int = 0) ->
     return TensorLayout(tensor, {axis: strides[d] for d, axis in enumerate(thing.shape) if axis}, offset)
 
 
-def _axes(whole: Chain, name: str) -> list[str]:
+def _axes(cut: Chain, name: str) -> list[str]:
     """The axes of something that a product reads."""
-    things = (*whole.op.operands, *whole.op.outputs, *whole.intermediates)
+    things = (*cut.op.operands, *cut.op.outputs, *cut.intermediates)
     return [axis for axis in next(thing for thing in things if thing.name == name).shape if axis]
 
 
 def _lifetimes(
-    whole: Chain, steps: Sequence[Step], known: Mapping[str, TensorInfo]
+    cut: Chain, steps: Sequence[Step], known: Mapping[str, TensorInfo]
 ) -> tuple[tuple[tuple[Allocation, ...], ...], tuple[tuple[str, ...], ...]]:
     """For each step, the intermediate buffers to allocate before it, and the names of those to free after it."""
-    names = [operand.name for operand in whole.intermediates]
+    names = [operand.name for operand in cut.intermediates]
     uses = [step.uses for step in steps]
     allocated, freed = [], []
     for at, used in enumerate(uses):

@@ -50,11 +50,11 @@ def stages(op: Op, stored: bool = False) -> Iterator[tuple[str, Evaluate]]:
         stored: floats are as wide as kernels compute with, and what lies between kernels is rounded to its dtype, as
             memory does; float64 everywhere if not.
     """
-    whole = chain(op)
-    parts = whole.parts if whole else [op]
-    if whole:
-        yield f"cut at {len(whole.steps) - len(parts)} matrix products", _runs(meaning, stored)
-    compiled = [pipeline.compile_op(part) for part in parts]
+    cut = chain(op)
+    ops = cut.fused_ops if cut else [op]
+    if cut:
+        yield f"cut at {len(cut.steps) - len(ops)} matrix products", _runs(meaning, stored)
+    compiled = [pipeline.compile_op(part) for part in ops]
     if any(found.lowered != plain(found.op) for found in compiled):
         yield "rewritten to call fewer special functions", _runs(_lowered, stored)
     count = max((len(_ways(found)) for found in compiled), default=0)
@@ -92,17 +92,17 @@ def _runs(evaluate: _Evaluate, stored: bool) -> Evaluate:
 
         computed = {thing.dtype.compute for thing in (*op.operands, *op.outputs) if thing.dtype.is_float}
         floats = torch.float32 if stored and computed == {float32} else None
-        whole = chain(op)
-        if whole is None:
+        cut = chain(op)
+        if cut is None:
             return evaluate(op, tensors, numbers, sizes, floats)
         known: dict[str, Any] = dict(tensors)
         sizes = all_sizes(op, tensors, sizes)
-        dtypes = {thing.name: getattr(torch, thing.dtype.name) for thing in (*whole.op.outputs, *whole.intermediates)}
-        for step in whole.steps:
+        dtypes = {thing.name: getattr(torch, thing.dtype.name) for thing in (*cut.op.outputs, *cut.intermediates)}
+        for step in cut.steps:
             if isinstance(step, Product):
-                made = {step.result: _multiply(whole, step, known)}
+                made = {step.result: _multiply(cut, step, known)}
             else:  # several steps may write blocks of one packed result
-                alone = replace(step, outputs=tuple(replace(output, part=None) for output in step.outputs))
+                alone = replace(step, outputs=tuple(replace(output, packed=None) for output in step.outputs))
                 results = evaluate(alone, known, numbers, sizes, floats)
                 made = dict(zip((output.name for output in step.outputs), results, strict=True))
             known |= {name: value.to(dtypes[name]) for name, value in made.items()} if stored else made
@@ -116,19 +116,19 @@ def sizes_of(op: Op, tensors: Tensors) -> dict[str, int]:
     return axis_sizes(op, {name: tensor.shape for name, tensor in tensors.items()})
 
 
-def _multiply(whole: Chain, step: Product, known: Tensors) -> torch.Tensor:
+def _multiply(cut: Chain, step: Product, known: Tensors) -> torch.Tensor:
     """One matrix product, with what it is added to and what is added to it."""
     import torch
 
-    things = {thing.name: thing for thing in (*whole.op.operands, *whole.op.outputs, *whole.intermediates)}
+    things = {thing.name: thing for thing in (*cut.op.operands, *cut.op.outputs, *cut.intermediates)}
     numbers: dict[str, int] = {}
     terms: list[Any] = []
     for source in (step.left, step.right):
         thing = things[source.name]
         tensor = known[thing.base]
         shape = view_shape(thing, tensor.shape)
-        if part := thing.part:
-            tensor = tensor.narrow(part.dim, part.index * (size := tensor.shape[part.dim] // part.count), size)
+        if packed := thing.packed:
+            tensor = tensor.narrow(packed.dim, packed.index * (size := tensor.shape[packed.dim] // packed.count), size)
         tensor = tensor.reshape(shape)
         own = [(axis, size) for axis, size in zip(thing.shape, tensor.shape, strict=True) if axis]
         names = [numbers.setdefault(source.name_of(axis), len(numbers)) for axis, _ in own]

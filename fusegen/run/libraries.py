@@ -351,8 +351,8 @@ def steps_behind(op: Op) -> list[tuple[Product, Op, Epilogue]]:
     Where the product itself is read later, by a step or by the backward, the library would keep what the activation
     takes in its place.
     """
-    whole, found = chain(op), []
-    steps = whole.steps if whole is not None else ()
+    cut, found = chain(op), []
+    steps = cut.steps if cut is not None else ()
     for at, (product, step) in enumerate(pairwise(steps)):
         epilogue = match_epilogue(product, step) if isinstance(product, Product) and isinstance(step, Op) else None
         if epilogue is None:

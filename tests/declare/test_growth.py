@@ -18,7 +18,7 @@ from fusegen.core.recent import Recent
 from fusegen.derive import training
 from fusegen.derive.training import train
 from fusegen.fuse.schedule import Buffer, contiguous
-from fusegen.pipeline import Layout, compile_op, plan_whole
+from fusegen.pipeline import Layout, compile_op, plan_op
 
 SIZES = {"d0": 16, "d1": 64}
 # Folders of what is made of expressions.
@@ -83,7 +83,7 @@ def fused(ops: Sequence[Op]) -> None:
     for op in ops:
         things = (*op.operands, *op.outputs)
         buffers = {o.name: Buffer(o.dtype, contiguous([a for a in o.shape if a], SIZES)) for o in things}
-        assert plan_whole(op, Layout(SIZES, buffers)).kernels
+        assert plan_op(op, Layout(SIZES, buffers)).kernels
 
 
 @pytest.fixture(autouse=True)

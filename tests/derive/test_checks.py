@@ -23,7 +23,7 @@ from fusegen.core.ir import (
     Op,
     Operand,
     Output,
-    Part,
+    PackedBlock,
     Reduce,
     Ref,
     Scalar,
@@ -109,7 +109,8 @@ BROKEN_OPS: dict[str, tuple[Callable[[Op], Op], str]] = {
     ),
     "blocks of two kinds": (
         lambda op: op.with_statements(
-            op.statements, [replace(op.outputs[0], name=f"out_{i}", part=Part("out", 1, i, 2 + i)) for i in (0, 1)]
+            op.statements,
+            [replace(op.outputs[0], name=f"out_{i}", packed=PackedBlock("out", 1, i, 2 + i)) for i in (0, 1)],
         ),
         "of two kinds",
     ),

@@ -18,7 +18,7 @@ import fusegen as fg
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Launch, Schedule
 from fusegen.inspect.passes import Pass, backward_of
-from fusegen.pipeline import HOPPER, plan_whole
+from fusegen.pipeline import HOPPER, plan_op
 from fusegen.plan.frameworks import TensorInfo
 from fusegen.plan.layout import row_major
 
@@ -218,7 +218,7 @@ def entry(item: int) -> str:
     what += [f"clusters of {chip.cluster}, {chip.shared} bytes"] if chip is not HOPPER else []
     lines = [", ".join(what)]
     for part in passes(item):
-        for planned in plan_whole(part.op, part.layout, part.chip).kernels:
+        for planned in plan_op(part.op, part.layout, part.chip).kernels:
             lines.append(f"    {part.op.label}: {schedule_text(planned.schedule, planned.launch)}")
     return "\n".join(lines)
 

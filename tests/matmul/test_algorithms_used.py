@@ -169,8 +169,8 @@ def test_show_says_which_one_and_why(lt: CublasLt, monkeypatch: pytest.MonkeyPat
 
     def text() -> str:
         (forward,) = inspect.passes(linear, (x, w, b), {}, "forward")
-        assert forward.whole is not None
-        (cost, *_) = product_cost.steps_of(forward, forward.whole)
+        assert forward.chain is not None
+        (cost, *_) = product_cost.steps_of(forward, forward.chain)
         assert isinstance(cost, product_cost.ProductCost)
         return "\n".join(cost.candidates)
 

@@ -269,5 +269,5 @@ def test_lstm_backward_writes_packed_gates_and_bias() -> None:
 
     assert_same(fg.ops.lstm_cell, theirs, [gates, cell, bias])
     assert kernels(fg.ops.lstm_cell.trace(gates, cell, bias)) == 1
-    packed = {o.part.base for o in fg.ops.lstm_cell.backward(gates, cell, bias).outputs if o.part}
+    packed = {o.packed.base for o in fg.ops.lstm_cell.backward(gates, cell, bias).outputs if o.packed}
     assert packed == {"d_gates", "d_bias"}

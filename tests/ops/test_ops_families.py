@@ -140,7 +140,7 @@ def test_gru_cell_is_torchs() -> None:
 
 def test_packed_gates_are_views() -> None:
     op = fg.ops.swiglu_packed.trace(torch.randn(3, 8))
-    assert [o.part.index for o in op.operands] == [0, 1]
+    assert [o.packed.index for o in op.operands] == [0, 1]
     x = torch.randn(3, 8)
     torch.testing.assert_close(fg.ops.swiglu_packed(x), F.silu(x[:, :4]) * x[:, 4:])
     torch.testing.assert_close(fg.ops.geglu_packed(x.T, 0), F.gelu(x.T[:4]) * x.T[4:])

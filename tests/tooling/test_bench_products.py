@@ -61,7 +61,7 @@ def derived(item: Pass) -> tuple[int, int]:
     assert whole is not None
     sizes = contracted_sizes(item.op, item.layout.sizes)
     flops = sum(prod(sizes[a] for a in (*s.axes, *s.over)) for s in whole.steps if isinstance(s, Product))
-    things = [thing for part in whole.parts for thing in (*part.operands, *part.outputs)]
+    things = [thing for part in whole.fused_ops for thing in (*part.operands, *part.outputs)]
     return flops, sum(prod(sizes[a] for a in thing.shape if a) * thing.dtype.size for thing in things)
 
 

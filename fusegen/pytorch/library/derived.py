@@ -255,8 +255,8 @@ def _divisions(operand: Operand) -> Iterator[tuple[int, int, str | None]]:
     """Dimensions of the tensor that are read in parts or groups, in how many, and the axis along each of these."""
     dims = dims_of(operand)
     counts = {groups.dim: prod(groups.counts) for groups in operand.groups}
-    if operand.part:
-        counts[operand.part.dim] = operand.part.count * counts.get(operand.part.dim, 1)
+    if operand.packed:
+        counts[operand.packed.dim] = operand.packed.count * counts.get(operand.packed.dim, 1)
     for dim, count in counts.items():
         yield dim, count, operand.shape[len(dims) - 1 - dims[::-1].index(dim)]
 
