@@ -57,13 +57,19 @@ def _extremum(t: Any, x: torch.Tensor, dims: tuple[int, ...], largest: bool) -> 
     return x.new_full([1 if d in dims else size for d, size in enumerate(x.shape)], nothing)
 
 
+def _centered(x: Any, dims: Sequence[int]) -> Any:
+    """Without the mean. Done twice, it is exactly zero where all elements are the same, whatever rounding does to their
+    sum: the standard deviation has a gradient of zeros there."""
+    return x - x.mean(dims, keepdim=True)
+
+
 # Reductions over dimensions that stay with size one, and what they are for tensors of any dtype.
 _REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": lambda t, x, dims: t.sum(x, dims, keepdim=True, dtype=x.dtype),
     "prod": lambda t, x, dims: functools.reduce(lambda y, d: t.prod(y, d, keepdim=True, dtype=y.dtype), dims, x),
     "max": lambda t, x, dims: _extremum(t, x, dims, largest=True),
     "min": lambda t, x, dims: _extremum(t, x, dims, largest=False),
-    "squared_deviation": lambda t, x, dims: t.square(x - x.mean(dims, keepdim=True)).sum(dims, keepdim=True),
+    "squared_deviation": lambda t, x, dims: t.square(_centered(_centered(x, dims), dims)).sum(dims, keepdim=True),
     "sum_exp": lambda t, x, dims: t.exp(x - _extremum(t, x, dims, largest=True).detach()).sum(dims, keepdim=True),
 }
 

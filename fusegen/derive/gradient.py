@@ -31,7 +31,6 @@ from fusegen.core.ir import (
     Substitution,
     asked_axes,
     const,
-    is_call,
     names_read,
     rebuild,
     refs,
@@ -47,6 +46,7 @@ from fusegen.declare.table import apply
 from fusegen.derive.invariance import without_idle_extrema
 from fusegen.derive.override import declared_gradients
 from fusegen.derive.products import adjoint
+from fusegen.derive.reach import reached
 from fusegen.derive.simplify import (
     TIDY,
     Condition,
@@ -463,25 +463,6 @@ def _targets(op: Op, wanted: Sequence[str]) -> list[Operand]:
             )
         found += whole if whole and (not parts or whole[0].name in read) else parts
     return [operand for operand in op.operands if operand in found]
-
-
-def reached(op: Op, positions: Sequence[int]) -> set[str]:
-    """The operands that gradients of the outputs at ``positions`` flow into."""
-    reduces, outputs = op.expand()
-    inner = {reduce.ref: reduce.expr for reduce in reduces}
-    operands = {operand.ref: operand.name for operand in op.operands}
-    found: set[str] = set()
-    seen: set[Expr] = set()
-    stack: list[Expr] = [outputs[position].expr for position in positions]
-    while stack:
-        node = stack.pop()
-        if node in seen or is_call(node, "stop_gradient"):
-            continue
-        seen.add(node)
-        if node in operands:
-            found.add(operands[node])
-        stack += [inner[node]] if node in inner else differentiated(node)
-    return found
 
 
 def _names(op: Op, reduces: Sequence[Reduce]) -> set[str]:

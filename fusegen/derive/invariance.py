@@ -21,6 +21,7 @@ from heapq import heappop, heappush
 from fusegen.core.ir import Axes, Call, Const, Expr, Op, Output, Reduce, Substitution, walk
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.declare.table import apply
+from fusegen.derive.reach import reached
 
 _EXTREMA = ("max", "min")
 
@@ -65,7 +66,24 @@ def _without_idle_extrema(op: Op) -> Op:
     idle = [m for m in extrema if changes.vanish(m, SHIFTED) or changes.vanish(m, SCALED)]
     if not idle:
         return op
-    constant = Substitution({reduce.ref: apply("stop_gradient", reduce.ref) for reduce in idle})
+    found, arguments = _held_constant(op, idle), _arguments(op)
+    if _arguments(found) == arguments:
+        return found
+    # An argument that results read through such extrema alone has a gradient of zeros, not none.
+    for m in idle:
+        found = _held_constant(op, [m])
+        op = found if _arguments(found) == arguments else op
+    return op
+
+
+def _arguments(op: Op) -> list[set[str]]:
+    """Those that gradients of each result flow into."""
+    return [reached(op, [position]) for position in range(len(op.outputs))]
+
+
+def _held_constant(op: Op, held: Sequence[Reduce]) -> Op:
+    reduces, outputs = op.expand()
+    constant = Substitution({reduce.ref: apply("stop_gradient", reduce.ref) for reduce in held})
     names = {constant.of(expr): name for expr, name in op.names().items()}
     taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs)}
     statements, bound = introduce_lets(

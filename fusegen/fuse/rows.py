@@ -357,7 +357,9 @@ def _kernel(
     items = [*rows, *columns, *segments, *pointwise, *ends, *shares]
     stored = {r.name: Operand(r.name, r.expr.dtype, in_order(axes[r.name])) for r in given}
     operands, scalars = read_by(op, stored, [item.expr for item in items])
-    taken = {thing.name for thing in (*operands, *scalars, *rows, *split.columns, *segments)}
+    # Names of the op's other reductions as well: a kernel may yet take in sums of what follows (fuse/strided_rows).
+    taken = {thing.name for thing in (*operands, *scalars, *rows, *segments)}
+    taken |= {s.name for s in op.statements if isinstance(s, Reduce)}
     level = levels(rows)
     ordered = sorted(rows, key=lambda r: level[r.name])
     reduces = [*ordered, *columns, *segments]

@@ -12,7 +12,8 @@ from fusegen.core import views
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Expr, Op, Output, expr_axes, is_call, refs, walk
 from fusegen.core.products import contracted_sizes
-from fusegen.derive.gradient import GradientNames, operands_read, reached
+from fusegen.derive.gradient import GradientNames, operands_read
+from fusegen.derive.reach import reached
 from fusegen.derive.training import Training
 
 

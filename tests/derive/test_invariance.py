@@ -88,6 +88,10 @@ DEPENDENT: dict[str, tuple[Function, Function]] = {
         lambda a, b: (lambda e: e / fg.sum(e, **OVER) * b)(fg.exp((a - fg.amax(a, **OVER)) * b)),
         lambda a, b: (lambda e: e / e.sum(-1, keepdim=True) * b)(torch.exp((a - a.amax(-1, keepdim=True)) * b)),
     ),
+    "what is read through it alone": (  # a gradient of zeros, not none
+        lambda a, b: (lambda m: (m - fg.log(fg.exp(m))) * b)(fg.amax(a, **OVER)),
+        lambda a, b: (lambda m: (m - torch.log(torch.exp(m))) * b)(a.amax(-1, keepdim=True)),
+    ),
     "not where the gradient stops": (
         lambda a, b: (lambda e: e / fg.stop_gradient(fg.sum(e, **OVER)) * b)(fg.exp(a - fg.amax(a, **OVER))),
         lambda a, b: (lambda e: e / e.sum(-1, keepdim=True).detach() * b)(torch.exp(a - a.amax(-1, keepdim=True))),
@@ -119,6 +123,17 @@ def test_what_a_result_depends_on_is_not(name: str) -> None:
 def test_derivatives_are_torchs(name: str, mode: str) -> None:
     ours, theirs = (INVARIANT | DEPENDENT)[name]
     MODES[mode](fg.op(ours), theirs, [draw(5, 7), draw(5, 7, seed=1)])
+
+
+@pytest.mark.emulator
+def test_a_result_that_only_such_an_extremum_leads_to_has_a_gradient() -> None:
+    """As the softmax of one element has: zeros."""
+    op = fg.op(lambda a: fg.ops.log_softmax(fg.amax(a, **OVER), -1).sin())
+    a = draw(5, 7)
+    result = op(a)
+    assert result.requires_grad
+    (found,) = torch.autograd.grad(result, a, draw(5, 1), create_graph=True)
+    assert torch.equal(found, torch.zeros_like(a))
 
 
 def test_a_softmax_is_differentiated_by_its_result() -> None:

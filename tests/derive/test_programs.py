@@ -118,3 +118,21 @@ def test_partial_results_of_one_value_are_written_each() -> None:
     body = f"    return {wave} / (lib.square({wave}) + 1.0), x1 @ x1, {norm}"
     arguments = Argument("x0", "f", (8, 4, 3, 2), 5), Argument("x1", "f", (4,), 5)
     _right(Program(body, arguments, 3), 1693, EVALUATORS)
+
+
+def test_a_sum_that_a_kernel_takes_in_keeps_its_name() -> None:
+    """A value of the kernel, made when it was fused, had the name of a sum that the kernel was to take in later."""
+    spread = "lib.var(lib.cosine_similarity(q0, x0, dim=-1), axis=(0, 1, 2), correction=1, keepdims=True)"
+    body = f"""    p0, q0 = lib.two(x0)
+    v1 = lib.total({spread}, q0, {spread})
+    v2 = {spread} - v1
+    return v2, {spread}, lib.softmin(q0, -1)"""
+    _right(Program(body, (Argument("x0", "f", (4, 5, 7, 8), 5),), 3), 4999, EVALUATORS)
+
+
+def test_rows_of_one_number_have_no_deviation() -> None:
+    """Nor a gradient by it, whatever rounding does to their sum."""
+    body = """    a = lib.softplus(x)
+    return lib.std(lib.minimum(y, x), axis=(-1,), correction=1, keepdims=False), a, a @ x.mT"""
+    arguments = Argument("x", "f", (12, 7, 3), 5), Argument("y", "f", (12, 7, 1), 5)
+    _right(Program(body, arguments, 3), 4939, EVALUATORS)
