@@ -1,15 +1,15 @@
-// What each thread knows of the others: vector clocks. Part of fusegen_emulator_races.h.
+// Vector clocks: up to which time each thread has seen every other one. Part of fusegen_emulator_races.h.
 //
-// A cluster (or a block, which is a cluster of one) has a clock that moves on whenever a thread hands on what it has done.
-// A thread's access to memory is marked with the time, and lies before all that another thread does from when it knows
-// the first one up to that time. At a barrier all that take part learn of each other what each of them knows. The threads
-// that have met know the same, and share the arrays that say so; these never change once a thread has them.
+// A cluster has a time, which moves on whenever a thread releases what it has done (a block is a cluster of one). An
+// access to memory is stamped with that time. It happens before all that another thread does once that one's clock has
+// the first thread at that time or later. A barrier joins the clocks of all that take part. They share the joined clock,
+// so a clock never changes once a thread has it.
 #pragma once
 
 namespace fusegen_emulator {
 
 enum { kMostInBlock = 1024 };
-enum : uint32_t { kUnderWay = ~0u };  // the time of a copy that has yet to come: nobody knows of it
+enum : uint32_t { kUnderWay = ~0u };  // the time of a copy that has yet to come: nobody has seen it
 
 // Memory that is released all at once.
 struct Arena {
@@ -61,34 +61,34 @@ struct Times {
   uint32_t of[1];  // of each of the block's threads
 };
 
-struct Foreign;
+struct RemoteClocks;
 
 struct Clock {
   mutable const Clock* moved;
   uint32_t cluster;
   bool awaited;            // the kernel before has ended
-  const Foreign* foreign;  // what came from other clusters
+  const RemoteClocks* remote;  // of other clusters
   const Times* known[kClusterBlocks];
 };
 
-// What threads of several clusters have handed on through atomics: a clock, and what came before it.
-struct Foreign {
-  const Clock* clock;  // or null: only puts two others together
-  const Foreign *first, *second;
+// Clocks of other clusters, acquired through atomics: one of them, and those acquired before.
+struct RemoteClocks {
+  const Clock* clock;  // or null: the union of the two others
+  const RemoteClocks *first, *second;
   mutable uint32_t visit;
 };
 
-// Threads that tell each other what they know.
-struct Meeting {
-  const Clock* last;  // that took part: most of them are one
+// Clocks that are being joined.
+struct ClockJoin {
+  const Clock* last;  // that was joined: threads that met before have one and the same
   Clock sum;
   Times* own[kClusterBlocks];  // that are not shared with a clock yet
 };
 
-inline const Foreign* both(Arena& arena, const Foreign* a, const Foreign* b) {
+inline const RemoteClocks* both(Arena& arena, const RemoteClocks* a, const RemoteClocks* b) {
   if (!a || a == b) return b;
   if (!b) return a;
-  Foreign* const sum = allocate_one<Foreign>(arena);
+  RemoteClocks* const sum = allocate_one<RemoteClocks>(arena);
   sum->first = a, sum->second = b;
   return sum;
 }
@@ -101,39 +101,39 @@ inline Times* copy_of(Arena& arena, const Times* times, unsigned threads) {
   return copy;
 }
 
-inline uint32_t* own_times(Arena& arena, Meeting& meeting, unsigned rank, unsigned threads) {
-  if (!meeting.own[rank]) {
-    meeting.own[rank] = copy_of(arena, meeting.sum.known[rank], threads);
-    meeting.sum.known[rank] = meeting.own[rank];
+inline uint32_t* own_times(Arena& arena, ClockJoin& joining, unsigned rank, unsigned threads) {
+  if (!joining.own[rank]) {
+    joining.own[rank] = copy_of(arena, joining.sum.known[rank], threads);
+    joining.sum.known[rank] = joining.own[rank];
   }
-  return meeting.own[rank]->of;
+  return joining.own[rank]->of;
 }
 
-inline void join(Arena& arena, Meeting& meeting, const Clock& clock, unsigned threads) {
-  if (meeting.last == &clock) return;
-  if (!meeting.last) meeting.sum.cluster = clock.cluster;
-  meeting.last = &clock;
-  meeting.sum.awaited |= clock.awaited;
-  meeting.sum.foreign = both(arena, meeting.sum.foreign, clock.foreign);
+inline void join(Arena& arena, ClockJoin& joining, const Clock& clock, unsigned threads) {
+  if (joining.last == &clock) return;
+  if (!joining.last) joining.sum.cluster = clock.cluster;
+  joining.last = &clock;
+  joining.sum.awaited |= clock.awaited;
+  joining.sum.remote = both(arena, joining.sum.remote, clock.remote);
   for (unsigned rank = 0; rank < kClusterBlocks; ++rank) {
     const Times* const times = clock.known[rank];
-    if (!meeting.sum.known[rank]) meeting.sum.known[rank] = times;
-    if (meeting.sum.known[rank] == times) continue;
-    uint32_t* const sum = own_times(arena, meeting, rank, threads);
+    if (!joining.sum.known[rank]) joining.sum.known[rank] = times;
+    if (joining.sum.known[rank] == times) continue;
+    uint32_t* const sum = own_times(arena, joining, rank, threads);
     for (unsigned i = 0; i < threads; ++i) sum[i] = sum[i] < times->of[i] ? times->of[i] : sum[i];
   }
 }
 
-// The clock that those who met go on with.
-inline const Clock* close(Arena& arena, Meeting& meeting) {
+// The joined clock.
+inline const Clock* close(Arena& arena, ClockJoin& joining) {
   Clock* const clock = allocate_one<Clock>(arena);
-  *clock = meeting.sum;
-  meeting = Meeting();
+  *clock = joining.sum;
+  joining = ClockJoin();
   return clock;
 }
 
-// What is still of use goes to another arena: a block that sweeps over many rows meets often. Clocks that knew of each
-// other share what they shared before.
+// Copies to another arena what is still in use: a block that loops over many rows joins clocks often. Copies share what
+// the originals shared.
 inline const Times* move(Arena& arena, const Times* times, unsigned threads) {
   if (!times->moved) const_cast<Times*>(times)->moved = copy_of(arena, times, threads);
   return times->moved;
@@ -154,11 +154,11 @@ inline const Clock* move(Arena& arena, const Clock* clock, unsigned threads) {
   return clock->moved;
 }
 
-inline void move(Arena& arena, Meeting& meeting, unsigned threads) {
-  meeting.last = nullptr;
-  move(arena, meeting.sum.known, threads);
+inline void move(Arena& arena, ClockJoin& joining, unsigned threads) {
+  joining.last = nullptr;
+  move(arena, joining.sum.known, threads);
   for (unsigned rank = 0; rank < kClusterBlocks; ++rank) {
-    if (meeting.own[rank]) meeting.own[rank] = const_cast<Times*>(meeting.sum.known[rank]);
+    if (joining.own[rank]) joining.own[rank] = const_cast<Times*>(joining.sum.known[rank]);
   }
 }
 

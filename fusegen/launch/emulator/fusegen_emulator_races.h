@@ -31,7 +31,7 @@ namespace fusegen_emulator {
 enum { kSharedUnit = kPageBytes };
 enum : size_t { kEnough = 16 << 20 };
 
-// ---- who runs, and what it knows ---------------------------------------------------------------------------------
+// ---- the running thread and its clock --------------------------------------------------------------------------------
 
 struct Copy {
   Copy* next;
@@ -43,18 +43,18 @@ struct Copy {
 struct Agent {  // a thread
   const Clock* clock;
   Copy* copies;             // under way
-  const Clock* released;    // by its last fence, to whoever sees an atomic after it
-  const Foreign* acquired;  // by atomics since then; with the next fence it is the agent's own
+  const Clock* released;         // by its last fence, to whoever sees a later atomic of it
+  const RemoteClocks* acquired;  // by atomics since then: part of its own clock from its next fence on
 };
 
-struct Released {  // what atomics at an address hand on
+struct Released {  // through atomics at an address
   uintptr_t address;
-  const Foreign* all;
+  const RemoteClocks* all;
   Released* next;
 };
 
 struct Messages {
-  Meeting sent;
+  ClockJoin sent;
   const Clock* come;
 };
 
@@ -74,11 +74,11 @@ struct Races {
   Arena tables[2];          // of readers: of global memory, for the launch; of shared memory, for the cluster
   Readers* unused[2];
   const Clock *joined[2], *join;
-  Meeting arrivals;
+  ClockJoin arrivals;
   const Clock* arrived;
   Messages messages[kClusterBlocks][2];
   Released* released;
-  const Foreign** work;
+  const RemoteClocks** work;
   size_t work_capacity;
   uint32_t visits;
   uint3 thread_index, block_index;
@@ -139,7 +139,7 @@ inline void begin_cluster(Worker& w, uint64_t number) {
   r.enough = kEnough;
   reset(r.tables[true]), r.unused[true] = nullptr;
   r.start.moved = nullptr, r.nothing.moved = nullptr;
-  r.joined[0] = nullptr, r.arrivals = Meeting(), r.arrived = nullptr;
+  r.joined[0] = nullptr, r.arrivals = ClockJoin(), r.arrived = nullptr;
   for (auto& of_block : r.messages) of_block[0] = of_block[1] = Messages();
   for (unsigned i = 0; i < w.threads; ++i) r.agents[i] = {&r.start, nullptr, nullptr, nullptr};
   const uintptr_t here = reinterpret_cast<uintptr_t>(__builtin_frame_address(0));
@@ -171,27 +171,27 @@ dim3 grid_size() { return worker->launch->grid; }
 inline bool acquired(Races& r, const Stamp& stamp) {
   const uint32_t visit = ++r.visits;
   size_t left = 0;
-  const auto push = [&](const Foreign* next) {
+  const auto push = [&](const RemoteClocks* next) {
     if (!next || next->visit == visit) return;
     next->visit = visit;
     if (left == r.work_capacity) {
       const size_t wanted = 2 * r.work_capacity + 64;
-      const Foreign** const work = static_cast<const Foreign**>(realloc(r.work, wanted * sizeof *work));
+      const RemoteClocks** const work = static_cast<const RemoteClocks**>(realloc(r.work, wanted * sizeof *work));
       if (!work) fail(kResources, "no memory for %zu clocks of other blocks", wanted);
       r.work = work, r.work_capacity = wanted;
     }
     r.work[left++] = next;
   };
-  push(r.agent->clock->foreign);
+  push(r.agent->clock->remote);
   while (left) {
-    const Foreign& one = *r.work[--left];
+    const RemoteClocks& one = *r.work[--left];
     push(one.first), push(one.second);
     if (!one.clock) continue;
     if (one.clock->cluster == stamp.cluster &&
         one.clock->known[stamp.thread >> 10]->of[stamp.thread & 1023] >= stamp.time && stamp.time != kUnderWay) {
       return true;
     }
-    push(one.clock->foreign);
+    push(one.clock->remote);
   }
   return false;
 }
@@ -204,7 +204,7 @@ inline bool lies_before(Races& r, const Stamp& stamp) {
     if (stamp.thread == r.thread) return stamp.time != kUnderWay;
     if (clock.known[stamp.thread >> 10]->of[stamp.thread & 1023] >= stamp.time) return true;
   }
-  return clock.foreign && acquired(r, stamp);
+  return clock.remote && acquired(r, stamp);
 }
 
 // Whether the stamp is of an access that the running thread could meet.
@@ -437,7 +437,7 @@ inline bool is_shared(const Worker& w, uintptr_t address) {
   return false;
 }
 
-// Finer cells, each of which knows what the one that it was part of knew.
+// Finer cells, each with the accesses of the one that it was part of.
 inline void split(Races& r, Page& page, unsigned shift) {
   const unsigned before = page.shift, coarse = page.count();
   grow(*r.shadow, page, shift);
@@ -497,7 +497,7 @@ inline void check_access(const void* pointer, size_t bytes, uint32_t place) {
 
 // ---- what orders accesses ----------------------------------------------------------------------------------------
 
-// Gives back the clocks that nobody has any more. Those that other clusters may know are kept.
+// Frees the clocks that are not in use any more. Those that other clusters may acquire are kept.
 inline void tidy(Worker& w) {
   Races& r = *w.races;
   if (r.keeps || r.clocks.allocated < r.enough) return;
@@ -526,18 +526,18 @@ inline void tidy(Worker& w) {
   r.enough = 2 * r.clocks.allocated + kEnough;
 }
 
-// The running thread's clock, with all that it has done until now.
-inline void hand_on(Races& r, Meeting& meeting) {
-  join(r.clocks, meeting, *r.agent->clock, r.threads);
-  own_times(r.clocks, meeting, r.thread >> 10, r.threads)[r.thread & 1023] = r.now++;
+// Joins the running thread's clock, with all that it has done until now.
+inline void release_clock(Races& r, ClockJoin& joining) {
+  join(r.clocks, joining, *r.agent->clock, r.threads);
+  own_times(r.clocks, joining, r.thread >> 10, r.threads)[r.thread & 1023] = r.now++;
 }
 
 inline const Clock* joined(Races& r, const Clock* a, const Clock* b) {
   if (r.joined[0] != a || r.joined[1] != b) {
-    Meeting meeting = {};
-    join(r.clocks, meeting, *a, r.threads);
-    join(r.clocks, meeting, *b, r.threads);
-    r.joined[0] = a, r.joined[1] = b, r.join = close(r.clocks, meeting);
+    ClockJoin joining = {};
+    join(r.clocks, joining, *a, r.threads);
+    join(r.clocks, joining, *b, r.threads);
+    r.joined[0] = a, r.joined[1] = b, r.join = close(r.clocks, joining);
   }
   return r.join;
 }
@@ -547,30 +547,30 @@ template <class TakesPart>
 inline void meet(Worker& w, const Fiber* first, unsigned count, const TakesPart& takes_part) {
   tidy(w);
   Races& r = *w.races;
-  Meeting meeting = {};
+  ClockJoin joining = {};
   for (unsigned i = 0; i < count; ++i) {
-    if (takes_part(i)) join(r.clocks, meeting, *agent_of(r, w, first[i]).clock, r.threads);
+    if (takes_part(i)) join(r.clocks, joining, *agent_of(r, w, first[i]).clock, r.threads);
   }
-  uint32_t* const times = own_times(r.clocks, meeting, first->rank, r.threads);
+  uint32_t* const times = own_times(r.clocks, joining, first->rank, r.threads);
   const unsigned offset = unsigned(first - w.fibers) - first->rank * r.threads;
   for (unsigned i = 0; i < count; ++i) {
     if (takes_part(i)) times[offset + i] = r.now;
   }
   ++r.now;
-  const Clock* const clock = close(r.clocks, meeting);
+  const Clock* const clock = close(r.clocks, joining);
   for (unsigned i = 0; i < count; ++i) {
     if (takes_part(i)) agent_of(r, w, first[i]).clock = clock;
   }
 }
 
-inline void arrive(Worker& w) { hand_on(*w.races, w.races->arrivals); }
+inline void arrive(Worker& w) { release_clock(*w.races, w.races->arrivals); }
 inline void complete_arrivals(Worker& w) { w.races->arrived = close(w.races->clocks, w.races->arrivals); }
 inline void see_arrivals(Worker& w) {
   Races& r = *w.races;
   r.agent->clock = joined(r, r.agent->clock, r.arrived);
 }
 
-inline void send(Worker& w, unsigned rank, unsigned turn) { hand_on(*w.races, w.races->messages[rank][turn].sent); }
+inline void send(Worker& w, unsigned rank, unsigned turn) { release_clock(*w.races, w.races->messages[rank][turn].sent); }
 inline void complete_messages(Worker& w, unsigned rank, unsigned turn) {
   Messages& messages = w.races->messages[rank][turn];
   messages.come = close(w.races->clocks, messages.sent);
@@ -630,13 +630,13 @@ void await_previous_kernel() {
 void fence() {
   Races& r = *worker->races;
   r.keeps = true;
-  Meeting meeting = {};
-  join(r.clocks, meeting, *r.agent->clock, r.threads);
-  meeting.sum.foreign = both(r.clocks, meeting.sum.foreign, r.agent->acquired);
+  ClockJoin joining = {};
+  join(r.clocks, joining, *r.agent->clock, r.threads);
+  joining.sum.remote = both(r.clocks, joining.sum.remote, r.agent->acquired);
   r.agent->acquired = nullptr;
-  r.agent->clock = close(r.clocks, meeting);
-  hand_on(r, meeting);
-  r.agent->released = close(r.clocks, meeting);
+  r.agent->clock = close(r.clocks, joining);
+  release_clock(r, joining);
+  r.agent->released = close(r.clocks, joining);
 }
 
 void check_atomic(const void* pointer, size_t bytes) {
@@ -653,7 +653,7 @@ void check_atomic(const void* pointer, size_t bytes) {
   }
   r.agent->acquired = both(r.clocks, r.agent->acquired, at->all);
   if (!r.agent->released) return;
-  Foreign* const one = allocate_one<Foreign>(r.clocks);
+  RemoteClocks* const one = allocate_one<RemoteClocks>(r.clocks);
   one->clock = r.agent->released, one->first = at->all;
   at->all = one;
 }
