@@ -298,8 +298,8 @@ class Stages:
 
 
 @contextmanager
-def interpreted(way: int, planned: bool = False) -> Iterator[None]:
-    """Ops run by the evaluator of one way to fuse them, not by compiled kernels: without a compiler, and on every path
+def interpreted(number: int, planned: bool = False) -> Iterator[None]:
+    """Ops run by the evaluator of one of their stages, not by compiled kernels: without a compiler, and on every path
     by which torch calls them.
 
     Args:
@@ -313,7 +313,7 @@ def interpreted(way: int, planned: bool = False) -> Iterator[None]:
         lies = self.lay_out({name: framework.info(name, tensors[name]) for name in self.arguments})
         given = {name: torch.as_tensor(tensors[name]) for name in self.arguments}
         found = list(evaluate.stages(self.op, stored=True))
-        _, stage = found[way % len(found)]
+        _, stage = found[number % len(found)]
         exact = stage(self.op, given, scalars, self.sizes)
         results = list(out or [None] * len(lies.results))
         for i, (_, shape, strides, dtype) in enumerate(lies.results):

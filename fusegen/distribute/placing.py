@@ -66,7 +66,7 @@ def decide(op: Op, given: Mapping[str, Tensor], mesh: Sequence[int], *, position
         stages = staged(op, tied(op, axis))
         if stages:
             found.append(_spread(op, axis, stages, given, mesh, positions))
-    return min(found, key=lambda way: way[:2])[2]
+    return min(found, key=lambda candidate: candidate[:2])[2]
 
 
 def _cut_now(op: Op, given: Mapping[str, Tensor], dimensions: int) -> list[str]:
@@ -87,15 +87,15 @@ def _spread(
     total, moved = 0.0, 0
     for d, count in enumerate(mesh):
         current = {name: tensor.placements[d] for name, tensor in given.items()}
-        best: tuple[float, int, Way] | None = None
-        for way in _ways(op, stages, current, positions):
-            _, wanted, found = way
+        best: tuple[float, int, Candidate] | None = None
+        for candidate in _candidates(op, stages, current, positions):
+            _, wanted, found = candidate
             cost = sum(_cost(current[name], wanted[name], given[name].bytes, count) for name in given)
             parts = [name for name in inner if isinstance(found[name], Partial)]
             cost += sum(_cost(found[name], REPLICATE, inner[name], count) for name in parts)
             changed = sum(current[name] != wanted[name] for name in given)
             if best is None or (cost, changed) < best[:2]:
-                best = cost, changed, way
+                best = cost, changed, candidate
         assert best is not None
         cost, changed, (together, wanted, found) = best
         total, moved = total + cost, moved + changed
@@ -111,10 +111,10 @@ def _spread(
     return total, moved, decision
 
 
-Way = tuple[Cut, Mapping[str, Placement], Mapping[str, Placement]]
+Candidate = tuple[Cut, Mapping[str, Placement], Mapping[str, Placement]]
 
 
-def _ways(op: Op, stages: Sequence[Op], current: Mapping[str, Placement], positions: bool) -> Iterator[Way]:
+def _candidates(op: Op, stages: Sequence[Op], current: Mapping[str, Placement], positions: bool) -> Iterator[Candidate]:
     """Lawful (cut, arguments, results) along one dimension of the mesh; nothing cut and all replicated always is."""
     axes = dict.fromkeys(o.shape[p.dim] for o in op.operands if isinstance(p := current[o.base], Shard))
     for together in dict.fromkeys(tied(op, axis) for axis in axes if axis):

@@ -1,7 +1,7 @@
 """Every stage of an op run without a compiler: what `pipeline` makes of an Op, from expressions to fused kernels.
 
-A stage is a way to compute the same results: the Op itself, the Op rewritten, cut at its matrix products, fused in each
-of the ways there are. Each is run by the reference (declare/reference) or by the interpreter of kernels
+Every stage computes the same results: the Op itself, the Op rewritten, the Op cut at its matrix products, and each
+candidate of fused kernels. An Op is run by the reference (declare/reference), kernels are run by their interpreter
 (fuse/interpret). Ops that are derived from an op are compared with automatic differentiation of what that one means.
 """
 
@@ -57,29 +57,29 @@ def stages(op: Op, stored: bool = False) -> Iterator[tuple[str, Evaluate]]:
     compiled = [pipeline.compile_op(part) for part in ops]
     if any(found.lowered != plain(found.op) for found in compiled):
         yield "rewritten to call fewer special functions", _runs(_lowered, stored)
-    count = max((len(_ways(found)) for found in compiled), default=0)
-    for way in range(count):
-        kinds = {type(kernel).__name__ for found in compiled for kernel in _way(found, way)}
-        yield f"fused, way {way + 1} of {count}: {', '.join(sorted(kinds))}", _runs(_fused(way), stored)
+    count = max((len(_candidates(found)) for found in compiled), default=0)
+    for number in range(count):
+        kinds = {type(kernel).__name__ for found in compiled for kernel in _candidate(found, number)}
+        yield f"fused, candidate {number + 1} of {count}: {', '.join(sorted(kinds))}", _runs(_fused(number), stored)
 
 
 def _lowered(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes, floats: Any) -> list[torch.Tensor]:
     return reference(pipeline.compile_op(op).lowered, tensors, numbers, floats, sizes)
 
 
-def _way(compiled: pipeline.Compiled, way: int) -> Sequence[Kernel]:
-    ways = _ways(compiled)
-    return ways[min(way, len(ways) - 1)]
+def _candidate(compiled: pipeline.Compiled, number: int) -> Sequence[Kernel]:
+    candidates = _candidates(compiled)
+    return candidates[min(number, len(candidates) - 1)]
 
 
-def _ways(compiled: pipeline.Compiled) -> list[tuple[Kernel, ...]]:
+def _candidates(compiled: pipeline.Compiled) -> list[tuple[Kernel, ...]]:
     return list(compiled.candidates())
 
 
-def _fused(way: int) -> _Evaluate:
+def _fused(number: int) -> _Evaluate:
     def evaluate(op: Op, tensors: Tensors, numbers: Numbers, sizes: Sizes, floats: Any) -> list[torch.Tensor]:
         compiled = pipeline.compile_op(op)
-        return interpret(_way(compiled, way), compiled.lowered, tensors, numbers, floats, sizes)
+        return interpret(_candidate(compiled, number), compiled.lowered, tensors, numbers, floats, sizes)
 
     return evaluate
 

@@ -100,7 +100,7 @@ def test_a_wrong_fusion_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pipeline, "group_by_rows", wrong)
     with fg.checked():
         text = str(refused(lambda: op(draw(4, 8).detach(), draw(8, seed=1).detach())))
-    assert "stage: fused, way 1 of" in text
+    assert "stage: fused, candidate 1 of" in text
 
 
 def test_a_wrong_derivative_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

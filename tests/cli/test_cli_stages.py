@@ -36,7 +36,7 @@ def test_all_stages_agree(op: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert heads[-4] == "  forward" and heads[-3].startswith("  forward that keeps for the gradients of ")
     assert heads[-2].startswith("  backward of out for ") and heads[-1].startswith("  tangents along ")
     assert said.count("CUDA, on the CPU emulator") == 4 and said.count("derived, as an expression") == 3
-    assert said.count("fused, way 1 of") == 4
+    assert said.count("fused, candidate 1 of") == 4
     assert said.count("matrix products") == (4 if op == "swiglu_mlp" else 0)
 
 
@@ -68,8 +68,8 @@ def test_a_wrong_fusion_is_named(
     monkeypatch.setattr(pipeline, "group_by_rows", wrong)
     assert not run_op(f"{path}:norm_whose_fusion_is_wrong", [], ["x=4,12"], [], "cpu", 0, stages=True)
     said = capsys.readouterr().out
-    assert "fused, way 1 of 3: RowKernel" in said and "<-- result 0 is wrong" in said
-    assert said.endswith("numbers part at: forward: fused, way 1 of 3: RowKernel\n")
+    assert "fused, candidate 1 of 3: RowKernel" in said and "<-- result 0 is wrong" in said
+    assert said.endswith("numbers part at: forward: fused, candidate 1 of 3: RowKernel\n")
 
 
 def test_a_wrong_derivative_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

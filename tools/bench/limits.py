@@ -50,9 +50,10 @@ LIMITS = (
      "not fit twice, so that loads wait for the row before."),
     (r"(layer_norm|rms_norm|softmax|cross_entropy).*(4097|50257)\]|lerp bf16|\[16383,4097\]", "fwd bwd step",
      "Rows begin anywhere: vectors start at the first aligned address, single elements are left at both ends, and "
-     "weights lie across the vectors (two loads and a shift each). In sweeps a block takes only rows that begin at the "
-     "same place between two vectors, so 16 of 21 clusters run at 50257. Vectors with a mask for every element instead "
-     "of single elements at the ends: softmax [16384,4097] forward 85 us, layer_norm backward 258, gelu backward 221."),
+     "weights lie across the vectors (two loads and a shift each). A persistent block takes only rows that begin at "
+     "the same place between two vectors, so 16 of 21 clusters run at 50257. Vectors with a mask for every element "
+     "instead of single elements at the ends: softmax [16384,4097] forward 85 us, layer_norm backward 258, gelu "
+     "backward 221."),
     (r"layer_norm|rms_norm", "bwd step",
      "Bound by the number of instructions and the barrier a row: 71 to 76 percent of issue slots at 33 percent "
      "occupancy, 80 registers a thread, of which 32 are column sums. More threads a multiprocessor (1024) spill or "
