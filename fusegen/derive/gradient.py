@@ -129,7 +129,7 @@ class _Reverse:
             for over, e in self._grouped(ref)
             for key, part in selects_apart(e, self.tidy).items()
         ]
-        parts = [(over, key, part) for over, key, part in parts if not is_zero(part)] or parts  # what cancels
+        parts = [(over, key, part) for over, key, part in parts if not is_zero(part)]  # what cancels has no guard
         if any(key is None for _, key, _ in parts):
             total = self.total(ref, name)
             return [] if total is None else [(frozenset(), total)]

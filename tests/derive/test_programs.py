@@ -136,3 +136,12 @@ def test_rows_of_one_number_have_no_deviation() -> None:
     return lib.std(lib.minimum(y, x), axis=(-1,), correction=1, keepdims=False), a, a @ x.mT"""
     arguments = Argument("x", "f", (12, 7, 3), 5), Argument("y", "f", (12, 7, 1), 5)
     _right(Program(body, arguments, 3), 4939, EVALUATORS)
+
+
+def test_a_gradient_that_cancels_adds_nothing() -> None:
+    """Zero times a derivative that is infinite in the branch that is not taken would be NaN."""
+    chosen = "lib.hardswish(lib.chosen_rows(x1))"
+    body = f"""    u = lib.smooth({chosen}, {chosen}) * x3
+    return (u - lib.mean(u, 0, keepdims=True)) * u"""
+    arguments = Argument("x1", "f", (3, 4), 5), Argument("x3", "f", (4,), 5)
+    _right(Program(body, arguments, 1), 14, EVALUATORS)
