@@ -138,7 +138,7 @@ class FusedOp(Generic[P, R_co]):
         return self.call(args, kwargs)
 
     def call(self, args: tuple[Any, ...], kwargs: dict[str, Any], autocast: Any = Ellipsis) -> Any:
-        """The op called on tensors with memory.
+        """The op called on tensors of which no dispatcher need know.
 
         Args:
             autocast: what float tensors are computed with (a DType or None); by default what torch.autocast says.

@@ -1,8 +1,10 @@
-"""The whole compiler on one screen.
+"""The compiler, from a declaration to a loaded kernel.
 
-    declaration --trace--> Op --gradient--> Op --lower--> Op --group--> Kernels --schedule--> --render--> CUDA --load-->
+    declaration --trace--> Op --gradient--> Op --lower--> Op --group--> Kernels
+        --schedule--> Schedule, Launch --render--> CUDA --load-->
 
-Each stage is a function from one printable thing to the next; ``stages`` shows them all for one op and layout.
+Each stage is a function from one printable thing to the next; `inspect.passes.show`
+prints them all for one op and layout.
 """
 
 from __future__ import annotations
@@ -92,8 +94,9 @@ class Compiled:
             yield self.by_strided_rows
         yield self.kernels
 
-    def rendered(self, kernel: Kernel, plan: Schedule) -> Rendered:
-        key = (f"{type(kernel).__name__} {kernel.name}", plan)
+    def rendered(self, kernel: Kernel, plan: Schedule, candidate: int) -> Rendered:
+        """The text of a kernel of a candidate. Kernels of two candidates may be of one class and name."""
+        key = (f"{type(kernel).__name__} {kernel.name} of candidate {candidate}", plan)
         if key not in self.texts:
             self.texts[key] = self._render(kernel, plan, key[0])
         return self.texts[key]
@@ -209,10 +212,13 @@ def plan(op: Op, layout: Layout, chip: Chip = HOPPER) -> list[Planned]:
 def plan_op(op: Op, layout: Layout, chip: Chip = HOPPER) -> Plan:
     """The same with what lies between the kernels."""
     compiled = compile_op(op)
-    return next(found for kernels in compiled.candidates() if (found := _planned(compiled, kernels, layout, chip)))
+    candidates = enumerate(compiled.candidates())
+    return next(found for at, kernels in candidates if (found := _planned(compiled, at, kernels, layout, chip)))
 
 
-def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip: Chip) -> Plan | None:
+def _planned(
+    compiled: Compiled, candidate: int, kernels: Sequence[Kernel], layout: Layout, chip: Chip
+) -> Plan | None:  # fmt: skip
     """None where a row kernel does not fit the layout."""
     real = {output.name for output in compiled.op.outputs}
     sizes, buffers = dict(layout.sizes), dict(layout.buffers)
@@ -239,7 +245,7 @@ def _planned(compiled: Compiled, kernels: Sequence[Kernel], layout: Layout, chip
             buffers[o.name] = Buffer(o.dtype, contiguous(order, sizes))
         for o in (*between, *kernel.partials):
             workspaces.append(Workspace(o.name, o.dtype, prod(sizes[a] for a in o.shape if a)))
-        planned.append(Planned(kernel, chosen, launch, compiled.rendered(kernel, chosen)))
+        planned.append(Planned(kernel, chosen, launch, compiled.rendered(kernel, chosen, candidate)))
     return Plan(tuple(planned), tuple(workspaces))
 
 

@@ -1,1 +1,1 @@
-"""The vocabulary of the compiler: errors, dtypes, the grammar (ir) and what is legal after each stage (check)."""
+"""The vocabulary of the compiler: errors, dtypes, the grammar (ir), its text and its JSON."""

@@ -39,7 +39,7 @@ class Expr:
     """A scalar expression. ``dtype`` is the *compute* dtype of its value: never a half type.
 
     The operators build expressions among values of one dtype (a Python number takes the other side's); promotion
-    between dtypes is the tracer's business (declare/trace).
+    between dtypes is the tracer's business (declare/value).
     """
 
     __slots__ = ("__weakref__", "_key", "dtype")
@@ -349,7 +349,7 @@ class Substitution:
         return done[root]
 
     def put(self, part: Expr, value: Expr) -> None:
-        """From here on ``value`` stands for ``packed``."""
+        """From here on ``value`` stands for ``part``."""
         if part in self.done:  # and so in what else has been rebuilt
             self.done.clear()
         self.values[part] = value

@@ -237,7 +237,7 @@ void caller_delete(PyObject* self) {
 
 // -- plans from Python ------------------------------------------------------------------------------------------------
 
-// The words of a plan, in the order in which fusegen/native/module.py writes them.
+// The words of a plan, in the order in which fusegen/pytorch/calls/native_cache.py writes them.
 class Reader {
  public:
   Reader(const char* data, size_t bytes) : at_(data), end_(data + bytes) {}

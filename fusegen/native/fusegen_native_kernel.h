@@ -3,7 +3,7 @@
 // A graph that torch compiled calls torch.ops.fusegen.*. Each of these ops has kernels in Python
 // (fusegen/pytorch/library/registry.py) that can do everything. Before them stand the two kernels of this file: one for
 // tensors that autograd need not see, and one for tensors with memory, which does what a call like an earlier one did
-// without pending Python.
+// without Python.
 
 #pragma once
 

@@ -2,8 +2,8 @@
 //
 // A Key lists everything a plan depends on: dtype, device, sizes, strides, alignment and requires_grad of each tensor,
 // constants by value, Python numbers by type. A Plan has the results' layouts and the launches, whose argument blocks
-// lack only pointers and numbers. Plans are made in Python (fusegen/native/module.py) and arrive here as a list of
-// words.
+// lack only pointers and numbers. Plans are made in Python (fusegen/pytorch/calls/native_cache.py) and arrive here
+// as a list of 64-bit integers.
 
 #pragma once
 

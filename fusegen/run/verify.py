@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from fusegen.core.declared import declared_calls
 from fusegen.core.errors import CheckError, DeviceError, warn
 from fusegen.core.ir import Op, walk
+from fusegen.core.locks import lock
 from fusegen.core.products import products, stored_as
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ class _State:
 
 
 _state = _State(os.environ.get(VARIABLE, "") not in ("", "0"))
+_entering = lock()
 
 
 def is_on() -> bool:
@@ -67,11 +69,13 @@ def checked() -> Iterator[None]:
         CheckError: numbers differ by more than rounding explains. It names the op, the result or gradient, the stage of
             the compiler at which they part, and the largest difference.
     """
-    _state.inside += 1
+    with _entering:
+        _state.inside += 1
     try:
         yield
     finally:
-        _state.inside -= 1
+        with _entering:
+            _state.inside -= 1
 
 
 def copied(tensors: Mapping[str, Any], out: Sequence[Any] | None) -> dict[str, Any]:

@@ -291,3 +291,11 @@ def test_a_mode_is_told_by_its_type(fresh: Any, make: Callable[[], Any]) -> None
         for calls in range(1, 4):
             same(known(x, y, 0.5), x + 0.5 * (y - x))
             assert mode.seen == calls
+
+
+def test_a_tensor_without_memory_is_not_an_empty_one(fresh: Any) -> None:
+    """Neither has an address."""
+    known = fresh(lerp)
+    empty = torch.empty(0, 4)
+    for where in ("cpu", "meta"):
+        assert known(*[empty.to(where)] * 3).device.type == where

@@ -23,7 +23,7 @@ _ALIGNED = 256
 
 
 def native_plan(module: Any, cached: CachedCall, gradient_of: Sequence[int] = ()) -> Any:
-    """A cached as a plan of the native module (its ``make_plan`` reads these words in this order)."""
+    """A cached call as a plan of the native module (its ``make_plan`` reads these words in this order)."""
     run, op = cached.run, cached.run.runner.op
     plan, between = run.plan, run.plan.intermediates
     assert plan.program is not None

@@ -127,7 +127,7 @@ def _read_into(
             kind = type(value)
             if kind in TENSORS:
                 address = value.data_ptr()
-                if value.is_neg() or (not address and value.numel()):
+                if value.is_neg() or (not address and (value.numel() or value.is_meta)):
                     return False
                 tensors.append(value)
                 addresses.append(address)
