@@ -30,6 +30,7 @@ from fusegen.core.ir import (
     Tensorlike,
     walk,
 )
+from fusegen.core.regroupable import Regroupable, regroupable
 
 
 def op_to_json(op: Op) -> str:
@@ -73,6 +74,8 @@ def _row(node: Expr, table: dict[Expr, int]) -> list[Any]:
     if isinstance(node, Declared):
         return ["d", [table[arg] for arg in node.args], _data(node.gradient), node.targets, node.call, node.result]
     assert isinstance(node, Call)
+    if isinstance(node, Regroupable):
+        return ["p", node.function, *(table[arg] for arg in node.args)]
     return ["f", node.function, [table[arg] for arg in node.args], node.dtype.name, node.detail]
 
 
@@ -126,6 +129,8 @@ def _expr(row: list[Any], exprs: list[Expr]) -> Expr:
         return Factor(exprs[row[1]], BY_NAME[row[2]], tuple((own, new) for own, new in row[3]))
     if kind == "d":
         return Declared(tuple(exprs[i] for i in row[1]), _op(row[2]), tuple(row[3]), row[4], row[5])
+    if kind == "p":
+        return regroupable(row[1], exprs[row[2]], exprs[row[3]])
     return Call(row[1], tuple(exprs[i] for i in row[2]), BY_NAME[row[3]], row[4])
 
 

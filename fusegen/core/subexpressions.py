@@ -5,7 +5,7 @@ from __future__ import annotations
 import keyword
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from fusegen.core.ir import (
@@ -15,6 +15,7 @@ from fusegen.core.ir import (
     Expr,
     Factor,
     Let,
+    Op,
     Output,
     Reduce,
     Ref,
@@ -99,6 +100,18 @@ def introduce_lets(
         binder.statements.append(replace(reduce, expr=binder.bind(reduce.expr, at_root=False)))
     bound = [replace(output, expr=binder.bind(output.expr, at_root=True)) for output in outputs]
     return binder.statements, bound
+
+
+def rewritten(op: Op, rewrite: Callable[[Expr], Expr]) -> Op:
+    """``op`` with what ``rewrite`` makes of each (expanded) expression, under the names that the op has for it."""
+    reduces, outputs = op.expand()
+    names = {rewrite(expr): name for expr, name in op.names().items()}
+    taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs)}
+    statements, bound = introduce_lets(
+        [replace(r, expr=rewrite(r.expr)) for r in reduces], [replace(o, expr=rewrite(o.expr)) for o in outputs],
+        {expr: name for expr, name in names.items() if isinstance(expr, Call)}, taken,
+    )  # fmt: skip
+    return op.with_statements(statements, bound)
 
 
 class _Binder:

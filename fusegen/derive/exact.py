@@ -9,11 +9,10 @@ such elements is told to be done as it is written.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 from fusegen.core.casts import is_from_float
 from fusegen.core.ir import Axes, Call, Expr, Op, Output, Reduce, rebuild, walk
-from fusegen.core.subexpressions import introduce_lets
+from fusegen.core.subexpressions import rewritten
 from fusegen.declare.table import Kind, lookup
 
 # What gives the same bits wherever it is computed: it rounds nothing.
@@ -84,16 +83,14 @@ def as_written(op: Op) -> Op:
     if not compared:
         return op
     exact = {node for node in walk([r.expr for r in compared]) if isinstance(node, Call) and node.dtype.is_float}
-    names = op.names()
+
+    def as_it_is(node: Expr) -> Expr:
+        for inner in walk([node], done):
+            new = rebuild(inner, tuple(done[child] for child in inner.children))
+            if inner in exact and isinstance(new, Call) and new.function in _AS_WRITTEN:
+                new = Call(_AS_WRITTEN[new.function], new.args, new.dtype, new.detail)
+            done[inner] = new
+        return done[node]
+
     done: dict[Expr, Expr] = {}
-    for node in walk([*(item.expr for item in (*reduces, *outputs)), *names]):
-        new = rebuild(node, tuple(done[child] for child in node.children))
-        if node in exact and isinstance(new, Call) and new.function in _AS_WRITTEN:
-            new = Call(_AS_WRITTEN[new.function], new.args, new.dtype, new.detail)
-        done[node] = new
-    taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs)}
-    statements, bound = introduce_lets(
-        [replace(r, expr=done[r.expr]) for r in reduces], [replace(o, expr=done[o.expr]) for o in outputs],
-        {done[expr]: name for expr, name in names.items()}, taken,
-    )  # fmt: skip
-    return op.with_statements(statements, bound)
+    return rewritten(op, as_it_is)

@@ -41,6 +41,7 @@ from fusegen.core.ir import (
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import factors, free_axis
 from fusegen.core.products import product as product_of
+from fusegen.core.regroupable import marked, unmarked
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.declare.table import apply
 from fusegen.derive.invariance import without_idle_extrema
@@ -92,6 +93,7 @@ class _Reverse:
     known: dict[tuple[str, Expr, tuple[str, ...]], Ref] = field(default_factory=dict)
     tidy: dict[Expr, Expr] = field(default_factory=dict)
     names: dict[Expr, str] = field(default_factory=dict)  # of intermediates of declared gradients
+    written: set[Expr] = field(default_factory=set)  # what declared gradients say
     along: Axes = field(init=False)
 
     def __post_init__(self) -> None:
@@ -218,7 +220,7 @@ class _Reverse:
             return
         found = declared_gradients(
             results[0], given, self.axes, self.fresh_axis,
-            lambda reduce: self.reduced(reduce.kind, reduce.expr, reduce.over, reduce.name), self.names,
+            lambda reduce: self.reduced(reduce.kind, reduce.expr, reduce.over, reduce.name), self.names, self.written,
         )  # fmt: skip
         for into, cotangent in found:
             space = self.along.of(cotangent) | self.along.of(into)
@@ -395,7 +397,7 @@ def gradient(
     Raises:
         DerivativeError: a wanted argument is not a float tensor of the op.
     """
-    op = without_idle_extrema(op)
+    op, loose = unmarked(without_idle_extrema(op))
     reduces, outputs = op.expand()
     positions = [i for i, o in enumerate(outputs) if o.dtype.is_float and (given is None or i in given)]
     targets = _targets(op, wanted)
@@ -435,7 +437,7 @@ def gradient(
             state.contribute(definition.expr, _through(definition, term, state), space | further, differentiable)
     results = [_gradient_output(state, target, names) for target in targets]
     results += _unread_parts(targets, names, {*state.axes, *taken, *(result.name for result in results)})
-    return _close(op, definitions, reduces, state, results, cotangents)
+    return _close(op, loose, definitions, state, results, cotangents)
 
 
 def _targets(op: Op, wanted: Sequence[str]) -> list[Operand]:
@@ -500,28 +502,29 @@ def _place(block: PackedBlock) -> tuple[int, int, int]:
 
 
 def _close(
-    op: Op,
-    definitions: list[_Definition],
-    reduces: Sequence[Reduce],
-    state: _Reverse,
-    results: list[Output],
+    op: Op, loose: set[Expr], definitions: list[_Definition], state: _Reverse, results: list[Output],
     cotangents: list[Operand],
-) -> Op:
-    """Put the cuts back in place, simplify, name things, and keep only what is read."""
+) -> Op:  # fmt: skip
+    """Put the cuts back in place, simplify, name things, say what may be regrouped, and keep only what is read."""
     back = Substitution({})
     for definition in definitions:
         if isinstance(definition.ref, _Cut):
             back.put(definition.ref, back.of(definition.expr))
-    everything = [*reduces, *state.reduces]
-    exprs = [back.of(item.expr) for item in (*everything, *results)]
-    tidy = simplify(exprs, TIDY)
-    kept = [replace(r, expr=tidy[expr]) for r, expr in zip(everything, exprs, strict=False)]
-    outputs = [replace(o, expr=tidy[expr]) for o, expr in zip(results, exprs[len(everything) :], strict=True)]
-    live = live_reduces(kept, outputs)
-    called = {back.of(expr): name for expr, name in state.names.items()}
-    simple = simplify(list(called), TIDY)
-    names = {simple[expr]: name for expr, name in called.items() if isinstance(simple[expr], Call)}
-    statements, bound = introduce_lets(live, outputs, {**names, **simplify_names(op)}, state.taken)
+    forward, outputs = op.expand()
+    reduces = [*forward, *(replace(r, expr=back.of(r.expr)) for r in state.reduces)]
+    results = [replace(result, expr=back.of(result.expr)) for result in results]
+    called = {back.of(expr): name for expr, name in state.names.items()} | op.names()
+    called |= {output.expr: output.name for output in outputs}
+    declared = [back.of(expr) for expr in state.written]
+    tidy = simplify([*(item.expr for item in (*reduces, *results)), *called, *declared], TIDY)
+    # What the op says, and what declared gradients do, is computed in the order in which it is written.
+    written = set(walk([tidy[item.expr] for item in (*forward, *outputs)])) - loose
+    written.update(tidy[expr] for expr in declared)
+    final = marked(tidy.values(), written)
+    kept = [replace(r, expr=final[tidy[r.expr]]) for r in reduces]
+    results = [replace(r, expr=final[tidy[r.expr]]) for r in results]
+    names = {final[tidy[expr]]: name for expr, name in called.items() if isinstance(tidy[expr], Call)}
+    statements, bound = introduce_lets(live_reduces(kept, results), results, names, state.taken)
     read = names_read([*statements, *bound])
     given = (*op.operands, *cotangents)
     needed = asked_axes([*statements, *bound]) | shaped_axes(bound)
@@ -535,14 +538,6 @@ def _close(
         else "double backward"
     )
     return Op(op.name, label, tuple(operands), scalars, tuple(statements), tuple(bound), "tuple", op.declared, op.doc)
-
-
-def simplify_names(op: Op) -> dict[Expr, str]:
-    """The declaration's names, attached to the simplified expressions they now stand for."""
-    names = op.names()
-    names.update({output.expr: output.name for output in op.expand()[1]})
-    tidy = simplify(list(names), TIDY)
-    return {tidy[expr]: name for expr, name in names.items() if isinstance(tidy[expr], Call)}
 
 
 def operands_read(op: Op) -> tuple[Operand, ...]:

@@ -19,7 +19,7 @@ from functools import lru_cache
 from heapq import heappop, heappush
 
 from fusegen.core.ir import Axes, Call, Const, Expr, Op, Output, Reduce, Substitution, walk
-from fusegen.core.subexpressions import introduce_lets
+from fusegen.core.subexpressions import rewritten
 from fusegen.declare.table import apply
 from fusegen.derive.reach import reached
 
@@ -82,16 +82,8 @@ def _arguments(op: Op) -> list[set[str]]:
 
 
 def _held_constant(op: Op, held: Sequence[Reduce]) -> Op:
-    reduces, outputs = op.expand()
     constant = Substitution({reduce.ref: apply("stop_gradient", reduce.ref) for reduce in held})
-    names = {constant.of(expr): name for expr, name in op.names().items()}
-    taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs)}
-    statements, bound = introduce_lets(
-        [replace(r, expr=constant.of(r.expr)) for r in reduces],
-        [replace(o, expr=constant.of(o.expr)) for o in outputs],
-        {expr: name for expr, name in names.items() if isinstance(expr, Call)}, taken,
-    )  # fmt: skip
-    return op.with_statements(statements, bound)
+    return rewritten(op, constant.of)
 
 
 class _Changes:

@@ -120,8 +120,8 @@ def powers_of_two(node: Call) -> Expr | None:
         rest = x if x is not None else y
         if rest is None or (a is None or b is None):
             return None
-        return rest if factor == 1 else factor * rest
-    return x * y if factor == 1 else None
+        return rest if factor == 1 else node.of((const(factor, node.dtype), rest))
+    return node.of((x, y)) if factor == 1 else None
 
 
 def _scale_and_rest(expr: Expr) -> tuple[float | None, Expr | None]:

@@ -23,7 +23,7 @@ _NOTHING_OF_NOTHING = ("neg", "cast", "stop_gradient", "mul", "factor")
 
 def declared_gradients(
     call: Declared, cotangents: Mapping[int, Expr], axes: Mapping[str, frozenset[str]], fresh_axis: Callable[[], str],
-    fold: Fold, names: dict[Expr, str],
+    fold: Fold, names: dict[Expr, str], written: set[Expr],
 ) -> Iterator[tuple[Expr, Expr]]:  # fmt: skip
     """For each input of a call that has a gradient: the input, and its gradient.
 
@@ -33,6 +33,7 @@ def declared_gradients(
         fresh_axis: names for axes that only the gradient's products have.
         fold: a reduction's result.
         names: what the gradient calls intermediates is added to it.
+        written: what the gradient says is added to it: its expressions and their parts.
     """
     gradient = _with_own_axes(call.gradient, fresh_axis)
     values = call.placeholders()
@@ -45,12 +46,18 @@ def declared_gradients(
             values[operand.ref] = found
     reduces, outputs = gradient.expand()
     called = gradient.names()
+
+    def said(expr: Expr) -> Expr:
+        expr = substitute(expr, values)
+        written.update(walk([expr], set(values.values())))
+        return expr
+
     for reduce in reduces:
         expr = _without(reduce.expr, absent)
         if expr is None and reduce.kind in ("sum", DOT):
             absent.add(reduce.ref)
         else:
-            expr = const(0, reduce.expr.dtype) if expr is None else substitute(expr, values)
+            expr = const(0, reduce.expr.dtype) if expr is None else said(expr)
             values[reduce.ref] = _folded(replace(reduce, expr=expr), axes, fold)
     for expr, name in called.items():
         given = _without(expr, absent)
@@ -59,7 +66,7 @@ def declared_gradients(
     for output, target in zip(outputs, call.targets, strict=True):
         expr = _without(output.expr, absent)
         if expr is not None:
-            yield call.inputs[target], substitute(expr, values)
+            yield call.inputs[target], said(expr)
 
 
 def _with_own_axes(gradient: Op, fresh_axis: Callable[[], str]) -> Op:

@@ -22,6 +22,7 @@ from fusegen.core.ir import (
     expr_axes,
     is_call,
 )
+from fusegen.core.regroupable import regroupable
 
 
 def sums_of_exponentials(op: Op) -> frozenset[Ref]:
@@ -49,7 +50,7 @@ def recovered_from(expr: Expr, tensor: Expr, sums: frozenset[Ref]) -> dict[Expr,
     """What need not be computed where ``tensor`` holds ``expr``: that, and the exponentials it is a quotient of."""
     values = {expr: tensor}
     if is_softmax(expr, sums):
-        values[expr.children[0]] = tensor * expr.children[1]
+        values[expr.children[0]] = regroupable("mul", tensor, expr.children[1])
     return values
 
 
@@ -70,7 +71,7 @@ def cancel(
             shorter = _without(expr, s, divided=True)
             if shorter is not None and not expr_axes(s, axes) & set(reduce.over):
                 expr = shorter
-                substitution.put(reduce.ref, substitution.values.get(reduce.ref, reduce.ref) / s)
+                substitution.put(reduce.ref, regroupable("div", substitution.values.get(reduce.ref, reduce.ref), s))
         done.append(replace(reduce, expr=expr))
     return done, [replace(output, expr=rewritten(output.expr)) for output in outputs]
 
@@ -89,18 +90,18 @@ def _without(expr: Expr, factor: Expr, divided: bool = False) -> Expr | None:
         case Call("neg", (a,)):
             shorter = _without(a, factor, divided)
             return shorter and -shorter
-        case Call("mul", (a, b)):
+        case Call("mul", (a, b)) as product:
             if not divided and factor in (a, b):
                 return b if a is factor else a
             if (shorter := _without(a, factor, divided)) is not None:
-                return shorter * b
+                return product.of((shorter, b))
             shorter = _without(b, factor, divided)
-            return shorter and a * shorter
-        case Call("div", (a, b)):
+            return shorter and product.of((a, shorter))
+        case Call("div", (a, b)) as quotient:
             if divided and b is factor:
                 return a
             if (shorter := _without(a, factor, divided)) is not None:
-                return shorter / b
+                return quotient.of((shorter, b))
             shorter = _without(b, factor, not divided)
-            return shorter and a / shorter
+            return shorter and quotient.of((a, shorter))
     return None

@@ -5,7 +5,7 @@ together, ``w * (x - mean) * (0.5 * rstd^3 / n)``, it multiplies twice. A regrou
 last bit, as any order of factors does.
 
 It also overflows elsewhere. So what a declaration says is computed in its own order: ``(x / m) * (x / m)`` is written
-so because ``x * x`` has no room. The factors of a derivative come in an order of sympy's; but the square of a factor is
+so because ``x * x`` has no room. What deriving has made is marked (core/regroupable); but the square of a factor is
 taken of none of them: ``x / m / m``.
 """
 
@@ -16,7 +16,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Axes, Call, Const, Expr, call, const, rebuild, walk
+from fusegen.core.ir import Axes, Call, Const, Expr, call, const, is_call, rebuild, walk
+from fusegen.core.regroupable import Regroupable, regroupable
 from fusegen.core.text import Order
 from fusegen.derive.simplify import fold_minus
 
@@ -45,9 +46,9 @@ class _Product:
         while stack and len(self.above) + len(self.below) <= MOST_FACTORS:
             node, inverse = stack.pop()
             match node:
-                case Call("mul", (a, b)):
+                case Regroupable("mul", (a, b)):
                     stack += [(b, inverse), (a, inverse)]
-                case Call("div", (a, b)):
+                case Regroupable("div", (a, b)):
                     stack += [(b, not inverse), (a, inverse)]
                 case Call("neg", (a,)):
                     self.negative = not self.negative
@@ -64,13 +65,11 @@ class Hoist:
         axes: those that expressions vary along.
         over: the axes along a row.
         rounded: results are rounded to a half type, so that a reciprocal may stand for a division.
-        free: the order of factors is nobody's: the op is a derivative.
     """
 
     axes: Axes
     over: frozenset[str]
     rounded: bool
-    free: bool = True
     done: dict[Expr, Expr] = field(default_factory=dict)
     order: Order = field(default_factory=Order)
 
@@ -86,8 +85,6 @@ class Hoist:
 
     def apart(self, node: Expr) -> tuple[Expr, Expr | None]:
         """A product as its factors that vary along a row, and those that do not; None where there are none of these."""
-        if not self.free:
-            return self.one(node), None
         product = _Product()
         product.take(node)
         along = [f for f in product.above if self._along(f)]
@@ -99,7 +96,7 @@ class Hoist:
         factors = _constants_first(above, node.dtype) if above else []
         factor = _chain(factors) if factors else Const("1.0", node.dtype)
         for divisor in product.below:
-            factor = call("div", factor, divisor, dtype=node.dtype)
+            factor = regroupable("div", factor, divisor)
         factor = call("neg", factor, dtype=node.dtype) if product.negative else factor
         return self._product_along(along), factor
 
@@ -112,10 +109,7 @@ class Hoist:
     def _regrouped(self, node: Expr) -> Expr:
         if not isinstance(node, Call) or not node.dtype.is_float or not self._along(node):
             return node
-        if node.function == "div" and not self.free and self.rounded and not self._along(node.args[1]):
-            inverse = call("div", Const("1.0", node.dtype), node.args[1], dtype=node.dtype)
-            return call("mul", self.one(node.args[0]), inverse, dtype=node.dtype)
-        if node.function in ("mul", "div") and self.free:
+        if isinstance(node, Regroupable):
             product = _Product()
             product.take(node)
             few = len(product.factors) <= MOST_FACTORS
@@ -123,6 +117,9 @@ class Hoist:
                 found = self._rebuilt(product, node)
                 if found is not None:
                     return found
+        elif is_call(node, "div") and self.rounded and not self._along(node.args[1]):
+            inverse = call("div", Const("1.0", node.dtype), node.args[1], dtype=node.dtype)
+            return call("mul", self.one(node.args[0]), inverse, dtype=node.dtype)
         node = rebuild(node, tuple(self.one(child) for child in node.args))
         return (fold_minus(node) if isinstance(node, Call) else None) or node
 
@@ -139,17 +136,17 @@ class Hoist:
         factors = _constants_first(above, node.dtype)
         for divisor in below:
             if self.axes.of(divisor):
-                factors = [call("div", _chain(factors) if factors else one, divisor, dtype=node.dtype)]
+                factors = [regroupable("div", _chain(factors) if factors else one, divisor)]
             else:  # the same for all rows: divided once, and multiplied
-                factors.append(call("div", one, divisor, dtype=node.dtype))
+                factors.append(regroupable("div", one, divisor))
         along = sorted((f for f in product.above if self._along(f)), key=self.order)
         result = _chain([*map(self.one, along), *([_chain(factors)] if factors else [])] or [one])
         for divisor in (f for f in product.below if self._along(f)):
-            result = call("div", result, self.one(divisor), dtype=node.dtype)
+            result = regroupable("div", result, self.one(divisor))
         for again in above_again:
-            result = call("mul", result, again, dtype=node.dtype)
+            result = regroupable("mul", result, again)
         for again in below_again:
-            result = call("mul", result, call("div", one, again, dtype=node.dtype), dtype=node.dtype)
+            result = regroupable("mul", result, regroupable("div", one, again))
         return call("neg", result, dtype=node.dtype) if product.negative else result
 
 
@@ -179,5 +176,5 @@ def _constants_first(factors: list[Expr], dtype: DType) -> list[Expr]:
 def _chain(factors: list[Expr]) -> Expr:
     result, *rest = factors
     for factor in rest:
-        result = call("mul", result, factor, dtype=result.dtype)
+        result = regroupable("mul", result, factor)
     return result

@@ -33,6 +33,7 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.monoids import BY_KIND
+from fusegen.core.regroupable import Regroupable, regroupable
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.kernel import kernel_name, partial_result, read_by
@@ -320,10 +321,10 @@ def _factors_outside(
         stays = reduce.kind != "sum" or reduce.name in shown or (reduce.kind, reduce.expr) in shared
         reduce = replace(reduce, expr=substitution.of(reduce.expr))
         match reduce.expr:
-            case Call("mul", (along, factor)) | Call("neg", (Call("mul", (along, factor)),)) if (
+            case Regroupable("mul", (along, factor)) | Call("neg", (Regroupable("mul", (along, factor)),)) if (
                 not stays and not varying.of(factor) & over and varying.of(along) >= over
             ):
-                scaled = reduce.ref * factor
+                scaled = regroupable("mul", reduce.ref, factor)
                 substitution.put(reduce.ref, -scaled if is_call(reduce.expr, "neg") else scaled)
                 reduce = replace(reduce, expr=along)
         found.append(reduce)
@@ -335,13 +336,12 @@ def _kernel(
     partials: list[Output], axes: dict[str, frozenset[str]],
 ) -> RowKernel:  # fmt: skip
     floats = [o.dtype for o in op.outputs if o.dtype.is_float]
-    half, free = bool(floats) and all(dtype.is_half for dtype in floats), not op.label.startswith("forward")
     along = Axes(axes)
-    hoist = Hoist(along, split.over, half, free)
+    hoist = Hoist(along, split.over, rounded=bool(floats) and all(dtype.is_half for dtype in floats))
     rows = [replace(r, expr=hoist.one(r.expr)) for r in split.rows]
     within, segments = in_order(split.row_partials.within), tuple[Reduce, ...]()
     if not split.row_tiles:
-        rows, values = _factors_outside(rows, split.over, axes, shown) if free else (rows, {})
+        rows, values = _factors_outside(rows, split.over, axes, shown)
         rows = [replace(r, expr=hoist.one(r.expr)) for r in rows]
         substitution = Substitution(values)
         pointwise = [replace(o, expr=substitution.of(o.expr)) for o in pointwise]

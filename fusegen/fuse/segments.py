@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from fusegen.core.ir import Expr, Reduce, Substitution
+from fusegen.core.regroupable import regroupable
 from fusegen.fuse.hoist import Hoist
 
 
@@ -75,6 +76,6 @@ def reduce_in_row(
         if taken is None:
             taken = known[along, frozenset(axes)] = replace(reduce, expr=along, over=axes)
             added.append(taken)
-        found[reduce.ref] = taken.ref if factor is None else taken.ref * factor
+        found[reduce.ref] = taken.ref if factor is None else regroupable("mul", taken.ref, factor)
     mine = {r.name for r in row_partials.segments}
     return ReducedInRow(tuple(r for r in added if r.name not in mine), tuple(r for r in added if r.name in mine), found)

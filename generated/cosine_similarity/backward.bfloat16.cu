@@ -11,12 +11,15 @@
 //   chosen_total_3 = where(same_total_3, total_3, sqrt_total_3)
 //   sum_2 = chosen_total_3 + stop_gradient(where(chosen_total_3 < eps, eps - chosen_total_3, 0))
 //   ratio_sum_2 = d_out / sum / sum_2
-//   prod_total = 2 * d_out * total
-//   ratio_sum_2_2 = prod_total * where(same_total_2, 1, 0.5 / sqrt_total_2) / sum / sum_2
-//   ratio_sum_2_3 = prod_total * where(same_total_3, 1, 0.5 / sqrt_total_3) / sum / sum_2
-//   prod = x1 * ratio_sum_2_2 * (1 / sum)
+//   prod_d_out = 2 * d_out
+//   ratio_total_sum = total / sum
+//   chosen_same_total_2 = where(same_total_2, 1, 0.5 / sqrt_total_2)
+//   ratio_sum_2_2 = prod_d_out * ratio_total_sum * chosen_same_total_2 / sum / sum_2
+//   out = ratio_total_sum / sum_2
+//   ratio_sum_2_3 = prod_d_out * out * where(same_total_3, 1, 0.5 / sqrt_total_3) / sum_2
+//   prod = x1 * ratio_sum_2_2
 //   d_x1 = x2 * ratio_sum_2 - prod
-//   d_x2 = x1 * ratio_sum_2 - x2 * ratio_sum_2_3 * (1 / sum_2)
+//   d_x2 = x1 * ratio_sum_2 - x2 * ratio_sum_2_3
 // rows: elementwise, D1 in pieces: what a row's elements have in common is computed once for each piece
 extern "C" __global__ __launch_bounds__(192, 5)
 void cosine_similarity_backward_bf16(const bf16* __restrict__ x1_ptr,        // [D0, D1]
@@ -55,9 +58,12 @@ void cosine_similarity_backward_bf16(const bf16* __restrict__ x1_ptr,        // 
   const float chosen_total_3 = same_total_3 ? total_3 : sqrt_total_3;
   const float sum_2 = chosen_total_3 + (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
   const float ratio_sum_2 = d_out / sum / sum_2;
-  const float prod_total = 2.0f * d_out * total;
-  const float ratio_sum_2_2 = prod_total * (same_total_2 ? 1.0f : 0.5f / sqrt_total_2) / sum / sum_2;
-  const float ratio_sum_2_3 = prod_total * (same_total_3 ? 1.0f : 0.5f / sqrt_total_3) / sum / sum_2;
+  const float prod_d_out = 2.0f * d_out;
+  const float ratio_total_sum = total / sum;
+  const float chosen_same_total_2 = same_total_2 ? 1.0f : 0.5f / sqrt_total_2;
+  const float ratio_sum_2_2 = prod_d_out * ratio_total_sum * chosen_same_total_2 / sum / sum_2;
+  const float out = ratio_total_sum / sum_2;
+  const float ratio_sum_2_3 = prod_d_out * out * (same_total_3 ? 1.0f : 0.5f / sqrt_total_3) / sum_2;
 
 #pragma unroll
   for (int part = 0; part < 2; ++part) {
@@ -71,9 +77,9 @@ void cosine_similarity_backward_bf16(const bf16* __restrict__ x1_ptr,        // 
     for (int k = 0; k < 8; ++k) {
       const float x1 = x1_v[k];
       const float x2 = x2_v[k];
-      const float prod = x1 * ratio_sum_2_2 * (1.0f / sum);
+      const float prod = x1 * ratio_sum_2_2;
       d_x1_v[k] = x2 * ratio_sum_2 - prod;
-      d_x2_v[k] = x1 * ratio_sum_2 - x2 * ratio_sum_2_3 * (1.0f / sum_2);
+      d_x2_v[k] = x1 * ratio_sum_2 - x2 * ratio_sum_2_3;
     }
     fg::store_vector<8>(d_x1_ptr + (j0 * d_x1_stride0 + j1), d_x1_v);
     fg::store_vector<8>(d_x2_ptr + (j0 * d_x2_stride0 + j1), d_x2_v);

@@ -11,12 +11,13 @@
 //   sum_deviation = sum[d2, d3, d4](prod_d_out_weight * diff_input)
 //   sum_total = sum[d2, d3, d4](prod_d_out_weight)
 //   prod = sum_deviation * rsqrt_value^3 * ratio_value
+//   y = diff_input * rsqrt_value
 //   prod_weight = weight * rsqrt_value
 //   diff = d_out * prod_weight - diff_input * prod
 //   d_input = diff - sum_total * (rsqrt_value * ratio_value)
-//   sum_d_weight = sum[d3, d4](d_out * diff_input)
+//   sum_d_weight = sum[d3, d4](d_out * y)
 //   sum_d_bias = sum[d3, d4](d_out)
-//   sum_d_weight_by_share = sum_d_weight * rsqrt_value
+//   sum_d_weight_by_share = sum_d_weight
 //   sum_d_bias_by_share = sum_d_bias
 // rows: 224 threads a row over D2, D3, D4, which stays in shared memory: read once; leaves sum_d_weight_by_share,
 //     sum_d_bias_by_share, a number for each run over D3, D4, which a second kernel adds up over rows
@@ -109,10 +110,11 @@ void group_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
       const float input = input_v[k];
       const float d_out = d_out_v[k];
       const float diff_input = input - total / value;
+      const float y = diff_input * rsqrt_value;
       const float prod_weight = weight * rsqrt_value;
       const float diff = d_out * prod_weight - diff_input * prod;
       d_input_v[k] = diff - sum_total * (rsqrt_value * ratio_value);
-      sum_d_weight_part += d_out * diff_input;
+      sum_d_weight_part += d_out * y;
       sum_d_bias_part += d_out;
     }
     const int d_input_at = j0 * d_input_stride0 + j1 * d_input_stride1 + j2 * d_input_stride2 + j3;
@@ -131,7 +133,7 @@ void group_norm_backward_bf16_d_input(const bf16* __restrict__ input_ptr,       
     const float sum_d_bias = fg::segment_sum<32>(sum_d_bias_parts, part);
     if (threadIdx.x % 32 == 0 && part.any()) {
       const int at = row * segments + segment;
-      sum_d_weight_by_share_ptr[at] = sum_d_weight * rsqrt_value;
+      sum_d_weight_by_share_ptr[at] = sum_d_weight;
       sum_d_bias_by_share_ptr[at] = sum_d_bias;
     }
   }

@@ -11,12 +11,13 @@
 //   sum_deviation = sum[d2, d3, d4](prod_d_out_weight * diff_input)
 //   sum_total = sum[d2, d3, d4](prod_d_out_weight)
 //   prod = sum_deviation * rsqrt_value^3 * ratio_value
+//   y = diff_input * rsqrt_value
 //   prod_weight = weight * rsqrt_value
 //   diff = d_out * prod_weight - diff_input * prod
 //   d_input = diff - sum_total * (rsqrt_value * ratio_value)
-//   sum_d_weight = sum[d3, d4](d_out * diff_input)
+//   sum_d_weight = sum[d3, d4](d_out * y)
 //   sum_d_bias = sum[d3, d4](d_out)
-//   sum_d_weight_by_share = sum_d_weight * rsqrt_value
+//   sum_d_weight_by_share = sum_d_weight
 //   sum_d_bias_by_share = sum_d_bias
 // rows: 2 blocks of 224 threads a row over D2, D3, D4, which stays in shared memory: read once; leaves
 //     sum_d_weight_by_share, sum_d_bias_by_share, a number for each run over D3, D4, which a second kernel adds up over
@@ -114,10 +115,11 @@ void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,       
       const float input = input_v[k];
       const float d_out = d_out_v[k];
       const float diff_input = input - total / value;
+      const float y = diff_input * rsqrt_value;
       const float prod_weight = weight * rsqrt_value;
       const float diff = d_out * prod_weight - diff_input * prod;
       d_input_v[k] = diff - sum_total * (rsqrt_value * ratio_value);
-      sum_d_weight_part += d_out * diff_input;
+      sum_d_weight_part += d_out * y;
       sum_d_bias_part += d_out;
     }
     const int d_input_at = j0 * d_input_stride0 + j1 * d_input_stride1 + j2 * d_input_stride2 + j3;
@@ -139,7 +141,7 @@ void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,       
       const int at = row * segments + segment;
       const int share = fg::cluster_rank() - int(segment * segment_size / 3584);
       const int next = (segment + 1) * segment_size > until ? share + 1 : shares;  // the last block: others have none
-      fg::store_share(sum_d_weight_by_share_ptr + at, m * segments, share, next, sum_d_weight * rsqrt_value);
+      fg::store_share(sum_d_weight_by_share_ptr + at, m * segments, share, next, sum_d_weight);
       fg::store_share(sum_d_bias_by_share_ptr + at, m * segments, share, next, sum_d_bias);
     }
   }

@@ -6,26 +6,27 @@
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
 //   power_rsqrt_value = rsqrt_value^3
 //   ratio = 1 / float32(D1)
-//   prod = 0.19947114020071635 * power_rsqrt_value * ratio
-//   prod_rsqrt_value = 0.3989422804014327 * rsqrt_value
+//   prod_rsqrt_value = 0.7978845608028654 * rsqrt_value
 //   prod_rsqrt_value_2 = 0.5 * rsqrt_value
 //   diff_input = input - total / float32(D1)
 //   prod_weight_diff_input = weight * diff_input
 //   result_ = diff_input * rsqrt_value * weight + bias
+//   prod_result = 0.5 * result_
 //   prod_result_2 = -0.7071067811865476 * result_
 //   exp_value = exp(-prod_result_2^2)
-//   ratio_2 = prod_weight_diff_input * result_ * exp_value * prod
+//   prod_exp_value = prod_weight_diff_input * prod_result * exp_value
+//   ratio_2 = prod_exp_value * (0.3989422804014327 * power_rsqrt_value * ratio)
 //   erfc_value = erfc(prod_result_2)
 //   prod_erfc_value = prod_weight_diff_input * erfc_value
 //   sum_ratio_2 = ratio_2 + prod_erfc_value * (0.25 * power_rsqrt_value * ratio)
-//   prod_exp_value = weight * result_ * exp_value
+//   prod_exp_value_2 = weight * prod_result * exp_value
 //   prod_weight_erfc_value = weight * erfc_value
 //   ratio_2_2 = prod_weight_erfc_value * (prod_rsqrt_value_2 * ratio)
 //   sum_deviation = sum[d1](-(d_out * sum_ratio_2))
-//   sum_total = sum[d1](-(d_out * (prod_exp_value * (prod_rsqrt_value * ratio) + ratio_2_2)))
-//   prod_4 = diff_input * result_ * exp_value * prod_rsqrt_value
+//   sum_total = sum[d1](-(d_out * (prod_exp_value_2 * (prod_rsqrt_value * ratio) + ratio_2_2)))
+//   prod_4 = diff_input * result_ * exp_value * (0.3989422804014327 * rsqrt_value)
 //   prod_result_3 = 0.3989422804014327 * result_
-//   prod_3 = prod_exp_value * prod_rsqrt_value
+//   prod_3 = prod_exp_value_2 * prod_rsqrt_value
 //   prod_rsqrt_value_3 = prod_weight_erfc_value * prod_rsqrt_value_2
 //   prod_d_out = d_out * (prod_3 + prod_rsqrt_value_3)
 //   d_input = prod_d_out + diff_input * (2 * sum_deviation) + sum_total
@@ -103,8 +104,7 @@ void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
     const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
     const float power_rsqrt_value = rsqrt_value * rsqrt_value * rsqrt_value;
     const float ratio = fg::divide_by_count(1.0f, float(D1));
-    const float prod = 0.19947114020071635f * power_rsqrt_value * ratio;
-    const float prod_rsqrt_value = 0.3989422804014327f * rsqrt_value;
+    const float prod_rsqrt_value = 0.7978845608028654f * rsqrt_value;
     const float prod_rsqrt_value_2 = 0.5f * rsqrt_value;
 
     float sum_deviation = 0;
@@ -124,17 +124,19 @@ void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         const float diff_input = input - fg::divide_by_count(total, float(D1));
         const float prod_weight_diff_input = weight * diff_input;
         const float result_ = diff_input * rsqrt_value * weight + bias;
+        const float prod_result = 0.5f * result_;
         const float prod_result_2 = -0.7071067811865476f * result_;
         const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
-        const float ratio_2 = prod_weight_diff_input * result_ * exp_value * prod;
+        const float prod_exp_value = prod_weight_diff_input * prod_result * exp_value;
+        const float ratio_2 = prod_exp_value * (0.3989422804014327f * power_rsqrt_value * ratio);
         const float erfc_value = fg::fast_erfc(prod_result_2);
         const float prod_erfc_value = prod_weight_diff_input * erfc_value;
         const float sum_ratio_2 = ratio_2 + prod_erfc_value * (0.25f * power_rsqrt_value * ratio);
-        const float prod_exp_value = weight * result_ * exp_value;
+        const float prod_exp_value_2 = weight * prod_result * exp_value;
         const float prod_weight_erfc_value = weight * erfc_value;
         const float ratio_2_2 = prod_weight_erfc_value * (prod_rsqrt_value_2 * ratio);
         sum_deviation += -(d_out * sum_ratio_2);
-        sum_total += -(d_out * (prod_exp_value * (prod_rsqrt_value * ratio) + ratio_2_2));
+        sum_total += -(d_out * (prod_exp_value_2 * (prod_rsqrt_value * ratio) + ratio_2_2));
       }
     }
     fg::row_sum<192, 1, 0>(sum_deviation, sum_total);
@@ -156,14 +158,15 @@ void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         const float d_out = d_out_v[k];
         const float diff_input = input - fg::divide_by_count(total, float(D1));
         const float result_ = diff_input * rsqrt_value * weight + bias;
+        const float prod_result = 0.5f * result_;
         const float prod_result_2 = -0.7071067811865476f * result_;
         const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
         const float erfc_value = fg::fast_erfc(prod_result_2);
-        const float prod_exp_value = weight * result_ * exp_value;
+        const float prod_exp_value_2 = weight * prod_result * exp_value;
         const float prod_weight_erfc_value = weight * erfc_value;
-        const float prod_4 = diff_input * result_ * exp_value * prod_rsqrt_value;
+        const float prod_4 = diff_input * result_ * exp_value * (0.3989422804014327f * rsqrt_value);
         const float prod_result_3 = 0.3989422804014327f * result_;
-        const float prod_3 = prod_exp_value * prod_rsqrt_value;
+        const float prod_3 = prod_exp_value_2 * prod_rsqrt_value;
         const float prod_rsqrt_value_3 = prod_weight_erfc_value * prod_rsqrt_value_2;
         const float prod_d_out = d_out * (prod_3 + prod_rsqrt_value_3);
         d_input_v[k] = prod_d_out + diff_input * (2.0f * sum_deviation) + sum_total;

@@ -7,9 +7,10 @@
 //   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
 //   both = chosen_total >= eps and chosen_total <= inf
-//   sum_total = sum[d1](d_out * input * (where(same_total, 1, 0.5 / sqrt_total) / length))
-//   chosen_both = where(both, -(input * (2 * sum_total / length)), 0)
-//   d_input = d_out * (1 / length) + chosen_both
+//   out = input * (1 / length)
+//   sum_total = sum[d1](d_out * out)
+//   ratio_length = 2 * sum_total * where(same_total, 1, 0.5 / sqrt_total) / length
+//   d_input = d_out * (1 / length) + where(both, -(input * ratio_length), 0)
 // rows: 192 threads a row over D1, which stays in shared memory: read once
 extern "C" __global__ __launch_bounds__(192, 7)
 void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
@@ -48,10 +49,12 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      sum_total += d_out * input * ((same_total ? 1.0f : 0.5f / sqrt_total) / length);
+      const float out = input * (1.0f / length);
+      sum_total += d_out * out;
     }
   }
   fg::row_sum<192, 1, 0>(sum_total);
+  const float ratio_length = 2.0f * sum_total * (same_total ? 1.0f : 0.5f / sqrt_total) / length;
 
 #pragma unroll 2
   for (int part = 0; part < 2; ++part) {
@@ -64,8 +67,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float chosen_both = both ? -(input * (2.0f * sum_total / length)) : 0.0f;
-      d_input_v[k] = d_out * (1.0f / length) + chosen_both;
+      d_input_v[k] = d_out * (1.0f / length) + (both ? -(input * ratio_length) : 0.0f);
     }
     fg::store_vector<8>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
   }

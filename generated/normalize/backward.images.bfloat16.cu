@@ -7,9 +7,10 @@
 //   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
 //   both = chosen_total >= eps and chosen_total <= inf
-//   sum_total = sum[d1](d_out * input * (where(same_total, 1, 0.5 / sqrt_total) / length))
-//   chosen_both = where(both, -(input * (2 * sum_total / length)), 0)
-//   d_input = d_out * (1 / length) + chosen_both
+//   out = input * (1 / length)
+//   sum_total = sum[d1](d_out * out)
+//   ratio_length = 2 * sum_total * where(same_total, 1, 0.5 / sqrt_total) / length
+//   d_input = d_out * (1 / length) + where(both, -(input * ratio_length), 0)
 // strided rows: 32 threads for 2 neighbouring results over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(512, 2)
 void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D2, D3]
@@ -59,10 +60,16 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      sum_total_v[k] += d_out * input * ((same_total_v[k] ? 1.0f : 0.5f / sqrt_total_v[k]) / length_v[k]);
+      const float out = input * (1.0f / length_v[k]);
+      sum_total_v[k] += d_out * out;
     }
   }
   fg::columns_sum<32, 16, 0>(sum_total_v[0], sum_total_v[1]);
+  fg::Vec<float, 2> ratio_length_v;
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    ratio_length_v[k] = 2.0f * sum_total_v[k] * (same_total_v[k] ? 1.0f : 0.5f / sqrt_total_v[k]) / length_v[k];
+  }
 
 #pragma unroll
   for (int part = 0; part < 8; ++part) {
@@ -75,8 +82,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float chosen_both = both_v[k] ? -(input * (2.0f * sum_total_v[k] / length_v[k])) : 0.0f;
-      d_input_v[k] = d_out * (1.0f / length_v[k]) + chosen_both;
+      d_input_v[k] = d_out * (1.0f / length_v[k]) + (both_v[k] ? -(input * ratio_length_v[k]) : 0.0f);
     }
     fg::store_vector<2>(d_input_ptr + (j0 * d_input_stride0 + j1 + j2 * d_input_stride2), d_input_v);
   }

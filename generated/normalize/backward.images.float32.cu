@@ -7,9 +7,10 @@
 //   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
 //   both = chosen_total >= eps and chosen_total <= inf
-//   sum_total = sum[d1](d_out * input * (where(same_total, 1, 0.5 / sqrt_total) / length))
-//   chosen_both = where(both, -(input * (2 * sum_total / length)), 0)
-//   d_input = d_out * (1 / length) + chosen_both
+//   out = input / length
+//   sum_total = sum[d1](d_out * out)
+//   ratio_length = 2 * sum_total * where(same_total, 1, 0.5 / sqrt_total) / length
+//   d_input = d_out * (1 / length) + where(both, -(input * ratio_length), 0)
 // strided rows: 32 threads for a result over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(512, 2)
 void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2, D3]
@@ -47,9 +48,11 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2
   for (int part = 0; part < 8; ++part) {
     const float input = fg::load(&input_row[part]);
     const float d_out = fg::load(&d_out_row[part]);
-    sum_total += d_out * input * ((same_total ? 1.0f : 0.5f / sqrt_total) / length);
+    const float out = input / length;
+    sum_total += d_out * out;
   }
   fg::columns_sum<32, 16, 0>(sum_total);
+  const float ratio_length = 2.0f * sum_total * (same_total ? 1.0f : 0.5f / sqrt_total) / length;
 
 #pragma unroll
   for (int part = 0; part < 8; ++part) {
@@ -57,8 +60,7 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2
     const int j2 = at;
     const float input = fg::load(&input_row[part]);
     const float d_out = fg::load(&d_out_row[part]);
-    const float chosen_both = both ? -(input * (2.0f * sum_total / length)) : 0.0f;
-    const float d_input = d_out * (1.0f / length) + chosen_both;
+    const float d_input = d_out * (1.0f / length) + (both ? -(input * ratio_length) : 0.0f);
     fg::store(d_input_ptr + j0 * d_input_stride0 + j1 + j2 * d_input_stride2, d_input);
   }
 }

@@ -11,7 +11,7 @@
 //   power_2 = rsqrt_value^2
 //   ratio_value = 1 / value
 //   prod = 0.19947114020071635 * rsqrt_value^4 * ratio_value
-//   prod_3 = 0.25 * rsqrt_value^3 * ratio_value
+//   prod_2 = 0.25 * rsqrt_value^3 * ratio_value
 //   prod_power_2 = 0.3989422804014327 * power_2
 //   prod_rsqrt_value = 0.5 * rsqrt_value
 //   power_weight = weight^2
@@ -21,19 +21,18 @@
 //   prod_power_weight_power = power_weight * power
 //   exp_value = exp(-(prod_power_weight_power * (0.5 * power_2)))
 //   ratio_value_2 = prod_power_weight_power * exp_value * prod
-//   prod_weight_diff_total_2 = weight * diff_total_2
-//   prod_2 = prod_weight_diff_total_2 * (-0.7071067811865476 * rsqrt_value)
-//   erfc_value = erfc(prod_2)
-//   sum_ratio_value_2 = ratio_value_2 + prod_weight_diff_total_2 * erfc_value * prod_3
-//   prod_d_out = d_out * sum_ratio_value_2
+//   y = diff_total_2 * rsqrt_value
+//   result_ = y * weight
+//   erfc_value = erfc(-0.7071067811865476 * result_)
+//   prod_d_out = d_out * (ratio_value_2 + weight * diff_total_2 * erfc_value * prod_2)
 //   prod_exp_value = power_weight * diff_total_2 * exp_value
 //   prod_weight_erfc_value = weight * erfc_value
-//   prod_4 = prod_weight_erfc_value * (prod_rsqrt_value * ratio_value)
+//   prod_3 = prod_weight_erfc_value * (prod_rsqrt_value * ratio_value)
 //   sum_deviation = sum[d2, d3, d4](-prod_d_out)
-//   sum_total = sum[d2, d3, d4](-(d_out * (prod_exp_value * (prod_power_2 * ratio_value) + prod_4)))
-//   prod_4_2 = prod_exp_value * prod_power_2
+//   sum_total = sum[d2, d3, d4](-(d_out * (prod_exp_value * (prod_power_2 * ratio_value) + prod_3)))
+//   prod_4 = prod_exp_value * prod_power_2
 //   prod_5 = prod_weight_erfc_value * prod_rsqrt_value
-//   sum = d_out * (prod_4_2 + prod_5) + diff_total_2 * (2 * sum_deviation)
+//   sum = d_out * (prod_4 + prod_5) + diff_total_2 * (2 * sum_deviation)
 //   d_input = sum + sum_total
 //   prod_6 = weight * power * exp_value * prod_power_2
 //   sum_d_bias = sum[d3, d4](d_input)
@@ -101,7 +100,7 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
   const float power_2 = rsqrt_value * rsqrt_value;
   const float ratio_value = 1.0f / value;
   const float prod = 0.19947114020071635f * fg::powi<4>(rsqrt_value) * ratio_value;
-  const float prod_3 = 0.25f * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
+  const float prod_2 = 0.25f * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
   const float prod_power_2 = 0.3989422804014327f * power_2;
   const float prod_rsqrt_value = 0.5f * rsqrt_value;
 
@@ -131,16 +130,15 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
       const float prod_power_weight_power = power_weight * power;
       const float exp_value = expf(-(prod_power_weight_power * (0.5f * power_2)));
       const float ratio_value_2 = prod_power_weight_power * exp_value * prod;
-      const float prod_weight_diff_total_2 = weight * diff_total_2;
-      const float prod_2 = prod_weight_diff_total_2 * (-0.7071067811865476f * rsqrt_value);
-      const float erfc_value = erfcf(prod_2);
-      const float sum_ratio_value_2 = ratio_value_2 + prod_weight_diff_total_2 * erfc_value * prod_3;
-      const float prod_d_out = d_out * sum_ratio_value_2;
+      const float y = diff_total_2 * rsqrt_value;
+      const float result_ = y * weight;
+      const float erfc_value = erfcf(-0.7071067811865476f * result_);
+      const float prod_d_out = d_out * (ratio_value_2 + weight * diff_total_2 * erfc_value * prod_2);
       const float prod_exp_value = power_weight * diff_total_2 * exp_value;
       const float prod_weight_erfc_value = weight * erfc_value;
-      const float prod_4 = prod_weight_erfc_value * (prod_rsqrt_value * ratio_value);
+      const float prod_3 = prod_weight_erfc_value * (prod_rsqrt_value * ratio_value);
       sum_deviation += -prod_d_out;
-      sum_total += -(d_out * (prod_exp_value * (prod_power_2 * ratio_value) + prod_4));
+      sum_total += -(d_out * (prod_exp_value * (prod_power_2 * ratio_value) + prod_3));
     }
   }
   fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);
@@ -171,14 +169,14 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
       const float power = diff_total_2 * diff_total_2;
       const float prod_power_weight_power = power_weight * power;
       const float exp_value = expf(-(prod_power_weight_power * (0.5f * power_2)));
-      const float prod_weight_diff_total_2 = weight * diff_total_2;
-      const float prod_2 = prod_weight_diff_total_2 * (-0.7071067811865476f * rsqrt_value);
-      const float erfc_value = erfcf(prod_2);
+      const float y = diff_total_2 * rsqrt_value;
+      const float result_ = y * weight;
+      const float erfc_value = erfcf(-0.7071067811865476f * result_);
       const float prod_exp_value = power_weight * diff_total_2 * exp_value;
       const float prod_weight_erfc_value = weight * erfc_value;
-      const float prod_4_2 = prod_exp_value * prod_power_2;
+      const float prod_4 = prod_exp_value * prod_power_2;
       const float prod_5 = prod_weight_erfc_value * prod_rsqrt_value;
-      const float sum = d_out * (prod_4_2 + prod_5) + diff_total_2 * (2.0f * sum_deviation);
+      const float sum = d_out * (prod_4 + prod_5) + diff_total_2 * (2.0f * sum_deviation);
       const float d_input = sum + sum_total;
       const float prod_6 = weight * power * exp_value * prod_power_2;
       d_input_v[k] = d_input;

@@ -11,10 +11,16 @@ import torch
 from torch.nn import functional as F
 
 import fusegen as fg
-from fusegen.core.ir import Axes, Call, Ref, const
+from fusegen.core.ir import Axes, Call, Ref, const, walk
+from fusegen.core.regroupable import marked
 from fusegen.core.text import expr_text
+from fusegen.declare.reference import reference
+from fusegen.derive.lower import lower
+from fusegen.derive.value_and_grad import value_and_gradient
 from fusegen.fuse import rows_schedule
+from fusegen.fuse.group import group, group_by_rows
 from fusegen.fuse.hoist import Hoist
+from fusegen.fuse.interpret import interpret
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Schedule
@@ -261,7 +267,64 @@ def test_factors_of_a_row_meet_in_one_number() -> None:
         d * w + -(2 * (x * r)): "d * w - x * (2 * r)",
         1e-12 * x * r * const(1e-12, f32): "x * (1e-12 * r * 1e-12)",  # their product is nothing to a float32
     }
-    assert [expr_text(hoist.one(expr)) for expr in regrouped] == list(regrouped.values())
+    made = marked(regrouped, set())
+    assert [expr_text(hoist.one(made[expr])) for expr in regrouped] == list(regrouped.values())
+    written = x * r * w * r
+    assert hoist.one(written) is written
+    around = 2 * (written * r) * d
+    assert expr_text(hoist.one(marked([around], set(walk([written])))[around])) == "d * (x * r * w * r) * (2 * r)"
+
+
+# Between factors of 1e30 of a row that are multiplied with 1e-30 one by one, and have no room together.
+LARGE, SMALL = 1e30, 1e-30
+
+
+def room(columns: int = 70) -> list[torch.Tensor]:
+    large = torch.full((3, 1), LARGE)
+    return [large.clone(), torch.linspace(1, 2, columns).expand(3, -1) * SMALL, large.clone()]
+
+
+def test_values_that_a_gradient_computes_again_are_computed_as_they_are_written() -> None:
+    op = fg.op(lambda a, x, b, y: fg.softmax(fg.sin(a * x * (b * x)) * y, -1))
+    a, x, b = room()
+    y = torch.randn(3, 70, requires_grad=True)
+    cotangent = torch.randn(3, 70)
+    (found,) = torch.autograd.grad(op(a, x, b, y), y, cotangent)
+    (expected,) = torch.autograd.grad(((a * x * (b * x)).sin() * y).softmax(-1), y, cotangent)
+    assert expected.isfinite().all()
+    torch.testing.assert_close(found, expected)
+
+
+def test_a_declared_gradient_is_computed_as_it_is_written() -> None:
+    def squares(a, x, b):  # type: ignore[no-untyped-def]
+        return fg.sum(x * x, -1, keepdims=True)
+
+    def declared(op: Any) -> Any:
+        op.gradient(lambda d_out, a, x, b: (None, d_out * fg.sum(x, -1, keepdims=True) + a * x * b, None))
+        return op
+
+    inner = declared(fg.op(squares))
+    outer = fg.op(lambda a, x, b: inner(a, x, b) * 2.0)  # which derives a gradient that holds the declared one
+    for op, factor in ((declared(fg.op(squares)), 1.0), (outer, 2.0)):
+        a, x, b = room()
+        x = x.detach().requires_grad_()
+        cotangent = torch.tensor([[1.0], [2], [3]])
+        (found,) = torch.autograd.grad(op(a, x, b), x, cotangent)
+        expected = factor * cotangent * x.sum(-1, keepdim=True) + a * x * b
+        assert expected.isfinite().all()
+        torch.testing.assert_close(found, expected.detach())
+
+
+def test_a_value_beside_its_gradient_is_computed_as_it_is_written() -> None:
+    op = fg.op(lambda a, x, b, w: fg.sum(fg.logsumexp(a * x * b * SMALL, -1) * w))
+    shapes = ((3, 1), (3, 70), (3, 1), (3,))
+    joint = lower(value_and_gradient(op.trace(*(fg.TensorSpec(fg.float32, shape) for shape in shapes)), ("w",), (0,)))
+    tensors = dict(zip("axbw", [*room(), torch.tensor([1.0, 2, 3])], strict=True)) | {"d_out": torch.tensor(2.0)}
+    for kernels in (group(joint), *group_by_rows(joint)):
+        found = interpret(kernels, joint, tensors, dtype=torch.float32)
+        for result, expected in zip(found, reference(joint, tensors, dtype=torch.float32), strict=True):
+            assert expected.isfinite().all()
+            torch.testing.assert_close(result, expected)
 
 
 def test_second_derivatives() -> None:
