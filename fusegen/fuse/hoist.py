@@ -40,15 +40,19 @@ class _Product:
     def factors(self) -> list[Expr]:
         return [*self.above, *self.below]
 
-    def take(self, root: Expr) -> None:
-        """The factors of ``root``, left to right; of longer chains some more than ``MOST_FACTORS``."""
+    def take(self, root: Expr, product: type[Call] = Regroupable) -> None:
+        """The factors of ``root``, left to right; of longer chains some more than ``MOST_FACTORS``.
+
+        Args:
+            product: what is taken apart; `Call`: what was written as well.
+        """
         stack = [(root, False)]
         while stack and len(self.above) + len(self.below) <= MOST_FACTORS:
             node, inverse = stack.pop()
             match node:
-                case Regroupable("mul", (a, b)):
+                case product("mul", (a, b)):
                     stack += [(b, inverse), (a, inverse)]
-                case Regroupable("div", (a, b)):
+                case product("div", (a, b)):
                     stack += [(b, not inverse), (a, inverse)]
                 case Call("neg", (a,)):
                     self.negative = not self.negative
@@ -83,10 +87,14 @@ class Hoist:
             self.done[inner] = self._regrouped(inner)
         return self.done[node]
 
-    def apart(self, node: Expr) -> tuple[Expr, Expr | None]:
-        """A product as its factors that vary along a row, and those that do not; None where there are none of these."""
+    def apart(self, node: Expr, product_type: type[Call] = Regroupable) -> tuple[Expr, Expr | None]:
+        """A product as its factors that vary along a row, and those that do not; None where there are none of these.
+
+        Args:
+            product_type: what is taken apart, as in `_Product.take`.
+        """
         product = _Product()
-        product.take(node)
+        product.take(node, product_type)
         along = [f for f in product.above if self._along(f)]
         above = [f for f in product.above if not self._along(f)]
         plain = len(product.factors) <= MOST_FACTORS and all(f.dtype is node.dtype for f in product.factors)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from fusegen.core.ir import Expr, Reduce, Substitution
+from fusegen.core.ir import Call, Expr, Reduce, Substitution
 from fusegen.core.regroupable import regroupable
 from fusegen.fuse.hoist import Hoist
 
@@ -71,7 +71,11 @@ def reduce_in_row(
     earlier = Substitution(values)
     for reduce in (*row_partials.per_row, *row_partials.segments):
         axes = tuple(over if reduce in row_partials.per_row else within)
-        along, factor = hoist.apart(earlier.of(reduce.expr))
+        expr = earlier.of(reduce.expr)
+        # A sum that the row takes anyway is read in place of another one, whatever order its factors are written in.
+        along, factor = hoist.apart(expr, Call)
+        if (along, frozenset(axes)) not in known:
+            along, factor = hoist.apart(expr)
         taken = known.get((along, frozenset(axes)))
         if taken is None:
             taken = known[along, frozenset(axes)] = replace(reduce, expr=along, over=axes)
