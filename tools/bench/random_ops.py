@@ -40,6 +40,8 @@ SHORTEST = 16  # axis of a norm that is not the last one
 WITHIN = 1.25  # of the floor
 BEHIND = 1.05  # of a peer's time
 
+SMALLEST = 2 * LENGTHS[0] ** 3
+
 UNARY = (
     "lib.sigmoid({0})", "lib.tanh({0})", "lib.relu({0})", "lib.silu({0})", "lib.gelu({0})", "lib.exp(-lib.abs({0}))",
     "lib.square({0})", "lib.sqrt(lib.square({0}) + 1e-3)", "lib.log(lib.abs({0}) + 1.0)", "lib.softplus({0})",
@@ -63,7 +65,7 @@ ROWS = (
     "{0} - lib.mean({0}, {axis}, keepdims=True)", "{0} / (lib.amax(lib.abs({0}), {axis}, keepdims=True) + 1e-3)",
 )  # fmt: skip
 BY_HAND = "e{n} = lib.exp({0} - lib.amax({0}, {axis}, keepdims=True))", "e{n} / lib.sum(e{n}, {axis}, keepdims=True)"
-NORMS = ("lib.layer_norm({0}, ({size},), {w}, {b})", "lib.rms_norm({0}, ({size},), {w})")
+NORMS = ("lib.layer_norm({0}, ({size},), {w}, {b})", "lib.rms_norm({0}, ({size},), {w}, 1e-6)")
 REDUCE = ("sum", "sum", "mean", "amax", "logsumexp", "sum")
 
 
@@ -324,6 +326,8 @@ def main() -> int:
     options = parser.parse_args()
     if not torch.cuda.is_available():
         parser.error("this measures a GPU, and torch sees none")
+    if options.elements < SMALLEST:
+        parser.error(f"--elements {options.elements}: at least {SMALLEST}, for four dimensions")
     size = (min(FEWEST, options.elements // 8), options.elements)
     seeds = [int(word) for word in options.seeds.split(",")] if options.seeds else None
     seeds = seeds or list(range(options.first, options.first + options.ops))
