@@ -104,13 +104,8 @@ class Compiled:
     def _render(self, kernel: Kernel, plan: Schedule, which: str) -> Rendered:
         if self.text is None:
             return _render(kernel, plan)
-
-        def texts() -> list[str]:
-            made = _render(kernel, plan)
-            return [made.text, made.entry, made.finish or "", "barriers" if made.barriers else "", *made.headers]
-
-        found = remember("render", (self.text, which, repr(plan)), texts)
-        return Rendered(found[0], found[1], found[2] or None, bool(found[3]), tuple(found[4:]), plan.dynamic)
+        parts = (self.text, which, repr(plan))
+        return Rendered.from_fields(remember("render", parts, lambda: _render(kernel, plan).to_fields()))
 
 
 def _render(kernel: Kernel, plan: Schedule) -> Rendered:
@@ -224,7 +219,7 @@ def _planned(
     sizes, buffers = dict(layout.sizes), dict(layout.buffers)
     planned: list[Planned] = []
     workspaces: list[Workspace] = []
-    for place, kernel in enumerate(kernels):
+    for kernel in kernels:
         between = [o for o in kernel.outputs if o.name not in real]
         buffers.update({o.name: Buffer(o.dtype, contiguous(o.shape, sizes)) for o in between})
         own = {thing.name: buffers[thing.name] for thing in (*kernel.tensors, *kernel.written)}
@@ -238,7 +233,9 @@ def _planned(
         kernel = row if row and fitting else kernel
         chosen, launch = fitting or schedule(kernel, sizes, own)
         fresh = tuple(operand.name for operand in kernel.tensors if operand.name in layout.fresh)
-        chosen = replace(chosen, follows=place > 0 or layout.follows, fresh=fresh)
+        # A kernel that has nothing to do is not launched, so that none follows it.
+        follows = layout.follows or any(not before.launch.empty for before in planned)
+        chosen = replace(chosen, follows=follows, fresh=fresh)
         sizes.update(launch.partial_sizes)
         for o in kernel.partials:
             order = sorted((a for a in o.shape if a), key=lambda a: launch.order.index(a) if a in launch.order else -1)
@@ -255,8 +252,7 @@ def build(op: Op, layout: Layout, target: Target) -> Program:
     steps: list[Step] = []
     workspaces = list(planned.workspaces)
     for item in planned.kernels:
-        follows = bool(steps) or layout.follows
-        made, needed = make_steps(item.kernel, item.schedule, item.launch, item.rendered, target, follows)
+        made, needed = make_steps(item.kernel, item.schedule, item.launch, item.rendered, target)
         steps += made
         workspaces += needed
     return Program(steps, workspaces)

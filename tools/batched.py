@@ -51,7 +51,7 @@ class Recorded:
         """What may be in one file."""
         groups: dict[tuple[tuple[str, ...], int], list[tuple[str, str]]] = {}
         for (text, entry), rendered in self.kernels.items():
-            groups.setdefault((rendered.headers, emulator.cluster_blocks(text, entry)), []).append((text, entry))
+            groups.setdefault((rendered.headers, rendered.cluster_of(entry)), []).append((text, entry))
         return groups.values()
 
     def _renamed(self, members: Sequence[tuple[str, str]]) -> list[Rendered]:
@@ -62,7 +62,9 @@ class Recorded:
             text = re.sub(
                 rf"\b({rendered.entry}|{rendered.finish or rendered.entry})\b", rf"\1_{number}", rendered.text
             )
-            renamed.append(Rendered(text, f"{key[1]}_{number}", None, rendered.barriers, rendered.headers))
+            cluster = rendered.cluster_of(key[1])
+            entry = f"{key[1]}_{number}"
+            renamed.append(Rendered(text, entry, None, rendered.barriers, rendered.headers, cluster=cluster))
         return renamed
 
     def _build_group(self, members: Sequence[tuple[str, str]], folder: Path) -> None:
@@ -76,7 +78,7 @@ class Recorded:
         source = "\n".join([one_file(renamed), *launchers])
         library = emulator.build(
             source, renamed[0].entry, headers=emulator.headers(),
-            barriers=renamed[0].barriers, sanitize=mode.sanitize, races=mode.races,
+            barriers=renamed[0].barriers, cluster=renamed[0].cluster, sanitize=mode.sanitize, races=mode.races,
         )  # fmt: skip
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as file:
             file.write(library)

@@ -44,7 +44,9 @@ def render(kernel: Kernel, schedule: Schedule) -> Rendered:
         code = marked(kernel, schedule, names)
     finish = kernel.finish if schedule.split else None
     text = file_text(headers, [plain(code)])
-    return Rendered(text, kernel.name, finish, _barriers(kernel, schedule), headers, schedule.dynamic)
+    return Rendered(
+        text, kernel.name, finish, _barriers(kernel, schedule), headers, schedule.dynamic, schedule.cluster
+    )  # fmt: skip
 
 
 def marked(kernel: Kernel, schedule: Schedule, names: Names) -> str:

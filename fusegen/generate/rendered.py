@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
+from typing import Any
 
 from fusegen.core import sources
 
@@ -16,9 +17,12 @@ class Rendered:
     """CUDA text of one kernel, complete for a compiler.
 
     Attributes:
-        finish: the entry of the second stage, if any.
+        entry: the kernel.
+        finish: the second kernel, which combines the partial results of a split reduction; None where there is none.
+        barriers: threads of a block wait for each other.
         headers: device functions of users' own rows of the function table, with which ``text`` starts.
         shared: bytes of shared memory that launches of ``entry`` ask for, beside what the text declares.
+        cluster: blocks of a cluster of ``entry``, as the text declares it; that of ``finish`` is one block.
     """
 
     text: str
@@ -27,6 +31,24 @@ class Rendered:
     barriers: bool
     headers: tuple[str, ...] = ()
     shared: int = 0
+    cluster: int = 1
+
+    def cluster_of(self, entry: str) -> int:
+        """Blocks of a cluster of one of the two kernels."""
+        return self.cluster if entry == self.entry else 1
+
+    def shared_of(self, entry: str) -> int:
+        """Bytes of shared memory that launches of one of the two kernels ask for."""
+        return self.shared if entry == self.entry else 0
+
+    def to_fields(self) -> dict[str, Any]:
+        """All of it by name, as JSON has it."""
+        return asdict(self)
+
+    @classmethod
+    def from_fields(cls, fields: Mapping[str, Any]) -> Rendered:
+        """What `to_fields` gave, whether or not it was JSON meanwhile."""
+        return cls(**{**fields, "headers": tuple(fields["headers"])})
 
     @property
     def body(self) -> str:

@@ -382,7 +382,8 @@ def _schedule_texts(item: Pass, axis_sizes: Mapping[str, int]) -> Iterator[str]:
         before = THE_PRODUCT if part.layout.follows else ""
         for planned in part.kernels:
             yield _schedule_text(planned, axis_sizes, before if part.chip.starts_early else "")
-            before = planned.rendered.finish or planned.rendered.entry
+            if not planned.launch.empty:
+                before = planned.rendered.finish or planned.rendered.entry
 
 
 def _schedule_text(planned: pipeline.Planned, axis_sizes: Mapping[str, int], before: str) -> str:

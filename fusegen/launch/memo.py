@@ -11,12 +11,15 @@ import functools
 import json
 import os
 from collections.abc import Callable
+from typing import Any, TypeVar
 
 from fusegen.core import sources
 from fusegen.core.ir import Call, Op, walk
 from fusegen.declare.table import lookup
 from fusegen.launch.cache import default_cache
 from fusegen.launch.checksummed import digest
+
+Json = TypeVar("Json", list[str], dict[str, Any])
 
 
 def compiler_digest() -> str:
@@ -45,14 +48,14 @@ def is_memorable(op: Op) -> bool:
     return all(lookup(node.function).builtin for node in nodes if isinstance(node, Call))
 
 
-def remember(kind: str, parts: tuple[str, ...], make: Callable[[], list[str]]) -> list[str]:
-    """The texts that ``make`` gives for ``parts``, from disk if they were made before."""
+def remember(kind: str, parts: tuple[str, ...], make: Callable[[], Json]) -> Json:
+    """What ``make`` gives for ``parts``, from disk if it was made before. It must be what JSON gives back unchanged."""
     key = digest(kind, compiler_digest(), *parts)
     cache = default_cache()
     found = cache.get(key)
     if found is not None:
-        texts: list[str] = json.loads(found)
-        return texts
-    texts = make()  # which may have imported more of fusegen
-    cache.put(key, json.dumps(texts).encode(), on_disk=not sources.is_changed())
-    return texts
+        value: Json = json.loads(found)
+        return value
+    value = make()  # which may have imported more of fusegen
+    cache.put(key, json.dumps(value).encode(), on_disk=not sources.is_changed())
+    return value

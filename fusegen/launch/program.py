@@ -178,13 +178,13 @@ class Program:
 
 
 def make_steps(
-    kernel: Kernel, schedule: Schedule, launch: Launch, rendered: Rendered, target: Target, follows: bool
+    kernel: Kernel, schedule: Schedule, launch: Launch, rendered: Rendered, target: Target
 ) -> tuple[list[Step], list[Workspace]]:
-    """The launches of one scheduled kernel; ``follows``: others of the program come before."""
+    """The launches of one scheduled kernel: one, or two of a split reduction, or none where there is nothing to do."""
     if launch.empty:
         return [], []
     declared = f"{kernel.op.name}, declared in {kernel.op.declared}" if kernel.op.declared else kernel.op.name
-    loaded = target.load(rendered, rendered.entry, declared, follows)
+    loaded = target.load(rendered, rendered.entry, declared, schedule.follows)
     names = Names(kernel)
     steps = [_step(loaded, launch.grid, launch.block, parameters(kernel, schedule, names), schedule, launch)]
     workspaces: list[Workspace] = []

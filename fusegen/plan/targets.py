@@ -82,20 +82,22 @@ class CpuTarget:
             with self._lock:
                 found = self._loaded.get((rendered.text, entry)) or self._load(rendered, entry)
                 self._loaded.put((rendered.text, entry), found)
-        return _OnCpu(found, rendered.shared, self.mode, follows)
+        return _OnCpu(found, rendered.shared_of(entry), self.mode, follows)
 
     def _load(self, rendered: Rendered, entry: str) -> EmulatedKernel:
         sanitize, races = self.mode.sanitize, self.mode.races
         texts = emulator.headers()
         key = digest(
             "emulator", rendered.text, entry, texts,
-            rendered.barriers, self.mode.instrumented, emulator.compiler_identity(), emulator.FLAGS,
+            rendered.barriers, rendered.cluster_of(entry), self.mode.instrumented,
+            emulator.compiler_identity(), emulator.FLAGS,
         )  # fmt: skip
         cache = default_cache()
         if cache.get(key) is None:
             library = emulator.build(
-                rendered.text, entry, headers=texts, barriers=rendered.barriers, sanitize=sanitize, races=races
-            )
+                rendered.text, entry, headers=texts, barriers=rendered.barriers,
+                cluster=rendered.cluster_of(entry), sanitize=sanitize, races=races,
+            )  # fmt: skip
             cache.put(key, library)
         why = "no folder to put it in"
         try:
@@ -142,7 +144,7 @@ class GpuTarget:
     def _load(self, rendered: Rendered, entry: str, declared: str) -> driver.Function:
         cubin = cached_cubin(rendered.text, arch=self.arch, headers=headers(), declared=declared, cache=default_cache())
         with self.context:
-            return driver.Function(cubin, entry, emulator.cluster_blocks(rendered.text, entry), rendered.shared)
+            return driver.Function(cubin, entry, rendered.cluster_of(entry), rendered.shared_of(entry))
 
     def native(self) -> tuple[int, ...]:
         """How the native call path launches here: the driver's functions, and the context they need."""

@@ -114,6 +114,10 @@ def test_a_launch_of_nothing_is_not_there_to_be_followed() -> None:
         specs = tuple(fg.TensorSpec(fg.float32, (size,)) for size in (first, 8))
         (item,) = passes(apart, specs, {}, "forward")
         assert [follows for _, follows in followers(item)] == expected
+        # Its text waits where it may start early, and nowhere else.
+        launched = [planned for planned in item.kernels if not planned.launch.empty]
+        assert [WAIT in planned.rendered.body for planned in launched] == expected
+        assert ("drains" in "".join(stages(item))) is any(expected)
 
 
 def test_show_says_which_kernels_start_early() -> None:

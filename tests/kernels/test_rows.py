@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -24,6 +26,7 @@ from fusegen.fuse.interpret import interpret
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Schedule
+from fusegen.generate.rendered import Rendered
 from fusegen.inspect.passes import passes
 
 pytestmark = pytest.mark.emulator
@@ -337,3 +340,24 @@ def test_text_for_older_gpus_does_without_clusters() -> None:
     (item,) = passes(softmax(), (fg.TensorSpec(fg.bfloat16, (16, 65536)),), {})
     assert "FUSEGEN_CLUSTER" in item.text
     assert "FUSEGEN_CLUSTER" not in item.on(["sm_90", "sm_80"]).text
+
+
+def test_what_is_launched_as_a_cluster_is_compiled_as_one() -> None:
+    """The size of clusters goes by the text and by `Rendered`, which targets read; both are the schedule's."""
+    clusters = set()
+    for length in (64, 16384, 65536, 2**20):
+        (item,) = passes(softmax(), (fg.TensorSpec(fg.bfloat16, (16, length)),), {})
+        for planned in item.kernels:
+            found = planned.rendered
+            declared = re.findall(rf"FUSEGEN_CLUSTER\((\d+)\)[^;{{]*void {found.entry}\(", found.text)
+            assert declared == ([str(found.cluster)] if found.cluster > 1 else [])
+            assert found.cluster_of(found.entry) == found.cluster and found.cluster_of("another") == 1
+            clusters.add(found.cluster)
+    assert len(clusters) > 1
+
+
+def test_text_from_the_disk_is_what_was_printed() -> None:
+    (item,) = passes(softmax(), (fg.TensorSpec(fg.bfloat16, (16, 65536)),), {})
+    (planned,) = item.kernels
+    for rendered in (planned.rendered, replace(planned.rendered, finish="second", headers=("a", "b"), shared=7)):
+        assert Rendered.from_fields(json.loads(json.dumps(rendered.to_fields()))) == rendered

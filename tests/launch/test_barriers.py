@@ -153,7 +153,8 @@ HEADER_KERNELS: dict[str, tuple[str, tuple[int, int, int]]] = {
 def run_header_kernel(name: str, header: str) -> None:
     source, block = HEADER_KERNELS[name]
     y = np.zeros(2 * 1024, np.float32)
-    launch(kernel(f"{header}\n{source}", races=True), 2, block, y, mode=Mode(races=True))
+    cluster = 2 if "FUSEGEN_CLUSTER(2)" in source else 1
+    launch(kernel(f"{header}\n{source}", races=True, cluster=cluster), 2, block, y, mode=Mode(races=True))
 
 
 def test_all_waits_of_headers_are_known() -> None:

@@ -31,7 +31,8 @@ def outcome(
     """What is said of a kernel with this body; nothing where it has no race. ``y`` has 4096 elements."""
     head = f'#include "fusegen.cuh"\nextern "C" __global__ FUSEGEN_CLUSTER({cluster}) void k({parameters}) {{'
     given = arguments or (np.zeros(4096, np.int32),)
-    function = kernel(f"{head} const int i = threadIdx.x, b = blockIdx.x;\n{body}\n}}", barriers, races=True)
+    source = f"{head} const int i = threadIdx.x, b = blockIdx.x;\n{body}\n}}"
+    function = kernel(source, barriers, races=True, cluster=cluster)
     try:
         launch(function, grid, block, *given, mode=mode, early=early, shared_bytes=shared_bytes)
     except CompileError as error:

@@ -67,8 +67,8 @@ def as_another_process(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(precompiled, name, type(getattr(precompiled, name))())
 
 
-def build(source: str = SOURCE, headers: Mapping[str, str] = HEADERS) -> bytes:
-    return emulator.build(source, "k", headers=headers, barriers=True)
+def build(source: str = SOURCE, headers: Mapping[str, str] = HEADERS, cluster: int = 1) -> bytes:
+    return emulator.build(source, "k", headers=headers, barriers=True, cluster=cluster)
 
 
 def test_it_is_made_once_and_changes_no_byte(compiler: Compiler, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_a_changed_header_is_another_one(compiler: Compiler) -> None:
 def test_clusters_and_instrumented_kernels_have_their_own(compiler: Compiler) -> None:
     for _ in range(precompiled.KERNELS_BEFORE_HEADER):
         build()
-    build(SOURCE.replace("void k", "FUSEGEN_CLUSTER(2) void k"))
+    build(SOURCE.replace("void k", "FUSEGEN_CLUSTER(2) void k"), cluster=2)
     assert compiler.made[-2:] == ["runtime", "kernel"]
     emulator.build(SOURCE, "k", headers=HEADERS, barriers=True, sanitize=True)
     assert compiler.made[-2:] == ["runtime", "kernel"]

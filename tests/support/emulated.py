@@ -24,10 +24,14 @@ _FOLDER = TemporaryDirectory(prefix="fusegen-test-")
 
 
 @cache
-def kernel(source: str, barriers: bool = True, sanitize: bool = False, races: bool = False) -> EmulatedKernel:
+def kernel(
+    source: str, barriers: bool = True, sanitize: bool = False, races: bool = False, cluster: int = 1
+) -> EmulatedKernel:
     """Compile and load the kernel named ``k``; in the tests' sources, KERNEL stands for its long prefix."""
     text = '#include "fusegen_emulator.h"\n' + source.replace("KERNEL", 'extern "C" __global__ void k')
-    library = emulator.build(text, "k", headers=HEADERS, barriers=barriers, sanitize=sanitize, races=races)
+    library = emulator.build(
+        text, "k", headers=HEADERS, barriers=barriers, cluster=cluster, sanitize=sanitize, races=races
+    )
     # A name of its own: threads may build at once.
     with NamedTemporaryFile(dir=_FOLDER.name, suffix=".so", delete=False) as file:
         file.write(library)

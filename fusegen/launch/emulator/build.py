@@ -231,25 +231,10 @@ def run_compiler(
         ) from error  # fmt: skip
 
 
-def cluster_blocks(source: str, entry: str) -> int:
-    """How many blocks a cluster of the kernel has: the n of its ``FUSEGEN_CLUSTER(n)``, or 1."""
-    before_name = rf"__global__[^;{{}}]*?\bFUSEGEN_CLUSTER\(([^()]*)\)[^;{{}}]*?\bvoid\s+{re.escape(entry)}\s*\("
-    found = re.search(before_name, source)
-    if found is None:
-        return 1
-    text = found[1].strip()
-    if text.isascii() and text.isdecimal() and 1 <= int(text) <= _MOST_CLUSTER_BLOCKS:
-        return int(text)
-    raise CompileError(
-        f"kernel {entry}", given=f"FUSEGEN_CLUSTER({text})",
-        expected=f"a number of blocks from 1 to {_MOST_CLUSTER_BLOCKS}, written out: it is read from the text",
-        fix="this is a bug in fusegen's code generation: please report it with the text above",
-    )  # fmt: skip
-
-
 def build(
-    source: str, entry: str, *, headers: Mapping[str, str], barriers: bool, sanitize: bool = False, races: bool = False
-) -> bytes:
+    source: str, entry: str, *, headers: Mapping[str, str], barriers: bool, cluster: int = 1,
+    sanitize: bool = False, races: bool = False,
+) -> bytes:  # fmt: skip
     """Compile CUDA text to a shared library and return its bytes.
 
     Args:
@@ -258,16 +243,23 @@ def build(
         headers: what the source may include and the runtime consists of, by name: ``fusegen.cuh``,
             ``fusegen_emulator.h`` and what these include.
         barriers: the kernel synchronizes threads (``__syncthreads``, warp collectives).
+        cluster: how many blocks a cluster of the kernel has: the n of its ``FUSEGEN_CLUSTER(n)``.
         sanitize: instrument with AddressSanitizer and UBSan.
         races: instrument to find races; not both.
 
     Raises:
-        CompileError: no compiler, or it rejected the source; the message quotes the generated lines.
+        CompileError: a cluster larger than those of any GPU; no compiler, or it rejected the source: the message quotes
+            the generated lines.
     """
+    if not 1 <= cluster <= _MOST_CLUSTER_BLOCKS:
+        raise CompileError(
+            f"kernel {entry}", given=f"FUSEGEN_CLUSTER({cluster})",
+            expected=f"a cluster of 1 to {_MOST_CLUSTER_BLOCKS} blocks",
+            fix="this is a bug in fusegen's schedules: please report it with the declaration",
+        )  # fmt: skip
     launcher = f"\nFUSEGEN_EMULATOR_LAUNCHER({entry}, {'true' if barriers else 'false'})\n"
     extra = SANITIZE_FLAGS if sanitize else RACES_DEFINED if races else ()
-    cluster = f"-DFUSEGEN_EMULATOR_CLUSTER={cluster_blocks(source, entry)}"
-    common = [compiler(), *FLAGS, _architecture_flag(), *extra, cluster]
+    common = [compiler(), *FLAGS, _architecture_flag(), *extra, f"-DFUSEGEN_EMULATOR_CLUSTER={cluster}"]
     runtime = precompiled.runtime(common, compiler_identity(), headers, run_compiler)
     compiling = [*common, *RACES_FLAGS] if races else common  # the runtime itself is not looked at
     header = precompiled.header(compiling, compiler_identity(), headers, run_compiler) if _is_gcc() else None
