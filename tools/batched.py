@@ -83,7 +83,7 @@ class Recorded:
         with tempfile.NamedTemporaryFile(dir=folder, suffix=".so", delete=False) as file:
             file.write(library)
         for number, (text, entry) in enumerate(members):
-            kernel = EmulatedKernel(Path(file.name), entry, renamed[number].barriers, text, f"launch_{number}")
+            kernel = EmulatedKernel(Path(file.name), entry, text, mode.sanitize, f"launch_{number}")
             self.target._loaded.put((text, entry), kernel)
 
 

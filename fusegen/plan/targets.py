@@ -93,15 +93,20 @@ class CpuTarget:
             emulator.compiler_identity(), emulator.FLAGS,
         )  # fmt: skip
         cache = default_cache()
-        if cache.get(key) is None:
-            library = emulator.build(
-                rendered.text, entry, headers=texts, barriers=rendered.barriers,
-                cluster=rendered.cluster_of(entry), sanitize=sanitize, races=races,
-            )  # fmt: skip
-            cache.put(key, library)
         why = "no folder to put it in"
+
+        def loaded() -> EmulatedKernel | None:
+            return cache.load(key, lambda path: EmulatedKernel(path, entry, rendered.text, sanitize))
+
         try:
-            kernel = cache.load(key, lambda path: EmulatedKernel(path, entry, rendered.barriers, rendered.text))
+            kernel = loaded()
+            if kernel is None:
+                library = emulator.build(
+                    rendered.text, entry, headers=texts, barriers=rendered.barriers,
+                    cluster=rendered.cluster_of(entry), sanitize=sanitize, races=races,
+                )  # fmt: skip
+                cache.put(key, library)
+                kernel = loaded()
         except OSError as error:
             kernel, why = None, str(error)
         if kernel is None:

@@ -613,3 +613,19 @@ def test_a_call_whose_kernel_loads_from_nowhere(op: Any, monkeypatch: pytest.Mon
     monkeypatch.setattr(targets, "EmulatedKernel", load)
     with pytest.raises(fg.DeviceError, match=r"failed to map segment(.|\n)*not mounted noexec"):
         op(np.zeros(3, np.float32))
+
+
+@pytest.mark.cpu
+def test_a_kernel_on_disk_is_read_once_to_be_loaded(op: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside the system, which reads it by its path."""
+    seen: list[str] = []
+    verified, read_bytes = checksummed.read, Path.read_bytes
+    op(np.zeros(3, np.float32))
+    monkeypatch.setattr(targets.cpu(), "_loaded", Recent(8))
+    monkeypatch.setattr(default_cache(), "_memory", cache_module._Memory(2**20))
+    monkeypatch.setattr(checksummed, "read", lambda path, name: seen.append(path.name) or verified(path, name))
+    monkeypatch.setattr(Path, "read_bytes", lambda path: seen.append(path.name) or read_bytes(path))
+    again = fg.op(lambda x: fg.tanh(x) * 3.0, name="evicted")
+    assert again(np.zeros(3, np.float32)).tolist() == [0.0] * 3
+    libraries = [name for name in seen if b"\x7fELF" in read_bytes(next(default_cache().folder.rglob(name)))[:4]]
+    assert len(libraries) == 1

@@ -35,7 +35,7 @@ def kernel(
     # A name of its own: threads may build at once.
     with NamedTemporaryFile(dir=_FOLDER.name, suffix=".so", delete=False) as file:
         file.write(library)
-    return EmulatedKernel(Path(file.name), "k", barriers, text)
+    return EmulatedKernel(Path(file.name), "k", text, sanitize)
 
 
 def launch(function: EmulatedKernel, grid: Any, block: Any, *arguments: Any, **options: Any) -> None:

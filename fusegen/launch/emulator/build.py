@@ -382,16 +382,16 @@ class EmulatedKernel:
     Args:
         library: where it is.
         entry: name of the kernel.
-        barriers: as it was built.
         source: the text that it was built from, for reports that quote it.
+        sanitized: as it was built.
         launcher: what starts it, in a library of several kernels.
     """
 
     def __init__(
-        self, library: Path, entry: str, barriers: bool, source: str = "", launcher: str = "fusegen_emulated_launch"
-    ) -> None:
-        self.entry, self.barriers, self.path, self.source = entry, barriers, library, source
-        self.sanitized = b"__asan_" in library.read_bytes()
+        self, library: Path, entry: str, source: str = "", sanitized: bool = False,
+        launcher: str = "fusegen_emulated_launch",
+    ) -> None:  # fmt: skip
+        self.entry, self.path, self.source, self.sanitized = entry, library, source, sanitized
         # Loading an instrumented library into a process without the runtime would end the process.
         if self.sanitized and not sanitizer_is_loaded():
             raise _not_preloaded(entry)
