@@ -65,6 +65,11 @@ LONG: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, Any]]] = {
         {"input": (64, 16384), "weight": (16384,), "bias": (16384,)}, {"normalized_shape": (16384,)},
     ),
 }  # fmt: skip
+# Rows so short that a block takes several at a time, and adds up what these have of sums over rows. Their backward is
+# shown, in float32: shapes of its forward's tensors, and arguments.
+SHORT: dict[str, tuple[dict[str, tuple[int, ...]], dict[str, Any]]] = {
+    "layer_norm": ({"input": (65536, 64), "weight": (64,), "bias": (64,)}, {"normalized_shape": (64,)}),
+}
 # An architecture of each kind: those whose row kernels can count on the same (`launch.targets.chip_of`).
 KINDS = ("sm_75", "sm_80", "sm_86", "sm_90", "sm_107", "sm_110", "sm_120")
 
@@ -111,6 +116,10 @@ def cuda(name: str, arch: str = "sm_90") -> Iterator[tuple[str, str]]:
         yield from _images(op, arch)
     for dtype in DTYPES if name in LONG else ():
         yield from _long(op, dtype)
+    if name in SHORT:
+        shapes, options = SHORT[name]
+        texts = _each(op, Request(shapes, arguments=options), dtypes.float32, arch, ".short")
+        yield from (found for found in texts if found[0].startswith(f"{name}/backward"))
 
 
 def _each(op: FusedOp, request: Request, dtype: DType, arch: str, path: str = "", how: str = "") -> Iterator[

@@ -110,7 +110,13 @@ def test_two_ops_of_each_module_are_shown(tool: Any) -> None:
         families.setdefault(resolve(name).declaration.function.__module__, []).append(name)
     shown = {module: sorted(tool.SHOWN.intersection(names)) for module, names in families.items()}
     assert {len(found) - min(2, len(families[module])) for module, found in shown.items()} == {0}, shown
-    assert set(library()) >= tool.SHOWN and tool.LONG.keys() | tool.IMAGES.keys() <= tool.SHOWN
+    assert set(library()) >= tool.SHOWN and tool.LONG.keys() | tool.IMAGES.keys() | tool.SHORT.keys() <= tool.SHOWN
+
+
+def test_a_golden_shows_how_rows_of_a_block_are_added_up() -> None:
+    """Statements that no golden has may be wrong unnoticed."""
+    text = (ROOT / "generated" / "layer_norm" / "backward.short.float32.cu").read_text(encoding="utf-8")
+    assert len([line for line in text.splitlines() if line.startswith("  fg::rows_sum<")]) > 1
 
 
 def test_an_op_that_left_the_library_leaves_orphans(tool: Any) -> None:

@@ -1,0 +1,209 @@
+// fusegen emit layer_norm --which backward --dtype float32 --shape input=65536,64 --shape weight=64 --shape bias=64
+//     --arg normalized_shape=(64,)
+#include "fusegen.cuh"
+
+// layer_norm, backward                                        declared in ops/norms.py
+//   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
+//   ratio = 1 / float32(D1)
+//   prod_d_out_weight = d_out * weight
+//   diff_input = input - total / float32(D1)
+//   sum_deviation = sum[d1](prod_d_out_weight * diff_input)
+//   sum_total = sum[d1](prod_d_out_weight)
+//   prod_weight_rsqrt_value = weight * rsqrt_value
+//   prod_diff_input = diff_input * (sum_deviation * rsqrt_value^3 * ratio)
+//   diff = d_out * prod_weight_rsqrt_value - prod_diff_input
+//   d_input = diff - sum_total * (rsqrt_value * ratio)
+//   sum_d_weight = sum[d0](d_out * (diff_input * rsqrt_value))
+//   sum_d_bias = sum[d0](d_out)
+// rows: 8 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added up over the
+//     rows of a group, then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(256, 4)
+void layer_norm_backward_f32_d_input(const float* __restrict__ input_ptr,            // [D0, D1]
+                                     const float* __restrict__ weight_ptr,           // [D1]
+                                     const float* __restrict__ d_out_ptr,            // [D0, D1]
+                                     const float* __restrict__ total_ptr,            // [D0]
+                                     const float* __restrict__ deviation_ptr,        // [D0]
+                                     float* __restrict__ d_input_ptr,                // [D0, D1]
+                                     float* __restrict__ sum_d_weight_by_group_ptr,  // [GROUPS, D1]
+                                     float* __restrict__ sum_d_bias_by_group_ptr,    // [GROUPS, D1]
+                                     float eps, int64_t D1, int m, int n, int input_stride0, int d_out_stride0,
+                                     int d_input_stride0) {
+  const int thread = 8 * threadIdx.y + threadIdx.x;
+  fg::Vec<float, 4> sum_d_weight_v[2] = {};
+  fg::Vec<float, 4> sum_d_bias_v[2] = {};
+  // All rows have these in common.
+  fg::Raw<float, 4> weight_row[2];
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = 4 * (8 * part + threadIdx.x);
+    if (at < n) {
+      const int j1 = at;
+      weight_row[part] = fg::load_raw<4>(weight_ptr + j1);
+    }
+  }
+
+  // The next row is read while the present one is worked on.
+  float total_next;
+  float deviation_next;
+  using input_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(input_element, input_row, [2][2][256]);
+  using d_out_element = fg::Raw<float, 4>;
+  FUSEGEN_SHARED(d_out_element, d_out_row, [2][2][256]);
+  int turn = 1;
+  int first = 32 * int(blockIdx.x);
+  {
+    const int next = fg::at_most(int(first + threadIdx.y), m - 1);
+    const int end = first + threadIdx.y < m ? n : 0;
+    const int j0 = next;
+    total_next = fg::load(total_ptr + j0);
+    deviation_next = fg::load(deviation_ptr + j0);
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int at = 4 * (8 * part + threadIdx.x);
+      if (at < end) {
+        const int j1 = at;
+        fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+        fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+      }
+    }
+  }
+  for (; first < m; first += 32 * int(gridDim.x)) {
+    const int row = fg::at_most(int(first + threadIdx.y), m - 1);
+    const int end = first + threadIdx.y < m ? n : 0;
+    const int j0 = row;
+    const float total = total_next;
+    const float deviation = deviation_next;
+    turn ^= 1;
+    fg::await_loads();
+    if (first + 32 * int(gridDim.x) < m) {
+      const int next = fg::at_most(int(first + 32 * int(gridDim.x) + threadIdx.y), m - 1);
+      const int end = first + 32 * int(gridDim.x) + threadIdx.y < m ? n : 0;
+      const int j0 = next;
+      total_next = fg::load(total_ptr + j0);
+      deviation_next = fg::load(deviation_ptr + j0);
+#pragma unroll
+      for (int part = 0; part < 2; ++part) {
+        const int at = 4 * (8 * part + threadIdx.x);
+        if (at < end) {
+          const int j1 = at;
+          fg::load_async(&input_row[turn ^ 1][part][thread], input_ptr + j0 * input_stride0 + j1);
+          fg::load_async(&d_out_row[turn ^ 1][part][thread], d_out_ptr + j0 * d_out_stride0 + j1);
+        }
+      }
+    }
+    const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
+    const float ratio = fg::divide_by_count(1.0f, float(D1));
+
+    float sum_deviation = 0;
+    float sum_total = 0;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int at = 4 * (8 * part + threadIdx.x);
+      if (at >= end) break;
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float input = input_v[k];
+        const float weight = weight_v[k];
+        const float d_out = d_out_v[k];
+        const float prod_d_out_weight = d_out * weight;
+        const float diff_input = input - fg::divide_by_count(total, float(D1));
+        sum_deviation += prod_d_out_weight * diff_input;
+        sum_total += prod_d_out_weight;
+      }
+    }
+    fg::row_sum<8, 32, 0>(sum_deviation, sum_total);
+
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const int at = 4 * (8 * part + threadIdx.x);
+      if (at >= end) break;
+      const int j1 = at;
+      const auto input_v = fg::widen(input_row[turn][part][thread]);
+      const auto weight_v = fg::widen(weight_row[part]);
+      const auto d_out_v = fg::widen(d_out_row[turn][part][thread]);
+      fg::Vec<float, 4> d_input_v;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float input = input_v[k];
+        const float weight = weight_v[k];
+        const float d_out = d_out_v[k];
+        const float diff_input = input - fg::divide_by_count(total, float(D1));
+        const float prod_weight_rsqrt_value = weight * rsqrt_value;
+        const float prod_diff_input =
+            diff_input * (sum_deviation * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio);
+        const float diff = d_out * prod_weight_rsqrt_value - prod_diff_input;
+        d_input_v[k] = diff - sum_total * (rsqrt_value * ratio);
+        sum_d_weight_v[part][k] += d_out * (diff_input * rsqrt_value);
+        sum_d_bias_v[part][k] += d_out;
+      }
+      fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
+    }
+  }
+
+  // What this group of rows adds to each position.
+  fg::rows_sum<8, 32>(sum_d_weight_v);
+  fg::rows_sum<8, 32>(sum_d_bias_v);
+  if (threadIdx.y > 0) return;
+  const int group = int(blockIdx.x);
+#pragma unroll
+  for (int part = 0; part < 2; ++part) {
+    const int at = 4 * (8 * part + threadIdx.x);
+    if (at >= n) break;
+    fg::store_vector<4>(sum_d_weight_by_group_ptr + (group * n + at), sum_d_weight_v[part]);
+    fg::store_vector<4>(sum_d_bias_by_group_ptr + (group * n + at), sum_d_bias_v[part]);
+  }
+}
+
+// layer_norm, backward                                        declared in ops/norms.py
+//   sum_d_weight = sum[groups](sum_d_weight_by_group)
+//   sum_d_bias = sum[groups](sum_d_bias_by_group)
+//   d_weight = sum_d_weight
+//   d_bias = sum_d_bias
+// column: 64 neighbouring results a block, reduced over GROUPS
+extern "C" __global__ __launch_bounds__(256, 4)
+void layer_norm_backward_f32_d_weight_and_1_more(const float* sum_d_weight_by_group_ptr,  // [GROUPS, D1]
+                                                 const float* sum_d_bias_by_group_ptr,    // [GROUPS, D1]
+                                                 float* __restrict__ d_weight_ptr,        // [D1]
+                                                 float* __restrict__ d_bias_ptr,          // [D1]
+                                                 int m, int n, int sum_d_weight_by_group_stride1,
+                                                 int sum_d_bias_by_group_stride1) {
+  fg::wait_for_previous_kernel();
+  // A block owns 64 neighbouring results; its 16 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 64 + 4 * threadIdx.x;
+  const bool inside = result < m;
+  const int j0 = result;
+
+  fg::Vec<float, 4> sum_d_weight_v = {};
+  fg::Vec<float, 4> sum_d_bias_v = {};
+  if (inside) {
+#pragma unroll 4
+    for (int at = threadIdx.y; at < n; at += 16) {
+      const int j1 = at;
+      const int sum_d_weight_by_group_at = j0 + j1 * sum_d_weight_by_group_stride1;
+      const auto sum_d_weight_by_group_v = fg::load_vector<4>(sum_d_weight_by_group_ptr + sum_d_weight_by_group_at);
+      const int sum_d_bias_by_group_at = j0 + j1 * sum_d_bias_by_group_stride1;
+      const auto sum_d_bias_by_group_v = fg::load_vector<4>(sum_d_bias_by_group_ptr + sum_d_bias_by_group_at);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float sum_d_weight_by_group = sum_d_weight_by_group_v[k];
+        const float sum_d_bias_by_group = sum_d_bias_by_group_v[k];
+        sum_d_weight_v[k] += sum_d_weight_by_group;
+        sum_d_bias_v[k] += sum_d_bias_by_group;
+      }
+    }
+  }
+  sum_d_weight_v = fg::column_sum<16, 16>(sum_d_weight_v);
+  sum_d_bias_v = fg::column_sum<16, 16>(sum_d_bias_v);
+
+  if (inside && threadIdx.y == 0) {
+    for (int k = 0; k < 4; ++k) {
+      const float sum_d_weight = sum_d_weight_v[k];
+      const float sum_d_bias = sum_d_bias_v[k];
+      fg::store(d_weight_ptr + j0 + k, sum_d_weight);
+      fg::store(d_bias_ptr + j0 + k, sum_d_bias);
+    }
+  }
+}
