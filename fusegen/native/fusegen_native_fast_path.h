@@ -1,4 +1,4 @@
-// fusegen's native call path, part 4: what torch.ops.fusegen.*.* calls first.
+// fusegen's native call path: what torch.ops.fusegen.*.* calls first.
 //
 // From Python, torch converts every argument to an IValue by the op's schema, asks the dispatcher for a kernel, and
 // converts the results back. That takes longer than a launch. So OpOverload._op is replaced by a FastPath. It reads the
@@ -174,13 +174,6 @@ inline void fast_path_delete(PyObject* self) {
   delete fast_path->prepared;
   delete fast_path->handle;
   Py_TYPE(self)->tp_free(self);
-}
-
-// A static type whose slots are all empty yet.
-inline PyTypeObject bare_type() {
-  PyTypeObject type{};
-  type.ob_base = {PyObject_HEAD_INIT(nullptr) 0};
-  return type;
 }
 
 inline PyTypeObject fast_path_type = bare_type();

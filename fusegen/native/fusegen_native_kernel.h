@@ -1,4 +1,4 @@
-// fusegen's native call path, part 3: the kernels that torch's dispatcher calls for registered ops.
+// fusegen's native call path: the kernels that torch's dispatcher calls for registered ops.
 //
 // A graph that torch compiled calls torch.ops.fusegen.*. Each of these ops has kernels in Python
 // (fusegen/pytorch/library/registry.py) that can do everything. Before them stand the two kernels of this file: one for

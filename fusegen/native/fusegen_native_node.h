@@ -1,4 +1,4 @@
-// fusegen's native call path, part 2: a call as a node of torch's autograd graph.
+// fusegen's native call path: a call as a node of torch's autograd graph.
 //
 // Ordinary backwards run from prepared plans. Whatever else is asked of the node (a gradient that is to be
 // differentiated again, a layout seen for the first time, tensors that only Python can judge) goes to the same Python
@@ -29,6 +29,13 @@ inline Plan::~Plan() {
   const pybind11::gil_scoped_acquire gil;
   Py_XDECREF(fail);
   if (training) Py_XDECREF(training->python);
+}
+
+// A static type whose slots are all empty yet.
+inline PyTypeObject bare_type() {
+  PyTypeObject type{};
+  type.ob_base = {PyObject_HEAD_INIT(nullptr) 0};
+  return type;
 }
 
 inline constexpr const char* kPlanName = "fusegen.Plan";

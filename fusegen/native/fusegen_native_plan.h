@@ -1,4 +1,4 @@
-// fusegen's native call path, part 1: what a call looks like (Key), and what is done for it (Plan).
+// fusegen's native call path: what a call looks like (Key), and what is done for it (Plan).
 //
 // A Key lists everything a plan depends on: dtype, device, sizes, strides, alignment and requires_grad of each tensor,
 // constants by value, Python numbers by type. A Plan has the results' layouts and the launches, whose argument blocks

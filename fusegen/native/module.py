@@ -30,7 +30,10 @@ from fusegen.native.build import Failure, Job
 
 VARIABLE = "FUSEGEN_NATIVE"
 NAME = "fusegen_native"
-HEADERS = ("_fast_path.h", "_fused.h", "_kernel.h", "_leaf.h", "_node.h", "_plan.h", "_product.h", "_table.h")
+HEADERS = (
+    "_caller.h", "_fast_path.h", "_fused.h", "_kernel.h", "_leaf.h", "_node.h", "_plan.h", "_product.h", "_reader.h",
+    "_table.h",
+)  # fmt: skip
 SOURCES = tuple(f"{NAME}{part}" for part in (".cpp", *HEADERS))
 FLAGS = ("-std=c++20", "-fPIC", "-shared", "-fvisibility=hidden")
 FAST = ("-O2", "-w")

@@ -2,9 +2,9 @@
 
 The cache stands before an op. It turns a call's arguments into a key of everything that a plan depends on. For a key it
 knows, it runs the plan; for others it asks the op, on the slow path, and the op says what it did. There are two caches
-with the same rules: Python's (python_cache) and the native one (native/fusegen_native.cpp, native_cache), which takes
-over when it is there. A call that neither can judge (``out=``, tensor subclasses, transforms) always takes the slow
-path.
+with the same rules: Python's (python_cache) and the native one (native/fusegen_native_caller.h, native_cache), which
+takes over when it is there. A call that neither can judge (``out=``, tensor subclasses, transforms) always takes the
+slow path.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Cached calls in Python, for machines without the native module, which does the same (native/fusegen_native.cpp).
+"""Cached calls in Python, for machines without the native module, which does the same (native/fusegen_native_caller.h).
 
 Each tensor is read once. What was read is the key that a plan is found by, and has the addresses that it is run on.
 """
