@@ -17,7 +17,7 @@ from typing import Any
 from fusegen.generate.rendered import Rendered, one_file
 from fusegen.launch.compile import to_cubin
 from fusegen.launch.emulator import build as emulator
-from fusegen.launch.emulator.build import EmulatedKernel
+from fusegen.launch.emulator.kernel import EmulatedKernel
 from fusegen.plan import targets
 
 

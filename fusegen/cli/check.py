@@ -14,7 +14,8 @@ from fusegen.fused_op import FusedOp
 from fusegen.generate.rendered import headers
 from fusegen.inspect.passes import Pass, differentiable, passes
 from fusegen.launch.cache import default_cache
-from fusegen.launch.compile import cached_cubin, resources, supported_architectures
+from fusegen.launch.compile import cached_cubin, supported_architectures
+from fusegen.launch.cubin import resources
 
 DEFAULT_DTYPES = (dtypes.float32, dtypes.bfloat16, dtypes.float16, dtypes.float64)
 DEFAULT_ARCH = "sm_90"

@@ -166,7 +166,8 @@ def _no_folder(folder: Path, error: OSError) -> FusegenError:
 def _compiled(item: Pass, arch: str) -> dict[str, bytes]:
     """The cubin for each architecture; what each takes is printed."""
     from fusegen.generate.rendered import headers
-    from fusegen.launch.compile import resources, to_cubin
+    from fusegen.launch.compile import to_cubin
+    from fusegen.launch.cubin import resources
 
     cubins: dict[str, bytes] = {}
     for target in arch.split(","):

@@ -22,7 +22,8 @@ from fusegen.inspect.gpus import Gpu
 from fusegen.inspect.passes import THE_PRODUCT, Pass
 from fusegen.inspect.product_cost import ProductCost, steps_of
 from fusegen.launch.cache import default_cache
-from fusegen.launch.compile import Resources, cached_cubin, resources
+from fusegen.launch.compile import cached_cubin
+from fusegen.launch.cubin import Resources, resources
 from fusegen.launch.program import Grid, Program, Step
 from fusegen.plan.targets import chip_of
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 import functools
 import os
 import re
-import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,19 +31,6 @@ class Cubin:
 
     data: bytes
     log: str
-
-
-@dataclass(frozen=True)
-class Resources:
-    """What one kernel takes: per thread registers and local (stack and spill) bytes, per block static shared bytes.
-
-    ``constant_bytes`` counts parameters and literals.
-    """
-
-    registers: int
-    local_bytes: int
-    shared_bytes: int
-    constant_bytes: int
 
 
 @functools.cache
@@ -169,71 +155,3 @@ def _check_arch(arch: str, declared: str) -> None:
 
 def _dotted(version: tuple[int, int]) -> str:
     return ".".join(map(str, version))
-
-
-# Resources, read from the cubin itself: a cached cubin has no log, and asking the driver takes a GPU.
-
-_SECTION = struct.Struct("<IIQQQQIIQQ")
-_ATTRIBUTE = struct.Struct("<BBH")
-_WITH_SIZE = 4
-_REGISTER_COUNT, _MIN_STACK_SIZE = 0x2F, 0x12
-# From sm_90 on, the first KiB of a kernel's shared memory belongs to the system; the section counts it, ptxas does not.
-_RESERVED_SHARED = 1024
-
-
-def resources(cubin: bytes, entry: str) -> Resources:
-    """What the kernel called ``entry`` takes, as ``ptxas -v`` would say."""
-    sections = _sections(cubin)
-    if f".text.{entry}" not in sections:
-        raise KeyError(f"no kernel {entry!r} in this cubin, but {sorted(_entries(sections))}")
-    shared = _size(sections, f".nv.shared.{entry}")
-    if shared and ".nv.shared.reserved.0" in sections:
-        shared -= _RESERVED_SHARED
-    attributes = dict(_attributes(cubin, sections, entry))
-    return Resources(
-        registers=attributes.get(_REGISTER_COUNT, 0),
-        local_bytes=attributes.get(_MIN_STACK_SIZE, 0),
-        shared_bytes=shared,
-        constant_bytes=sum(_size(sections, f".nv.constant{bank}.{entry}") for bank in (0, 2)),
-    )
-
-
-def _entries(sections: Mapping[str, tuple[int, int]]) -> list[str]:
-    return [name.removeprefix(".text.") for name in sections if name.startswith(".text.")]
-
-
-def _size(sections: Mapping[str, tuple[int, int]], name: str) -> int:
-    return sections.get(name, (0, 0))[1]
-
-
-def _sections(elf: bytes) -> dict[str, tuple[int, int]]:
-    """Offset and size of every section by name (ELF, 64 bit, little endian)."""
-    if elf[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("not a cubin")
-    (table,) = struct.unpack_from("<Q", elf, 0x28)
-    count, names_index = struct.unpack_from("<HH", elf, 0x3C)
-    headers = [_SECTION.unpack_from(elf, table + number * _SECTION.size) for number in range(count)]
-    names = headers[names_index][4]
-    return {_text(elf, names + header[0]): (header[4], header[5]) for header in headers}
-
-
-def _text(elf: bytes, offset: int) -> str:
-    return elf[offset : elf.index(b"\0", offset)].decode()
-
-
-def _attributes(elf: bytes, sections: Mapping[str, tuple[int, int]], entry: str) -> Iterator[tuple[int, int]]:
-    """The attributes in ``.nv.info`` that hold one number about this kernel's symbol."""
-    offset, size = sections.get(".nv.info", (0, 0))
-    symbols, names = sections[".symtab"][0], sections[".strtab"][0]
-    end = offset + size
-    while offset < end:
-        form, attribute, length = _ATTRIBUTE.unpack_from(elf, offset)
-        offset += _ATTRIBUTE.size
-        if form != _WITH_SIZE:
-            continue
-        if length == 8:
-            symbol, value = struct.unpack_from("<II", elf, offset)
-            (name,) = struct.unpack_from("<I", elf, symbols + symbol * 24)
-            if _text(elf, names + name) == entry:
-                yield attribute, value
-        offset += length

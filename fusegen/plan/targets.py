@@ -16,7 +16,7 @@ from fusegen.launch.cache import default_cache
 from fusegen.launch.checksummed import digest
 from fusegen.launch.compile import cached_cubin
 from fusegen.launch.emulator import build as emulator
-from fusegen.launch.emulator.build import EmulatedKernel
+from fusegen.launch.emulator.kernel import EmulatedKernel, launch_words
 from fusegen.launch.program import Allocate, Grid, Program
 
 # Kernels that a device has loaded. Beyond that the emulator forgets its oldest. A GPU keeps all: a captured graph may
@@ -69,7 +69,7 @@ class CpuTarget:
 
     def native(self) -> tuple[int, ...]:
         """How the native call path launches here: with the emulator's own arguments."""
-        return 0, -1, 0, 0, 0, 0, 0, 0, *emulator.launch_words(self.mode)
+        return 0, -1, 0, 0, 0, 0, 0, 0, *launch_words(self.mode)
 
     def run(self, program: Program, values: list[Any], stream: int, allocate: Allocate) -> None:
         """Run a program; there is no context to make current."""

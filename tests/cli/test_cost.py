@@ -21,7 +21,8 @@ from fusegen.inspect.gpus import COPY_SHARE, GPUS, LAUNCH_MICROSECONDS, PRODUCT_
 from fusegen.inspect.passes import shown_passes
 from fusegen.inspect.units import count_text, size_text, time_text
 from fusegen.launch import compile as compiling
-from fusegen.launch.compile import resources, to_cubin
+from fusegen.launch.compile import to_cubin
+from fusegen.launch.cubin import resources
 
 H200 = GPUS["h200"]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from fusegen.launch.emulator.build import EmulatedKernel
+from fusegen.launch.emulator.kernel import EmulatedKernel
 from tests.support.emulated import kernel, launch
 
 pytestmark = pytest.mark.emulator

@@ -24,7 +24,7 @@ from fusegen.core.recent import Recent
 from fusegen.launch import cache as cache_module
 from fusegen.launch import checksummed
 from fusegen.launch.cache import Cache, default_cache, digest
-from fusegen.launch.emulator.build import EmulatedKernel
+from fusegen.launch.emulator.kernel import EmulatedKernel
 from fusegen.plan import targets
 
 FUSEGEN = str(Path(cache_module.__file__).parent.parent)

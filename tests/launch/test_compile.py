@@ -21,7 +21,8 @@ from fusegen.inspect.passes import passes
 from fusegen.launch import compile as compiler
 from fusegen.launch import nvrtc as direct_nvrtc
 from fusegen.launch.cache import Cache
-from fusegen.launch.compile import Resources, cached_cubin, nvrtc_version, resources, supported_architectures, to_cubin
+from fusegen.launch.compile import cached_cubin, nvrtc_version, supported_architectures, to_cubin
+from fusegen.launch.cubin import Resources, resources
 
 DECLARED = "lerp, declared in ops/blends.py:12"
 ARCHS = ("sm_75", "sm_80", "sm_90", "sm_90a", "sm_100")

@@ -14,7 +14,8 @@ import pytest
 from fusegen.core.errors import CompileError
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.launch.emulator import build as emulator
-from fusegen.launch.emulator.build import EmulatedKernel, Mode
+from fusegen.launch.emulator.build import Mode
+from fusegen.launch.emulator.kernel import EmulatedKernel
 from fusegen.plan.targets import CpuTarget
 
 ROOT = Path(__file__).resolve().parents[2]
