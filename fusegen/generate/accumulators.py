@@ -79,8 +79,8 @@ class Accumulator:
         """One more element."""
         if self.in_chains:
             return f"{self.stem}_part += {value};" if self.per_iteration > 1 else f"{self.stem}_chains.add({value});"
-        lane = "[k]" if self.results > 1 else ""
-        return f"{self.variable}{lane} += {value};" if self.is_sum else f"{self.variable}{lane}.add({value});"
+        index = "[k]" if self.results > 1 else ""
+        return f"{self.variable}{index} += {value};" if self.is_sum else f"{self.variable}{index}.add({value});"
 
     def iteration(self) -> tuple[list[str], list[str]]:
         """The lines before and behind the elements of one iteration."""
@@ -105,11 +105,11 @@ class Accumulator:
         how = f"fg::{over}_{'sum' if self.is_sum else 'merge'}<{count}>({self.variable})"
         return f"{how};" if self.results > 1 and not self.is_sum else f"{self.variable} = {how};"
 
-    def result(self, lane: bool = False) -> list[str]:
+    def result(self, in_vector: bool = False) -> list[str]:
         """The reduction's own name for its value, where the state goes by another."""
-        of = f"{self.variable}[k]" if lane else self.variable
+        of = f"{self.variable}[k]" if in_vector else self.variable
         if self.is_sum:
-            return [f"const {self.ctype} {self.name} = {of};"] if lane else []
+            return [f"const {self.ctype} {self.name} = {of};"] if in_vector else []
         return [f"const {self.ctype} {self.name} = {of}.result();"]
 
     def partner(self, name: str) -> str:

@@ -26,7 +26,7 @@ _IDENTIFIER = re.compile(rf"//.*|(?:\.|::) *[\w{_MARKS}]+|\d[\w.]*|([\w{_MARKS}]
 _MACRO = re.compile(r"#\s*define\s((?:.*\\\n)*.*)")
 
 
-def plain(text: str) -> str:
+def unmarked(text: str) -> str:
     """``text`` with marked names in plain letters."""
     return _MARKED.sub(lambda mark: mark[0].translate(_PLAIN), text)
 
@@ -68,17 +68,17 @@ class Names:
 
     def settle(self, code: str) -> bool:
         """Whether each identifier of rendered text means one thing; else what collides has another name from now on."""
-        words = identifiers(code) | self._macros
-        marks = {word: len("".join(_MARKED.findall(word))) for word in words}
-        taken = {word for word in words if not marks[word]}
+        every = identifiers(code) | self._macros
+        marks = {name: len("".join(_MARKED.findall(name))) for name in every}
+        taken = {name for name in every if not marks[name]}
         made: dict[str, list[str]] = {}
-        for word in sorted(words - taken, key=lambda word: (marks[word], word)):
-            made.setdefault(plain(word), []).append(word)
+        for marked in sorted(every - taken, key=lambda marked: (marks[marked], marked)):
+            made.setdefault(unmarked(marked), []).append(marked)
         colliding: dict[tuple[str, bool], None] = {}
         for name, spelled in made.items():
             for word in spelled if name in taken or is_reserved(name) else spelled[1:]:  # the shortest name stays
                 (mark,) = _MARKED.findall(word)
-                colliding[self._owners[plain(mark)], mark == word] = None
+                colliding[self._owners[unmarked(mark)], mark == word] = None
         for name, variable in colliding:
             self._choose(name, variable, taken | made.keys())
         return not colliding

@@ -15,12 +15,12 @@ from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.schedule import Schedule
 from fusegen.fuse.strided_rows import StridedRowKernel
-from fusegen.generate.names import Names, plain
+from fusegen.generate.elementwise import Elementwise
+from fusegen.generate.names import Names, unmarked
 from fusegen.generate.rendered import Rendered, file_text, template_text
 from fusegen.generate.rows import Rows
 from fusegen.generate.strided_rows import StridedRows
 from fusegen.generate.sums import Sums
-from fusegen.generate.walks import Walk
 
 
 @cache
@@ -43,7 +43,7 @@ def render(kernel: Kernel, schedule: Schedule) -> Rendered:
     while not names.settle(code):
         code = marked(kernel, schedule, names)
     finish = kernel.finish if schedule.split else None
-    text = file_text(headers, [plain(code)])
+    text = file_text(headers, [unmarked(code)])
     return Rendered(
         text, kernel.name, finish, _barriers(kernel, schedule), headers, schedule.dynamic, schedule.cluster
     )  # fmt: skip
@@ -51,21 +51,21 @@ def render(kernel: Kernel, schedule: Schedule) -> Rendered:
 
 def marked(kernel: Kernel, schedule: Schedule, names: Names) -> str:
     """The text, the op's names in it marked (generate/names)."""
-    view: Rows | StridedRows | Walk
+    filler: Rows | StridedRows | Elementwise
     if isinstance(kernel, RowKernel) and schedule.template == "rows":
-        view = Rows(kernel, schedule, names)
-        code = _fill("rows", view.rows())
+        filler = Rows(kernel, schedule, names)
+        code = _fill("rows", filler.rows())
     elif isinstance(kernel, StridedRowKernel):
-        view = StridedRows(kernel, schedule, names)
-        code = _fill("strided_rows", view.strided_rows())
+        filler = StridedRows(kernel, schedule, names)
+        code = _fill("strided_rows", filler.strided_rows())
     else:
-        view = Walk(kernel, schedule, names)
+        filler = Elementwise(kernel, schedule, names)
         fill = {
-            "elementwise": view.elementwise,
-            "tiled_transpose": view.tiled_transpose,
-            "full_reduction": view.full_reduction,
+            "elementwise": filler.elementwise,
+            "tiled_transpose": filler.tiled_transpose,
+            "full_reduction": filler.full_reduction,
         }
-        code = _fill(schedule.template, fill.get(schedule.template, view.reduction)())
+        code = _fill(schedule.template, fill.get(schedule.template, filler.reduction)())
     if schedule.split:
         code += _fill("finish", Sums(kernel, schedule, names).finish(kernel.finish))
     return code

@@ -9,11 +9,11 @@ from typing import Any
 from fusegen.core.ir import Operand
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.rows_schedule import kept_for_all, kept_in_registers
-from fusegen.generate.view import View
+from fusegen.generate.slots import SlotFiller
 
 
 @dataclass
-class RowReads(View):
+class RowReads(SlotFiller):
     """The part of `Rows` that is about memory.
 
     ``ahead``: operands that a thread reads before all else and keeps for the row; ``shared``: those that all rows have
@@ -38,8 +38,8 @@ class RowReads(View):
         ``staged``: into shared memory, where the present row and the next have a place each; else into registers.
         """
         plan = self.schedule
-        view: dict[str, Any] = {"declarations": [], "reads": [], "arrivals": [], "present": []}
-        view["coordinates"] = self._element_coordinates([o.name for o in operands])
+        slots: dict[str, Any] = {"declarations": [], "reads": [], "arrivals": [], "present": []}
+        slots["coordinates"] = self._element_coordinates([o.name for o in operands])
         for operand in operands:
             name, ctype = self.stem(operand.name), operand.dtype.ctype
             element = f"fg::Raw<{ctype}, {plan.vector}>" if plan.vector > 1 else ctype
@@ -52,32 +52,32 @@ class RowReads(View):
                     earlier = placed[: placed.index(operand)]
                     after = f"fg::behind<{name}_rows>({self.stem(earlier[-1].name)}_row)" if earlier else ""
                     value = after or f"fg::dynamic_shared<{name}_rows>()"
-                    view["declarations"] += [
+                    slots["declarations"] += [
                         f"using {name}_rows = {element}{extent};", f"{name}_rows& {name}_row = {value};"
                     ]  # fmt: skip
                 else:
-                    view["declarations"] += [
+                    slots["declarations"] += [
                         f"using {name}_element = {element};",
                         f"FUSEGEN_SHARED({name}_element, {name}_row, {extent});",
                     ]
                 place = f"{name}_row{'[turn ^ 1]' if double_buffered else ''}[part][thread]"
                 if plan.unaligned and operand in self.shared:
-                    view["reads"].append(f"{place} = {self._across(operand.name)};")
+                    slots["reads"].append(f"{place} = {self._across(operand.name)};")
                 else:
-                    view["reads"] += self.access(f"fg::load_async(&{place}, {{}});", operand.name, offset)
+                    slots["reads"] += self.access(f"fg::load_async(&{place}, {{}});", operand.name, offset)
                 continue
-            view["declarations"].append(
+            slots["declarations"].append(
                 f"{element} {name}_{'next' if double_buffered else 'row'}[{plan.vectors_per_thread}];"
             )
             if double_buffered:
-                view["present"].append(f"{element} {name}_row[{plan.vectors_per_thread}];")
-                view["arrivals"].append(f"{name}_row[part] = {name}_next[part];")
+                slots["present"].append(f"{element} {name}_row[{plan.vectors_per_thread}];")
+                slots["arrivals"].append(f"{name}_row[part] = {name}_next[part];")
             load = f"fg::load_raw<{plan.vector}>({{}})" if plan.vector > 1 else "*({})"
             if plan.unaligned and operand in self.shared:
                 load = self._across(operand.name)
             target = f"{name}_{'next' if double_buffered else 'row'}[part]"
-            view["reads"] += self.access(f"{target} = {load};", operand.name, offset)
-        return view
+            slots["reads"] += self.access(f"{target} = {load};", operand.name, offset)
+        return slots
 
     def _head(self) -> str | None:
         """Elements of a row before its first aligned vector; of a block's first row, where that goes on."""
@@ -95,18 +95,18 @@ class RowReads(View):
         """Reading the single elements at the ends of rows that begin anywhere, a thread one: as `_raw` does vectors."""
         if not self.schedule.unaligned or not operands:
             return None
-        view: dict[str, list[str]] = {
+        slots: dict[str, list[str]] = {
             "declarations": [],
             "arrivals": [],
             "reads": [f"const {self.schedule.index} j{self.fast} = edge;"],
         }
         for operand in operands:
             name, ctype = self.stem(operand.name), operand.dtype.ctype
-            view["declarations"].append(f"{ctype} {name}_{'edge_next' if double_buffered else 'edge'};")
-            view["arrivals"] += [f"const {ctype} {name}_edge = {name}_edge_next;"] if double_buffered else []
+            slots["declarations"].append(f"{ctype} {name}_{'edge_next' if double_buffered else 'edge'};")
+            slots["arrivals"] += [f"const {ctype} {name}_edge = {name}_edge_next;"] if double_buffered else []
             load = f"{name}_{'edge_next' if double_buffered else 'edge'} = *({{}});"
-            view["reads"] += self.access(load, operand.name, self.offset(operand.name, range(self.fast + 1)))
-        return view
+            slots["reads"] += self.access(load, operand.name, self.offset(operand.name, range(self.fast + 1)))
+        return slots
 
     def _across(self, name: str) -> str:
         """A vector of an operand that lies across those of the row, if it moves along the row by one."""

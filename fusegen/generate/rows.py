@@ -74,8 +74,8 @@ class Rows(RowReads):
             "stages": stages,
             "last": self._last(),
             "segments": self.segments.slots(),
-            "finish": self._finish(),
-            "finish_condition": self._writer(),
+            "ending": self._ending(),
+            "ending_condition": self._writer(),
             "row_end": self._row_end(),
             "column_combine": self._column_combine(),
             "edge_ends": [
@@ -115,70 +115,70 @@ class Rows(RowReads):
         wanted = (raw + sums) // 4 + OVERHEAD
         return f"{threads}, {max(1, min(MOST_THREADS // threads, REGISTERS // (threads * wanted)))}"
 
-    # -- one walk over the row ------------------------------------------------------------------------------------
+    # -- one traversal of the row ---------------------------------------------------------------------------------
 
-    def _walk(self, lets: Sequence[Let], items: Sequence[Reduce | Output]) -> dict[str, Any]:
+    def _traversal(self, lets: Sequence[Let], items: Sequence[Reduce | Output]) -> dict[str, Any]:
         """What the lets and items read at an element, and the lets."""
         needed = self.needed((*lets, *items))
-        view: dict[str, Any] = {"reads": [], "declarations": [], "inner": [], "writes": [], "edge": []}
+        slots: dict[str, Any] = {"reads": [], "declarations": [], "inner": [], "writes": [], "edge": []}
         loaded = []
         for operand in self.kernel.operands:
             if operand.name not in needed or not self.moving([operand.name], self.over_loops):
                 continue
             if operand in (*self.ahead, *self.shared):
-                self._take(operand, view)
+                self._take(operand, slots)
             else:
                 loaded.append(operand.name)
-                self._load(operand, view)
+                self._load(operand, slots)
         written = [item.name for item in items if isinstance(item, Output)]
-        view["coordinates"] = self._element_coordinates([*loaded, *written])
+        slots["coordinates"] = self._element_coordinates([*loaded, *written])
         if self.schedule.unaligned and (loaded or written):
-            view["edge"].insert(0, f"const {self.schedule.index} j{self.fast} = edge;")
-        self._each(view, self.lets(lets))
-        return view
+            slots["edge"].insert(0, f"const {self.schedule.index} j{self.fast} = edge;")
+        self._each(slots, self.lets(lets))
+        return slots
 
-    def _each(self, view: dict[str, Any], lines: Sequence[str]) -> None:
+    def _each(self, slots: dict[str, Any], lines: Sequence[str]) -> None:
         """What is done with every element: those of vectors, and those at the ends of rows that begin anywhere."""
-        view["inner"] += lines
-        view["edge"] += lines
+        slots["inner"] += lines
+        slots["edge"] += lines
 
-    def _take(self, operand: Operand, view: dict[str, Any]) -> None:
+    def _take(self, operand: Operand, slots: dict[str, Any]) -> None:
         """An element of what was read ahead."""
         name = self.stem(operand.name)
-        view["edge"].append(
+        slots["edge"].append(
             f"const {operand.dtype.compute.ctype} {self.variable(operand.name)} = fg::load(&{name}_edge);"
         )
         if self.schedule.vector > 1:
-            view["reads"].append(f"const auto {name}_v = fg::widen({self._held(operand)});")
-            view["inner"].append(self.lane(operand))
+            slots["reads"].append(f"const auto {name}_v = fg::widen({self._held(operand)});")
+            slots["inner"].append(self.vector_element(operand))
         else:
             declared = f"const {operand.dtype.compute.ctype} {self.variable(operand.name)}"
-            view["inner"].append(f"{declared} = fg::load(&{name}_row[part]);")
+            slots["inner"].append(f"{declared} = fg::load(&{name}_row[part]);")
 
-    def _load(self, operand: Operand, view: dict[str, Any]) -> None:
+    def _load(self, operand: Operand, slots: dict[str, Any]) -> None:
         """An element from memory; short operands come from a cache after the first row."""
         name, offset = operand.name, self.offset(operand.name, range(self.fast + 1))
         access = self.schedule.placement(name).access
-        view["edge"] += self.read(operand, offset)
+        slots["edge"] += self.read(operand, offset)
         if self.schedule.vector == 1:
-            view["inner"] += self.read(operand, offset)
+            slots["inner"] += self.read(operand, offset)
         elif access is Access.ROW:
-            view["reads"] += self.read_vector(operand, offset)
-            view["inner"].append(self.lane(operand))
+            slots["reads"] += self.read_vector(operand, offset)
+            slots["inner"].append(self.vector_element(operand))
         elif (
             self.schedule.unaligned
             and self.schedule.placement(name).moves[self.fast] == "1"
             and not isinstance(operand, Position)
         ):
-            view["reads"].append(f"const auto {self.stem(name)}_v = fg::widen({self._across(name)});")
-            view["inner"].append(self.lane(operand))
+            slots["reads"].append(f"const auto {self.stem(name)}_v = fg::widen({self._across(name)});")
+            slots["inner"].append(self.vector_element(operand))
         elif self.moving([name], [self.fast]):
-            view["inner"] += self.read(operand, self.lane_offset(name, offset, self.fast))
+            slots["inner"] += self.read(operand, self.element_offset(name, offset, self.fast))
         else:
-            view["reads"] += self.read(operand, offset)
+            slots["reads"] += self.read(operand, offset)
 
     def _stage(self, stage: Stage) -> dict[str, Any]:
-        """The walks of a stage. Where nothing waits for it, everything else is done on the same walk."""
+        """The traversals of a stage. Where nothing waits for it, everything else is done in the same one."""
         kernel, split = self.kernel, self.schedule.split
         partners = {r.name: kernel.partners[r.name] for r in stage.reduces if r.name in kernel.partners}
         moments = [r for r in stage.reduces if r.kind == "squared_deviation"]
@@ -192,26 +192,26 @@ class Rows(RowReads):
         coupled = [a for a in accumulators if a.is_coupled]
         if stage is kernel.final_stage:
             lets = list(dict.fromkeys([*stage.lets, *kernel.body]))
-            view = self._walk(lets, [*kernel.pointwise, *kernel.columns, *kernel.segments, *own])
-            self._end_of_walk(view)
+            slots = self._traversal(lets, [*kernel.pointwise, *kernel.columns, *kernel.segments, *own])
+            self._end_of_traversal(slots)
         else:
-            view = self._walk(stage.lets, own)
+            slots = self._traversal(stage.lets, own)
         texts = {a.name: self.printer.text(a.reduce.expr) for a in accumulators}
         held = {a.name: f"{a.stem}_chunk" if self.schedule.chunked else a.variable for a in coupled}
         counted = [held[a.name] for a in coupled if a.counts]
-        view["inner"] += [
+        slots["inner"] += [
             f"{held[a.name]}.see({texts[a.name]});" if a in coupled else a.add(texts[a.name]) for a in accumulators
         ]
-        view["writes"] += [f"{name}.saw({self.schedule.vector});" for name in counted]
+        slots["writes"] += [f"{name}.saw({self.schedule.vector});" for name in counted]
         once = [] if self.schedule.chunked else coupled
-        view["edge"] += [
+        slots["edge"] += [
             f"{a.variable}.see({texts[a.name]});" if a in once else a.add(texts[a.name]) for a in accumulators
         ]
-        view["edge"] += [f"{a.variable}.saw(1);" for a in once if a.counts]
+        slots["edge"] += [f"{a.variable}.saw(1);" for a in once if a.counts]
         again = None
         if coupled:
             take = "take_fast" if self.printer.half else "take"
-            again = self._walk(stage.lets, [a.reduce for a in coupled])
+            again = self._traversal(stage.lets, [a.reduce for a in coupled])
             self._each(again, [f"{held[a.name]}.{take}({texts[a.name]});" for a in coupled])
         return {
             "accumulators": [a.declare() for a in accumulators],
@@ -219,7 +219,7 @@ class Rows(RowReads):
             "merges": [
                 line for a in coupled for line in (f"{held[a.name]}.finish();", f"{a.variable}.merge({held[a.name]});")
             ],
-            "walk": view,
+            "traversal": slots,
             "settle": [f"{held[a.name]}.settle();" for a in coupled]
             + (["fg::read_again();"] if coupled and self.schedule.staged else []),
             "again": again,
@@ -243,7 +243,7 @@ class Rows(RowReads):
         )
         total = self.variable(partner) if partner else f"{start}_total"
         mean, compensation = f"{start}_mean", f"{start}_rest"
-        first, again = self._walk(stage.lets, [deviation]), self._walk(stage.lets, [deviation])
+        first, again = self._traversal(stage.lets, [deviation]), self._traversal(stage.lets, [deviation])
         self._each(first, [f"{total} += {text};"])
         self._each(again, [
             f"const {ctype} away = {self.printer.term(deviation.expr)} - {mean};",
@@ -252,7 +252,7 @@ class Rows(RowReads):
         sums = [squares, compensation] if exact else [squares]
         return {
             "accumulators": [f"{ctype} {total} = 0;"], "chunks": [], "merges": [],
-            "walk": first,
+            "traversal": first,
             "settle": [
                 *self._exchange("sum", [total]),
                 f"const {ctype} {mean} = fg::divide_by_count({total}, {ctype}(n));",
@@ -319,30 +319,30 @@ class Rows(RowReads):
         items: list[Reduce | Output] = [*kernel.pointwise, *kernel.columns, *kernel.segments]
         if not items or kernel.final_stage:
             return None
-        view = self._walk(kernel.body, items)
-        self._end_of_walk(view)
-        return view
+        slots = self._traversal(kernel.body, items)
+        self._end_of_traversal(slots)
+        return slots
 
-    def _end_of_walk(self, view: dict[str, Any]) -> None:
+    def _end_of_traversal(self, slots: dict[str, Any]) -> None:
         for output in self.kernel.pointwise:
-            self._write(output, view)
+            self._write(output, slots)
         for reduce in self.kernel.columns:
             text = self.printer.text(reduce.expr)
-            view["inner"].append(self._column(reduce).add(text))
-            view["edge"].append(f"{self.stem(reduce.name)}_edge += {text};")
-        self.segments.take(view)
+            slots["inner"].append(self._column(reduce).add(text))
+            slots["edge"].append(f"{self.stem(reduce.name)}_edge += {text};")
+        self.segments.take(slots)
 
-    def _write(self, output: Output, view: dict[str, Any]) -> None:
+    def _write(self, output: Output, slots: dict[str, Any]) -> None:
         name, vector = output.name, self.schedule.vector
         offset = self.offset(name, range(self.fast + 1))
-        view["edge"] += self.store(output, offset)
+        slots["edge"] += self.store(output, offset)
         if vector > 1 and self.schedule.placement(name).access is Access.ROW:
-            view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {self.stem(name)}_v;")
-            view["inner"].append(f"{self.stem(name)}_v[k] = {self.printer.text(output.expr)};")
-            view["writes"] += self.write_vector(output, offset)
+            slots["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {self.stem(name)}_v;")
+            slots["inner"].append(f"{self.stem(name)}_v[k] = {self.printer.text(output.expr)};")
+            slots["writes"] += self.write_vector(output, offset)
         else:
-            at = self.lane_offset(name, offset, self.fast) if vector > 1 else offset
-            view["inner"] += self.store(output, at)
+            at = self.element_offset(name, offset, self.fast) if vector > 1 else offset
+            slots["inner"] += self.store(output, at)
 
     # -- the end of a row, and of all rows ------------------------------------------------------------------------
 
@@ -353,7 +353,7 @@ class Rows(RowReads):
         terms += ["fg::cluster_rank() == 0"] if self.schedule.cluster > 1 else []
         return " && ".join(terms)
 
-    def _finish(self) -> list[str]:
+    def _ending(self) -> list[str]:
         kernel = self.kernel
         if self.schedule.split:
             position = f"{self.schedule.index}(blockIdx.y) * m + row"

@@ -42,21 +42,21 @@ class Segments:
     def _parts(self, reduce: Reduce) -> str:
         return f"{self.names.stem(reduce.name)}_parts" + ("[threadIdx.y]" if self.plan.rows > 1 else "")
 
-    def take(self, view: dict[str, Any]) -> None:
-        """What a vector adds, on the last walk over the row."""
+    def take(self, slots: dict[str, Any]) -> None:
+        """What a vector adds, in the last traversal of the row."""
         number = f"{self.plan.threads} * part + threadIdx.x" if self.plan.vectors_per_thread > 1 else "threadIdx.x"
         for reduce in self.kernel.segments:
             target, value = f"{self._parts(reduce)}[{number}]", self.text(reduce.expr)
             if self.plan.vector == 1:
-                view["inner"].append(f"{target} = {value};")
+                slots["inner"].append(f"{target} = {value};")
                 continue
             part = f"{self.names.stem(reduce.name)}_part"
-            view["declarations"].append(f"{reduce.expr.dtype.ctype} {part} = 0;")
-            view["inner"].append(f"{part} += {value};")
-            view["writes"].append(f"{target} = {part};")
+            slots["declarations"].append(f"{reduce.expr.dtype.ctype} {part} = 0;")
+            slots["inner"].append(f"{part} += {value};")
+            slots["writes"].append(f"{target} = {part};")
 
     def slots(self) -> dict[str, Any] | None:
-        """The walk over segments."""
+        """The traversal of segments."""
         plan, kernel, of, threads = self.plan, self.kernel, self.names.variable, self.plan.threads_per_segment
         if not kernel.segments:
             return None

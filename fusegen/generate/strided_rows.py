@@ -1,4 +1,4 @@
-"""The slots of kernels whose rows lie side by side: what a thread keeps of its results, and the walks over it."""
+"""The slots of kernels whose rows lie side by side: what a thread keeps of its results, and the traversals of it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fusegen.fuse.row_kernel import Stage, picked_by
 from fusegen.fuse.schedule import Access
 from fusegen.fuse.strided_rows import StridedRowKernel, resident, streams_of
 from fusegen.generate.accumulators import Accumulator
-from fusegen.generate.view import View
+from fusegen.generate.slots import SlotFiller
 from fusegen.generate.wording import WIDTH
 
 
@@ -26,7 +26,7 @@ class _Value(NamedTuple):
 
 
 @dataclass
-class StridedRows(View):
+class StridedRows(SlotFiller):
     """Fills strided_rows.cu.j2. A thread's results are numbered by k. Where there are several, each value that a
     thread has for a result is a vector, and expressions read its k-th element."""
 
@@ -41,8 +41,8 @@ class StridedRows(View):
         self.over_loops = range(plan.loops, plan.loops + plan.inner)
         self.streams = streams_of(kernel, plan)
         own = [*kernel.before, *(let for stage in kernel.stages for let in stage.after), *kernel.reduces]
-        by_lane = [o for o in self._fixed() if self._by_lane(o)]
-        self.in_vectors = {thing.name for thing in (*own, *by_lane)} if plan.vector > 1 else set()
+        varying = [o for o in self._fixed() if self._varies(o)]
+        self.in_vectors = {thing.name for thing in (*own, *varying)} if plan.vector > 1 else set()
 
     def variable(self, name: str) -> str:
         return f"{self.stem(name)}_v[k]" if name in self.in_vectors else super().variable(name)
@@ -51,7 +51,7 @@ class StridedRows(View):
         """Operands that are the same for all elements of a result."""
         return [o for o in self.kernel.operands if not self.moving([o.name], self.over_loops)]
 
-    def _by_lane(self, operand: Operand) -> bool:
+    def _varies(self, operand: Operand) -> bool:
         """Whether neighbouring results have different elements of it."""
         return bool(self.moving([operand.name], [self.fast]))
 
@@ -60,7 +60,7 @@ class StridedRows(View):
         kernel, plan = self.kernel, self.schedule
         things = [o.name for o in (*kernel.operands, *kernel.written)]
         stages = [self._stage(stage) for stage in kernel.stages]
-        last = self._walk(kernel.body, kernel.pointwise) if kernel.pointwise else None
+        last = self._traversal(kernel.body, kernel.pointwise) if kernel.pointwise else None
         if last:
             for output in kernel.pointwise:
                 self._write(output, self.offset(output.name, range(plan.loops + plan.inner)), last)
@@ -112,14 +112,14 @@ class StridedRows(View):
             return f"fg::Vec<{ctype}, {vector}> {kept.stem}_v{' = {}' if start else ''};"
         return f"{ctype} {kept.variable}{f' = {start}' if start else ''};"
 
-    def _define(self, view: dict[str, list[str]], ctype: str, kept: _Value, value: str) -> None:
+    def _define(self, slots: dict[str, list[str]], ctype: str, kept: _Value, value: str) -> None:
         """One that does not change."""
         if self.schedule.vector == 1:
             declared = f"const {ctype} {kept.variable} ="
         else:
-            view["declarations"].append(self._variable(ctype, kept))
+            slots["declarations"].append(self._variable(ctype, kept))
             declared = f"{self._kept(kept)} ="
-        view["each"] += self._assignment(f"{declared} {value};")
+        slots["each"] += self._assignment(f"{declared} {value};")
 
     def _assignment(self, line: str) -> list[str]:
         """The line, or where it is too long what is assigned in a line of its own."""
@@ -128,26 +128,26 @@ class StridedRows(View):
         target, _, value = line.partition("= ")
         return [f"{target}=", f"    {value}"]
 
-    def _lets(self, lets: Sequence[Let], view: dict[str, list[str]] | None = None) -> dict[str, list[str]]:
+    def _lets(self, lets: Sequence[Let], slots: dict[str, list[str]] | None = None) -> dict[str, list[str]]:
         """What follows from what is known of a result."""
-        view = {"declarations": [], "each": [], "writes": []} if view is None else view
+        slots = {"declarations": [], "each": [], "writes": []} if slots is None else slots
         for let in lets:
-            self._define(view, let.expr.dtype.ctype, self._of(let.name), self.printer.text(let.expr))
-        return view
+            self._define(slots, let.expr.dtype.ctype, self._of(let.name), self.printer.text(let.expr))
+        return slots
 
     def _fixed_reads(self, operands: Sequence[Operand]) -> dict[str, list[str]]:
-        view: dict[str, list[str]] = {"declarations": [], "each": [], "writes": []}
+        slots: dict[str, list[str]] = {"declarations": [], "each": [], "writes": []}
         for o in operands:
             offset = self.offset(o.name, self.kept_loops)
-            if self.schedule.vector == 1 or not self._by_lane(o):
-                view["declarations"] += self.read(o, offset)
+            if self.schedule.vector == 1 or not self._varies(o):
+                slots["declarations"] += self.read(o, offset)
             elif self.schedule.placement(o.name).access is Access.ROW:
-                view["declarations"] += self.read_vector(o, offset)
+                slots["declarations"] += self.read_vector(o, offset)
             else:
-                at = self.lane_offset(o.name, offset, self.fast)
+                at = self.element_offset(o.name, offset, self.fast)
                 value = at if isinstance(o, Position) else f"fg::load({self.pointer(o.name, at)})"
-                self._define(view, o.dtype.compute.ctype, self._of(o.name), value)
-        return view
+                self._define(slots, o.dtype.compute.ctype, self._of(o.name), value)
+        return slots
 
     # -- elements -------------------------------------------------------------------------------------------------
 
@@ -157,65 +157,65 @@ class StridedRows(View):
 
     def _raw(self) -> dict[str, list[str]]:
         """Everything is read before anything is used."""
-        plan, view = self.schedule, {"declarations": list[str](), "reads": list[str]()}
-        view["reads"] += self._coordinates([o.name for o in self.streams])
+        plan, slots = self.schedule, {"declarations": list[str](), "reads": list[str]()}
+        slots["reads"] += self._coordinates([o.name for o in self.streams])
         for o in self.streams:
             name, ctype = self.stem(o.name), o.dtype.ctype
             element = f"fg::Raw<{ctype}, {plan.vector}>" if plan.vector > 1 else ctype
-            view["declarations"].append(f"{element} {name}_row[{plan.vectors_per_thread}];")
+            slots["declarations"].append(f"{element} {name}_row[{plan.vectors_per_thread}];")
             load = f"fg::load_raw<{plan.vector}>({{}})" if plan.vector > 1 else "*({})"
             offset = self.offset(o.name, range(self.over_loops.stop))
-            view["reads"] += self.access(f"{name}_row[{self._place}] = {load};", o.name, offset)
-        return view
+            slots["reads"] += self.access(f"{name}_row[{self._place}] = {load};", o.name, offset)
+        return slots
 
     def _coordinates(self, names: Sequence[str]) -> list[str]:
         used = self.moving(names, self.over_loops)
         return self.coordinates(self.over_loops.start, self.over_loops.stop - 1, "at", used)
 
-    def _walk(self, lets: Sequence[Let], items: Sequence[Reduce | Output]) -> dict[str, Any]:
+    def _traversal(self, lets: Sequence[Let], items: Sequence[Reduce | Output]) -> dict[str, Any]:
         """What the lets and items read at an element, and the lets."""
         needed = self.needed((*lets, *items))
-        view: dict[str, Any] = {"reads": [], "declarations": [], "each": [], "writes": []}
+        slots: dict[str, Any] = {"reads": [], "declarations": [], "each": [], "writes": []}
         from_memory = [item.name for item in items if isinstance(item, Output)]
         for o in self.kernel.operands:
             if o.name not in needed or not self.moving([o.name], self.over_loops):
                 continue
             offset = self.offset(o.name, range(self.over_loops.stop))
             if o in self.streams and self.schedule.vector > 1:
-                view["reads"].append(
+                slots["reads"].append(
                     f"const auto {self.stem(o.name)}_v = fg::widen({self.stem(o.name)}_row[{self._place}]);"
                 )
-                view["each"].append(self.lane(o))
+                slots["each"].append(self.vector_element(o))
             elif o in self.streams:
                 declared = f"const {o.dtype.compute.ctype} {self.variable(o.name)}"
-                view["each"].append(f"{declared} = fg::load(&{self.stem(o.name)}_row[{self._place}]);")
+                slots["each"].append(f"{declared} = fg::load(&{self.stem(o.name)}_row[{self._place}]);")
             else:
                 from_memory.append(o.name)
-                by_lane = self.schedule.vector > 1 and self._by_lane(o)
-                at = self.lane_offset(o.name, offset, self.fast) if by_lane else offset
-                view["each" if by_lane else "reads"] += self.read(o, at)
+                varying = self.schedule.vector > 1 and self._varies(o)
+                at = self.element_offset(o.name, offset, self.fast) if varying else offset
+                slots["each" if varying else "reads"] += self.read(o, at)
         coordinates = self._coordinates(from_memory)
-        view["reads"], view["located"] = coordinates + view["reads"], bool(coordinates)
-        view["each"] += self.lets(lets)
-        return view
+        slots["reads"], slots["located"] = coordinates + slots["reads"], bool(coordinates)
+        slots["each"] += self.lets(lets)
+        return slots
 
     # -- reductions -----------------------------------------------------------------------------------------------
 
     def _stage(self, stage: Stage) -> dict[str, Any]:
-        """The walk over the elements; coupled reductions walk again once their mean or maximum is known."""
+        """The traversal of the elements; coupled reductions have another one, when their mean or maximum is known."""
         partners = {r.name: self.kernel.partners[r.name] for r in stage.reduces if r.name in self.kernel.partners}
         own = [r for r in stage.reduces if r.name not in partners]
         coupled = [r for r in own if BY_KIND[r.kind].partner]
-        view: dict[str, Any] = {"declarations": [], "settle": {"declarations": [], "each": [], "writes": []}}
-        view["walk"] = walk = self._walk(stage.lets, own)
-        view["again"] = self._walk(stage.lets, coupled) if coupled else None
-        view["exchange"], view["combine"] = [], []
+        slots: dict[str, Any] = {"declarations": [], "settle": {"declarations": [], "each": [], "writes": []}}
+        slots["traversal"] = traversal = self._traversal(stage.lets, own)
+        slots["again"] = self._traversal(stage.lets, coupled) if coupled else None
+        slots["exchange"], slots["combine"] = [], []
         results: dict[str, list[str]] = {"declarations": [], "each": [], "writes": []}
-        view["results"] = results
+        slots["results"] = results
         late: dict[tuple[str, str], list[str]] = {}  # what is exchanged at the end, by how and of which type
         picks = {r.name: pick for r in own if (pick := self._pick(r))}
         if picks:
-            view["walk"] = walk = self._walk(stage.lets, [r for r in own if r.name not in picks])
+            slots["traversal"] = traversal = self._traversal(stage.lets, [r for r in own if r.name not in picks])
         for reduce in own:
             if reduce.name in picks:
                 results["declarations"] += [self._variable(reduce.expr.dtype.ctype, self._of(reduce.name), "0")]
@@ -223,21 +223,21 @@ class StridedRows(View):
                 continue
             partner = next((name for name, of in partners.items() if of is reduce), None)
             if reduce.kind == "squared_deviation":
-                self._deviation(reduce, partner, view, late)
+                self._deviation(reduce, partner, slots, late)
             elif reduce.kind == "sum_exp":
-                self._exponentials(reduce, partner, view, late)
+                self._exponentials(reduce, partner, slots, late)
             else:
                 accumulator = Accumulator(reduce, self.names, self.schedule.vector)
-                view["declarations"].append(accumulator.declare())
-                walk["each"] += self._assignment(accumulator.add(self.printer.text(reduce.expr)))
+                slots["declarations"].append(accumulator.declare())
+                traversal["each"] += self._assignment(accumulator.add(self.printer.text(reduce.expr)))
                 how = "sum" if accumulator.is_sum else "merge"
                 late.setdefault((how, accumulator.state_type), []).append(accumulator.variable)
                 if not accumulator.is_sum:
                     state = self._state(reduce)
                     self._define(results, accumulator.ctype, self._of(reduce.name), f"{state}.result()")
-        view["combine"] = [line for (how, _), names in late.items() for line in self._exchange(how, names)]
+        slots["combine"] = [line for (how, _), names in late.items() for line in self._exchange(how, names)]
         self._lets(stage.after, results)
-        return view
+        return slots
 
     def _pick(self, reduce: Reduce) -> list[str] | None:
         """A sum with one term, ``where(index == place, x, 0)``, as one access, which finds in a cache what was read."""
@@ -252,7 +252,7 @@ class StridedRows(View):
         at, where, has, index = f"{start}_at", f"{start}_place", f"has_{start}", self.schedule.index
         step = {"1": at, "s": f"{at} * {self.stem(name)}_stride{fast}"}[self.schedule.placement(name).moves[fast]]
         offset = " + ".join(term for term in (self.offset(name, self.kept_loops), step) if term)
-        offset = self.lane_offset(name, offset, self.fast) if self.schedule.vector > 1 else offset
+        offset = self.element_offset(name, offset, self.fast) if self.schedule.vector > 1 else offset
         return [
             f"const int64_t {where} = {self.printer.text(place)};",
             f"const bool {has} = 0 <= {where} && {where} < n;",
@@ -264,7 +264,7 @@ class StridedRows(View):
         return f"{self.stem(reduce.name)}_state{'[k]' if self.schedule.vector > 1 else ''}"
 
     def _deviation(
-        self, reduce: Reduce, partner: str | None, view: dict[str, Any], late: dict[tuple[str, str], list[str]]
+        self, reduce: Reduce, partner: str | None, slots: dict[str, Any], late: dict[tuple[str, str], list[str]]
     ) -> None:
         """The sum, then squared deviations from the mean. Where more than half types depend on it, deviations also say
         what rounding took off the mean (a compensation)."""
@@ -275,13 +275,13 @@ class StridedRows(View):
             self._intermediate(reduce, "mean"),
             self._intermediate(reduce, "rest"),
         )
-        view["declarations"] += [self._variable(ctype, total, "0"), self._variable(ctype, squares, "0")]
-        view["declarations"] += [self._variable(ctype, compensation, "0")] if exact else []
-        view["walk"]["each"] += self._assignment(f"{self._kept(total)} += {text};")
-        view["exchange"] += self._exchange("sum", [self._whole(total)])
-        self._define(view["settle"], ctype, mean, f"fg::divide_by_count({self._kept(total)}, {ctype}(n))")
+        slots["declarations"] += [self._variable(ctype, total, "0"), self._variable(ctype, squares, "0")]
+        slots["declarations"] += [self._variable(ctype, compensation, "0")] if exact else []
+        slots["traversal"]["each"] += self._assignment(f"{self._kept(total)} += {text};")
+        slots["exchange"] += self._exchange("sum", [self._whole(total)])
+        self._define(slots["settle"], ctype, mean, f"fg::divide_by_count({self._kept(total)}, {ctype}(n))")
         centered = f"{squares.stem}_away"
-        view["again"]["each"] += [
+        slots["again"]["each"] += [
             *self._assignment(f"const {ctype} {centered} = {self.printer.term(reduce.expr)} - {self._kept(mean)};"),
             f"{self._kept(squares)} += {centered} * {centered};",
             *([f"{self._kept(compensation)} += {centered};"] if exact else []),
@@ -289,27 +289,27 @@ class StridedRows(View):
         late.setdefault(("sum", ctype), []).extend(map(self._whole, [squares, compensation] if exact else [squares]))
         if exact:
             share = f"fg::divide_by_count({self._kept(compensation)}, {ctype}(n))"
-            view["results"]["each"] += [
+            slots["results"]["each"] += [
                 f"{self._kept(squares)} -= {self._kept(compensation)} * {share};",
                 f"{self._kept(total)} += {self._kept(compensation)};",
             ]
 
     def _exponentials(
-        self, reduce: Reduce, partner: str | None, view: dict[str, Any], late: dict[tuple[str, str], list[str]]
+        self, reduce: Reduce, partner: str | None, slots: dict[str, Any], late: dict[tuple[str, str], list[str]]
     ) -> None:
         """The maximum, then the sum of exponentials relative to it."""
         accumulator, state, text = (
             Accumulator(reduce, self.names, self.schedule.vector), self._state(reduce), self.printer.text(reduce.expr)
         )  # fmt: skip
-        view["declarations"].append(accumulator.declare())
-        view["walk"]["each"].append(f"{state}.see({text});")
-        view["exchange"] += self._exchange("maximum", [f"{accumulator.variable}.top"])
-        view["settle"]["each"].append(f"{state}.settle();")
-        view["again"]["each"].append(f"{state}.{'take_fast' if self.printer.half else 'take'}({text});")
+        slots["declarations"].append(accumulator.declare())
+        slots["traversal"]["each"].append(f"{state}.see({text});")
+        slots["exchange"] += self._exchange("maximum", [f"{accumulator.variable}.top"])
+        slots["settle"]["each"].append(f"{state}.settle();")
+        slots["again"]["each"].append(f"{state}.{'take_fast' if self.printer.half else 'take'}({text});")
         late.setdefault(("sum", accumulator.ctype), []).append(f"{accumulator.variable}.sum")
-        self._define(view["results"], accumulator.ctype, self._of(reduce.name), f"{state}.result()")
+        self._define(slots["results"], accumulator.ctype, self._of(reduce.name), f"{state}.result()")
         if partner:
-            self._define(view["results"], accumulator.ctype, self._of(partner), f"{state}.partner()")
+            self._define(slots["results"], accumulator.ctype, self._of(partner), f"{state}.partner()")
 
     def _whole(self, kept: _Value) -> str:
         """The value of all the thread's results."""
@@ -337,31 +337,31 @@ class StridedRows(View):
 
     # -- results --------------------------------------------------------------------------------------------------
 
-    def _write(self, output: Output, offset: str, view: dict[str, Any]) -> None:
+    def _write(self, output: Output, offset: str, slots: dict[str, Any]) -> None:
         name, vector, expr = output.name, self.schedule.vector, output.expr
         if vector > 1 and self.schedule.placement(name).access is Access.ROW:
             if not (isinstance(expr, Ref) and expr.name == name and name in self.in_vectors):  # else it is one already
-                view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {self.stem(name)}_v;")
-                view["each"] += self._assignment(f"{self.stem(name)}_v[k] = {self.printer.text(expr)};")
-            view["writes"] += self.write_vector(output, offset)
+                slots["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {self.stem(name)}_v;")
+                slots["each"] += self._assignment(f"{self.stem(name)}_v[k] = {self.printer.text(expr)};")
+            slots["writes"] += self.write_vector(output, offset)
         else:
-            view["each"] += self.store(output, self.lane_offset(name, offset, self.fast) if vector > 1 else offset)
+            slots["each"] += self.store(output, self.element_offset(name, offset, self.fast) if vector > 1 else offset)
 
     def _end(self) -> dict[str, list[str]] | None:
         """What is done once a result: its own outputs, and its share in sums over all results."""
-        kernel, view = self.kernel, {"declarations": list[str](), "each": list[str](), "writes": list[str]()}
+        kernel, slots = self.kernel, {"declarations": list[str](), "each": list[str](), "writes": list[str]()}
         if not (kernel.outputs or kernel.totals):
             return None
         for output in kernel.outputs:
-            self._write(output, self.offset(output.name, self.kept_loops), view)
-        view["each"] += self.lets(kernel.summing)
+            self._write(output, self.offset(output.name, self.kept_loops), slots)
+        slots["each"] += self.lets(kernel.summing)
         for accumulator in self._totals():
-            view["each"] += self._assignment(accumulator.add(self.printer.text(accumulator.reduce.expr)))
+            slots["each"] += self._assignment(accumulator.add(self.printer.text(accumulator.reduce.expr)))
         for accumulator in self._totals():
             before, behind = accumulator.iteration()
-            view["declarations"] += before
-            view["writes"] += behind
-        return view
+            slots["declarations"] += before
+            slots["writes"] += behind
+        return slots
 
     def _totals(self) -> list[Accumulator]:
         return [Accumulator(reduce, self.names, per_iteration=self.schedule.vector) for reduce in self.kernel.totals]

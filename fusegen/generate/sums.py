@@ -9,11 +9,11 @@ from fusegen.fuse.finish import FINISHES
 from fusegen.fuse.schedule import TILE, Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.params import parameters
-from fusegen.generate.view import View
+from fusegen.generate.slots import SlotFiller
 from fusegen.generate.wording import signature
 
 
-class Sums(View):
+class Sums(SlotFiller):
     """Fills row.cu.j2, column.cu.j2, serial.cu.j2 and finish.cu.j2."""
 
     @property
@@ -29,66 +29,66 @@ class Sums(View):
         moving = [o for o in read if self.moving([o.name], over)]
         fixed = [o for o in read if o not in moving]
         in_loop = [*(o.name for o in moving), *(o.name for o in kernel.pointwise)]
-        view: dict[str, Any] = {"kept_reads": [], "reads": [], "declarations": [], "inner": [], "writes": []}
-        view["coordinates"] = self.coordinates(over.start, over.stop - 1, "at", self.moving(in_loop, over))
-        view["near_coordinates"] = self.coordinates(over.start, over.stop - 1, "at + i", self.moving(in_loop, over))
+        slots: dict[str, Any] = {"kept_reads": [], "reads": [], "declarations": [], "inner": [], "writes": []}
+        slots["coordinates"] = self.coordinates(over.start, over.stop - 1, "at", self.moving(in_loop, over))
+        slots["near_coordinates"] = self.coordinates(over.start, over.stop - 1, "at + i", self.moving(in_loop, over))
         for operand in fixed:
-            self._read_lane(operand, self.offset(operand.name, kept), view, "kept_reads")
+            self._read_element(operand, self.offset(operand.name, kept), slots, "kept_reads")
         for operand in moving:
-            self._read_lane(operand, self.offset(operand.name, range(over.stop)), view, "reads")
-        view["inner"] += self.lets(kernel.body)
+            self._read_element(operand, self.offset(operand.name, range(over.stop)), slots, "reads")
+        slots["inner"] += self.lets(kernel.body)
         for output in kernel.pointwise:
-            self._write_lane(output, self.offset(output.name, range(over.stop)), view)
-        view["inner"] += [a.add(self.printer.text(a.reduce.expr)) for a in self._accumulators()]
-        self._add_iterations(view)
+            self._write_element(output, self.offset(output.name, range(over.stop)), slots)
+        slots["inner"] += [a.add(self.printer.text(a.reduce.expr)) for a in self._accumulators()]
+        self._add_iterations(slots)
         late = [] if schedule.split else [*(o.name for o in kernel.outputs), *self._late_operands()]
         names = [*(o.name for o in read), *(o.name for o in kernel.pointwise), *late]
         already = set() if schedule.template == "column" else {o.name for o in fixed}
         return {
             **self.common(),
-            **view,
+            **slots,
             "split": schedule.split,
             "rows": schedule.threads // schedule.block_width,
             "block_width": schedule.block_width, "unroll": schedule.unroll,
             "kept_coordinates": self.coordinates(0, schedule.loops - 1, "result", self.moving(names, kept)),
             "accumulators": [a.declare() for a in self._accumulators()],
             "combine": self._combine(),
-            "finish": self._end(already),
+            "ending": self._end(already),
         }  # fmt: skip
 
-    def _add_iterations(self, view: dict[str, Any]) -> None:
+    def _add_iterations(self, slots: dict[str, Any]) -> None:
         for accumulator in self._accumulators():
             before, behind = accumulator.iteration()
-            view["declarations"] += before
-            view["writes"] += behind
+            slots["declarations"] += before
+            slots["writes"] += behind
 
     def _fast(self) -> int:
         """The loop along which the vector lies."""
         return self.schedule.loops - 1 if self._vector_along_results else self.schedule.loops + self.schedule.inner - 1
 
-    def _read_lane(self, operand: Operand, offset: str, view: dict[str, Any], where: str) -> None:
-        """Read for all lanes at once where they lie side by side or share one element; else lane by lane."""
+    def _read_element(self, operand: Operand, offset: str, slots: dict[str, Any], where: str) -> None:
+        """Read for a whole vector at once where its elements lie side by side or are one element; else one by one."""
         name, vector = operand.name, self.schedule.vector
         access = self.schedule.placement(name).access
         if vector == 1:
-            view["inner" if where == "reads" else where] += self.read(operand, offset)
+            slots["inner" if where == "reads" else where] += self.read(operand, offset)
         elif access is Access.ROW:
-            view[where] += self.read_vector(operand, offset)
-            view["inner"].append(self.lane(operand))
+            slots[where] += self.read_vector(operand, offset)
+            slots["inner"].append(self.vector_element(operand))
         elif access is Access.STRIDED and self.moving([name], [self._fast()]):
-            view["inner"] += self.read(operand, self.lane_offset(name, offset, self._fast()))
+            slots["inner"] += self.read(operand, self.element_offset(name, offset, self._fast()))
         else:
-            view[where] += self.read(operand, offset)
+            slots[where] += self.read(operand, offset)
 
-    def _write_lane(self, output: Output, offset: str, view: dict[str, Any]) -> None:
+    def _write_element(self, output: Output, offset: str, slots: dict[str, Any]) -> None:
         name, vector = output.name, self.schedule.vector
         if vector > 1 and self.schedule.placement(name).access is Access.ROW:
-            view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {self.stem(name)}_v;")
-            view["inner"].append(f"{self.stem(name)}_v[k] = {self.printer.text(output.expr)};")
-            view["writes"] += self.write_vector(output, offset)
+            slots["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {self.stem(name)}_v;")
+            slots["inner"].append(f"{self.stem(name)}_v[k] = {self.printer.text(output.expr)};")
+            slots["writes"] += self.write_vector(output, offset)
             return
-        at = self.lane_offset(name, offset, self._fast()) if vector > 1 else offset
-        view["inner"] += self.store(output, at)
+        at = self.element_offset(name, offset, self._fast()) if vector > 1 else offset
+        slots["inner"] += self.store(output, at)
 
     def _late_operands(self) -> list[str]:
         needed = self.needed(self.kernel.ending)
@@ -117,7 +117,7 @@ class Sums(View):
             return self._partials(f"{self.schedule.index}(blockIdx.y) * m + result")
         if not self._vector_along_results:
             return self._epilogue(already)
-        lines = [line for a in self._accumulators() for line in a.result(lane=True)]
+        lines = [line for a in self._accumulators() for line in a.result(in_vector=True)]
         lines += self._epilogue(already, in_vector=True)
         return [f"for (int k = 0; k < {self.schedule.vector}; ++k) {{", *(f"  {x}" for x in lines), "}"]
 
@@ -130,7 +130,7 @@ class Sums(View):
 
         def place(name: str) -> str:
             offset = self.offset(name, kept)
-            return self.lane_offset(name, offset, self._fast()) if in_vector else offset
+            return self.element_offset(name, offset, self._fast()) if in_vector else offset
 
         late = [o for o in self.kernel.operands if o.name in self._late_operands() and o.name not in already]
         lines = [] if in_vector else [line for r in self.kernel.states for line in Accumulator(r, self.names).result()]
@@ -160,5 +160,5 @@ class Sums(View):
             "accumulators": [a.declare() for a in merged],
             "merges": [a.merge("piece * m + result") for a in merged],
             "combine": [a.combine(over, str(count)) for a in merged],
-            "finish": self._epilogue(set()),
+            "ending": self._epilogue(set()),
         }

@@ -19,8 +19,8 @@ import fusegen as fg
 from fusegen.core.subexpressions import is_reserved
 from fusegen.fuse.kernel import Kernel
 from fusegen.fused_op import FusedOp
-from fusegen.generate import strided_rows, view
-from fusegen.generate.names import Names, identifiers, plain
+from fusegen.generate import slots, strided_rows
+from fusegen.generate.names import Names, identifiers, unmarked
 from fusegen.generate.render import marked, render
 from fusegen.generate.rendered import PREAMBLE, headers
 from fusegen.inspect.passes import passes
@@ -196,7 +196,7 @@ def test_every_word_of_a_kernel_is_a_name_for_everything(
     shape = SHAPES[kind]
     made = [kernel for at, names in enumerate(namings(shape)) for kernel in shape.kernels(names, f"named_{at}")]
     check_compiles([kernel.rendered.text for kernel in made], tmp_path)
-    for module in (strided_rows, view):  # names of another length break lines elsewhere
+    for module in (strided_rows, slots):  # names of another length break lines elsewhere
         monkeypatch.setattr(module, "WIDTH", 10**6)
     for kernel in made:
         found = render(kernel.kernel, kernel.schedule).text
@@ -230,7 +230,7 @@ def test_no_macro_that_the_emulator_knows_is_a_variable(tmp_path: Path) -> None:
     (kernel,) = SHAPES["elementwise"].plain
     names = Names(kernel.kernel, ["#define qa \\\n  qb"])
     assert not names.settle(f"{names.variable('qa')} = {names.variable('qb')};")
-    assert [plain(names.variable(name)) for name in ("qa", "qb", "qc")] == ["qa_", "qb_", "qc"]
+    assert [unmarked(names.variable(name)) for name in ("qa", "qb", "qc")] == ["qa_", "qb_", "qc"]
 
 
 # -- what lies in memory ---------------------------------------------------------------------------------------------

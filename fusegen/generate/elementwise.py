@@ -7,20 +7,20 @@ from typing import Any
 from fusegen.core.ir import Operand, Output
 from fusegen.fuse.schedule import Access
 from fusegen.generate.params import needs_coordinates
+from fusegen.generate.slots import SlotFiller
 from fusegen.generate.sums import Sums
-from fusegen.generate.view import View
 
 
-class Walk(Sums, View):
+class Elementwise(Sums, SlotFiller):
     """Fills elementwise.cu.j2, tiled_transpose.cu.j2 and full_reduction.cu.j2."""
 
     def elementwise(self) -> dict[str, Any]:
         """A vector of elements a thread, or one."""
         if self.schedule.vector == 1:
             return {**self.common(), **self._scalar()}
-        view = self._vector()
-        view["inner"] += view.pop("next")
-        return {**self.common(), **view, "vectors_per_thread": 1}
+        slots = self._vector()
+        slots["inner"] += slots.pop("next")
+        return {**self.common(), **slots, "vectors_per_thread": 1}
 
     def _scalar(self) -> dict[str, Any]:
         """Single elements: one a thread, or several that lie a block apart."""
@@ -39,8 +39,8 @@ class Walk(Sums, View):
         inner += self.lets(self.kernel.body)
         for output in self.kernel.outputs:
             inner += self.store(output, at[output.name])
-        view = {"coordinates": coordinates, "reads": reads, "declarations": [], "inner": inner, "writes": []}
-        return {**view, "vectors_per_thread": schedule.vectors_per_thread}
+        slots = {"coordinates": coordinates, "reads": reads, "declarations": [], "inner": inner, "writes": []}
+        return {**slots, "vectors_per_thread": schedule.vectors_per_thread}
 
     def _scalar_offset(self, name: str) -> str:
         access = self.schedule.placement(name).access
@@ -52,7 +52,7 @@ class Walk(Sums, View):
 
     def _vector(self) -> dict[str, Any]:
         """Slots, and what goes on to the vector's next element ("next")."""
-        view: dict[str, Any] = {
+        slots: dict[str, Any] = {
             "coordinates": [], "reads": [], "declarations": [], "inner": [], "writes": [], "next": [],
         }  # fmt: skip
         offset_names = [
@@ -61,83 +61,85 @@ class Walk(Sums, View):
         last = self.schedule.loops - 1
         used = self.moving(offset_names, range(last + 1))
         if offset_names and self.schedule.whole_rows:
-            view["coordinates"] = self.coordinates(0, last, "at", used)
+            slots["coordinates"] = self.coordinates(0, last, "at", used)
         elif offset_names:
-            view["coordinates"] = self.coordinates(0, last, "at", set(range(min(used), last + 1)), constant=False)
+            slots["coordinates"] = self.coordinates(0, last, "at", set(range(min(used), last + 1)), constant=False)
         whole = bool(self.kernel.reduces)
         for operand in self.kernel.operands:
             if not whole or operand.name in self.read_in_body:
-                self._vector_read(operand, view)
-        view["inner"] += self.lets(self.kernel.body)
+                self._vector_read(operand, slots)
+        slots["inner"] += self.lets(self.kernel.body)
         for output in self.kernel.pointwise if whole else self.kernel.outputs:
-            self._vector_write(output, view)
+            self._vector_write(output, slots)
         if used and not self.schedule.whole_rows:
-            view["next"] = self.next_coordinates(last, used, "true" if self.schedule.exact else "at + k < n - 1")
-        return view
+            slots["next"] = self.next_coordinates(last, used, "true" if self.schedule.exact else "at + k < n - 1")
+        return slots
 
     def full_reduction(self) -> dict[str, Any]:
-        """The elementwise walk in a loop, with sums on the way."""
-        kernel, schedule, view = self.kernel, self.schedule, self._vector()
+        """Every element once, in a loop, with sums on the way."""
+        kernel, schedule, slots = self.kernel, self.schedule, self._vector()
         singles = [o for o in kernel.operands if schedule.placement(o.name).access is Access.SINGLE]
         lines = [line for o in singles if o.name in self.read_in_body for line in self.read(o, "")]
-        view["reads"] = [line for line in view["reads"] if line not in lines]
+        slots["reads"] = [line for line in slots["reads"] if line not in lines]
         inside = "" if schedule.exact else "if (at + k < n) "
-        view["inner"] += [inside + a.add(self.printer.text(a.reduce.expr)) for a in self._accumulators()]
-        view["inner"] += view.pop("next")
-        self._add_iterations(view)
+        slots["inner"] += [inside + a.add(self.printer.text(a.reduce.expr)) for a in self._accumulators()]
+        slots["inner"] += slots.pop("next")
+        self._add_iterations(slots)
         read = {o.name for o in singles if o.name in self.read_in_body}
         return {
             **self.common(),
-            **view,
+            **slots,
             "singles": lines,
             "accumulators": [a.declare() for a in self._accumulators()],
             "combine": self._combine(),
-            "finish": self._partials("blockIdx.x") if schedule.split else self._epilogue(read),
+            "ending": self._partials("blockIdx.x") if schedule.split else self._epilogue(read),
         }
 
-    def _vector_read(self, operand: Operand, view: dict[str, Any]) -> None:
+    def _vector_read(self, operand: Operand, slots: dict[str, Any]) -> None:
         name, vector = operand.name, self.schedule.vector
         access = self.schedule.placement(name).access
         everywhere = range(self.schedule.loops)
         if access is Access.SINGLE:
-            view["reads"] += self.read(operand, "")
+            slots["reads"] += self.read(operand, "")
         elif access is Access.SPLAT:
-            view["reads"] += self.read(operand, self.offset(name, everywhere))
+            slots["reads"] += self.read(operand, self.offset(name, everywhere))
         elif access is Access.STRIDED:
-            view["inner"] += self.read(operand, self._strided_offset(name))
+            slots["inner"] += self.read(operand, self._strided_offset(name))
         else:
             if access is Access.ROW:
-                view["reads"] += self.read_vector(operand, self.offset(name, everywhere))
+                slots["reads"] += self.read_vector(operand, self.offset(name, everywhere))
             elif access is Access.DENSE and self.schedule.exact:
-                view["reads"] += self.read_vector(operand, "at")
+                slots["reads"] += self.read_vector(operand, "at")
             else:
                 kind = "_unaligned" if access is Access.UNALIGNED else ""
                 load = f"fg::load{kind}<{vector}>({self.names.pointer(name)}, at, n)"
-                view["reads"].append(f"const auto {self.stem(name)}_v = {load};")
-            view["inner"].append(self.lane(operand))
+                slots["reads"].append(f"const auto {self.stem(name)}_v = {load};")
+            slots["inner"].append(self.vector_element(operand))
 
     def _strided_offset(self, name: str) -> str:
         """Element k of the vector; where rows are whole the fast coordinate is that of the vector's first element."""
         offset = self.offset(name, range(self.schedule.loops))
-        return self.lane_offset(name, offset, self.schedule.loops - 1) if self.schedule.whole_rows else offset
+        return self.element_offset(name, offset, self.schedule.loops - 1) if self.schedule.whole_rows else offset
 
-    def _vector_write(self, output: Output, view: dict[str, Any]) -> None:
+    def _vector_write(self, output: Output, slots: dict[str, Any]) -> None:
         name, vector, value = output.name, self.schedule.vector, self.printer.text(output.expr)
         access = self.schedule.placement(name).access
         if access is Access.STRIDED:
             lines = self.store(output, self._strided_offset(name))
             lines[-1] = lines[-1] if self.schedule.whole_rows else f"if (at + k < n) {lines[-1]}"
-            view["inner"] += lines
+            slots["inner"] += lines
             return
-        view["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {self.stem(name)}_v;")
-        view["inner"].append(f"{self.stem(name)}_v[k] = {value};")
+        slots["declarations"].append(f"fg::Vec<{output.dtype.compute.ctype}, {vector}> {self.stem(name)}_v;")
+        slots["inner"].append(f"{self.stem(name)}_v[k] = {value};")
         if access is Access.ROW:
-            view["writes"] += self.write_vector(output, self.offset(name, range(self.schedule.loops)))
+            slots["writes"] += self.write_vector(output, self.offset(name, range(self.schedule.loops)))
         elif access is Access.DENSE and self.schedule.exact:
-            view["writes"] += self.write_vector(output, "at")
+            slots["writes"] += self.write_vector(output, "at")
         else:
             kind = "_unaligned" if access is Access.UNALIGNED else ""
-            view["writes"].append(f"fg::store{kind}<{vector}>({self.names.pointer(name)}, at, n, {self.stem(name)}_v);")
+            slots["writes"].append(
+                f"fg::store{kind}<{vector}>({self.names.pointer(name)}, at, n, {self.stem(name)}_v);"
+            )
 
     # -- tiled transpose ------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ RESIDENT = 4
 
 
 @dataclass
-class View:
+class SlotFiller:
     """Makes the contents of the slots for one kernel and schedule."""
 
     kernel: Kernel
@@ -35,7 +35,7 @@ class View:
         half = bool(floats) and all(dtype.is_half for dtype in floats)
         # A split kernel's two stages do not have all numbers each.
         self.numbers = {} if self.schedule.split else computed_once(self.kernel)
-        self.plain = Printer(half, self.variable)
+        self.number_printer = Printer(half, self.variable)
         self.printer = Printer(half, self.variable, self.numbers)
         self._read: dict[Let | Reduce | Output, set[str]] = {}
         self._lines: dict[Let, list[str]] = {}
@@ -66,7 +66,7 @@ class View:
         """How a kernel begins: what it computes once, and how it waits for one of its op before it."""
         lines = []
         for expr, name in self.numbers.items():
-            declared, value = f"const {expr.dtype.ctype} {name} =", self.plain.text(expr)
+            declared, value = f"const {expr.dtype.ctype} {name} =", self.number_printer.text(expr)
             fits = len(declared) + len(value) + 2 + self.indent <= WIDTH
             lines += [f"{declared} {value};"] if fits else [declared, f"    {value};"]
         return [*lines, *(["fg::wait_for_previous_kernel();"] if follows else [])]
@@ -118,7 +118,7 @@ class View:
         """``x_ptr + offset``."""
         return f"{self.names.pointer(name)} + {offset}" if offset else self.names.pointer(name)
 
-    def lane_offset(self, name: str, offset: str, fast: int) -> str:
+    def element_offset(self, name: str, offset: str, fast: int) -> str:
         """``offset``, k elements further along the loop ``fast``."""
         move = self.schedule.placement(name).moves[fast]
         step = {"0": "", "1": "k", "s": f"k * {self.stem(name)}_stride{fast}"}[move]
@@ -198,7 +198,7 @@ class View:
         lines[-1] += ";"
         return lines
 
-    def lane(self, operand: Operand) -> str:
+    def vector_element(self, operand: Operand) -> str:
         """Element k of a vector as a constant."""
         return f"const {operand.dtype.compute.ctype} {self.variable(operand.name)} = {self.stem(operand.name)}_v[k];"
 
