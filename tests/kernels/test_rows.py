@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
@@ -28,6 +29,7 @@ from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Schedule
 from fusegen.generate.rendered import Rendered
 from fusegen.inspect.passes import passes
+from fusegen.plan import targets
 
 pytestmark = pytest.mark.emulator
 
@@ -354,6 +356,19 @@ def test_what_is_launched_as_a_cluster_is_compiled_as_one() -> None:
             assert found.cluster_of(found.entry) == found.cluster and found.cluster_of("another") == 1
             clusters.add(found.cluster)
     assert len(clusters) > 1
+
+
+def test_a_gpu_loads_a_cluster_as_what_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sizes beyond 8 must be allowed when a kernel is loaded. The second kernel of a split reduction has no cluster."""
+    asked = []
+    monkeypatch.setattr(targets, "cached_cubin", lambda *_, **options: b"")
+    monkeypatch.setattr(targets.driver, "Function", lambda _, *what: asked.append(what))
+    device = targets.GpuTarget.__new__(targets.GpuTarget)
+    device.arch, device.context = "sm_90", nullcontext()  # type: ignore[assignment]
+    rendered = Rendered("", "main", "main_finish", barriers=True, shared=4096, cluster=16)
+    for entry in ("main", "main_finish"):
+        device._load(rendered, entry, "declared")
+    assert asked == [("main", 16, 4096), ("main_finish", 1, 0)]
 
 
 def test_text_from_the_disk_is_what_was_printed() -> None:
