@@ -48,8 +48,8 @@ class Printer:
         if isinstance(expr, Size):
             return expr.axis.upper(), _ATOM
         assert isinstance(expr, Call)
-        row = lookup(expr.function)
-        template = row.cuda_half if self.half and row.cuda_half else row.cuda
+        function = lookup(expr.function)
+        template = function.cuda_half if self.half and function.cuda_half else function.cuda
         match expr:
             case Call("located"):
                 return ", ".join(map(self._argument, expr.args)), _ATOM
@@ -68,7 +68,7 @@ class Printer:
         if template == "{0}":
             return self._print(expr.args[0])
         if template.startswith("{0}") or template[1:] == "{0}":
-            return self._operator(expr, row, template)
+            return self._operator(expr, function, template)
         args = [self._argument(arg) for arg in expr.args]
         suffix = "f" if expr.args[-1].dtype is dtypes.float32 else ""
         return template.format(*args, f=suffix, d=expr.detail, T=_ctype(expr.dtype)), _ATOM
@@ -79,14 +79,14 @@ class Printer:
             return f"{_ctype(arg.dtype)}({literal(arg)})"
         return self._print(arg)[0]
 
-    def _operator(self, expr: Call, row: Function, template: str) -> tuple[str, int]:
-        if row.arity == 1:
+    def _operator(self, expr: Call, function: Function, template: str) -> tuple[str, int]:
+        if function.arity == 1:
             inner = _wrap(self._print(expr.args[0]), _UNARY + 1)
             return template.format(inner), _UNARY
-        if row.kind is Kind.SELECT:
+        if function.kind is Kind.SELECT:
             printed = [_wrap(self._print(arg), 1) for arg in expr.args]
             return template.format(*printed), 0
-        level = row.precedence
+        level = function.precedence
         least = (level, level + 1) if level else (_UNARY, _UNARY)
         args = [_wrap(self._print(arg), at) for arg, at in zip(expr.args, least, strict=True)]
         text = template.format(*args)
