@@ -96,6 +96,17 @@ class Names:
         self._chosen[name, variable] = found.translate(_MARK)
 
 
+class OpNames(Names):
+    """The op's own names, chosen by nobody: for lists of parameters that are not printed. A launch goes by the order of
+    parameters, their types, and what they are."""
+
+    def __init__(self) -> None:
+        """Of any kernel."""
+
+    def _marked(self, name: str, variable: bool) -> str:
+        return name
+
+
 def _spellings(name: str, variable: bool) -> Iterator[str]:
     """The names that a thing may have, the most pleasant first. A position's begins with @, which is none of C's."""
     base = re.sub("__+", "_", ascii_name(name.removeprefix("@")))

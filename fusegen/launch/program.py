@@ -20,7 +20,7 @@ from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.row_kernel import SHARE_AXIS
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Launch, Schedule
-from fusegen.generate.names import Names
+from fusegen.generate.names import OpNames
 from fusegen.generate.params import Param, parameters
 from fusegen.generate.rendered import Rendered
 
@@ -185,7 +185,7 @@ def make_steps(
         return [], []
     declared = f"{kernel.op.name}, declared in {kernel.op.declared}" if kernel.op.declared else kernel.op.name
     loaded = target.load(rendered, rendered.entry, declared, schedule.follows)
-    names = Names(kernel)
+    names = OpNames()  # the signature's are in the text
     steps = [_step(loaded, launch.grid, launch.block, parameters(kernel, schedule, names), schedule, launch)]
     workspaces: list[Workspace] = []
     if rendered.finish:
