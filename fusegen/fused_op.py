@@ -36,13 +36,17 @@ else:
     P, R_co = ParamSpec("P"), TypeVar("R_co", covariant=True)
 _Gradient = TypeVar("_Gradient", bound=Callable[..., Any])
 
-# Of one op: far more than there are patterns of ranks and dtypes, so that only constants can be as many.
+# Runners that an op keeps. Patterns of ranks and dtypes are far fewer; a constant that is another number at each call
+# would make them without end.
 MOST_RUNNERS = 512
 
 
 def torch_is_loaded() -> bool:
-    """Whether torch has been imported. Dynamo takes the answer as it is: it would go through all of ``sys.modules``,
-    to which its own imports add meanwhile."""
+    """Whether torch has been imported.
+
+    To torch.compile the answer is a constant. It would guard on every entry of ``sys.modules`` otherwise, and its own
+    imports add to these while it traces.
+    """
     return "torch" in sys.modules
 
 

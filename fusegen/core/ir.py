@@ -511,6 +511,11 @@ class Op:
     declared: str = ""
     doc: str = field(default="", compare=False)
 
+    @property
+    def is_declared(self) -> bool:
+        """Whether it is what a declaration says, not derived of that."""
+        return self.label == "forward"
+
     def with_statements(self, statements: Iterable[Statement], outputs: Iterable[Output]) -> Op:
         return replace(self, statements=tuple(statements), outputs=tuple(outputs))
 

@@ -50,13 +50,13 @@ def _data(op: Op) -> dict[str, Any]:
         "result": op.result,
         "declared": op.declared,
         "expressions": rows,
-        "operands": [[o.name, o.dtype.name, o.shape, _part(o.packed), _groups(o)] for o in op.operands],
+        "operands": [[o.name, o.dtype.name, o.shape, _block(o.packed), _groups(o)] for o in op.operands],
         "scalars": [[s.name, s.dtype.name] for s in op.scalars],
         "statements": [
             ["let", s.name, table[s.expr]] if isinstance(s, Let) else ["reduce", s.name, table[s.expr], s.kind, s.over]
             for s in op.statements
         ],
-        "outputs": [[o.name, table[o.expr], o.dtype.name, o.shape, _part(o.packed), _groups(o)] for o in op.outputs],
+        "outputs": [[o.name, table[o.expr], o.dtype.name, o.shape, _block(o.packed), _groups(o)] for o in op.outputs],
     }
 
 
@@ -79,8 +79,8 @@ def _row(node: Expr, table: dict[Expr, int]) -> list[Any]:
     return ["f", node.function, [table[arg] for arg in node.args], node.dtype.name, node.detail]
 
 
-def _part(part: PackedBlock | None) -> list[Any] | None:
-    return [part.base, part.dim, part.index, part.count] if part else None
+def _block(block: PackedBlock | None) -> list[Any] | None:
+    return [block.base, block.dim, block.index, block.count] if block else None
 
 
 def _groups(thing: Tensorlike) -> list[Any]:
@@ -101,14 +101,14 @@ def _op(data: dict[str, Any]) -> Op:
     for row in data["expressions"]:
         exprs.append(_expr(row, exprs))
     operands = tuple(
-        Operand(n, BY_NAME[d], tuple(shape), _to_part(p), _to_groups(g)) for n, d, shape, p, g in data["operands"]
+        Operand(n, BY_NAME[d], tuple(shape), _to_block(p), _to_groups(g)) for n, d, shape, p, g in data["operands"]
     )
     statements = tuple(
         Let(s[1], exprs[s[2]]) if s[0] == "let" else Reduce(s[1], s[3], exprs[s[2]], tuple(s[4]))
         for s in data["statements"]
     )
     outputs = tuple(
-        Output(n, exprs[e], BY_NAME[d], tuple(shape), _to_part(p), _to_groups(g))
+        Output(n, exprs[e], BY_NAME[d], tuple(shape), _to_block(p), _to_groups(g))
         for n, e, d, shape, p, g in data["outputs"]
     )
     scalars = tuple(Scalar(n, BY_NAME[d]) for n, d in data["scalars"])
@@ -134,8 +134,8 @@ def _expr(row: list[Any], exprs: list[Expr]) -> Expr:
     return Call(row[1], tuple(exprs[i] for i in row[2]), BY_NAME[row[3]], row[4])
 
 
-def _to_part(part: list[Any] | None) -> PackedBlock | None:
-    return PackedBlock(*part) if part else None
+def _to_block(block: list[Any] | None) -> PackedBlock | None:
+    return PackedBlock(*block) if block else None
 
 
 def _to_groups(groups: list[list[int]]) -> tuple[Groups, ...]:

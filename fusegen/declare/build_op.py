@@ -64,8 +64,8 @@ def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar]
     builder = _Builder(tracer, [value.dims for value, _ in results])
     arguments = {operand.name for operand, _ in tracer.operands if operand.packed is None} | {s.name for s in scalars}
     taken = arguments | {f"d_{name}" for name in arguments}  # what their gradients will be called
-    parts = {operand.name for operand, _ in tracer.operands if operand.packed}
-    names = _reduce_names(tracer.reduces, tracer.names, parts, taken)
+    blocks = {operand.name for operand, _ in tracer.operands if operand.packed}
+    names = _reduce_names(tracer.reduces, tracer.names, blocks, taken)
     final = Renaming(names)
     operands = [
         replace(o, name=names.get(o.name, o.name), shape=builder.shape(dims), groups=_groups(dims))
@@ -133,15 +133,15 @@ def _nothing(tracer: Tracer, given: str) -> DeclarationError:
 
 
 def _reduce_names(
-    reduces: Sequence[tuple[Reduce, tuple[AxisVar, ...]]], names: Mapping[Expr, str], parts: set[str], taken: set[str]
+    reduces: Sequence[tuple[Reduce, tuple[AxisVar, ...]]], names: Mapping[Expr, str], blocks: set[str], taken: set[str]
 ) -> dict[str, str]:
-    """What reductions and parts are called from here on: what the declaration calls them, where it does.
+    """What reductions and packed blocks are called from here on: as the declaration calls them, if it does.
 
     Args:
         taken: other names; these are added.
     """
     final: dict[str, str] = {}
-    own = {*parts, *(reduce.name for reduce, _ in reduces)}
+    own = {*blocks, *(reduce.name for reduce, _ in reduces)}
     for ref, local in [(e, n) for e, n in names.items() if isinstance(e, Ref)]:
         if ref.name in own:
             final[ref.name] = safe_name(local, taken)
@@ -206,20 +206,20 @@ class _Builder:
         outputs: list[Output] = []
         names = set(taken)
         base = ""
-        for position, (value, part) in enumerate(results):
+        for position, (value, packed) in enumerate(results):
             wanted = "out" if kind == "one" else f"out_{position}"
             local = self.tracer.names.get(value.expr)
             if local and local not in names and not isinstance(value.expr, Ref):
                 wanted = local
-            if part:
-                if part.index == 0:
-                    base = safe_name(part.base, names)
-                part = replace(part, base=base)
-                wanted = f"{base}_{part.index}"
+            if packed:
+                if packed.index == 0:
+                    base = safe_name(packed.base, names)
+                packed = replace(packed, base=base)
+                wanted = f"{base}_{packed.index}"
             wanted = safe_name(wanted, names)
             names.add(wanted)
             expr = self.expr(convert(value.expr, value.dtype), final)
-            outputs.append(Output(wanted, expr, value.dtype, self.shape(value.dims), part, _groups(value.dims)))
+            outputs.append(Output(wanted, expr, value.dtype, self.shape(value.dims), packed, _groups(value.dims)))
         return outputs
 
     # -- declared gradients -------------------------------------------------------------------------------------------

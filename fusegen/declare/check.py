@@ -123,7 +123,7 @@ class _Check:
             if isinstance(node, Ref):
                 found = self.known.get(node.name) is node
                 self.require(found, "a name that is not defined, or with another dtype", node.name)
-            elif isinstance(node, Index) and self.op.label == "forward":
+            elif isinstance(node, Index) and self.op.is_declared:
                 # To derived ops sizes are handed over as numbers: the gradient of w * mean(x) by w does not read x.
                 self.require(node.axis in self.axes, "an axis that no operand has", node.axis)
             elif isinstance(node, Call):

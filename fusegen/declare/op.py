@@ -44,11 +44,12 @@ else:
         """Annotation of a parameter that takes a Python number at run time, whatever its default is."""
 
 
-_codes: set[Any] = set()
+_codes: set[Any] = set()  # Code objects of ops: names of their local variables become names in the Op.
 AUTOCAST = (None, "float32", "half", "widest")
-# The option that a call of an op with ``Declaration.overwrites`` says it with.
+# Keyword of calls of ops with ``Declaration.overwrites``: that argument's gradient is written over the argument.
 INPLACE_BACKWARD = "inplace_backward"
-# Of one declaration: far more than there are patterns of ranks and dtypes, so that only constants can be as many.
+# Traces that a declaration keeps. Patterns of ranks and dtypes are far fewer; a constant that is another number at
+# each call would be traced without end.
 MOST_TRACES = 1024
 
 

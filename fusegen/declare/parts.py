@@ -71,13 +71,13 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
             fix="pass the parts as arguments of their own",
         )  # fmt: skip
     key = (base.name, place, count)
-    if other := next((found for found in tracer.parts if found[0] == base.name and found != key), None):
+    if other := next((found for found in tracer.blocks if found[0] == base.name and found != key), None):
         raise DeclarationError(
             f"{tracer.where}, split", given=f"{base.name} in {count} parts along dimension {place}",
             expected=f"the {other[2]} parts along dimension {other[1]} that it is split in already",
             fix="split it in one way, into the smallest parts that are needed",
         )  # fmt: skip
-    if key not in tracer.parts:
+    if key not in tracer.blocks:
         origin = f"a part of {base.name}'s dimension {place}"
         part_axis = AxisVar(length // count, origin) if length != count else None  # of size one it broadcasts
         dims = (*own[:place], part_axis, *own[place + 1 :])
@@ -87,8 +87,8 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
             operand = Operand(name, base.dtype, (), PackedBlock(base.name, place, index, count))
             tracer.operands.append((operand, dims))
             made.append(Value(operand.ref, x.dtype, dims))
-        tracer.parts[key] = tuple(made)
-    blocks = ((part, (*x.dims[:dim], part.dims[place], *x.dims[dim + 1 :])) for part in tracer.parts[key])
+        tracer.blocks[key] = tuple(made)
+    blocks = ((part, (*x.dims[:dim], part.dims[place], *x.dims[dim + 1 :])) for part in tracer.blocks[key])
     return tuple(Value(part.expr, part.dtype, dims) for part, dims in blocks)
 
 

@@ -63,8 +63,8 @@ def matmul(a: Like, b: Like) -> Value:
             expected=f"equal inner dimensions: {_size(inner)} against {_size(other)}",
             fix="transpose one side with .mT" if fits else "pass matrices [m, k] and [k, n]",
         )  # fmt: skip
-    if tracer.apart:
-        return _apart(left, right, row, column, shapes)
+    if tracer.separate_product_axes:
+        return _with_separate_axes(left, right, row, column, shapes)
     batch = broadcast([_only(left, row[:-2]), _only(right, column[:-2])], "matmul", shapes)
     m, n = row[-2], column[-1]
     over: tuple[AxisVar, ...] = ()
@@ -97,7 +97,7 @@ def _multiplied(
     return Value(rounded(reduce.ref, left.dtype), left.dtype, result)
 
 
-def _apart(left: Value, right: Value, row: Dims, column: Dims, shapes: str) -> Value:
+def _with_separate_axes(left: Value, right: Value, row: Dims, column: Dims, shapes: str) -> Value:
     """The product with axes of its own along every dimension: what its result meets is nothing to its factors."""
     tracer = current()
     renames: list[Renames] = [[], []]

@@ -60,11 +60,12 @@ def trace(
     try:
         return first.run(function), first.tracer.reads_sizes
     except DeclarationError:
-        # What meets the result of a product meets its factors too, if their axes are called the same: a square weight
-        # by a bias of its rows that is that of its columns as well. Most ops read better so, and need no other names.
+        # The axes of a product's result are those of its factors at first: most ops read better so. Then what is added
+        # to the result may make two axes of a factor one: a bias that is added to the columns of x @ w, and to those of
+        # its transpose. So the declaration is traced once more, with axes of their own for the results of products.
         if not (first.tracer.met_itself and first.tracer.multiplies):
             raise
-        second = _Trace(name, declared, arguments, codes, autocast, doc, apart=True)
+        second = _Trace(name, declared, arguments, codes, autocast, doc, separate_product_axes=True)
         try:
             return second.run(function), second.tracer.reads_sizes
         except DeclarationError:
@@ -83,7 +84,7 @@ class _Trace:
     codes: set[Any]
     autocast: DType | None
     doc: str
-    apart: bool = False
+    separate_product_axes: bool = False
 
     def __post_init__(self) -> None:
         given = self.arguments
@@ -91,7 +92,8 @@ class _Trace:
         constants = {key: a for key, a in given.items() if not isinstance(a, (TensorSpec, ScalarSpec))}
         self.tracer = Tracer(
             _where(self.name, self.declared), self.double, codes=self.codes, arguments=frozenset(given),
-            constants=constants, apart=self.apart,
+            constants=constants,
+            separate_product_axes=self.separate_product_axes,
         )  # fmt: skip
 
     def run(self, function: Callable[[Mapping[str, Any]], Any]) -> Op:

@@ -45,24 +45,28 @@ class Tracer:
     """What is being recorded: one per trace, current in its thread while the declaration runs."""
 
     where: str
-    double: bool = False  # some tensor is float64: Python numbers are computed with in float64
+    double: bool = False  # Some tensor is float64, so arithmetic of Python numbers is in float64 as well.
     operands: list[tuple[Operand, Dims]] = field(default_factory=list)
     reduces: list[tuple[Reduce, tuple[AxisVar, ...]]] = field(default_factory=list)
-    varying: dict[str, frozenset[AxisVar]] = field(default_factory=dict)  # of what is neither operand nor number
-    along: dict[Expr, frozenset[AxisVar]] = field(default_factory=dict)  # of expressions, as `axes_of` finds them
+    # The axes that reductions and intermediates vary along, by name, and expressions, as `axes_of` has found them.
+    varying: dict[str, frozenset[AxisVar]] = field(default_factory=dict)
+    along: dict[Expr, frozenset[AxisVar]] = field(default_factory=dict)
     sizes: dict[str, AxisVar] = field(default_factory=dict)
-    parts: dict[tuple[str, int, int], tuple[Value, ...]] = field(default_factory=dict)
+    # Blocks of packed arguments, by argument, dimension and their number.
+    blocks: dict[tuple[str, int, int], tuple[Value, ...]] = field(default_factory=dict)
     names: dict[Expr, str] = field(default_factory=dict)
     codes: set[Any] = field(default_factory=set)
     arguments: frozenset[str] = frozenset()
-    constants: dict[str, Any] = field(default_factory=dict)  # arguments that are neither tensors nor numbers
-    distinct: list[tuple[str, Dims]] = field(default_factory=list)  # what must not come to have one axis twice
-    met_itself: bool = False  # something has
-    reads_sizes: bool = False  # beyond which of them are 1
-    apart: bool = False  # results of products have axes of their own
+    constants: dict[str, Any] = field(default_factory=dict)  # Arguments that are neither tensors nor numbers.
+    # What must not come to have one axis as two of its dimensions, and whether something has, as x + x.mT does.
+    distinct: list[tuple[str, Dims]] = field(default_factory=list)
+    met_itself: bool = False
+    reads_sizes: bool = False  # The declaration asks for sizes, not only for which of them are 1.
+    separate_product_axes: bool = False  # Results of matrix products have other axes than their factors.
     calls: list[CalledWith] = field(default_factory=list)
     made: int = 0
-    mirrored: list[tuple[AxisVar, AxisVar]] = field(default_factory=list)  # by products: as long, and not one
+    # A factor's axis, and the product's own for it: of one length, in the same groups, and yet two axes.
+    mirrored: list[tuple[AxisVar, AxisVar]] = field(default_factory=list)
 
     def tensors(self) -> list[tuple[str, Dims]]:
         """Of what every dimension is an axis of its own: arguments, and what reductions and products read."""

@@ -530,13 +530,8 @@ def _close(
     needed = asked_axes([*statements, *bound]) | shaped_axes(bound)
     operands = with_carriers([o for o in given if o.name in read], given, needed)
     scalars = tuple(s for s in op.scalars if s.name in read)
-    label = (
-        "backward"
-        if op.label == "forward"
-        else f"{op.label} of backward"
-        if op.label != "backward"
-        else "double backward"
-    )
+    further = "double backward" if op.label == "backward" else f"{op.label} of backward"
+    label = "backward" if op.is_declared else further
     return Op(op.name, label, tuple(operands), scalars, tuple(statements), tuple(bound), "tuple", op.declared, op.doc)
 
 

@@ -51,4 +51,4 @@ def tangent(op: Op, backward: Op) -> Op:
             expected="gradient(a * d_out) = a * gradient(d_out): then it can be transposed",
             fix="use reverse mode, or declare a gradient that is linear in the cotangent",
         )
-    return replace(found, label="tangent" if op.label == "forward" else f"tangent of {op.label}")
+    return replace(found, label="tangent" if op.is_declared else f"tangent of {op.label}")

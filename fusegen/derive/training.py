@@ -52,8 +52,10 @@ class Training:
     """A forward that saves tensors for its backward, and how that reads them.
 
     Attributes:
-        forward: the op; outputs from ``public`` on are saved for the backward and not shown to the caller.
-        saved: expression (as the backward has it) to the operand that now holds it.
+        forward: the op, which writes what is saved behind its own outputs.
+        public: number of its own outputs, which the caller gets.
+        wanted: arguments whose gradients will be asked for.
+        saved: expressions of the backward, and the operands that hold their values.
     """
 
     forward: Op

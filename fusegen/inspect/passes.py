@@ -312,7 +312,7 @@ def _declared(op: Inspected) -> str:
 def stages(item: Pass) -> list[str]:
     """The sections of one pass, from the Op to CUDA."""
     label = item.op.label
-    first = "traced" if label == "forward" else "derived"
+    first = "traced" if item.op.is_declared else "derived"
     beside = [f"  saved by the forward: {', '.join(item.saved)}"] if item.saved else []
     beside += [f"  the same tensor: {gradient} = {tensor}" for gradient, tensor in item.same.items()]
     found = [section(f"{label}: {first}", "\n".join([op_text(item.op), *beside]))]
