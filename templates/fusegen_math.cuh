@@ -44,15 +44,95 @@ template <typename T> FG_DEVICE T minimum(T a, T b) { return a != a ? a : (b < a
 template <typename T> FG_DEVICE T maximum(T a, T b) { return a != a ? a : (b > a || b != b ? b : a); }
 template <typename T> FG_DEVICE T clamp(T x, T low, T high) { return minimum(maximum(x, low), high); }
 
-// x / n for a number of elements n. The division instruction of C has a branch for tiny and huge divisors, and what is
-// read behind a branch waits for it; a quotient that is corrected once needs none.
+// The instructions of the special function unit.
+#ifdef FUSEGEN_EMULATOR
+// As far off as the hardware may be (PTX manual: ex2, lg2, rcp, rsqrt), in one direction or the other, so that a formula
+// that leans on more than that fails here too.
+FG_DEVICE float approx_error(float x, float error) { return __float_as_uint(x) * 2654435761u >> 31 ? error : -error; }
+FG_DEVICE float approx_exp2(float x) {
+  const float y = exp2f(x);
+  return x == floorf(x) ? y : y * (1.0f + approx_error(x, 2.4e-7f));
+}
+FG_DEVICE float approx_exp2_flushing(float x) { return x < -126.0f ? 0.0f : approx_exp2(x); }
+// The error is absolute around 1, where the result itself is close to zero.
+FG_DEVICE float approx_log2(float x) {
+  const float y = log2f(x);
+  const float error = approx_error(x, 2.4e-7f);
+  return y == floorf(y) ? y : (x > 0.5f && x < 2.0f ? y + error : y * (1.0f + error));
+}
+FG_DEVICE float approx_rsqrt(float x) {
+  const float y = float(1.0 / std::sqrt(double(x)));
+  return x > 0.0f && x < infinity<float>() ? y * (1.0f + approx_error(x, 1.6e-7f)) : y;
+}
+FG_DEVICE float approx_reciprocal(float x) {
+  if (fabsf(x) < 1.17549435e-38f) return copysignf(infinity<float>(), x);
+  const float y = 1.0f / x;
+  if (fabsf(y) < 1.17549435e-38f) return copysignf(0.0f, x);
+  return (__float_as_uint(x) & 0x7fffffu) == 0 ? y : y * (1.0f + approx_error(x, 1.2e-7f));
+}
+#else
+FG_DEVICE float approx_exp2(float x) {
+  float y;
+  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FG_DEVICE float approx_exp2_flushing(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FG_DEVICE float approx_log2(float x) {
+  float y;
+  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FG_DEVICE float approx_rsqrt(float x) {
+  float y;
+  asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+FG_DEVICE float approx_reciprocal(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+#endif
+
+// a / b, rounded correctly but for what lies within 2^-20 ulp of a tie, and for an ulp or two where a or the quotient is
+// below 2^-100. C's division has a branch for tiny and huge operands, and a thread's next elements wait behind it. Here
+// such divisors are scaled, both sides of the fraction alike and by a power of two, and a quotient that is corrected once
+// needs no branch. Where the quotient is zero, infinite or NaN it is right, and its correction is not.
+FG_DEVICE float divide(float a, float b) {
+  const float size = fabsf(b), tiny = 7.888609052210118e-31f, huge = 1.2676506002282294e30f;  // 2^-100, 2^100
+  // 2^-64, 2^64
+  const float scale = size > huge ? 5.421010862427522e-20f : (size < tiny ? 1.8446744073709552e19f : 1.0f);
+  const float above = __fmul_rn(a, scale), below = __fmul_rn(b, scale);
+  const float inverse = approx_reciprocal(below), quotient = __fmul_rn(above, inverse);
+  const float corrected = __fmaf_rn(__fmaf_rn(-quotient, below, above), inverse, quotient);
+  return corrected == corrected && quotient != 0.0f ? corrected : quotient;
+}
+FG_DEVICE double divide(double a, double b) { return a / b; }
+
+// The square root, for the same reason without C's branch: x / sqrt(x), corrected once. Within 2^-20 ulp of a tie it may
+// be rounded the other way.
+FG_DEVICE float sqrt(float x) {
+  // Below 2^-100 what corrects it would be subnormal, so there x is 2^64 times as large.
+  const bool tiny = x < 7.888609052210118e-31f;
+  const float scaled = tiny ? __fmul_rn(x, 1.8446744073709552e19f) : x;
+  const float inverse = approx_rsqrt(scaled), root = __fmul_rn(scaled, inverse);
+  const float corrected = __fmaf_rn(__fmaf_rn(-root, root, scaled), __fmul_rn(0.5f, inverse), root);
+  const float found = tiny ? __fmul_rn(corrected, 2.3283064365386963e-10f) : corrected;
+  return x == 0.0f || x == infinity<float>() ? x : found;
+}
+FG_DEVICE double sqrt(double x) { return ::sqrt(x); }
+
+// x / n for a number of elements n, which is neither tiny nor huge.
 FG_DEVICE float divide_by_count(float x, float n) {
 #ifdef FUSEGEN_EMULATOR
   return x / n;
 #else
-  float inverse;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(inverse) : "f"(n));
-  const float quotient = x * inverse, corrected = fmaf(fmaf(-quotient, n, x), inverse, quotient);
+  const float inverse = approx_reciprocal(n), quotient = x * inverse;
+  const float corrected = fmaf(fmaf(-quotient, n, x), inverse, quotient);
   return corrected == corrected ? corrected : quotient * (n > 0.0f ? 1.0f : nan<float>());
 #endif
 }
@@ -72,7 +152,7 @@ FG_DEVICE float sub_rn(float a, float b) { return __fsub_rn(a, b); }
 FG_DEVICE double sub_rn(double a, double b) { return __dsub_rn(a, b); }
 FG_DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 FG_DEVICE double mul_rn(double a, double b) { return __dmul_rn(a, b); }
-FG_DEVICE float div_rn(float a, float b) { return __fdiv_rn(a, b); }
+FG_DEVICE float div_rn(float a, float b) { return divide(a, b); }
 FG_DEVICE double div_rn(double a, double b) { return __ddiv_rn(a, b); }
 #endif
 
@@ -151,9 +231,7 @@ template <typename T> FG_DEVICE T xlogy(T a, T b) { return b != b ? b : (a == T(
 FG_DEVICE float ratio(float a, float b) { return a / b; }
 #else
 FG_DEVICE float ratio(float a, float b) {
-  float r;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(r) : "f"(b));
-  const float q = a * r;
+  const float r = approx_reciprocal(b), q = a * r;
   return __fmaf_rn(__fmaf_rn(-q, b, a), r, q);
 }
 #endif
@@ -178,49 +256,6 @@ FG_DEVICE double logsigmoid(double x) { return minimum(x, 0.0) - log1p(exp(-fabs
 
 // -- faster texts for kernels that round to a half type: a few float32 ulp, far under half an ulp of the result --------
 
-#ifdef FUSEGEN_EMULATOR
-// As far off as the hardware may be (PTX manual: ex2, lg2, rcp), in one direction or the other, so that a formula that
-// leans on more than that fails here too.
-FG_DEVICE float approx_error(float x, float error) { return __float_as_uint(x) * 2654435761u >> 31 ? error : -error; }
-FG_DEVICE float approx_exp2(float x) {
-  const float y = exp2f(x);
-  return x == floorf(x) ? y : y * (1.0f + approx_error(x, 2.4e-7f));
-}
-FG_DEVICE float approx_exp2_flushing(float x) { return x < -126.0f ? 0.0f : approx_exp2(x); }
-// The error is absolute around 1, where the result itself is close to zero.
-FG_DEVICE float approx_log2(float x) {
-  const float y = log2f(x);
-  const float error = approx_error(x, 2.4e-7f);
-  return y == floorf(y) ? y : (x > 0.5f && x < 2.0f ? y + error : y * (1.0f + error));
-}
-FG_DEVICE float approx_reciprocal(float x) {
-  if (fabsf(x) < 1.17549435e-38f) return copysignf(infinity<float>(), x);
-  const float y = 1.0f / x;
-  if (fabsf(y) < 1.17549435e-38f) return copysignf(0.0f, x);
-  return (__float_as_uint(x) & 0x7fffffu) == 0 ? y : y * (1.0f + approx_error(x, 1.2e-7f));
-}
-#else
-FG_DEVICE float approx_exp2(float x) {
-  float y;
-  asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-FG_DEVICE float approx_exp2_flushing(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-FG_DEVICE float approx_log2(float x) {
-  float y;
-  asm("lg2.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-FG_DEVICE float approx_reciprocal(float x) {
-  float y;
-  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-#endif
 // log(1 + e) for |e| < 0.1, where the approximate logarithm of 1 + e has few digits left.
 FG_DEVICE float near_log1p(float e) {
   return e * (1.0f + e * (-0.5f + e * (0.33333333f + e * (-0.25f + e * (0.2f - 0.16666667f * e)))));

@@ -59,6 +59,8 @@ class Printer:
                 return self._cast(expr)
             case Call("div", (a, b)) if expr.dtype is dtypes.float32 and _is_count(b):
                 return f"fg::divide_by_count({self._argument(a)}, {self._argument(b)})", _ATOM
+            case Call("div", (a, b)) if expr.dtype is dtypes.float32 and not _is_power_of_two(b):
+                return f"fg::divide({self._argument(a)}, {self._argument(b)})", _ATOM
             # x - max(x), the maximum held constant, as softmax has it.
             case Call("exp", (Call("sub", (_, Call("stop_gradient"))),)) if self.half:
                 template = "fg::fast_exp_from_top({0})"
@@ -116,6 +118,11 @@ class Printer:
 def _is_count(expr: Expr) -> bool:
     """A product of sizes as a float: positive, and far from where a division needs special care."""
     return is_call(expr, "cast") and all(isinstance(n, Size) or is_call(n, "mul") for n in walk([expr.args[0]]))
+
+
+def _is_power_of_two(expr: Expr) -> bool:
+    """A literal by which C divides as it multiplies, exactly."""
+    return isinstance(expr, Const) and abs(math.frexp(expr.value)[0]) == 0.5 and 2.0**-100 < abs(expr.value) < 2.0**100
 
 
 def _wrap(printed: tuple[str, int], least: int) -> str:

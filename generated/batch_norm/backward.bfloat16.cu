@@ -59,9 +59,9 @@ void batch_norm_backward_bf16(const bf16* __restrict__ input_ptr,       // [D0, 
   fg::await_loads();
   link.ready();  // all blocks of the cluster have begun
   const float value = float(D0 * D2 * D3);
-  const float rsqrt_value = rsqrtf(deviation / value + eps);
+  const float rsqrt_value = rsqrtf(fg::divide(deviation, value) + eps);
   const float prod_weight = weight * rsqrt_value;
-  const float ratio_value = 1.0f / value;
+  const float ratio_value = fg::divide(1.0f, value);
 
   float sum_deviation = 0;
   float sum_total = 0;
@@ -77,7 +77,7 @@ void batch_norm_backward_bf16(const bf16* __restrict__ input_ptr,       // [D0, 
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float diff_input = input - total / value;
+      const float diff_input = input - fg::divide(total, value);
       const float y = diff_input * rsqrt_value;
       sum_deviation += d_out * diff_input;
       sum_total += d_out;
@@ -102,7 +102,7 @@ void batch_norm_backward_bf16(const bf16* __restrict__ input_ptr,       // [D0, 
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float diff_input = input - total / value;
+      const float diff_input = input - fg::divide(total, value);
       const float diff = d_out * prod_weight - diff_input * prod;
       d_input_v[k] = diff - sum_total * (prod_weight * ratio_value);
     }

@@ -76,7 +76,7 @@ void batch_norm_forward_f32(const float* __restrict__ input_ptr,   // [D0, D1, D
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
-      const float y = (input - total / value) * rsqrtf(deviation / value + eps);
+      const float y = (input - fg::divide(total, value)) * rsqrtf(fg::divide(deviation, value) + eps);
       out_v[k] = y * weight + bias;
     }
     fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1 * out_stride1 + j2), out_v);

@@ -50,20 +50,22 @@ void cosine_similarity_backward_f32(const float* __restrict__ x1_ptr,       // [
     x2_row[part] = fg::load_raw<4>(x2_ptr + j0 * x2_stride0 + j1);
   }
   const bool same_total_2 = total_2 == 0.0f;
-  const float sqrt_total_2 = sqrtf(total_2);
+  const float sqrt_total_2 = fg::sqrt(total_2);
   const float chosen_total_2 = same_total_2 ? total_2 : sqrt_total_2;
   const float sum = chosen_total_2 + (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
   const bool same_total_3 = total_3 == 0.0f;
-  const float sqrt_total_3 = sqrtf(total_3);
+  const float sqrt_total_3 = fg::sqrt(total_3);
   const float chosen_total_3 = same_total_3 ? total_3 : sqrt_total_3;
   const float sum_2 = chosen_total_3 + (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
-  const float ratio_sum_2 = d_out / sum / sum_2;
+  const float ratio_sum_2 = fg::divide(fg::divide(d_out, sum), sum_2);
   const float prod_d_out = 2.0f * d_out;
-  const float ratio_total_sum = total / sum;
-  const float chosen_same_total_2 = same_total_2 ? 1.0f : 0.5f / sqrt_total_2;
-  const float ratio_sum_2_2 = prod_d_out * ratio_total_sum * chosen_same_total_2 / sum / sum_2;
-  const float out = ratio_total_sum / sum_2;
-  const float ratio_sum_2_3 = prod_d_out * out * (same_total_3 ? 1.0f : 0.5f / sqrt_total_3) / sum_2;
+  const float ratio_total_sum = fg::divide(total, sum);
+  const float chosen_same_total_2 = same_total_2 ? 1.0f : fg::divide(0.5f, sqrt_total_2);
+  const float ratio_sum_2_2 =
+      fg::divide(fg::divide(prod_d_out * ratio_total_sum * chosen_same_total_2, sum), sum_2);
+  const float out = fg::divide(ratio_total_sum, sum_2);
+  const float ratio_sum_2_3 =
+      fg::divide(prod_d_out * out * (same_total_3 ? 1.0f : fg::divide(0.5f, sqrt_total_3)), sum_2);
 
 #pragma unroll
   for (int part = 0; part < 3; ++part) {

@@ -50,11 +50,11 @@ void cosine_similarity_forward_f32(const float* __restrict__ x1_ptr,  // [D0, D1
 
   if (threadIdx.x == 0) {
     const bool same_total_2 = total_2 == 0.0f;
-    const float chosen_total_2 = same_total_2 ? total_2 : sqrtf(same_total_2 ? 1.0f : total_2);
+    const float chosen_total_2 = same_total_2 ? total_2 : fg::sqrt(same_total_2 ? 1.0f : total_2);
     const float sum = chosen_total_2 + (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
     const bool same_total_3 = total_3 == 0.0f;
-    const float chosen_total_3 = same_total_3 ? total_3 : sqrtf(same_total_3 ? 1.0f : total_3);
+    const float chosen_total_3 = same_total_3 ? total_3 : fg::sqrt(same_total_3 ? 1.0f : total_3);
     const float sum_2 = chosen_total_3 + (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
-    fg::store(out_ptr + j0, total / sum / sum_2);
+    fg::store(out_ptr + j0, fg::divide(fg::divide(total, sum), sum_2));
   }
 }

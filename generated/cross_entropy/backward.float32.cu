@@ -35,7 +35,7 @@ void cross_entropy_backward_f32(const float* __restrict__ input_ptr,            
     input_row[part] = fg::load_raw<4>(input_ptr + j0 * input_stride0 + j1);
   }
   const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D1);
-  const float prod_d_out = d_out * (1.0f / float(total_2));
+  const float prod_d_out = d_out * fg::divide(1.0f, float(total_2));
 
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
@@ -47,7 +47,7 @@ void cross_entropy_backward_f32(const float* __restrict__ input_ptr,            
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const int64_t index_d1 = j1 + k;
-      const float prod = expf(input - guarded_top) * (prod_d_out / guarded_sum_exp);
+      const float prod = expf(input - guarded_top) * fg::divide(prod_d_out, guarded_sum_exp);
       d_input_v[k] = divisor ? (index_d1 == target ? -prod_d_out : 0.0f) + prod : 0.0f;
     }
     fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);

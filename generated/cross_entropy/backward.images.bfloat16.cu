@@ -41,7 +41,7 @@ void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,            
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     divisor_v[k] = ((target_v[k] != ignore_index) & (target_v[k] >= 0)) & (target_v[k] < D1);
-    prod_d_out_v[k] = d_out * (1.0f / float(total_2));
+    prod_d_out_v[k] = d_out * fg::divide(1.0f, float(total_2));
   }
 
 #pragma unroll
@@ -53,7 +53,8 @@ void cross_entropy_backward_bf16(const bf16* __restrict__ input_ptr,            
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
-      const float prod = fg::fast_exp_from_top(input - guarded_top_v[k]) * (prod_d_out_v[k] / guarded_sum_exp_v[k]);
+      const float prod =
+          fg::fast_exp_from_top(input - guarded_top_v[k]) * fg::divide(prod_d_out_v[k], guarded_sum_exp_v[k]);
       d_input_v[k] = divisor_v[k] ? (index_d1 == target_v[k] ? -prod_d_out_v[k] : 0.0f) + prod : 0.0f;
     }
     fg::store_vector<2>(d_input_ptr + (j0 * d_input_stride0 + j1 + j2 * d_input_stride2), d_input_v);

@@ -112,6 +112,6 @@ void cross_entropy_forward_f32_out(const int64_t* __restrict__ target_ptr,  // [
   total_2 = fg::block_sum<256>(total_2);
 
   if (threadIdx.x == 0) {
-    fg::store(out_ptr, total / float(total_2));
+    fg::store(out_ptr, fg::divide(total, float(total_2)));
   }
 }

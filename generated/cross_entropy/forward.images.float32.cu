@@ -108,6 +108,6 @@ void cross_entropy_forward_f32_out(const float* total_by_group_ptr,      // [GRO
   total_2 = fg::block_sum<256>(total_2);
 
   if (threadIdx.x == 0) {
-    fg::store(out_ptr, total / float(total_2));
+    fg::store(out_ptr, fg::divide(total, float(total_2)));
   }
 }

@@ -69,8 +69,8 @@ void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,       
   fg::await_loads();
   link.ready();  // all blocks of the cluster have begun
   const float value = float(D2 * D3 * D4);
-  const float rsqrt_value = rsqrtf(deviation / value + eps);
-  const float ratio_value = 1.0f / value;
+  const float rsqrt_value = rsqrtf(fg::divide(deviation, value) + eps);
+  const float ratio_value = fg::divide(1.0f, value);
 
   float sum_deviation = 0;
   float sum_total = 0;
@@ -89,7 +89,7 @@ void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,       
       const float input = input_v[k];
       const float d_out = d_out_v[k];
       const float prod_d_out_weight = d_out * weight;
-      const float diff_input = input - total / value;
+      const float diff_input = input - fg::divide(total, value);
       sum_deviation += prod_d_out_weight * diff_input;
       sum_total += prod_d_out_weight;
     }
@@ -114,7 +114,7 @@ void group_norm_backward_f32_d_input(const float* __restrict__ input_ptr,       
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float diff_input = input - total / value;
+      const float diff_input = input - fg::divide(total, value);
       const float y = diff_input * rsqrt_value;
       const float prod_weight = weight * rsqrt_value;
       const float diff = d_out * prod_weight - diff_input * prod;

@@ -39,7 +39,7 @@ void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ targ
     logits_row[part] = fg::load_raw<4>(logits_ptr + j0 * logits_stride0 + j1);
   }
   const bool divisor = ((target != ignore_index) & (target >= 0)) & (target < D2);
-  const float prod_d_out = d_out * (1.0f / float(total_2));
+  const float prod_d_out = d_out * fg::divide(1.0f, float(total_2));
 
 #pragma unroll
   for (int part = 0; part < 3; ++part) {
@@ -51,7 +51,7 @@ void linear_cross_entropy_backward_prologue_f32(const int64_t* __restrict__ targ
     for (int k = 0; k < 4; ++k) {
       const float logits = logits_v[k];
       const int64_t index_d2 = j1 + k;
-      const float prod = expf(logits - guarded_top) * (prod_d_out / guarded_sum_exp);
+      const float prod = expf(logits - guarded_top) * fg::divide(prod_d_out, guarded_sum_exp);
       chosen_divisor_v[k] = divisor ? (index_d2 == target ? -prod_d_out : 0.0f) + prod : 0.0f;
     }
     fg::store_vector<4>(chosen_divisor_ptr + (j0 * chosen_divisor_stride0 + j1), chosen_divisor_v);

@@ -143,6 +143,6 @@ void linear_cross_entropy_forward_epilogue_f32_out(const int64_t* __restrict__ t
 
   if (threadIdx.x == 0) {
     const int64_t total_2 = fg::load(total_2_ptr);
-    fg::store(out_ptr, total / float(total_2));
+    fg::store(out_ptr, fg::divide(total, float(total_2)));
   }
 }

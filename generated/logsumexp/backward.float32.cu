@@ -30,7 +30,7 @@ void logsumexp_backward_f32(const float* __restrict__ input_ptr,            // [
   for (int k = 0; k < 4; ++k) {
     const float input = input_v[k];
     const bool same = fg::abs(top) == fg::infinity<float>();
-    const float prod = d_out * (1.0f / guarded_sum_exp) * expf(input - top);
+    const float prod = d_out * fg::divide(1.0f, guarded_sum_exp) * expf(input - top);
     d_input_v[k] = same ? 0.0f : prod;
   }
   fg::store_vector<4>(d_input_ptr + at, d_input_v);

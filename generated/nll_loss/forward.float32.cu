@@ -101,6 +101,6 @@ void nll_loss_forward_f32_out(const int64_t* __restrict__ target_ptr,  // [D0]
 
   if (threadIdx.x == 0) {
     const int64_t total_3 = fg::load(total_3_ptr);
-    fg::store(out_ptr, total_2 / float(total_3));
+    fg::store(out_ptr, fg::divide(total_2, float(total_3)));
   }
 }

@@ -35,7 +35,7 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
   }
   fg::await_loads();
   const bool same_total = total == 0.0f;
-  const float sqrt_total = sqrtf(total);
+  const float sqrt_total = fg::sqrt(total);
   const float chosen_total = same_total ? total : sqrt_total;
   const float length = fg::clamp(chosen_total, eps, fg::infinity<float>());
   const bool both = chosen_total >= eps && chosen_total <= fg::infinity<float>();
@@ -49,12 +49,13 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float out = input / length;
+      const float out = fg::divide(input, length);
       sum_total += d_out * out;
     }
   }
   fg::row_sum<256, 1, 0>(sum_total);
-  const float ratio_length = 2.0f * sum_total * (same_total ? 1.0f : 0.5f / sqrt_total) / length;
+  const float ratio_length =
+      fg::divide(2.0f * sum_total * (same_total ? 1.0f : fg::divide(0.5f, sqrt_total)), length);
 
 #pragma unroll 2
   for (int part = 0; part < 3; ++part) {
@@ -67,7 +68,7 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      d_input_v[k] = d_out * (1.0f / length) + (both ? -(input * ratio_length) : 0.0f);
+      d_input_v[k] = d_out * fg::divide(1.0f, length) + (both ? -(input * ratio_length) : 0.0f);
     }
     fg::store_vector<4>(d_input_ptr + (j0 * d_input_stride0 + j1), d_input_v);
   }

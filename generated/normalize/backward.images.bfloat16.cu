@@ -45,7 +45,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     same_total_v[k] = total_v[k] == 0.0f;
-    sqrt_total_v[k] = sqrtf(total_v[k]);
+    sqrt_total_v[k] = fg::sqrt(total_v[k]);
     chosen_total_v[k] = same_total_v[k] ? total_v[k] : sqrt_total_v[k];
     length_v[k] = fg::clamp(chosen_total_v[k], eps, fg::infinity<float>());
     both_v[k] = chosen_total_v[k] >= eps && chosen_total_v[k] <= fg::infinity<float>();
@@ -60,7 +60,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float out = input * (1.0f / length_v[k]);
+      const float out = input * fg::divide(1.0f, length_v[k]);
       sum_total_v[k] += d_out * out;
     }
   }
@@ -68,7 +68,8 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
   fg::Vec<float, 2> ratio_length_v;
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
-    ratio_length_v[k] = 2.0f * sum_total_v[k] * (same_total_v[k] ? 1.0f : 0.5f / sqrt_total_v[k]) / length_v[k];
+    ratio_length_v[k] =
+        fg::divide(2.0f * sum_total_v[k] * (same_total_v[k] ? 1.0f : fg::divide(0.5f, sqrt_total_v[k])), length_v[k]);
   }
 
 #pragma unroll
@@ -82,7 +83,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      d_input_v[k] = d_out * (1.0f / length_v[k]) + (both_v[k] ? -(input * ratio_length_v[k]) : 0.0f);
+      d_input_v[k] = d_out * fg::divide(1.0f, length_v[k]) + (both_v[k] ? -(input * ratio_length_v[k]) : 0.0f);
     }
     fg::store_vector<2>(d_input_ptr + (j0 * d_input_stride0 + j1 + j2 * d_input_stride2), d_input_v);
   }

@@ -38,7 +38,7 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2
   }
 
   const bool same_total = total == 0.0f;
-  const float sqrt_total = sqrtf(total);
+  const float sqrt_total = fg::sqrt(total);
   const float chosen_total = same_total ? total : sqrt_total;
   const float length = fg::clamp(chosen_total, eps, fg::infinity<float>());
   const bool both = chosen_total >= eps && chosen_total <= fg::infinity<float>();
@@ -48,11 +48,12 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2
   for (int part = 0; part < 8; ++part) {
     const float input = fg::load(&input_row[part]);
     const float d_out = fg::load(&d_out_row[part]);
-    const float out = input / length;
+    const float out = fg::divide(input, length);
     sum_total += d_out * out;
   }
   fg::columns_sum<32, 16, 0>(sum_total);
-  const float ratio_length = 2.0f * sum_total * (same_total ? 1.0f : 0.5f / sqrt_total) / length;
+  const float ratio_length =
+      fg::divide(2.0f * sum_total * (same_total ? 1.0f : fg::divide(0.5f, sqrt_total)), length);
 
 #pragma unroll
   for (int part = 0; part < 8; ++part) {
@@ -60,7 +61,7 @@ void normalize_backward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2
     const int j2 = at;
     const float input = fg::load(&input_row[part]);
     const float d_out = fg::load(&d_out_row[part]);
-    const float d_input = d_out * (1.0f / length) + (both ? -(input * ratio_length) : 0.0f);
+    const float d_input = d_out * fg::divide(1.0f, length) + (both ? -(input * ratio_length) : 0.0f);
     fg::store(d_input_ptr + j0 * d_input_stride0 + j1 + j2 * d_input_stride2, d_input);
   }
 }

@@ -35,7 +35,7 @@ void normalize_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2,
   }
   fg::columns_sum<16, 16, 0>(total);
   const bool same_total = total == 0.0f;
-  const float chosen_total = same_total ? total : sqrtf(same_total ? 1.0f : total);
+  const float chosen_total = same_total ? total : fg::sqrt(same_total ? 1.0f : total);
   const float length = fg::clamp(chosen_total, eps, fg::infinity<float>());
 
 #pragma unroll
@@ -43,6 +43,6 @@ void normalize_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2,
     const int at = 16 * part + threadIdx.y;
     const int j2 = at;
     const float input = fg::load(&input_row[part]);
-    fg::store(out_ptr + j0 * out_stride0 + j1 + j2 * out_stride2, input / length);
+    fg::store(out_ptr + j0 * out_stride0 + j1 + j2 * out_stride2, fg::divide(input, length));
   }
 }

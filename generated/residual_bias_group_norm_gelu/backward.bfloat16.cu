@@ -96,9 +96,9 @@ void residual_bias_group_norm_gelu_backward_bf16_d_input(
   fg::await_loads();
   link.ready();  // all blocks of the cluster have begun
   const float value = float(D2 * D3 * D4);
-  const float rsqrt_value = rsqrtf(deviation / value + eps);
+  const float rsqrt_value = rsqrtf(fg::divide(deviation, value) + eps);
   const float power_2 = rsqrt_value * rsqrt_value;
-  const float ratio_value = 1.0f / value;
+  const float ratio_value = fg::divide(1.0f, value);
   const float prod = 0.19947114020071635f * fg::powi<4>(rsqrt_value) * ratio_value;
   const float prod_2 = 0.25f * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio_value;
   const float prod_power_2 = 0.3989422804014327f * power_2;
@@ -125,7 +125,7 @@ void residual_bias_group_norm_gelu_backward_bf16_d_input(
       const float d_out = d_out_v[k];
       const float power_weight = weight * weight;
       const float total_2 = input + bias + residual;
-      const float diff_total_2 = total_2 - total / value;
+      const float diff_total_2 = total_2 - fg::divide(total, value);
       const float power = diff_total_2 * diff_total_2;
       const float prod_power_weight_power = power_weight * power;
       const float exp_value = fg::fast_exp(-(prod_power_weight_power * (0.5f * power_2)));
@@ -165,7 +165,7 @@ void residual_bias_group_norm_gelu_backward_bf16_d_input(
       const float d_out = d_out_v[k];
       const float power_weight = weight * weight;
       const float total_2 = input + bias + residual;
-      const float diff_total_2 = total_2 - total / value;
+      const float diff_total_2 = total_2 - fg::divide(total, value);
       const float power = diff_total_2 * diff_total_2;
       const float prod_power_weight_power = power_weight * power;
       const float exp_value = fg::fast_exp(-(prod_power_weight_power * (0.5f * power_2)));

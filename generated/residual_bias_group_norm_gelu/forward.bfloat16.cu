@@ -109,7 +109,7 @@ void residual_bias_group_norm_gelu_forward_bf16(const bf16* __restrict__ input_p
       const float input = input_v[k];
       const float residual = residual_v[k];
       const float total_2 = input + bias + residual;
-      const float y = (total_2 - total / value) * rsqrtf(deviation / value + eps);
+      const float y = (total_2 - fg::divide(total, value)) * rsqrtf(fg::divide(deviation, value) + eps);
       const float result_ = y * weight;
       out_v[k] = 0.5f * result_ * fg::fast_erfc(-0.7071067811865476f * result_);
     }

@@ -63,7 +63,7 @@ void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2, D
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
-      out_v[k] = fg::fast_exp_from_top(input - top_v[k]) * (1.0f / sum_exp_v[k]);
+      out_v[k] = fg::fast_exp_from_top(input - top_v[k]) * fg::divide(1.0f, sum_exp_v[k]);
     }
     fg::store_vector<2>(out_ptr + (j0 * out_stride0 + j1 + j2 * out_stride2), out_v);
   }

@@ -43,6 +43,6 @@ void softmax_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1, D2, D
   for (int at = 0; at < 19; ++at) {
     const int j2 = at;
     const float input = fg::load(&input_row[at]);
-    fg::store(out_ptr + j0 * out_stride0 + j1 + j2 * out_stride2, expf(input - top) / sum_exp);
+    fg::store(out_ptr + j0 * out_stride0 + j1 + j2 * out_stride2, fg::divide(expf(input - top), sum_exp));
   }
 }

@@ -54,7 +54,7 @@ void softmax_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
 #pragma unroll
     for (int k = 0; k < 8; ++k) {
       const float input = input_v[k];
-      out_v[k] = fg::fast_exp_from_top(input - top) * (1.0f / sum_exp);
+      out_v[k] = fg::fast_exp_from_top(input - top) * fg::divide(1.0f, sum_exp);
     }
     fg::store_vector<8>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }

@@ -62,7 +62,7 @@ void softmax_forward_f32(const float* __restrict__ input_ptr,  // [D0, D1]
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       const float input = input_v[k];
-      out_v[k] = expf(input - top) / sum_exp;
+      out_v[k] = fg::divide(expf(input - top), sum_exp);
     }
     fg::store_vector<4>(out_ptr + (j0 * out_stride0 + j1), out_v);
   }

@@ -57,17 +57,17 @@ void triplet_margin_loss_backward_f32(const float* __restrict__ anchor_ptr,    /
     negative_row[part] = fg::load_raw<4>(negative_ptr + j0 * negative_stride0 + j1);
   }
   const bool same_total = total == 0.0f;
-  const float sqrt_total = sqrtf(total);
+  const float sqrt_total = fg::sqrt(total);
   const float near = same_total ? total : sqrt_total;
   const bool same_total_2 = total_2 == 0.0f;
-  const float sqrt_total_2 = sqrtf(total_2);
+  const float sqrt_total_2 = fg::sqrt(total_2);
   const float far = same_total_2 ? total_2 : sqrt_total_2;
   const float diff_far = margin + near - far;
   const bool below_diff_far = diff_far < 0.0f;
   const float prod_eps = 2.0f * eps;
   const float ratio = fg::divide_by_count(1.0f, float(D0));
-  const float prod = d_out * (same_total_2 ? -1.0f : -(0.5f / sqrt_total_2)) * ratio;
-  const float prod_2 = d_out * (same_total ? 1.0f : 0.5f / sqrt_total) * ratio;
+  const float prod = d_out * (same_total_2 ? -1.0f : -fg::divide(0.5f, sqrt_total_2)) * ratio;
+  const float prod_2 = d_out * (same_total ? 1.0f : fg::divide(0.5f, sqrt_total)) * ratio;
 
 #pragma unroll
   for (int part = 0; part < 3; ++part) {

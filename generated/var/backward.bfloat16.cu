@@ -73,8 +73,8 @@ void var_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  // [D0, D1]
     const float input = input_v[k];
     const float value = float(D0 * D1);
     const float maximum_value = fg::maximum(value - 1.0f, 0.0f);
-    const float prod = d_out * (1.0f / maximum_value) * 2.0f;
-    d_input_v[k] = prod * (input - sum_of_deviation / value);
+    const float prod = d_out * fg::divide(1.0f, maximum_value) * 2.0f;
+    d_input_v[k] = prod * (input - fg::divide(sum_of_deviation, value));
   }
   fg::store_vector<8>(d_input_ptr + at, d_input_v);
 }

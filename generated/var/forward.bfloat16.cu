@@ -68,5 +68,5 @@ void var_forward_bf16_finish(const fg::Moments<float>* deviation_partial,  // [s
   if (threadIdx.x > 0) return;
   const float deviation = deviation_state.result();
   const float maximum_value = fg::maximum(float(D0 * D1) - 1.0f, 0.0f);
-  fg::store(out_ptr, deviation / maximum_value);
+  fg::store(out_ptr, fg::divide(deviation, maximum_value));
 }
