@@ -179,28 +179,40 @@ FG_COLUMNS(columns_merge, Merge)
 #undef FG_COLUMNS
 #undef FG_IN_PLACE
 
-// Vectors (or numbers) of the rows of a block added up, in row 0.
-template <int Threads, int Rows, typename T> FG_DEVICE T rows_sum_of(T value) {
-  FUSEGEN_SHARED(T, of_rows, [Rows][Threads]);
-  __syncthreads();  // an earlier sum may still be reading of_rows
-  of_rows[threadIdx.y][threadIdx.x] = value;
-  __syncthreads();
-  if (threadIdx.y == 0) {
-#pragma unroll
-    for (int row = 1; row < Rows; ++row) value += of_rows[row][threadIdx.x];
-  }
-  return value;
-}
+// Numbers (or vectors) of the rows of a block added up, in row 0. Rows that lie in one warp are added up by its lanes, so
+// that few are left for a thread to read one after the other; and as many numbers as then fit where rows would be share
+// an exchange.
 template <int Threads, int Rows, typename T, int N> FG_DEVICE void rows_sum(T (&values)[N]) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) values[i] = rows_sum_of<Threads, Rows>(values[i]);
-}
-template <int Threads, int Rows, typename T, int V, int N> FG_DEVICE void rows_sum(Vec<T, V> (&values)[N]) {
+  constexpr int near = Threads >= 32 ? 1 : 32 / Threads < Rows ? 32 / Threads : Rows, far = Rows / near;
+  constexpr int together = near < N ? near : N;
+  static_assert(Rows % near == 0, "warps hold whole rows");
+  FUSEGEN_SHARED(T, of_rows, [together][far][Threads]);
 #pragma unroll
   for (int i = 0; i < N; ++i) {
 #pragma unroll
-    for (int k = 0; k < V; ++k) values[i][k] = rows_sum_of<Threads, Rows>(values[i][k]);
+    for (int distance = Threads * near / 2; distance >= Threads; distance /= 2) values[i] += shuffle_xor(values[i], distance);
   }
+  if (far == 1) return;
+#pragma unroll
+  for (int first = 0; first < N; first += together) {
+    __syncthreads();  // an earlier sum may still be reading of_rows
+    if (threadIdx.y % near == 0) {
+#pragma unroll
+      for (int i = 0; i < together && first + i < N; ++i) of_rows[i][threadIdx.y / near][threadIdx.x] = values[first + i];
+    }
+    __syncthreads();
+    if (threadIdx.y == 0) {
+#pragma unroll
+      for (int i = 0; i < together && first + i < N; ++i) {
+#pragma unroll
+        for (int row = 1; row < far; ++row) values[first + i] += of_rows[i][row][threadIdx.x];
+      }
+    }
+  }
+}
+template <int Threads, int Rows, typename T, int V, int N> FG_DEVICE void rows_sum(Vec<T, V> (&values)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) rows_sum<Threads, Rows>(values[i].lane);
 }
 
 }  // namespace fg

@@ -137,7 +137,9 @@ HEADER_KERNELS: dict[str, tuple[str, tuple[int, int, int]]] = {
     "block_merge": (TWICE.format(declare=VALUE, body=MERGED.format("block_merge<64>")), (64, 1, 1)),
     "column_sum": (TWICE.format(declare=VALUE, body="value = fg::column_sum<8>(value);"), (32, 8, 1)),
     "column_merge": (TWICE.format(declare=VALUE, body=MERGED.format("column_merge<8>")), (32, 8, 1)),
-    "rows_sum_of": (TWICE.format(declare=VALUE, body="value = fg::rows_sum_of<64, 4>(value);"), (64, 4, 1)),
+    "rows_sum": (
+        TWICE.format(declare=VALUE, body="float of[] = {value}; fg::rows_sum<64, 4>(of); value = of[0];"), (64, 4, 1),
+    ),
     "combine_block": (TWICE.format(declare=VALUE, body="fg::row_sum<64, 2, 0>(value); __syncthreads();"), (64, 2, 1)),
     "combine_column": (
         TWICE.format(declare=VALUE, body="fg::columns_sum<8, 32, 0>(value); __syncthreads();"), (32, 8, 1),
