@@ -125,6 +125,12 @@ FG_DEVICE float sqrt(float x) {
   return x == 0.0f || x == infinity<float>() ? x : found;
 }
 FG_DEVICE double sqrt(double x) { return ::sqrt(x); }
+// For kernels that round to a half type: below 2^-100 it is left as exact as the hardware's approximation.
+FG_DEVICE float fast_sqrt(float x) {
+  const float inverse = approx_rsqrt(x), root = __fmul_rn(x, inverse);
+  const float corrected = __fmaf_rn(__fmaf_rn(-root, root, x), __fmul_rn(0.5f, inverse), root);
+  return x == 0.0f || x == infinity<float>() ? x : corrected;
+}
 
 // x / n for a number of elements n, which is neither tiny nor huge.
 FG_DEVICE float divide_by_count(float x, float n) {

@@ -162,7 +162,10 @@ _float("log", cuda_half="fg::fast_log({0})", domain=(0, math.inf))
 _float("log2", cuda_half="fg::fast_log2({0})", partials=lambda x, y: (1 / (x * _LN2),), domain=(0, math.inf))
 _float("log10", partials=lambda x, y: (1 / (x * _LN10),), domain=(0, math.inf))
 _float("log1p", partials=lambda x, y: (1 / (1 + x),), domain=(-1, math.inf), doc="log(1 + x) without cancellation.")
-_float("sqrt", cuda="fg::sqrt({0})", partials=lambda x, y: (0.5 / y,), domain=(0, math.inf), cost=8)
+_float(
+    "sqrt", cuda="fg::sqrt({0})", cuda_half="fg::fast_sqrt({0})", partials=lambda x, y: (0.5 / y,),
+    domain=(0, math.inf), cost=8,
+)  # fmt: skip
 _float("rsqrt", partials=lambda x, y: (-0.5 * (y * y * y),), domain=(0, math.inf), cost=6)
 _float(
     "cbrt", partials=lambda x, y: (1 / (3 * (y * y)),),

@@ -11,8 +11,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from fusegen.core.ir import Let
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.finish import finish_of
+from fusegen.fuse.reuse import reused
 from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel, row_cost
 from fusegen.fuse.schedule import (
     VECTOR_BYTES,
@@ -26,6 +28,7 @@ from fusegen.fuse.schedule import (
     buffer_names,
     faster,
     index_type,
+    is_serial,
     merged,
     moves,
     needed_sizes,
@@ -46,9 +49,9 @@ STAGED_FROM, STATIC, EXCHANGED = 64, 44 * 1024, 4 * 1024
 # Where alignment would leave vectors of fewer bytes than this, rows are read in full vectors instead, which begin at
 # each row's first aligned address (`Schedule.unaligned`).
 NARROW_VECTOR_BYTES = 8
-# Bytes of a row whose only reductions are uncoupled ones with nothing behind them. Shorter rows are reduced by a thread
-# each, longer ones by many blocks (fuse/schedule).
-SIMPLE_ROW_BYTES = (512, 16 * 1024)
+# Bytes of a row whose only reductions are uncoupled ones with nothing behind them. Shorter ones are reduced by a thread
+# each if they are many, longer ones by many blocks (fuse/schedule).
+SIMPLE_ROW_BYTES = (32, 16 * 1024)
 # Rows of more bytes than CHUNKED_FROM are read in chunks, where nothing needs their elements again. The threads of such
 # a block, and the bytes of a row above which blocks of a cluster share it.
 CHUNKED_FROM, CHUNKED_THREADS, CHUNKED_BLOCK_BYTES = 16 * 1024, 512, 256 * 1024
@@ -56,8 +59,9 @@ CHUNKED_FROM, CHUNKED_THREADS, CHUNKED_BLOCK_BYTES = 16 * 1024, 512, 256 * 1024
 ROW_COST = 16
 # The most blocks that a grid can have in y.
 MOST_ROW_TILES = 65535
-# Registers of a multiprocessor.
-REGISTERS = 65536
+# Registers of a multiprocessor; those that a thread needs beside what it keeps of a row; and the most that it has where
+# it keeps intermediates.
+REGISTERS, OVERHEAD, MOST_REGISTERS = 65536, 48, 128
 # Positions of a row for which a thread keeps sums over rows.
 SUMS_PER_THREAD = 16
 # Most bytes of raw operands and of column sums that a thread holds.
@@ -139,7 +143,8 @@ def schedule_rows(
     else:
         shape = _shape(kernel, n // vector, _width(streams, buffers) * vector, vector, chip)
     length = n * _width(streams, buffers)
-    if is_read_once(kernel) and not is_coupled(kernel) and not SIMPLE_ROW_BYTES[0] <= length <= SIMPLE_ROW_BYTES[1]:
+    shortest = SIMPLE_ROW_BYTES[0] if is_serial(m, n) else 0
+    if is_read_once(kernel) and not is_coupled(kernel) and not shortest <= length <= SIMPLE_ROW_BYTES[1]:
         return None
     if is_read_once(kernel) and length > CHUNKED_FROM:
         shape = _chunked_shape(m, n, _width(streams, buffers), vector, chip)
@@ -364,7 +369,31 @@ def _schedule(
     held = 2 * row if persistent and 2 * row <= most else row
     prefetch = held > row if staged else (2 * raw + sums) // 4 + 64 <= REGISTERS // (2 * shape.threads * shape.rows)
     dynamic = held + common if staged and held > static else 0
-    return replace(plain, prefetch=persistent and prefetch, staged=staged, dynamic=dynamic)
+    found = replace(plain, prefetch=persistent and prefetch, staged=staged, dynamic=dynamic)
+    return found if found.split else replace(found, reused=_reused(kernel, found, streams, buffers))
+
+
+def _reused(
+    kernel: RowKernel, plan: Schedule, streams: Sequence[Placement], buffers: Mapping[str, Buffer]
+) -> tuple[str, ...]:  # fmt: skip
+    """What a thread keeps of its elements beside what it has read, as far as a block's registers go."""
+    moved = sum(buffers[name].dtype.size for name in {*(p.name for p in streams), *(o.name for o in kernel.pointwise)})
+    room = min(MOST_REGISTERS, REGISTERS // (plan.threads * plan.rows)) - registers(kernel, plan)
+    return reused(kernel, moved, plan.vector * plan.vectors_per_thread, room)
+
+
+def registers(kernel: RowKernel, plan: Schedule) -> int:
+    """How many a thread needs, about."""
+    size = {o.name: o.dtype.size for o in kernel.tensors}
+    ahead = kept_in_registers(kernel, plan)
+    common = [name for name in kept_for_all(kernel, plan) if name not in ahead]
+    held = sum(r.expr.dtype.size for r in kernel.columns)
+    held += sum(item.expr.dtype.size for item in kernel.items if isinstance(item, Let) and item.name in plan.reused)
+    if not (plan.dynamic or (plan.staged and kernel.columns)):
+        held += sum(size[name] for name in common)
+    if not plan.staged:
+        held += sum(size[name] for name in ahead) * (2 if plan.prefetch else 1)
+    return held * plan.vector * plan.vectors_per_thread // 4 + OVERHEAD
 
 
 def _launch(

@@ -36,10 +36,12 @@ LEAST_BLOCK_WIDTH = 8
 FULL_REDUCTION_BLOCKS = 1056
 # Columns of at most this many elements are not divided over blocks, if there are so many.
 SHORT_COLUMN, SHORT_COLUMN_RESULTS = 512, 1024
-# A thread adds up a result by itself where results are many enough to keep a GPU busy, and either their elements few or
-# neighbouring results neighbours in memory.
+# A thread adds up a result by itself where results are many enough to keep a GPU busy and their elements few. Where
+# neighbouring results are neighbours in memory, a thread has a vector of results, and so many threads share each as
+# keep a GPU busy, up to COLUMN_THREADS of them, with at least COLUMN_ELEMENTS elements each.
 SERIAL_RESULTS = 2**16
 SERIAL_ELEMENTS = 64
+BUSY_THREADS, COLUMN_THREADS, COLUMN_ELEMENTS = 2**17, 8, 4
 
 
 class Access(Enum):
@@ -118,6 +120,8 @@ class Schedule:
     chunked: bool = False
     # Bytes of dynamic shared memory.
     dynamic: int = 0
+    # Templates rows and strided_rows: intermediates that a thread keeps from one traversal of a row to the next.
+    reused: tuple[str, ...] = ()
     # Threads that add up one segment of a row (fuse/segments).
     threads_per_segment: int = 0
     # Whether another kernel of the same op runs before this one, and the operands that such kernels wrote.
@@ -368,20 +372,21 @@ def _reduction(
     over = merged(ordered(kernel.over, [*widest, *leading]), sizes, buffers)
     m, n = prod(loop.size for loop in kept), prod(loop.size for loop in over)
     along_kept = bool(kept) and bool(over) and faster(kept[-1], over[-1], kernel)
-    if not over or (m >= SERIAL_RESULTS and (n <= SERIAL_ELEMENTS or (along_kept and n <= m))):
+    many = m >= SERIAL_RESULTS
+    if not over or (is_serial(m, n) and not along_kept):
         return _serial(kernel, kept, over, buffers, axis_sizes)
     loops = [*kept, *over]
     fast = len(kept) - 1 if along_kept else len(loops) - 1
     vector, placements = vector_placements(kernel, loops, fast, buffers)
     threads = THREADS if along_kept else min(THREADS, max(TILE, -(-n // (vector * TILE)) * TILE))
-    block_width = TILE
+    block_width = _column_width(m // vector, n) if along_kept and many else TILE
     # A narrower block leaves fewer threads without results.
     while along_kept and block_width > LEAST_BLOCK_WIDTH and block_width * vector > m:
         block_width //= 2
     while along_kept and vector > 1 and block_width * vector > m:
         vector, placements = vector_placements(kernel, loops, fast, buffers, vector // 2)
     # Few elements for each of many results: rather more threads a result than a second kernel.
-    if along_kept and n <= SHORT_COLUMN and m >= SHORT_COLUMN_RESULTS:
+    if along_kept and not many and n <= SHORT_COLUMN and m >= SHORT_COLUMN_RESULTS:
         while vector > 1 and m // (block_width * vector) < WANTED_BLOCKS // 8:
             vector, placements = vector_placements(kernel, loops, fast, buffers, vector // 2)
         threads = min(4 * THREADS, max(THREADS, 1 << (n // 8 * TILE).bit_length()))
@@ -404,6 +409,19 @@ def _reduction(
     return found, launch
 
 
+def is_serial(m: int, n: int) -> bool:
+    """Whether a thread adds up a result by itself, of m results of n elements each."""
+    return m >= SERIAL_RESULTS and n <= SERIAL_ELEMENTS
+
+
+def _column_width(vectors: int, n: int) -> int:
+    """Threads side by side in a block, for so many vectors of results of n elements each: the others share these."""
+    shared = 1
+    while shared < COLUMN_THREADS and vectors * shared < BUSY_THREADS and 2 * shared * COLUMN_ELEMENTS <= n:
+        shared *= 2
+    return THREADS // shared
+
+
 def vector_placements(
     kernel: Kernel, loops: Sequence[Loop], fast: int, buffers: Mapping[str, Buffer], most: int = LARGEST_VECTOR
 ) -> tuple[int, tuple[Placement, ...]]:
@@ -412,6 +430,7 @@ def vector_placements(
     A vector lies within the fast loop, whose size it must divide.
     """
     visited = [*(o.name for o in kernel.tensors), *(o.name for o in kernel.pointwise)]
+    results = [output.name for output in kernel.outputs]  # of a vector of columns
     strides = {name: [loop.strides[name] for loop in loops] for name in buffer_names(kernel)}
     streams = [buffers[n].dtype.size for n in visited if strides[n][fast] == 1] if fast >= 0 else []
     vector = min(most, max((VECTOR_BYTES // size for size in streams), default=1))
@@ -422,10 +441,11 @@ def vector_placements(
         access = Access.STRIDED if any(own) else Access.SINGLE
         width = min(VECTOR_BYTES, vector * buffers[name].dtype.size)
         apart = all(s % vector == 0 for position, s in enumerate(own) if position != fast)
-        if vector > 1 and name in visited and own[fast] == 1 and apart and buffers[name].alignment % width == 0:
+        in_vectors = name in visited or name in results
+        if vector > 1 and in_vectors and own[fast] == 1 and apart and buffers[name].alignment % width == 0:
             access = Access.ROW
         placements.append(Placement(name, access, moves(own)))
-    if not any(p.access is Access.ROW for p in placements):
+    if not any(p.access is Access.ROW and p.name in visited for p in placements):
         vector = 1
     return vector, tuple(placements)
 

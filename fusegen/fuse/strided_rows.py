@@ -16,9 +16,10 @@ from fusegen.core.ir import Let, Op, Operand, Output, Reduce, Ref, expr_axes, na
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.fuse.kernel import partial_result, read_by
+from fusegen.fuse.reuse import reused
 from fusegen.fuse.row_kernel import GROUP_AXIS, RowKernel
 from fusegen.fuse.rows import Fused, fuse, strided_elementwise
-from fusegen.fuse.rows_schedule import MULTIPROCESSORS, REGISTERS, STATIC
+from fusegen.fuse.rows_schedule import MOST_REGISTERS, MULTIPROCESSORS, REGISTERS, STATIC
 from fusegen.fuse.schedule import (
     LARGEST_VECTOR,
     TILE,
@@ -185,6 +186,9 @@ def schedule_strided_rows(
         exact=_is_exact(kernel, shape, m, n), block_width=shape.block_width,
         vectors_per_thread=shape.vectors_per_thread, rows=shape.rows, persistent=bool(kernel.totals),
     )  # fmt: skip
+    moved = sum(buffers[name].dtype.size for name in {*streams, *(o.name for o in kernel.pointwise)})
+    room = min(MOST_REGISTERS, REGISTERS // plan.threads) - registers(kernel, plan)
+    plan = replace(plan, reused=reused(kernel, moved, plan.vector * plan.vectors_per_thread, room))
     blocks = shape.blocks(m)
     if plan.persistent:
         blocks = min(blocks, MULTIPROCESSORS * min(SUMMING_BLOCKS, resident(kernel, plan)))
@@ -223,10 +227,16 @@ def streams_of(kernel: StridedRowKernel, plan: Schedule) -> list[Operand]:
 
 def resident(kernel: StridedRowKernel, plan: Schedule) -> int:
     """How many blocks the registers of a multiprocessor hold."""
+    return max(1, min(MOST_THREADS // plan.threads, REGISTERS // (plan.threads * registers(kernel, plan))))
+
+
+def registers(kernel: StridedRowKernel, plan: Schedule) -> int:
+    """How many a thread needs, about."""
     raw = sum(max(1, o.dtype.size * plan.vector // 4) for o in streams_of(kernel, plan)) * plan.vectors_per_thread
     states = sum(BY_KIND[r.kind].fields * r.expr.dtype.size for r in kernel.reduces) * plan.vector // 4
-    wanted = raw + states + (OVERHEAD_OF_FEW_WORDS if raw <= FEW_WORDS else OVERHEAD)
-    return max(1, min(MOST_THREADS // plan.threads, REGISTERS // (plan.threads * wanted)))
+    kept = sum(i.expr.dtype.size for i in kernel.items if isinstance(i, Let) and i.name in plan.reused)
+    kept = kept * plan.vector * plan.vectors_per_thread // 4
+    return raw + states + kept + (OVERHEAD_OF_FEW_WORDS if raw + kept <= FEW_WORDS else OVERHEAD)
 
 
 def _shape(

@@ -9,15 +9,13 @@ from typing import Any, ClassVar
 from fusegen.core.ir import Let, Operand, Output, Reduce, Ref, Tensorlike, refs
 from fusegen.fuse.kernel import Position
 from fusegen.fuse.row_kernel import RowKernel, Stage, picked_by
-from fusegen.fuse.rows_schedule import REGISTERS
+from fusegen.fuse.rows_schedule import REGISTERS, registers
 from fusegen.fuse.schedule import Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import Names
 from fusegen.generate.row_reads import RowReads
 from fusegen.generate.segments import Segments
 
-# Registers that a thread needs beside what it keeps of a row.
-OVERHEAD = 48
 MOST_THREADS = 2048
 
 
@@ -50,7 +48,7 @@ class Rows(RowReads):
             "bounds": self._bounds(),
             "cluster": plan.cluster, "row_tiles": kernel.row_tiles, "rows": plan.rows, "persistent": plan.persistent,
             "prefetch": plan.prefetch,
-            "staged": plan.staged, "chunked": plan.chunked, "split": plan.split,
+            "staged": plan.staged, "chunked": plan.chunked, "split": plan.split, "reused": plan.reused,
             "vectors_per_thread": plan.vectors_per_thread, "exact": plan.exact,
             "per_block": plan.threads * plan.vectors_per_thread * plan.vector,
             "first": self._first("blockIdx.x"), "stride": self._first("gridDim.x"),
@@ -105,21 +103,17 @@ class Rows(RowReads):
         """Threads of a block, and how many blocks the registers of a multiprocessor should hold."""
         plan = self.schedule
         threads = plan.threads * plan.rows
-        raw = 0
-        if not (plan.dynamic or (plan.staged and self.kernel.columns)):
-            raw += sum(o.dtype.size for o in self.shared)
-        if not plan.staged:
-            raw += sum(o.dtype.size for o in self.ahead) * (2 if plan.prefetch else 1)
-        raw *= plan.vector * plan.vectors_per_thread
-        sums = sum(r.expr.dtype.size for r in self.kernel.columns) * plan.vector * plan.vectors_per_thread
-        wanted = (raw + sums) // 4 + OVERHEAD
+        wanted = registers(self.kernel, plan)
         return f"{threads}, {max(1, min(MOST_THREADS // threads, REGISTERS // (threads * wanted)))}"
 
     # -- one traversal of the row ---------------------------------------------------------------------------------
 
-    def _traversal(self, lets: Sequence[Let], items: Sequence[Reduce | Output]) -> dict[str, Any]:
-        """What the lets and items read at an element, and the lets."""
-        needed = self.needed((*lets, *items))
+    def _traversal(
+        self, lets: Sequence[Let], items: Sequence[Reduce | Output], last: bool = False
+    ) -> dict[str, Any]:  # fmt: skip
+        """What the lets and items read at an element, and the lets. Behind the last traversal nothing needs them."""
+        plan, lets = self.schedule, self.still_needed(lets, items)
+        needed = self.needed((*(let for let in lets if not self.is_known(let)), *items))
         slots: dict[str, Any] = {"reads": [], "declarations": [], "inner": [], "writes": [], "edge": []}
         loaded = []
         for operand in self.kernel.operands:
@@ -134,7 +128,12 @@ class Rows(RowReads):
         slots["coordinates"] = self._element_coordinates([*loaded, *written])
         if self.schedule.unaligned and (loaded or written):
             slots["edge"].insert(0, f"const {self.schedule.index} j{self.fast} = edge;")
-        self._each(slots, self.lets(lets))
+        at_edges = plan.unaligned and not plan.chunked
+        slots["inner"] += self.element_lets(lets, lambda stem: f"{stem}_row[part]{'[k]' * (plan.vector > 1)}", not last)
+        slots["edge"] += self.element_lets(lets, lambda stem: f"{stem}_edge", at_edges and not last)
+        kept = [] if last else self.keep(lets)
+        slots["kept"] = [self.declare_row(let) for let in kept]
+        slots["kept"] += [f"{let.expr.dtype.ctype} {self.stem(let.name)}_edge = 0;" for let in kept if at_edges]
         return slots
 
     def _each(self, slots: dict[str, Any], lines: Sequence[str]) -> None:
@@ -192,7 +191,7 @@ class Rows(RowReads):
         coupled = [a for a in accumulators if a.is_coupled]
         if stage is kernel.final_stage:
             lets = list(dict.fromkeys([*stage.lets, *kernel.body]))
-            slots = self._traversal(lets, [*kernel.pointwise, *kernel.columns, *kernel.segments, *own])
+            slots = self._traversal(lets, [*kernel.pointwise, *kernel.columns, *kernel.segments, *own], last=True)
             self._end_of_traversal(slots)
         else:
             slots = self._traversal(stage.lets, own)
@@ -213,9 +212,10 @@ class Rows(RowReads):
             take = "take_fast" if self.printer.half else "take"
             again = self._traversal(stage.lets, [a.reduce for a in coupled])
             self._each(again, [f"{held[a.name]}.{take}({texts[a.name]});" for a in coupled])
+        chunked = self.schedule.chunked
         return {
-            "accumulators": [a.declare() for a in accumulators],
-            "chunks": [f"{a.state_type} {held[a.name]};" for a in coupled],
+            "accumulators": [a.declare() for a in accumulators] + ([] if chunked else slots["kept"]),
+            "chunks": [f"{a.state_type} {held[a.name]};" for a in coupled] + (slots["kept"] if chunked else []),
             "merges": [
                 line for a in coupled for line in (f"{held[a.name]}.finish();", f"{a.variable}.merge({held[a.name]});")
             ],
@@ -251,7 +251,7 @@ class Rows(RowReads):
         ])  # fmt: skip
         sums = [squares, compensation] if exact else [squares]
         return {
-            "accumulators": [f"{ctype} {total} = 0;"], "chunks": [], "merges": [],
+            "accumulators": [f"{ctype} {total} = 0;", *first["kept"]], "chunks": [], "merges": [],
             "traversal": first,
             "settle": [
                 *self._exchange("sum", [total]),
@@ -319,7 +319,7 @@ class Rows(RowReads):
         items: list[Reduce | Output] = [*kernel.pointwise, *kernel.columns, *kernel.segments]
         if not items or kernel.final_stage:
             return None
-        slots = self._traversal(kernel.body, items)
+        slots = self._traversal(kernel.body, items, last=True)
         self._end_of_traversal(slots)
         return slots
 

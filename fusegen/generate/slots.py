@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fusegen.core.ir import Let, Operand, Output, Reduce, names_read
 from fusegen.core.text import expr_text, reduce_text
 from fusegen.fuse.kernel import Kernel, Position
+from fusegen.fuse.reuse import Traversal, still_needed
 from fusegen.fuse.schedule import THREADS, Schedule
 from fusegen.generate.cexpr import Printer
 from fusegen.generate.names import Names
@@ -39,6 +40,8 @@ class SlotFiller:
         self.printer = Printer(half, self.variable, self.numbers)
         self._read: dict[Let | Reduce | Output, set[str]] = {}
         self._lines: dict[Let, list[str]] = {}
+        # What earlier traversals of a row have kept.
+        self._known: set[str] = set()
         self.read_in_body = self.needed((*self.kernel.body, *self.kernel.reduces, *self.kernel.pointwise))
 
     def needed(self, items: Iterable[Let | Reduce | Output]) -> set[str]:
@@ -104,6 +107,43 @@ class SlotFiller:
         if len(declared) + len(value) + 2 + self.indent <= WIDTH:
             return [f"{declared} {value};"]
         return [declared, f"    {value};"]
+
+    def still_needed(self, lets: Sequence[Let], items: Sequence[Reduce | Output]) -> list[Let]:
+        """The lets of a traversal, but for those that only others need which earlier traversals have kept."""
+        return list(still_needed(Traversal(tuple(lets), tuple(items)), self._known)) if self._known else list(lets)
+
+    def is_known(self, let: Let) -> bool:
+        """Whether an earlier traversal has kept it."""
+        return let.name in self._known
+
+    def element_lets(self, lets: Sequence[Let], held: Callable[[str], str], keep: bool) -> list[str]:
+        """Lets at an element, those that are kept read from where they are or stored there.
+
+        Args:
+            held: where the present element is, of a stem.
+            keep: whether later traversals read what this one computes.
+        """
+        lines = list[str]()
+        for let in lets:
+            place = held(self.stem(let.name))
+            if self.is_known(let):
+                lines.append(f"const {let.expr.dtype.ctype} {self.variable(let.name)} = {place};")
+                continue
+            lines += self.lets([let])
+            lines += [f"{place} = {self.variable(let.name)};"] if keep and let.name in self.schedule.reused else []
+        return lines
+
+    def keep(self, lets: Sequence[Let]) -> list[Let]:
+        """Note what a traversal has kept, and return it: it needs a declaration."""
+        kept = [let for let in lets if let.name in self.schedule.reused and not self.is_known(let)]
+        self._known.update(let.name for let in kept)
+        return kept
+
+    def declare_row(self, let: Let) -> str:
+        """Where a thread keeps the elements of an intermediate."""
+        plan, ctype = self.schedule, let.expr.dtype.ctype
+        element = f"fg::Vec<{ctype}, {plan.vector}>" if plan.vector > 1 else ctype
+        return f"{element} {self.stem(let.name)}_row[{plan.vectors_per_thread}];"
 
     def offset(self, name: str, loops: Iterable[int]) -> str:
         """The element that ``name`` has at the current coordinates, along the given loops."""

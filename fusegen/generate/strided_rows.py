@@ -60,7 +60,7 @@ class StridedRows(SlotFiller):
         kernel, plan = self.kernel, self.schedule
         things = [o.name for o in (*kernel.operands, *kernel.written)]
         stages = [self._stage(stage) for stage in kernel.stages]
-        last = self._traversal(kernel.body, kernel.pointwise) if kernel.pointwise else None
+        last = self._traversal(kernel.body, kernel.pointwise, last=True) if kernel.pointwise else None
         if last:
             for output in kernel.pointwise:
                 self._write(output, self.offset(output.name, range(plan.loops + plan.inner)), last)
@@ -172,9 +172,12 @@ class StridedRows(SlotFiller):
         used = self.moving(names, self.over_loops)
         return self.coordinates(self.over_loops.start, self.over_loops.stop - 1, "at", used)
 
-    def _traversal(self, lets: Sequence[Let], items: Sequence[Reduce | Output]) -> dict[str, Any]:
-        """What the lets and items read at an element, and the lets."""
-        needed = self.needed((*lets, *items))
+    def _traversal(
+        self, lets: Sequence[Let], items: Sequence[Reduce | Output], last: bool = False
+    ) -> dict[str, Any]:  # fmt: skip
+        """What the lets and items read at an element, and the lets. Behind the last traversal nothing needs them."""
+        lets = self.still_needed(lets, items)
+        needed = self.needed((*(let for let in lets if not self.is_known(let)), *items))
         slots: dict[str, Any] = {"reads": [], "declarations": [], "each": [], "writes": []}
         from_memory = [item.name for item in items if isinstance(item, Output)]
         for o in self.kernel.operands:
@@ -196,7 +199,9 @@ class StridedRows(SlotFiller):
                 slots["each" if varying else "reads"] += self.read(o, at)
         coordinates = self._coordinates(from_memory)
         slots["reads"], slots["located"] = coordinates + slots["reads"], bool(coordinates)
-        slots["each"] += self.lets(lets)
+        element = f"_row[{self._place}]{'[k]' if self.schedule.vector > 1 else ''}"
+        slots["each"] += self.element_lets(lets, lambda stem: f"{stem}{element}", not last)
+        slots["kept"] = [] if last else [self.declare_row(let) for let in self.keep(lets)]
         return slots
 
     # -- reductions -----------------------------------------------------------------------------------------------
@@ -207,15 +212,14 @@ class StridedRows(SlotFiller):
         own = [r for r in stage.reduces if r.name not in partners]
         coupled = [r for r in own if BY_KIND[r.kind].partner]
         slots: dict[str, Any] = {"declarations": [], "settle": {"declarations": [], "each": [], "writes": []}}
-        slots["traversal"] = traversal = self._traversal(stage.lets, own)
+        picks = {r.name: pick for r in own if (pick := self._pick(r))}
+        slots["traversal"] = traversal = self._traversal(stage.lets, [r for r in own if r.name not in picks])
         slots["again"] = self._traversal(stage.lets, coupled) if coupled else None
+        slots["declarations"] += traversal["kept"]
         slots["exchange"], slots["combine"] = [], []
         results: dict[str, list[str]] = {"declarations": [], "each": [], "writes": []}
         slots["results"] = results
         late: dict[tuple[str, str], list[str]] = {}  # what is exchanged at the end, by how and of which type
-        picks = {r.name: pick for r in own if (pick := self._pick(r))}
-        if picks:
-            slots["traversal"] = traversal = self._traversal(stage.lets, [r for r in own if r.name not in picks])
         for reduce in own:
             if reduce.name in picks:
                 results["declarations"] += [self._variable(reduce.expr.dtype.ctype, self._of(reduce.name), "0")]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from fusegen.core.ir import Let, Operand, Output
+from fusegen.core.ir import Let, Operand, Output, Ref
 from fusegen.fuse.finish import FINISHES
 from fusegen.fuse.schedule import TILE, Access
 from fusegen.generate.accumulators import Accumulator
@@ -102,9 +102,9 @@ class Sums(SlotFiller):
     def _combine(self) -> list[str]:
         """The states of a block's threads put together; a thread by itself has nothing to combine."""
         template, threads = self.schedule.template, self.schedule.threads
-        if template == "serial":
-            return []
         block_width = self.schedule.block_width
+        if template == "serial" or (template == "column" and threads == block_width):
+            return []
         if template == "column":
             over, count = "column", f"{threads // block_width}{'' if block_width == TILE else f', {block_width}'}"
         else:
@@ -117,28 +117,66 @@ class Sums(SlotFiller):
             return self._partials(f"{self.schedule.index}(blockIdx.y) * m + result")
         if not self._vector_along_results:
             return self._epilogue(already)
-        lines = [line for a in self._accumulators() for line in a.result(in_vector=True)]
-        lines += self._epilogue(already, in_vector=True)
-        return [f"for (int k = 0; k < {self.schedule.vector}; ++k) {{", *(f"  {x}" for x in lines), "}"]
+        slots = {"reads": list[str](), "each": list[str](), "writes": list[str]()}
+        self._end_of_vector(slots)
+        each = [f"for (int k = 0; k < {self.schedule.vector}; ++k) {{", *(f"  {x}" for x in slots["each"]), "}"]
+        return [*slots["reads"], *(each if slots["each"] else []), *slots["writes"]]
+
+    def _end_of_vector(self, slots: dict[str, list[str]]) -> None:
+        """What follows the reductions, for each of a vector of results; vectors are read and written as such."""
+        kernel, late = self.kernel, self._late_operands()
+        sums = {a.name: a for a in self._accumulators() if a.is_sum}
+        as_they_are = {
+            o.name: sums[self.variable(o.expr.name)].variable for o in kernel.outputs
+            if isinstance(o.expr, Ref) and self.variable(o.expr.name) in sums and self._in_vectors(o.name)
+        }  # fmt: skip
+        read = self.needed(item for item in kernel.ending if item.name not in as_they_are)
+        wanted = [a for a in self._accumulators() if a.reduce.name in read or not a.is_sum]
+        slots["each"] += [line for a in wanted for line in a.result(in_vector=True)]
+        slots["each"] += [Accumulator(of, self.names).partner(name) for name, of in kernel.partners.items()]
+        for operand in kernel.operands:
+            if operand.name in late:
+                self._read_late(operand, slots)
+        slots["each"] += self.lets([item for item in kernel.ending if isinstance(item, Let)])
+        for output in kernel.outputs:
+            self._write_result(output, as_they_are.get(output.name), slots)
+
+    def _in_vectors(self, name: str) -> bool:
+        return self.schedule.placement(name).access is Access.ROW
+
+    def _read_late(self, operand: Operand, slots: dict[str, list[str]]) -> None:
+        offset = self.offset(operand.name, range(self.schedule.kept))
+        if self._in_vectors(operand.name):
+            slots["reads"] += self.read_vector(operand, offset)
+            slots["each"].append(self.vector_element(operand))
+        else:
+            slots["each"] += self.read(operand, self.element_offset(operand.name, offset, self._fast()))
+
+    def _write_result(self, output: Output, sums: str | None, slots: dict[str, list[str]]) -> None:
+        """A vector of results, in a variable of its own if it is not one of ``sums`` already."""
+        name, offset = output.name, self.offset(output.name, range(self.schedule.kept))
+        if not self._in_vectors(name):
+            slots["each"] += self.store(output, self.element_offset(name, offset, self._fast()))
+            return
+        if sums is None:
+            slots["reads"].append(f"fg::Vec<{output.dtype.compute.ctype}, {self.schedule.vector}> {self.stem(name)}_v;")
+            slots["each"].append(f"{self.stem(name)}_v[k] = {self.printer.text(output.expr)};")
+        store = f"fg::store_vector<{self.schedule.vector}>({{}}, {sums or f'{self.stem(name)}_v'});"
+        slots["writes"] += self.access(store, name, offset, one_term=" + " in offset)
 
     def _partials(self, position: str) -> list[str]:
         return [line for a in self._accumulators() for line in a.store(position)]
 
-    def _epilogue(self, already: set[str], in_vector: bool = False) -> list[str]:
-        """What follows the reductions, for one result; with ``in_vector``, for the k-th of a vector of results."""
+    def _epilogue(self, already: set[str]) -> list[str]:
+        """What follows the reductions, for one result."""
         kept = range(self.schedule.kept)
-
-        def place(name: str) -> str:
-            offset = self.offset(name, kept)
-            return self.element_offset(name, offset, self._fast()) if in_vector else offset
-
         late = [o for o in self.kernel.operands if o.name in self._late_operands() and o.name not in already]
-        lines = [] if in_vector else [line for r in self.kernel.states for line in Accumulator(r, self.names).result()]
+        lines = [line for r in self.kernel.states for line in Accumulator(r, self.names).result()]
         lines += [Accumulator(of, self.names).partner(name) for name, of in self.kernel.partners.items()]
-        lines += [line for o in late for line in self.read(o, place(o.name))]
+        lines += [line for o in late for line in self.read(o, self.offset(o.name, kept))]
         lines += self.lets([item for item in self.kernel.ending if isinstance(item, Let)])
         for output in self.kernel.outputs:
-            lines += self.store(output, place(output.name))
+            lines += self.store(output, self.offset(output.name, kept))
         return lines
 
     def finish(self, name: str) -> dict[str, Any]:

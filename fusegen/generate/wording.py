@@ -132,7 +132,14 @@ def _explain_rows(kernel: RowKernel, schedule: Schedule) -> str:
         chunks = "chunks that blocks share and a second kernel combines in order" if schedule.split else "chunks"
         return f"{who} a row over {over}, which is read once, in {chunks}{along}"
     where = "shared memory" if schedule.staged else "registers"
-    return f"{who} a row over {over}, which stays in {where}: read once{along}{_explain_parts(kernel)}"
+    stays = f"{who} a row over {over}, which stays in {where}"
+    return f"{stays}: read once{_explain_reused(schedule)}{along}{_explain_parts(kernel)}"
+
+
+def _explain_reused(schedule: Schedule) -> str:
+    """What a thread computes of an element in one traversal for all."""
+    names = schedule.reused
+    return f"; {', '.join(names)} kept between its traversals" if names else ""
 
 
 def _explain_parts(kernel: RowKernel) -> str:
@@ -152,4 +159,5 @@ def _explain_strided_rows(kernel: StridedRowKernel, schedule: Schedule) -> str:
     who = f"{schedule.rows} threads" if schedule.rows > 1 else "a thread"
     sums = ", ".join(r.name for r in kernel.totals)
     along = f"; {sums} added up by blocks, then over blocks by a second kernel" if sums else ""
-    return f"{who} for {results} over {over}, whose elements stay in registers: read once{along}"
+    stay = f"{who} for {results} over {over}, whose elements stay in registers"
+    return f"{stay}: read once{_explain_reused(schedule)}{along}"

@@ -21,8 +21,8 @@
 //   diff_foreground_alpha_2 = 1 - foreground_alpha
 //   d_foreground_alpha = d_alpha * diff_background_alpha_2 + sum_d_foreground_alpha
 //   d_background_alpha = d_alpha * diff_foreground_alpha_2 + sum_d_background_alpha
-// serial: a thread a result, reduced over D1
-extern "C" __global__ __launch_bounds__(256)
+// column: 2048 neighbouring results a block, reduced over D1
+extern "C" __global__ __launch_bounds__(256, 4)
 void alpha_over_backward_bf16(const bf16* __restrict__ foreground_ptr,        // [D0, D1, D2, D3]
                               const bf16* __restrict__ foreground_alpha_ptr,  // [D0, 1, D2, D3]
                               const bf16* __restrict__ background_ptr,        // [D0, D1, D2, D3]
@@ -39,45 +39,75 @@ void alpha_over_backward_bf16(const bf16* __restrict__ foreground_ptr,        //
                               int d_alpha_stride0, int d_foreground_stride0, int d_foreground_stride2,
                               int d_background_stride0, int d_background_stride2, int d_foreground_alpha_stride0,
                               int d_background_alpha_stride0) {
-  // A thread owns one result and adds up its elements by itself.
-  const int result = int(blockIdx.x) * 256 + threadIdx.x;
-  if (result >= m) return;
+  // A thread owns 8 neighbouring results and adds up their elements by itself.
+  const int result = int(blockIdx.x) * 2048 + 8 * threadIdx.x;
+  const bool inside = result < m;
   int rest = result;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
-  const float foreground_alpha = fg::load(foreground_alpha_ptr + j0 * foreground_alpha_stride0 + j1);
-  const float background_alpha = fg::load(background_alpha_ptr + j0 * background_alpha_stride0 + j1);
 
-  float sum_d_foreground_alpha = 0;
-  float sum_d_background_alpha = 0;
-  for (int at = 0; at < n; ++at) {
-    const int j2 = at;
-    const float foreground = fg::load(foreground_ptr + j0 * foreground_stride0 + j1 + j2 * foreground_stride2);
-    const float background = fg::load(background_ptr + j0 * background_stride0 + j1 + j2 * background_stride2);
-    const float d_colour = fg::load(d_colour_ptr + j0 * d_colour_stride0 + j1 + j2 * d_colour_stride2);
-    const float diff_foreground_alpha = 1.0f - foreground_alpha;
-    const float behind = background_alpha * diff_foreground_alpha;
-    const float alpha = foreground_alpha + behind;
-    const bool same_alpha = alpha == 0.0f;
-    const float ratio_alpha_2 = fg::divide(foreground - background * background_alpha, alpha);
-    const float diff_background_alpha = 1.0f - background_alpha;
-    const float ratio_alpha = fg::divide(foreground_alpha * foreground + behind * background, alpha);
-    const float diff = ratio_alpha_2 - fg::divide(diff_background_alpha * ratio_alpha, alpha);
-    const float ratio_alpha_3 = fg::divide(diff_foreground_alpha * ratio_alpha, alpha);
-    const float diff_2 = fg::divide(background * diff_foreground_alpha, alpha) - ratio_alpha_3;
-    const float d_foreground = same_alpha ? 0.0f : d_colour * fg::divide(foreground_alpha, alpha);
-    fg::store(d_foreground_ptr + j0 * d_foreground_stride0 + j1 + j2 * d_foreground_stride2, d_foreground);
-    const float d_background = same_alpha ? 0.0f : d_colour * fg::divide(behind, alpha);
-    fg::store(d_background_ptr + j0 * d_background_stride0 + j1 + j2 * d_background_stride2, d_background);
-    sum_d_foreground_alpha += same_alpha ? 0.0f : d_colour * diff;
-    sum_d_background_alpha += same_alpha ? 0.0f : d_colour * diff_2;
+  fg::Vec<float, 8> sum_d_foreground_alpha_v = {};
+  fg::Vec<float, 8> sum_d_background_alpha_v = {};
+  if (inside) {
+    const auto foreground_alpha_v = fg::load_vector<8>(foreground_alpha_ptr + j0 * foreground_alpha_stride0 + j1);
+    const auto background_alpha_v = fg::load_vector<8>(background_alpha_ptr + j0 * background_alpha_stride0 + j1);
+#pragma unroll 4
+    for (int at = 0; at < n; ++at) {
+      const int j2 = at;
+      const int foreground_at = j0 * foreground_stride0 + j1 + j2 * foreground_stride2;
+      const auto foreground_v = fg::load_vector<8>(foreground_ptr + foreground_at);
+      const int background_at = j0 * background_stride0 + j1 + j2 * background_stride2;
+      const auto background_v = fg::load_vector<8>(background_ptr + background_at);
+      const auto d_colour_v = fg::load_vector<8>(d_colour_ptr + j0 * d_colour_stride0 + j1 + j2 * d_colour_stride2);
+      fg::Vec<float, 8> d_foreground_v;
+      fg::Vec<float, 8> d_background_v;
+#pragma unroll
+      for (int k = 0; k < 8; ++k) {
+        const float foreground_alpha = foreground_alpha_v[k];
+        const float background_alpha = background_alpha_v[k];
+        const float foreground = foreground_v[k];
+        const float background = background_v[k];
+        const float d_colour = d_colour_v[k];
+        const float diff_foreground_alpha = 1.0f - foreground_alpha;
+        const float behind = background_alpha * diff_foreground_alpha;
+        const float alpha = foreground_alpha + behind;
+        const bool same_alpha = alpha == 0.0f;
+        const float ratio_alpha_2 = fg::divide(foreground - background * background_alpha, alpha);
+        const float diff_background_alpha = 1.0f - background_alpha;
+        const float ratio_alpha = fg::divide(foreground_alpha * foreground + behind * background, alpha);
+        const float diff = ratio_alpha_2 - fg::divide(diff_background_alpha * ratio_alpha, alpha);
+        const float ratio_alpha_3 = fg::divide(diff_foreground_alpha * ratio_alpha, alpha);
+        const float diff_2 = fg::divide(background * diff_foreground_alpha, alpha) - ratio_alpha_3;
+        d_foreground_v[k] = same_alpha ? 0.0f : d_colour * fg::divide(foreground_alpha, alpha);
+        d_background_v[k] = same_alpha ? 0.0f : d_colour * fg::divide(behind, alpha);
+        sum_d_foreground_alpha_v[k] += same_alpha ? 0.0f : d_colour * diff;
+        sum_d_background_alpha_v[k] += same_alpha ? 0.0f : d_colour * diff_2;
+      }
+      const int d_foreground_at = j0 * d_foreground_stride0 + j1 + j2 * d_foreground_stride2;
+      fg::store_vector<8>(d_foreground_ptr + d_foreground_at, d_foreground_v);
+      const int d_background_at = j0 * d_background_stride0 + j1 + j2 * d_background_stride2;
+      fg::store_vector<8>(d_background_ptr + d_background_at, d_background_v);
+    }
   }
 
-  const float d_alpha = fg::load(d_alpha_ptr + j0 * d_alpha_stride0 + j1);
-  const float diff_background_alpha_2 = 1.0f - background_alpha;
-  const float diff_foreground_alpha_2 = 1.0f - foreground_alpha;
-  const float d_foreground_alpha = d_alpha * diff_background_alpha_2 + sum_d_foreground_alpha;
-  fg::store(d_foreground_alpha_ptr + j0 * d_foreground_alpha_stride0 + j1, d_foreground_alpha);
-  const float d_background_alpha = d_alpha * diff_foreground_alpha_2 + sum_d_background_alpha;
-  fg::store(d_background_alpha_ptr + j0 * d_background_alpha_stride0 + j1, d_background_alpha);
+  if (inside) {
+    const auto foreground_alpha_v = fg::load_vector<8>(foreground_alpha_ptr + j0 * foreground_alpha_stride0 + j1);
+    const auto background_alpha_v = fg::load_vector<8>(background_alpha_ptr + j0 * background_alpha_stride0 + j1);
+    const auto d_alpha_v = fg::load_vector<8>(d_alpha_ptr + j0 * d_alpha_stride0 + j1);
+    fg::Vec<float, 8> d_foreground_alpha_v;
+    fg::Vec<float, 8> d_background_alpha_v;
+    for (int k = 0; k < 8; ++k) {
+      const float sum_d_foreground_alpha = sum_d_foreground_alpha_v[k];
+      const float sum_d_background_alpha = sum_d_background_alpha_v[k];
+      const float foreground_alpha = foreground_alpha_v[k];
+      const float background_alpha = background_alpha_v[k];
+      const float d_alpha = d_alpha_v[k];
+      const float diff_background_alpha_2 = 1.0f - background_alpha;
+      const float diff_foreground_alpha_2 = 1.0f - foreground_alpha;
+      d_foreground_alpha_v[k] = d_alpha * diff_background_alpha_2 + sum_d_foreground_alpha;
+      d_background_alpha_v[k] = d_alpha * diff_foreground_alpha_2 + sum_d_background_alpha;
+    }
+    fg::store_vector<8>(d_foreground_alpha_ptr + (j0 * d_foreground_alpha_stride0 + j1), d_foreground_alpha_v);
+    fg::store_vector<8>(d_background_alpha_ptr + (j0 * d_background_alpha_stride0 + j1), d_background_alpha_v);
+  }
 }

@@ -50,11 +50,11 @@ void cosine_similarity_backward_bf16(const bf16* __restrict__ x1_ptr,        // 
     x2_row[part] = fg::load_raw<8>(x2_ptr + j0 * x2_stride0 + j1);
   }
   const bool same_total_2 = total_2 == 0.0f;
-  const float sqrt_total_2 = fg::sqrt(total_2);
+  const float sqrt_total_2 = fg::fast_sqrt(total_2);
   const float chosen_total_2 = same_total_2 ? total_2 : sqrt_total_2;
   const float sum = chosen_total_2 + (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
   const bool same_total_3 = total_3 == 0.0f;
-  const float sqrt_total_3 = fg::sqrt(total_3);
+  const float sqrt_total_3 = fg::fast_sqrt(total_3);
   const float chosen_total_3 = same_total_3 ? total_3 : sqrt_total_3;
   const float sum_2 = chosen_total_3 + (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
   const float ratio_sum_2 = fg::divide(fg::divide(d_out, sum), sum_2);

@@ -48,10 +48,10 @@ void cosine_similarity_forward_bf16(const bf16* __restrict__ x1_ptr,  // [D0, D1
   }
   fg::row_sum<192, 1, 0>(total, total_2, total_3);
   const bool same_total_2 = total_2 == 0.0f;
-  const float chosen_total_2 = same_total_2 ? total_2 : fg::sqrt(same_total_2 ? 1.0f : total_2);
+  const float chosen_total_2 = same_total_2 ? total_2 : fg::fast_sqrt(same_total_2 ? 1.0f : total_2);
   const float sum = chosen_total_2 + (chosen_total_2 < eps ? eps - chosen_total_2 : 0.0f);
   const bool same_total_3 = total_3 == 0.0f;
-  const float chosen_total_3 = same_total_3 ? total_3 : fg::sqrt(same_total_3 ? 1.0f : total_3);
+  const float chosen_total_3 = same_total_3 ? total_3 : fg::fast_sqrt(same_total_3 ? 1.0f : total_3);
   const float sum_2 = chosen_total_3 + (chosen_total_3 < eps ? eps - chosen_total_3 : 0.0f);
 
   if (threadIdx.x == 0) {

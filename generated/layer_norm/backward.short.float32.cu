@@ -199,11 +199,7 @@ void layer_norm_backward_f32_d_weight_and_1_more(const float* sum_d_weight_by_gr
   sum_d_bias_v = fg::column_sum<16, 16>(sum_d_bias_v);
 
   if (inside && threadIdx.y == 0) {
-    for (int k = 0; k < 4; ++k) {
-      const float sum_d_weight = sum_d_weight_v[k];
-      const float sum_d_bias = sum_d_bias_v[k];
-      fg::store(d_weight_ptr + j0 + k, sum_d_weight);
-      fg::store(d_bias_ptr + j0 + k, sum_d_bias);
-    }
+    fg::store_vector<4>(d_weight_ptr + j0, sum_d_weight_v);
+    fg::store_vector<4>(d_bias_ptr + j0, sum_d_bias_v);
   }
 }

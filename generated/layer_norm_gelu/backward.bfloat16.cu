@@ -32,9 +32,9 @@
 //   d_input = prod_d_out + diff_input * (2 * sum_deviation) + sum_total
 //   sum_d_weight = sum[d0](d_out * (prod_4 + diff_input * erfc_value * prod_rsqrt_value_2))
 //   sum_d_bias = sum[d0](d_out * (prod_result_3 * exp_value + 0.5 * erfc_value))
-// rows: 192 threads a row over D1, which stays in shared memory: read once; sum_d_weight, sum_d_bias added up over the
-//     rows of a group, then over groups by a second kernel
-extern "C" __global__ __launch_bounds__(192, 4)
+// rows: 192 threads a row over D1, which stays in shared memory: read once; erfc_value, exp_value kept between its
+//     traversals; sum_d_weight, sum_d_bias added up over the rows of a group, then over groups by a second kernel
+extern "C" __global__ __launch_bounds__(192, 3)
 void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,             // [D0, D1]
                                            const bf16* __restrict__ weight_ptr,            // [D1]
                                            const bf16* __restrict__ bias_ptr,              // [D1]
@@ -109,6 +109,8 @@ void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
 
     float sum_deviation = 0;
     float sum_total = 0;
+    fg::Vec<float, 8> exp_value_row[2];
+    fg::Vec<float, 8> erfc_value_row[2];
 #pragma unroll
     for (int part = 0; part < 2; ++part) {
       const auto input_v = fg::widen(input_row[turn][part][thread]);
@@ -127,9 +129,11 @@ void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         const float prod_result = 0.5f * result_;
         const float prod_result_2 = -0.7071067811865476f * result_;
         const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
+        exp_value_row[part][k] = exp_value;
         const float prod_exp_value = prod_weight_diff_input * prod_result * exp_value;
         const float ratio_2 = prod_exp_value * (0.3989422804014327f * power_rsqrt_value * ratio);
         const float erfc_value = fg::fast_erfc(prod_result_2);
+        erfc_value_row[part][k] = erfc_value;
         const float prod_erfc_value = prod_weight_diff_input * erfc_value;
         const float sum_ratio_2 = ratio_2 + prod_erfc_value * (0.25f * power_rsqrt_value * ratio);
         const float prod_exp_value_2 = weight * prod_result * exp_value;
@@ -159,9 +163,8 @@ void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,  
         const float diff_input = input - fg::divide_by_count(total, float(D1));
         const float result_ = diff_input * rsqrt_value * weight + bias;
         const float prod_result = 0.5f * result_;
-        const float prod_result_2 = -0.7071067811865476f * result_;
-        const float exp_value = fg::fast_exp_below(-(prod_result_2 * prod_result_2));
-        const float erfc_value = fg::fast_erfc(prod_result_2);
+        const float exp_value = exp_value_row[part][k];
+        const float erfc_value = erfc_value_row[part][k];
         const float prod_exp_value_2 = weight * prod_result * exp_value;
         const float prod_weight_erfc_value = weight * erfc_value;
         const float prod_4 = diff_input * result_ * exp_value * (0.3989422804014327f * rsqrt_value);

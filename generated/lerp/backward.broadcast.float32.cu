@@ -131,10 +131,7 @@ void lerp_backward_f32_d_input(const float* sum_d_input_by_piece_ptr,  // [PIECE
   sum_d_input_v = fg::column_sum<32, 8>(sum_d_input_v);
 
   if (inside && threadIdx.y == 0) {
-    for (int k = 0; k < 2; ++k) {
-      const float sum_d_input = sum_d_input_v[k];
-      fg::store(d_input_ptr + j0 + k, sum_d_input);
-    }
+    fg::store_vector<2>(d_input_ptr + j0, sum_d_input_v);
   }
 }
 

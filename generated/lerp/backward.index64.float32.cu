@@ -83,23 +83,34 @@ void lerp_backward_f32_d_input_and_1_more(const float* __restrict__ input_ptr,  
 // lerp, backward                                              declared in ops/blends.py
 //   sum_d_weight = sum[groups](sum_d_weight_by_group)
 //   d_weight = sum_d_weight
-// serial: a thread a result, reduced over GROUPS
-extern "C" __global__ __launch_bounds__(256)
+// column: 256 neighbouring results a block, reduced over GROUPS
+extern "C" __global__ __launch_bounds__(256, 4)
 void lerp_backward_f32_d_weight(const float* sum_d_weight_by_group_ptr,  // [GROUPS, D1]
                                 float* __restrict__ d_weight_ptr,        // [D1]
                                 int m, int n, int sum_d_weight_by_group_stride1) {
   fg::wait_for_previous_kernel();
-  // A thread owns one result and adds up its elements by itself.
-  const int result = int(blockIdx.x) * 256 + threadIdx.x;
-  if (result >= m) return;
+  // A block owns 256 neighbouring results; its 4 rows of threads share the elements.
+  const int result = int(blockIdx.x) * 256 + 4 * threadIdx.x;
+  const bool inside = result < m;
   const int j0 = result;
 
-  float sum_d_weight = 0;
-  for (int at = 0; at < n; ++at) {
-    const int j1 = at;
-    const float sum_d_weight_by_group = fg::load(sum_d_weight_by_group_ptr + j0 + j1 * sum_d_weight_by_group_stride1);
-    sum_d_weight += sum_d_weight_by_group;
+  fg::Vec<float, 4> sum_d_weight_v = {};
+  if (inside) {
+#pragma unroll 4
+    for (int at = threadIdx.y; at < n; at += 4) {
+      const int j1 = at;
+      const int sum_d_weight_by_group_at = j0 + j1 * sum_d_weight_by_group_stride1;
+      const auto sum_d_weight_by_group_v = fg::load_vector<4>(sum_d_weight_by_group_ptr + sum_d_weight_by_group_at);
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float sum_d_weight_by_group = sum_d_weight_by_group_v[k];
+        sum_d_weight_v[k] += sum_d_weight_by_group;
+      }
+    }
   }
+  sum_d_weight_v = fg::column_sum<4, 64>(sum_d_weight_v);
 
-  fg::store(d_weight_ptr + j0, sum_d_weight);
+  if (inside && threadIdx.y == 0) {
+    fg::store_vector<4>(d_weight_ptr + j0, sum_d_weight_v);
+  }
 }

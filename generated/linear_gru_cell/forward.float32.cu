@@ -10,8 +10,8 @@
 //   i_r = sum[d1](where(index(d1) == 0, own, 0))
 //   i_z = sum[d1](where(index(d1) == 1, own, 0))
 //   i_n = sum[d1](where(index(d1) == 2, own, 0))
-// serial: a thread a result, reduced over D1
-extern "C" __global__ __launch_bounds__(256)
+// column: 1024 neighbouring results a block, reduced over D1
+extern "C" __global__ __launch_bounds__(256, 4)
 void linear_gru_cell_forward_epilogue_f32_i_r_and_2_more(const float* own_ptr,         // [D0, D1, D3]
                                                          float* __restrict__ i_r_ptr,  // [D0, D3]
                                                          float* __restrict__ i_z_ptr,  // [D0, D3]
@@ -20,28 +20,37 @@ void linear_gru_cell_forward_epilogue_f32_i_r_and_2_more(const float* own_ptr,  
                                                          int own_stride2, int i_r_stride0, int i_z_stride0,
                                                          int i_n_stride0) {
   fg::wait_for_previous_kernel();
-  // A thread owns one result and adds up its elements by itself.
-  const int result = int(blockIdx.x) * 256 + threadIdx.x;
-  if (result >= m) return;
+  // A thread owns 4 neighbouring results and adds up their elements by itself.
+  const int result = int(blockIdx.x) * 1024 + 4 * threadIdx.x;
+  const bool inside = result < m;
   int rest = result;
   const int j1 = fg::take(rest, n1);
   const int j0 = rest;
 
-  float i_r = 0;
-  float i_z = 0;
-  float i_n = 0;
-  for (int at = 0; at < n; ++at) {
-    const int j2 = at;
-    const float own = fg::load(own_ptr + j0 * own_stride0 + j1 + j2 * own_stride2);
-    const int64_t index_d1 = j2;
-    i_r += index_d1 == 0 ? own : 0.0f;
-    i_z += index_d1 == 1 ? own : 0.0f;
-    i_n += index_d1 == 2 ? own : 0.0f;
+  fg::Vec<float, 4> i_r_v = {};
+  fg::Vec<float, 4> i_z_v = {};
+  fg::Vec<float, 4> i_n_v = {};
+  if (inside) {
+#pragma unroll 4
+    for (int at = 0; at < n; ++at) {
+      const int j2 = at;
+      const auto own_v = fg::load_vector<4>(own_ptr + j0 * own_stride0 + j1 + j2 * own_stride2);
+      const int64_t index_d1 = j2;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        const float own = own_v[k];
+        i_r_v[k] += index_d1 == 0 ? own : 0.0f;
+        i_z_v[k] += index_d1 == 1 ? own : 0.0f;
+        i_n_v[k] += index_d1 == 2 ? own : 0.0f;
+      }
+    }
   }
 
-  fg::store(i_r_ptr + j0 * i_r_stride0 + j1, i_r);
-  fg::store(i_z_ptr + j0 * i_z_stride0 + j1, i_z);
-  fg::store(i_n_ptr + j0 * i_n_stride0 + j1, i_n);
+  if (inside) {
+    fg::store_vector<4>(i_r_ptr + (j0 * i_r_stride0 + j1), i_r_v);
+    fg::store_vector<4>(i_z_ptr + (j0 * i_z_stride0 + j1), i_z_v);
+    fg::store_vector<4>(i_n_ptr + (j0 * i_n_stride0 + j1), i_n_v);
+  }
 }
 
 // linear_gru_cell, forward epilogue                           declared in ops/cells.py

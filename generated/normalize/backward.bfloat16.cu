@@ -35,7 +35,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
   }
   fg::await_loads();
   const bool same_total = total == 0.0f;
-  const float sqrt_total = fg::sqrt(total);
+  const float sqrt_total = fg::fast_sqrt(total);
   const float chosen_total = same_total ? total : sqrt_total;
   const float length = fg::clamp(chosen_total, eps, fg::infinity<float>());
   const bool both = chosen_total >= eps && chosen_total <= fg::infinity<float>();

@@ -45,7 +45,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     same_total_v[k] = total_v[k] == 0.0f;
-    sqrt_total_v[k] = fg::sqrt(total_v[k]);
+    sqrt_total_v[k] = fg::fast_sqrt(total_v[k]);
     chosen_total_v[k] = same_total_v[k] ? total_v[k] : sqrt_total_v[k];
     length_v[k] = fg::clamp(chosen_total_v[k], eps, fg::infinity<float>());
     both_v[k] = chosen_total_v[k] >= eps && chosen_total_v[k] <= fg::infinity<float>();

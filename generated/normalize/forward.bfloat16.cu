@@ -37,7 +37,7 @@ void normalize_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1]
   }
   fg::row_sum<96, 1, 0>(total);
   const bool same_total = total == 0.0f;
-  const float chosen_total = same_total ? total : fg::sqrt(same_total ? 1.0f : total);
+  const float chosen_total = same_total ? total : fg::fast_sqrt(same_total ? 1.0f : total);
   const float length = fg::clamp(chosen_total, eps, fg::infinity<float>());
 
 #pragma unroll 2

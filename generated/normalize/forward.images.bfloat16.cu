@@ -44,7 +44,7 @@ void normalize_forward_bf16(const bf16* __restrict__ input_ptr,  // [D0, D1, D2,
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
     same_total_v[k] = total_v[k] == 0.0f;
-    chosen_total_v[k] = same_total_v[k] ? total_v[k] : fg::sqrt(same_total_v[k] ? 1.0f : total_v[k]);
+    chosen_total_v[k] = same_total_v[k] ? total_v[k] : fg::fast_sqrt(same_total_v[k] ? 1.0f : total_v[k]);
     length_v[k] = fg::clamp(chosen_total_v[k], eps, fg::infinity<float>());
   }
 

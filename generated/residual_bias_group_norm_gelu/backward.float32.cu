@@ -39,10 +39,10 @@
 //   sum_d_weight = sum[d3, d4](d_out * (prod_6 + diff_total_2 * erfc_value * prod_rsqrt_value))
 //   sum_d_bias_by_share = sum_d_bias
 //   sum_d_weight_by_share = sum_d_weight
-// rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in shared memory: read once; leaves
-//     sum_d_bias_by_share, sum_d_weight_by_share, a number for each run over D3, D4, which a second kernel adds up over
-//     rows
-extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 6)
+// rows: 4 blocks of 224 threads a row over D2, D3, D4, which stays in shared memory: read once; erfc_value, exp_value
+//     kept between its traversals; leaves sum_d_bias_by_share, sum_d_weight_by_share, a number for each run over D3,
+//     D4, which a second kernel adds up over rows
+extern "C" __global__ FUSEGEN_CLUSTER(4) __launch_bounds__(224, 4)
 void residual_bias_group_norm_gelu_backward_f32_d_input(
     const float* __restrict__ input_ptr,            // [D0, D1, D2, D3, D4]
     const float* __restrict__ bias_ptr,             // [D1, D2]
@@ -78,7 +78,7 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
   const int j0 = rest;
   const float total = fg::load(total_ptr + j0 * total_stride0 + j1);
   const float deviation = fg::load(deviation_ptr + j0 * deviation_stride0 + j1);
-#pragma unroll 2
+#pragma unroll
   for (int part = 0; part < 2; ++part) {
     const int at = begin + 4 * (224 * part + threadIdx.x);
     if (at < end) {
@@ -106,7 +106,9 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
 
   float sum_deviation = 0;
   float sum_total = 0;
-#pragma unroll 2
+  fg::Vec<float, 4> exp_value_row[2];
+  fg::Vec<float, 4> erfc_value_row[2];
+#pragma unroll
   for (int part = 0; part < 2; ++part) {
     const int at = begin + 4 * (224 * part + threadIdx.x);
     if (at >= end) break;
@@ -129,10 +131,12 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
       const float power = diff_total_2 * diff_total_2;
       const float prod_power_weight_power = power_weight * power;
       const float exp_value = expf(-(prod_power_weight_power * (0.5f * power_2)));
+      exp_value_row[part][k] = exp_value;
       const float ratio_value_2 = prod_power_weight_power * exp_value * prod;
       const float y = diff_total_2 * rsqrt_value;
       const float result_ = y * weight;
       const float erfc_value = erfcf(-0.7071067811865476f * result_);
+      erfc_value_row[part][k] = erfc_value;
       const float prod_d_out = d_out * (ratio_value_2 + weight * diff_total_2 * erfc_value * prod_2);
       const float prod_exp_value = power_weight * diff_total_2 * exp_value;
       const float prod_weight_erfc_value = weight * erfc_value;
@@ -143,7 +147,7 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
   }
   fg::cluster_sum<224, 0>(link, sum_deviation, sum_total);
 
-#pragma unroll 2
+#pragma unroll
   for (int part = 0; part < 2; ++part) {
     const int at = begin + 4 * (224 * part + threadIdx.x);
     if (at >= end) break;
@@ -167,11 +171,8 @@ void residual_bias_group_norm_gelu_backward_f32_d_input(
       const float total_2 = input + bias + residual;
       const float diff_total_2 = total_2 - fg::divide(total, value);
       const float power = diff_total_2 * diff_total_2;
-      const float prod_power_weight_power = power_weight * power;
-      const float exp_value = expf(-(prod_power_weight_power * (0.5f * power_2)));
-      const float y = diff_total_2 * rsqrt_value;
-      const float result_ = y * weight;
-      const float erfc_value = erfcf(-0.7071067811865476f * result_);
+      const float exp_value = exp_value_row[part][k];
+      const float erfc_value = erfc_value_row[part][k];
       const float prod_exp_value = power_weight * diff_total_2 * exp_value;
       const float prod_weight_erfc_value = weight * erfc_value;
       const float prod_4 = prod_exp_value * prod_power_2;
@@ -250,11 +251,7 @@ void residual_bias_group_norm_gelu_backward_f32_d_bias_and_1_more(
   sum_d_weight_v = fg::column_sum<16, 16>(sum_d_weight_v);
 
   if (inside && threadIdx.y == 0) {
-    for (int k = 0; k < 4; ++k) {
-      const float sum_d_bias = sum_d_bias_v[k];
-      const float sum_d_weight = sum_d_weight_v[k];
-      fg::store(d_bias_ptr + j0 + k, sum_d_bias);
-      fg::store(d_weight_ptr + j0 + k, sum_d_weight);
-    }
+    fg::store_vector<4>(d_bias_ptr + j0, sum_d_bias_v);
+    fg::store_vector<4>(d_weight_ptr + j0, sum_d_weight_v);
   }
 }

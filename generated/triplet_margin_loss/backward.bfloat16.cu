@@ -57,10 +57,10 @@ void triplet_margin_loss_backward_bf16(const bf16* __restrict__ anchor_ptr,    /
     negative_row[part] = fg::load_raw<8>(negative_ptr + j0 * negative_stride0 + j1);
   }
   const bool same_total = total == 0.0f;
-  const float sqrt_total = fg::sqrt(total);
+  const float sqrt_total = fg::fast_sqrt(total);
   const float near = same_total ? total : sqrt_total;
   const bool same_total_2 = total_2 == 0.0f;
-  const float sqrt_total_2 = fg::sqrt(total_2);
+  const float sqrt_total_2 = fg::fast_sqrt(total_2);
   const float far = same_total_2 ? total_2 : sqrt_total_2;
   const float diff_far = margin + near - far;
   const bool below_diff_far = diff_far < 0.0f;

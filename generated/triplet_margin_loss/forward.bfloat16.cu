@@ -81,9 +81,9 @@ void triplet_margin_loss_forward_bf16_out(const float* total_ptr,      // [D0]
       const float total = total_v[k];
       const float total_2 = total_2_v[k];
       const bool same_total = total == 0.0f;
-      const float near = same_total ? total : fg::sqrt(same_total ? 1.0f : total);
+      const float near = same_total ? total : fg::fast_sqrt(same_total ? 1.0f : total);
       const bool same_total_2 = total_2 == 0.0f;
-      const float far = same_total_2 ? total_2 : fg::sqrt(same_total_2 ? 1.0f : total_2);
+      const float far = same_total_2 ? total_2 : fg::fast_sqrt(same_total_2 ? 1.0f : total_2);
       const float diff_far = margin + near - far;
       const float loss = diff_far < 0.0f ? 0.0f : diff_far;
       total_3_part += loss;
