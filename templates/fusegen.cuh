@@ -356,3 +356,4 @@ template <typename T> FG_DEVICE void store_remote(T* shared, int, T value) { *sh
 #include "fusegen_math.cuh"
 #include "fusegen_reduce.cuh"
 #include "fusegen_rows.cuh"
+#include "fusegen_trig.cuh"

@@ -186,9 +186,11 @@ _float(
 )  # fmt: skip
 
 # -- trigonometric and hyperbolic ------------------------------------------------------------------------------------
-_float("sin", cost=20)
-_float("cos", cost=20)
-_float("tan", partials=lambda x, y: (1 + y * y,), cost=24)
+_float("sin", cuda="fg::sin({0})", cuda_half="fg::fast_sin({0})", cost=24)
+_float("cos", cuda="fg::cos({0})", cuda_half="fg::fast_cos({0})", cost=24)
+_float(
+    "tan", cuda="fg::tan({0})", cuda_half="fg::fast_tan({0})", partials=lambda x, y: (1 + y * y,), cost=36,
+)  # fmt: skip
 _float("asin", partials=lambda x, y: (apply("rsqrt", (1 - x) * (1 + x)),), domain=(-1, 1))
 _float("acos", partials=lambda x, y: (-apply("rsqrt", (1 - x) * (1 + x)),), domain=(-1, 1))
 _float("atan")

@@ -317,7 +317,11 @@ FAST: list[tuple[str, Any, float, float, float]] = [
     ("fast_ratio(x[i], 3.0f)", lambda x: x.double() / 3, -50, 50, 4e-7),
     ("exp_clamped(x[i])", lambda x: torch.exp(x.double().clamp(max=40)), -20, 90, 1e-6),
     ("fast_exp_clamped(x[i])", lambda x: torch.exp(x.double().clamp(max=40)), -20, 90, 1e-5),
-
+    ("fast_sin(x[i])", doubled(torch.sin), -50, 50, 2**-18.9),
+    ("fast_cos(x[i])", doubled(torch.cos), -50, 50, 2**-18.9),
+    ("fast_tan(x[i])", doubled(torch.tan), -50, 50, 2**-18.5),
+    ("fast_sin(x[i])", doubled(torch.sin), -1e6, 1e6, 2**-18.9),
+    ("fast_tan(x[i])", doubled(torch.tan), -1e6, 1e6, 2**-18.5),
 ]  # fmt: skip
 CALLS = "\n".join(f"if (which == {i}) y[i] = fg::{case[0]};" for i, case in enumerate(FAST))
 ALL = f"KERNEL(const float* x, float* y, int n, int which) {{ for (int i = 0; i < n; ++i) {{ {CALLS} }} }}"
@@ -339,6 +343,7 @@ def test_fast_functions_are_as_near_as_they_say(which: int) -> None:
 SINGLE = {
     "sigmoid": torch.sigmoid, "softplus": torch.nn.functional.softplus, "logsigmoid": torch.nn.functional.logsigmoid,
     "digamma": torch.digamma, "sign": torch.sign, "abs": torch.abs,
+    "sin": torch.sin, "cos": torch.cos, "tan": torch.tan,
     "square": torch.square, "powi<1>": lambda x: x, "powi<5>": lambda x: x**5, "powi<6>": lambda x: x**6,
     "isnan": torch.isnan, "isinf": torch.isinf, "isfinite": torch.isfinite,
     "exp_clamped": lambda x: torch.exp(x.clamp(max=40 if x.dtype is torch.float32 else 350)),

@@ -97,7 +97,9 @@ def test_halves_have_the_faster_texts() -> None:
     assert half.text(apply("exp", A)) == "fg::fast_exp(a)" and full.text(apply("exp", A)) == "expf(a)"
     assert half.text(apply("exp", square)) == "fg::fast_exp_below(-(a * a))"
     assert half.text(apply("exp", apply("sub", A, apply("stop_gradient", B)))) == "fg::fast_exp_from_top(a - b)"
-    assert half.text(apply("sin", square)) == "sinf(-(a * a))"
+    assert half.text(apply("sin", square)) == "fg::fast_sin(-(a * a))"
+    assert full.text(apply("sin", square)) == "fg::sin(-(a * a))"
+    assert half.text(apply("atan", square)) == "atanf(-(a * a))"
     assert full.text(apply("exp", square)) == "expf(-(a * a))"
 
 
