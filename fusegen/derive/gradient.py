@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field, replace
+from functools import reduce as reduce_by
+from operator import add
 from typing import Any
 
 from fusegen.core import dtypes
@@ -44,14 +46,17 @@ from fusegen.core.products import product as product_of
 from fusegen.core.regroupable import marked, unmarked
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.declare.table import apply
+from fusegen.derive.guards import common_axes, needs_conditions
 from fusegen.derive.invariance import without_idle_extrema
-from fusegen.derive.override import declared_gradients
+from fusegen.derive.override import declared_gradients, is_linear
 from fusegen.derive.products import adjoint
 from fusegen.derive.reach import reached
 from fusegen.derive.simplify import (
     TIDY,
     Condition,
+    behind_guards,
     conditions_of,
+    either,
     guards_of,
     has_guard,
     is_special,
@@ -87,6 +92,7 @@ class _Reverse:
 
     axes: dict[str, frozenset[str]]
     taken: set[str]
+    given: frozenset[str]  # names of operands
     axis_count: int
     terms: dict[Ref, list[tuple[frozenset[str], Expr]]] = field(default_factory=dict)
     reduces: list[Reduce] = field(default_factory=list)
@@ -201,30 +207,54 @@ class _Reverse:
     def through_product(self, definition: _Definition, cotangent: Expr, wanted: Set[Ref]) -> None:
         """Add a product's adjoint to what its factors read."""
         sides = [node for node in definition.expr.children if isinstance(node, Factor)]
-        for i, (side, other) in enumerate((sides, sides[::-1])):
+        holding = [self._holding_for(side, cotangent) if needs_conditions(side, self.given) else [] for side in sides]
+        selects = [side.of((selected(side.expr, conditions),)) for side, conditions in zip(sides, holding, strict=True)]
+        for i, (side, other) in enumerate((sides, selects[::-1])):
             if not any(ref in wanted and ref.dtype.is_float for ref in refs(side.expr)):
                 continue
             made = adjoint(side, other, cotangent, f"d_{definition.ref.name}", self.axes, self.fresh_axis, first=i == 0)
-            found = self.reduced(made.kind, made.expr, made.over, made.name)
+            found = selected(self.reduced(made.kind, made.expr, made.over, made.name), holding[i])
             self.contribute(side.expr, found, self.along.of(side.expr), wanted)
+
+    def _holding_for(self, side: Factor, cotangent: Expr) -> list[Condition]:
+        """The conditions without which a product's cotangent is zero for all that an element of a factor is part of.
+
+        Such an element has no gradient there, and it is left out of the other factor's: it may be infinite.
+        """
+        own = common_axes(side, self.along)  # a condition calls axes as the product does
+        return guards_of(cotangent, lambda condition: self.along.of(condition[0]) <= own)
 
     def through_declared(self, call: Sequence[_Definition], wanted: Set[Ref]) -> None:
         """Add the gradients that were declared for a call, of which these are results, to what its inputs read."""
-        given: dict[int, Expr] = {}
         results = [_declared(definition) for definition in call]
+        first = results[0]
+        inner = frozenset[str]().union(*map(self.along.of, first.inputs))
+        linear = is_linear(first)
+        given: dict[frozenset[str], dict[int, Expr]] = {}
         for definition, result in zip(call, results, strict=True):
-            total = self.total(definition.ref, definition.ref.name.strip("@"))
-            if total is not None:
-                given[result.result] = total
-        if not given:
-            return
-        found = declared_gradients(
-            results[0], given, self.axes, self.fresh_axis,
-            lambda reduce: self.reduced(reduce.kind, reduce.expr, reduce.over, reduce.name), self.names, self.written,
-        )  # fmt: skip
-        for into, cotangent in found:
-            space = self.along.of(cotangent) | self.along.of(into)
-            self.contribute(into, converted(cotangent, into.dtype), space, wanted)
+            name = definition.ref.name.strip("@")
+            for late, term in self.terms_of(definition.ref, name):
+                if late and not (linear and late.isdisjoint(inner)):  # what is declared is of the sum
+                    late, term = frozenset(), self._sum(term, late, name)
+                terms = given.setdefault(late, {})
+                terms[result.result] = terms[result.result] + term if result.result in terms else term
+        for late, cotangents in given.items():
+            found = declared_gradients(
+                first, cotangents, self.axes, self.fresh_axis,
+                lambda reduce: self.reduced(reduce.kind, reduce.expr, reduce.over, reduce.name), self.names,
+                self.written,
+            )  # fmt: skip
+            for into, value, vanishes in found:
+                along = self.along.of(value)
+                if vanishes:
+                    value = selected(value, self._holding(cotangents.values(), along))
+                space = along | self.along.of(into) | late
+                self.contribute(into, converted(value, into.dtype), space, wanted)
+
+    def _holding(self, terms: Iterable[Expr], along: frozenset[str]) -> list[Condition]:
+        """Conditions along these axes without which all of the terms are zero."""
+        found = [guards_of(term, lambda condition: self.along.of(condition[0]) <= along) for term in terms]
+        return reduce_by(either, found)
 
     def count(self, over: Iterable[str], dtype: dtypes.DType) -> Expr:
         """Number of elements along the axes."""
@@ -243,7 +273,11 @@ def _through(definition: _Definition, adjoint: Expr, state: _Reverse) -> Expr:
     if definition.kind in ("max", "min"):  # elements that tie share evenly
         hit = apply("eq", x, result)
         ties = state.reduced("sum", apply("where", hit, const(1, x.dtype), const(0, x.dtype)), over, f"ties_{name}")
-        return apply("where", hit, adjoint / ties, const(0, x.dtype) / ties)  # 0 / 0 where NaN won, as torch
+
+        def share(value: Expr) -> Expr:  # 0 / 0 where NaN won, as torch; but zero where nobody reads the extremum
+            return value if is_zero(value) else apply("where", hit, value / ties, const(0, x.dtype) / ties)
+
+        return behind_guards(adjoint, share)
     if definition.kind == "squared_deviation":
         mean = state.reduced("sum", x, over, f"sum_of_{name}") / state.count(over, x.dtype)
         return adjoint * 2.0 * (x - mean)
@@ -404,7 +438,7 @@ def gradient(
     names = names or GradientNames.of(op)
     cotangents = [names.cotangent(outputs[i]) for i in positions]
     taken = _names(op, reduces) | {c.name for c in cotangents} | {names.arguments[t.name] for t in targets}
-    state = _Reverse(op.axes_of(), taken, free_axis(op))
+    state = _Reverse(op.axes_of(), taken, frozenset(o.name for o in op.operands), free_axis(op))
     state.axes.update({c.name: frozenset(a for a in c.shape if a) for c in cotangents})
     definitions, roots = _definitions(reduces, outputs)
     state.known = {(d.kind, d.expr, d.over): d.ref for d in definitions if d.over}
@@ -423,9 +457,9 @@ def gradient(
     for definition in reversed(definitions):
         name = definition.ref.name.strip("@")
         if definition.kind == DOT:
-            total = state.total(definition.ref, name)
-            if total is not None:
-                state.through_product(definition, total, differentiable)
+            terms = [term for _, term in state.terms_of(definition.ref, name)]
+            if terms:
+                state.through_product(definition, reduce_by(add, terms), differentiable)
             continue
         if isinstance(definition.expr, Declared):
             call = calls[_call_of(definition)]

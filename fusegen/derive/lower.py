@@ -16,6 +16,7 @@ from fusegen.core.declared import plain
 from fusegen.core.ir import Call, Const, Expr, Op, const, is_call, walk
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.declare.table import apply
+from fusegen.derive.guards import same_either_way
 from fusegen.derive.invariance import without_idle_extrema
 from fusegen.derive.simplify import simplify
 
@@ -98,14 +99,6 @@ def _terms(node: Expr) -> list[Expr]:
             case _:
                 terms.append(top)
     return terms
-
-
-def same_either_way(node: Call) -> Expr | None:
-    """where(c, a, stop_gradient(a)) is a, where no derivative is taken any more."""
-    if node.function != "where":
-        return None
-    values = [value.args[0] if is_call(value, "stop_gradient") else value for value in node.args[1:]]
-    return values[0] if values[0] is values[1] else None
 
 
 def powers_of_two(node: Call) -> Expr | None:

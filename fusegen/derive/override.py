@@ -6,26 +6,33 @@ left out, as where a gradient is derived.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from fusegen.core.casts import converted
 from fusegen.core.declared import Declared
-from fusegen.core.ir import Call, Expr, Op, Reduce, Ref, Size, const, expr_axes, rebuild, substitute, walk
+from fusegen.core.ir import Call, Const, Expr, Op, Reduce, Ref, Size, const, expr_axes, rebuild, substitute, walk
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import factors, products, renamed_axes
 from fusegen.declare.reductions import of_one, repeated
+from fusegen.derive.simplify import is_zero
 
 Fold = Callable[[Reduce], Ref]
 # Zero where an argument is.
 _NOTHING_OF_NOTHING = ("neg", "cast", "stop_gradient", "mul", "factor")
+# Zero at zero, of one argument, as what counts a gradient's sign or bends it.
+_ZERO_AT_ZERO = frozenset({
+    "abs", "sign", "round", "floor", "ceil", "trunc", "sqrt", "sin", "tan", "asin", "atan", "sinh", "tanh", "asinh",
+    "atanh", "erf", "expm1", "log1p",
+})  # fmt: skip
 
 
 def declared_gradients(
     call: Declared, cotangents: Mapping[int, Expr], axes: Mapping[str, frozenset[str]], fresh_axis: Callable[[], str],
     fold: Fold, names: dict[Expr, str], written: set[Expr],
-) -> Iterator[tuple[Expr, Expr]]:  # fmt: skip
-    """For each input of a call that has a gradient: the input, and its gradient.
+) -> Iterator[tuple[Expr, Expr, bool]]:  # fmt: skip
+    """For each input of a call that has a gradient: the input, its gradient, and whether that is zero where all
+    cotangents are.
 
     Args:
         cotangents: of the call's float results by position; of some there may be none.
@@ -37,6 +44,7 @@ def declared_gradients(
     """
     gradient = _with_own_axes(call.gradient, fresh_axis)
     values = call.placeholders()
+    nothing: set[Expr] = {operand.ref for operand in call.cotangents}  # what is zero without any
     absent: set[Expr] = set()
     for position, operand in enumerate(call.cotangents):
         found = cotangents.get(position)
@@ -53,6 +61,8 @@ def declared_gradients(
         return expr
 
     for reduce in reduces:
+        if reduce.kind != "sum_exp" and _without(reduce.expr, nothing) is None:
+            nothing.add(reduce.ref)
         expr = _without(reduce.expr, absent)
         if expr is None and reduce.kind in ("sum", DOT):
             absent.add(reduce.ref)
@@ -66,7 +76,45 @@ def declared_gradients(
     for output, target in zip(outputs, call.targets, strict=True):
         expr = _without(output.expr, absent)
         if expr is not None:
-            yield call.inputs[target], said(expr)
+            yield call.inputs[target], said(expr), _without(output.expr, nothing) is None
+
+
+def is_linear(call: Declared) -> bool:
+    """Whether the gradient of a call is linear in its cotangents, element by element or in sums: as it is of a sum of
+    cotangents, it is the sum of what it is of each."""
+    reduces, outputs = call.gradient.expand()
+    degrees: dict[Expr, int | None] = {operand.ref: 1 for operand in call.cotangents}
+    for item in (*reduces, *outputs):
+        for node in walk([item.expr], degrees):
+            degrees[node] = _degree(node, [degrees[child] for child in node.children])
+        if isinstance(item, Reduce):
+            degree = degrees[item.expr]
+            degrees[item.ref] = degree if item.kind == "sum" or not degree else None
+            degrees[item.ref] = None if item.kind == DOT else degrees[item.ref]
+    return all(degrees[output.expr] == 1 or is_zero(output.expr) for output in outputs)
+
+
+def _degree(node: Expr, args: Sequence[int | None]) -> int | None:
+    """How often a value has a cotangent as a factor, of its arguments' degrees; None where that is no number."""
+    if None in args:
+        return None
+    if not any(args):
+        return 0
+    match node, args:
+        case Call("neg" | "stop_gradient"), _:
+            return 1
+        case Call("cast"), _:
+            return None if node.detail else 1
+        case Call("add" | "sub"), (1, 1):
+            return 1
+        case Call("mul"), (0, 1) | (1, 0):
+            return 1
+        case Call("div"), (1, 0):
+            return 1
+        case Call("where"), (0, *values):
+            zero = all(degree or is_zero(value) for degree, value in zip(values, node.children[1:], strict=True))
+            return 1 if zero else None
+    return None
 
 
 def _with_own_axes(gradient: Op, fresh_axis: Callable[[], str]) -> Op:
@@ -99,10 +147,24 @@ def _without(root: Expr, absent: set[Expr]) -> Expr | None:
     return done[root]
 
 
+def _is_zero_at_zero(node: Call, args: Sequence[Expr | None]) -> bool:
+    """Whether a function is zero where its arguments are that are None: one that is so of zero, or a limit to what is
+    on either side of zero."""
+    signs = {"minimum": (1, 1), "maximum": (-1, -1), "clamp": (0, -1, 1)}.get(node.function)
+    if signs is None:
+        return args == [None] and (node.function in _ZERO_AT_ZERO or (node.function == "powi" and int(node.detail) > 0))
+    if node.function == "clamp" and args[0] is not None:
+        return False
+    limits = zip(signs, args, strict=True)
+    return all(arg is None or (isinstance(arg, Const) and sign * float(arg.value) >= 0) for sign, arg in limits)
+
+
 def _left(node: Expr, args: list[Expr | None]) -> Expr | None:
     """What is left of ``node`` if some of its arguments are zero (None)."""
     if isinstance(node, Call) and None in args:
         if node.function in _NOTHING_OF_NOTHING or (node.function == "div" and args[0] is None):
+            return None
+        if _is_zero_at_zero(node, args) or (isinstance(node, Declared) and args[0] is None):
             return None
         if node.function in ("add", "sub"):
             first, second = args

@@ -11,6 +11,7 @@ from functools import partial
 from functools import reduce as reduce_by
 
 from fusegen.core.casts import is_between_floats
+from fusegen.core.dtypes import bool_
 from fusegen.core.ir import Call, Const, Expr, const, is_call, rebuild, substitute, walk
 from fusegen.declare.table import apply, lookup
 
@@ -102,7 +103,7 @@ def _select_outside(node: Call) -> Expr | None:
             return value if is_zero(value) else apply(node.function, *((value, other) if at == 0 else (other, value)))
 
         if has_guard(this):
-            return _behind_guards(this, times, {})
+            return behind_guards(this, times)
     return None
 
 
@@ -125,12 +126,17 @@ def has_guard(expr: Expr, known: dict[Expr, bool] | None = None) -> bool:
     return known[expr]
 
 
-def _behind_guards(expr: Expr, change: Callable[[Expr], Expr], known: dict[Expr, Expr]) -> Expr:
-    """A value that has guards, changed behind them, with what stands beside them in a choice."""
+def behind_guards(expr: Expr, change: Callable[[Expr], Expr], known: dict[Expr, Expr] | None = None) -> Expr:
+    """A value that has guards, changed behind them, with what stands beside them in a choice.
+
+    Args:
+        known: of what has been changed, since values are shared.
+    """
+    known = {} if known is None else known
     if expr not in known:
         if isinstance(expr, Call) and has_guard(expr):
             values = 1 if expr.function == "where" else 0
-            changed = (_behind_guards(value, change, known) for value in expr.args[values:])
+            changed = (behind_guards(value, change, known) for value in expr.args[values:])
             known[expr] = apply(expr.function, *expr.args[:values], *changed)
         else:
             known[expr] = change(expr)
@@ -221,7 +227,7 @@ def _cast_outside(node: Call) -> Expr | None:
     """A cast of where(c, a, 0) becomes where(c, cast of a, 0), from one precision to another."""
     match node:
         case Call("cast", (value,)) if is_between_floats(node) and has_guard(value):
-            return _behind_guards(value, lambda a: const(0, node.dtype) if is_zero(a) else node.of((a,)), {})
+            return behind_guards(value, lambda a: const(0, node.dtype) if is_zero(a) else node.of((a,)))
     return None
 
 
@@ -299,11 +305,20 @@ def selected(expr: Expr, conditions: Iterable[Condition]) -> Expr:
 
 def either(some: Sequence[Condition], others: Sequence[Condition]) -> list[Condition]:
     """What holds where the one conditions hold, or the others."""
-    both = [condition for condition in some if condition in others]
-    rest = [[condition for condition in side if condition not in both] for side in (some, others)]
+    both, rest = _common(some, others)
+    if all(rest):
+        parts = [[part for condition in side for part in parts_of(condition)] for side in rest]
+        if (shared := _common(*parts))[0]:
+            both, rest = [*both, *shared[0]], shared[1]
     if all(rest) and not _is_either_way(*rest):
         both.append((apply("logical_or", *map(_all, rest)), False))
     return both
+
+
+def _common(some: Sequence[Condition], others: Sequence[Condition]) -> tuple[list[Condition], list[list[Condition]]]:
+    """The conditions of both, and what else there is of each."""
+    both = [condition for condition in some if condition in others]
+    return both, [[condition for condition in side if condition not in both] for side in (some, others)]
 
 
 def _is_either_way(some: Sequence[Condition], others: Sequence[Condition]) -> bool:
@@ -316,6 +331,29 @@ def _all(conditions: Sequence[Condition]) -> Expr:
     return reduce_by(partial(apply, "logical_and"), holds)
 
 
+def parts_of(condition: Condition) -> list[Condition]:
+    """The conditions that have to hold, each by itself, for one that is made of them."""
+    if condition[0].dtype is not bool_:
+        return [condition]
+    match condition:
+        case Call("logical_and" | "bitwise_and", (a, b)), False:
+            return [*parts_of((a, False)), *parts_of((b, False))]
+        case Call("logical_or" | "bitwise_or", (a, b)), True:
+            return [*parts_of((a, True)), *parts_of((b, True))]
+        case Call("logical_not" | "bitwise_not", (a,)), negative:
+            return parts_of((a, not negative))
+    return [condition]
+
+
+def fitting(conditions: Iterable[Condition], admitted: Callable[[Condition], bool]) -> list[Condition]:
+    """The conditions that are admitted, and of others the parts that are, each once."""
+    found: list[Condition] = []
+    for condition in conditions:
+        parts = [condition] if admitted(condition) else filter(admitted, parts_of(condition))
+        found += [part for part in parts if part not in found]
+    return found
+
+
 def guards_of(
     expr: Expr, admitted: Callable[[Condition], bool], known: dict[Expr, list[Condition]] | None = None,
 ) -> list[Condition]:  # fmt: skip
@@ -323,7 +361,7 @@ def guards_of(
     or another.
 
     Args:
-        admitted: which conditions count.
+        admitted: which conditions count; of one that does not, those that it is made of may.
         known: of what has been looked at, since values are shared.
     """
     known = {} if known is None else known
@@ -336,7 +374,7 @@ def guards_of(
         if not is_call(expr, "where"):
             sides.append(inner)
         elif i and not is_zero(value):
-            sides.append([*([way] if admitted(way) and way not in inner else []), *inner])
+            sides.append([*(way for way in fitting([way], admitted) if way not in inner), *inner])
     known[expr] = reduce_by(either, sides) if sides else []
     return known[expr]
 

@@ -37,7 +37,7 @@ from fusegen.core.products import biases, factors, stored_as
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.derive.exact import compared_extrema
 from fusegen.derive.gradient import gradient
-from fusegen.derive.guards import guarded, guards
+from fusegen.derive.guards import guarded, guards, of_factors
 from fusegen.derive.invariance import without_idle_extrema
 from fusegen.derive.quotients import cancel, is_softmax, recovered_from, sums_of_exponentials
 
@@ -133,19 +133,19 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
 def _guarded(
     op: Op, backward: Op, saved: Sequence[tuple[Expr, Operand]], extra: Sequence[Output], exponentials: frozenset[Ref]
 ) -> tuple[list[tuple[Expr, Operand]], list[Output]]:
-    """What is saved for a branch of a select, without a derivative where the other branch is taken: see derive/guards.
-
-    Not of products: their derivatives are never infinite.
-    """
+    """What is saved for a branch of a select, without a derivative where the other is taken: see derive/guards."""
     found, known = guards(backward), {thing.name for thing in (*op.operands, *op.scalars, *op.expand()[0])}
     theirs = (*backward.operands, *backward.expand()[0], *backward.outputs)
     taken = {*known, *(thing.name for thing in (*op.outputs, *extra, *theirs))}
-    dots = {reduce.ref for reduce in op.expand()[0] if reduce.kind == DOT}
+    dots = {reduce.ref: reduce for reduce in op.expand()[0] if reduce.kind == DOT}
+    along = Axes({**op.axes_of(), **backward.axes_of()})
     values: dict[str, Output] = {}
     for output in extra:
-        expr = output.expr
-        if expr not in dots and not is_softmax(expr, exponentials):  # that one is read as the exponentials as well
-            expr = guarded(expr, found.get(expr, ()), known)
+        expr, conditions = output.expr, found.get(output.expr, [])
+        if expr in dots:
+            conditions = of_factors(conditions, dots[expr], {operand.name for operand in op.operands}, along)
+        if not is_softmax(expr, exponentials):  # that one is read as the exponentials as well
+            expr = guarded(expr, conditions, known)
         values[output.name] = output
         if expr is not output.expr:
             values[output.name] = replace(output, name=safe_name(f"guarded_{output.name}", taken), expr=expr)

@@ -37,6 +37,7 @@ from fusegen.core.products import KIND, biases, factors, products, stored_as
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.core.text import shape_text
 from fusegen.derive.exact import as_written
+from fusegen.derive.guards import without_guards
 from fusegen.fuse.rows import in_order
 
 
@@ -133,7 +134,7 @@ def chain(op: Op, *, adds_biases: bool = True) -> Chain | None:
     """
     if not products(op):
         return None
-    op = as_written(plain(op))  # before elements and their extremum come apart
+    op = as_written(without_guards(plain(op)))  # before elements and their extremum come apart
     return _Splitter(op, biases(op) if adds_biases else {}).split()
 
 

@@ -6,6 +6,7 @@ torch's functions are written as torch's users must: with a value that the branc
 from __future__ import annotations
 
 from collections.abc import Callable
+from inspect import signature
 from typing import Any
 
 import pytest
@@ -183,42 +184,249 @@ def torchs_nested(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return chosen(torch.sin(chosen(a))) * torch.sin(b)
 
 
+@fg.op
+def straight_through(x: Any) -> Any:
+    return fg.round(x)
+
+
+@straight_through.gradient
+def _(d_out: Any, x: Any) -> Any:
+    return d_out
+
+
+@fg.op
+def scaled(a: Any, b: Any) -> Any:
+    return a * b
+
+
+@scaled.gradient
+def _(d_out: Any, a: Any, b: Any) -> Any:
+    return d_out * b, d_out * a
+
+
+@fg.op
+def both(a: Any, b: Any) -> Any:
+    """Two results, one of them a sum."""
+    return a * b, fg.sum(a * b, -1, keepdims=True)
+
+
+@both.gradient
+def _(d_out0: Any, d_out1: Any, a: Any, b: Any) -> Any:
+    d = d_out0 + d_out1
+    return fg.sum(d * b, -1, keepdims=True), d * a
+
+
+@fg.op
+def limited(a: Any) -> Any:
+    return fg.sin(a)
+
+
+@limited.gradient
+def _(d_out: Any, a: Any) -> Any:
+    """Not linear in the cotangent, but zero where that is."""
+    return fg.clamp(d_out, -0.5, 0.5) * fg.cos(a)
+
+
+class Limited(torch.autograd.Function):
+    """The same of torch's, which has no tangents since it is not linear."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: torch.Tensor) -> torch.Tensor:
+        return torch.sin(a)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: torch.Tensor) -> torch.Tensor:
+        return torch.clamp(cotangents[0], -0.5, 0.5) * torch.cos(*ctx.saved_tensors)
+
+
+def torchs_straight_through(x: torch.Tensor) -> torch.Tensor:
+    return x + (torch.round(x) - x).detach()
+
+
+def guarded_mean(a: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Which rows are taken, and their means with another number in place of those that are not."""
+    mean = torch.mean(a, -1, keepdim=True)
+    return mean > 0.1, torch.where(mean > 0.1, mean, 1)
+
+
+def largest(a: Any, b: Any) -> Any:
+    """Extrema within the branch: nothing of their elements is read where it is not taken."""
+    mean = fg.mean(a, -1, keepdims=True)
+    y = fg.sqrt(mean) * b
+    top = fg.amax(y, -1, keepdims=True)
+    norm = fg.norm(y, ord=float("inf"), axis=-1, keepdims=True)
+    first = fg.where(mean > 0.1, fg.tanh(top) * fg.sin(fg.amin(y, -1, keepdims=True)) * b, 0)
+    return first, fg.where(mean > 0.1, y / norm, 0), fg.where(mean <= 0.1, 0, fg.sin(y - top))
+
+
+def torchs_largest(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    taken, safe = guarded_mean(a)
+    y = torch.sqrt(safe) * b
+    top = torch.amax(y, -1, keepdim=True)
+    norm = torch.amax(torch.abs(y), -1, keepdim=True)
+    first = torch.where(taken, torch.tanh(top) * torch.sin(torch.amin(y, -1, keepdim=True)) * b, 0)
+    return first, torch.where(taken, y / norm, 0), torch.where(taken, torch.sin(y - top), 0)
+
+
+def largest_of_columns(a: Any, b: Any) -> Any:
+    """An extremum over another axis than the condition's, of what is guarded before it, and a choice of extrema."""
+    mean = fg.mean(a, -1, keepdims=True)
+    y = fg.where(mean > 0.1, fg.sqrt(mean) * b, 0)
+    columns = fg.amax(y, 0, keepdims=True)
+    rows = fg.where(mean > 0.1, fg.amax(fg.log(mean) * b, -1, keepdims=True), fg.amin(y + a, -1, keepdims=True))
+    return y * columns, fg.where(b > 0, fg.where(mean > 0.1, rows * b, 0), rows)
+
+
+def torchs_largest_of_columns(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    taken, safe = guarded_mean(a)
+    y = torch.where(taken, torch.sqrt(safe) * b, 0)
+    columns = torch.amax(y, 0, keepdim=True)
+    rows = torch.amax(torch.log(safe) * b, -1, keepdim=True)
+    rows = torch.where(taken, rows, torch.amin(y + a, -1, keepdim=True))
+    return y * columns, torch.where(b > 0, torch.where(taken, rows * b, 0), rows)
+
+
+def declared(a: Any, b: Any) -> Any:
+    """Gradients that were declared, of what lacks an axis of the cotangent."""
+    mean = fg.mean(a, -1, keepdims=True)
+    root = fg.sqrt(mean)
+    first, total = both(root, b)
+    return (
+        fg.where(mean > 0.1, fg.sin(straight_through(root * 3) * b), 0),
+        fg.where(mean > 0.1, fg.tanh(scaled(root, b)), 0),
+        fg.where(mean <= 0.1, 0, fg.sin(first) * total),
+        fg.where(fg.logical_and(mean > 0.1, b > 0), scaled(fg.log(mean), fg.sqrt(mean)) * b, 0),
+    )
+
+
+def torchs_declared(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    taken, safe = guarded_mean(a)
+    root = torch.sqrt(safe)
+    return (
+        torch.where(taken, torch.sin(torchs_straight_through(root * 3) * b), 0),
+        torch.where(taken, torch.tanh(root * b), 0),
+        torch.where(taken, torch.sin(root * b) * (root * b).sum(-1, keepdim=True), 0),
+        torch.where(taken & (b > 0), torch.log(safe) * torch.sqrt(safe) * b, 0),
+    )
+
+
+def conjunction(a: Any, b: Any) -> Any:
+    """A condition that varies along the axis of a sum has a part that does not."""
+    mean = fg.mean(a, -1, keepdims=True)
+    total = fg.sum(fg.sqrt(mean) * b, -1, keepdims=True)
+    top = fg.amax(fg.log(mean) * b, -1, keepdims=True)
+    return fg.where((mean > 0.1) & (b > 0), fg.sin(total * b), 0), fg.where((b < 0) | ~(mean > 0.1), 0, top * b)
+
+
+def torchs_conjunction(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    taken, safe = guarded_mean(a)
+    total = torch.sum(torch.sqrt(safe) * b, -1, keepdim=True)
+    top = torch.amax(torch.log(safe) * b, -1, keepdim=True)
+    return torch.where(taken & (b > 0), torch.sin(total * b), 0), torch.where((b < 0) | ~taken, 0, top * b)
+
+
+def product(a: Any, b: Any, m: Any) -> Any:
+    """A matrix product within the branch: its factor has no value in rows that are not taken."""
+    mean = fg.mean(a, -1, keepdims=True)
+    made = (fg.sqrt(mean) * b) @ m
+    return fg.where(mean > 0.1, fg.sin(made), 0), fg.where(mean <= 0.1, 0, made * fg.amax(made, -1, keepdims=True))
+
+
+def torchs_product(a: torch.Tensor, b: torch.Tensor, m: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    taken, safe = guarded_mean(a)
+    made = (torch.sqrt(safe) * b) @ m
+    return torch.where(taken, torch.sin(made), 0), torch.where(taken, made * torch.amax(made, -1, keepdim=True), 0)
+
+
+def products(a: Any, b: Any, m: Any) -> Any:
+    """A product of a product, with a bias, and a factor that is divided by a sum."""
+    mean = fg.mean(a, -1, keepdims=True)
+    total = fg.sum(fg.sqrt(mean) * b * b, -1, keepdims=True)
+    inner = fg.tanh(fg.linear(b / total, m.mT, fg.sum(m, 0)))
+    outer = (inner * fg.log(mean)) @ fg.sin(m).mT
+    return fg.where((mean > 0.1) & (b > -0.5), fg.cos(outer), 0)
+
+
+def torchs_products(a: torch.Tensor, b: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    taken, safe = guarded_mean(a)
+    total = torch.sum(torch.sqrt(safe) * b * b, -1, keepdim=True)
+    inner = torch.tanh(torch.where(taken, b / total, 0) @ m + m.sum(0))
+    outer = (inner * torch.log(safe)) @ torch.sin(m).mT
+    return torch.where(taken & (b > -0.5), torch.cos(outer), 0)
+
+
 GUARDED: dict[str, tuple[Function, Function]] = {
     "an extremum": (extremum, torchs_extremum), "a sum that is kept": (total, torchs_total),
     "sums of sums": (chained, torchs_chained), "a choice without zeros": (leaky, torchs_leaky),
     "both branches": (either, torchs_either), "by element": (by_element, torchs_by_element),
     "an extremum of a choice": (best, torchs_best), "other guards": (apart, torchs_apart),
     "one value, two guards": (beside, torchs_beside), "a choice of choices": (nested, torchs_nested),
+    "extrema within": (largest, torchs_largest), "extrema of columns": (largest_of_columns, torchs_largest_of_columns),
+    "declared gradients": (declared, torchs_declared), "a conjunction": (conjunction, torchs_conjunction),
+    "a product": (product, torchs_product), "products of products": (products, torchs_products),
 }  # fmt: skip
 
 
-def arguments() -> list[torch.Tensor]:
-    """Rows of which some are guarded and some are not."""
+def arguments(function: Function = extremum) -> list[torch.Tensor]:
+    """Rows of which some are guarded and some are not; and a matrix for who multiplies with one."""
     a = draw(5, 7) * 0.2 + torch.tensor([0.9, -0.6, 0.7, -0.3, 0.16], dtype=torch.float64)[:, None]
-    return [a.detach().requires_grad_(), draw(5, 7)]
+    return [a.detach().requires_grad_(), draw(5, 7), draw(7, 4)][: len(signature(function).parameters)]
 
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", GUARDED)
 def test_a_branch_that_is_not_taken_adds_nothing(name: str, mode: str) -> None:
     ours, theirs = GUARDED[name]
-    MODES[mode](fg.op(ours), theirs, arguments())
+    MODES[mode](fg.op(ours), theirs, arguments(ours))
 
 
 @pytest.mark.parametrize("name", GUARDED)
 def test_forward_over_reverse(name: str) -> None:
     ours, theirs = GUARDED[name]
-    declared, (a, b) = fg.op(ours), (t.detach() for t in arguments())
+    declared, (a, *others) = fg.op(ours), (t.detach() for t in arguments(ours))
 
     def scalar(function: Function) -> Function:
-        return lambda x: sum(r.sum() for r in results(function(x, b)))
+        return lambda x: sum(r.sum() for r in results(function(x, *others)))
 
     def results(found: Any) -> tuple[torch.Tensor, ...]:
         return found if isinstance(found, tuple) else (found,)
 
     torch.testing.assert_close(hessian(scalar(declared))(a), hessian(scalar(theirs))(a))
-    moved = [jvp(torch.func.grad(scalar(f)), (a,), (b,))[1] for f in (declared, theirs)]
+    moved = [jvp(torch.func.grad(scalar(f)), (a,), (a.cos(),))[1] for f in (declared, theirs)]
     torch.testing.assert_close(*moved)
+
+
+@pytest.mark.parametrize("mode", ["all", "some"])
+def test_a_declared_gradient_that_is_not_linear(mode: str) -> None:
+    """It is zero where its cotangent is, which is what counts."""
+
+    def ours(a: Any, b: Any) -> Any:
+        mean = fg.mean(a, -1, keepdims=True)
+        return fg.where(mean > 0.1, limited(fg.sqrt(mean)) * b, 0)
+
+    def theirs(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        taken, safe = guarded_mean(a)
+        return torch.where(taken, Limited.apply(torch.sqrt(safe)) * b, 0)
+
+    MODES[mode](fg.op(ours), theirs, arguments())
+
+
+def test_an_extremum_that_is_nan_has_a_gradient_of_nan_where_it_is_read() -> None:
+    """As torch's: no element equals it. Not where its select takes the other branch."""
+    op = fg.op(lambda x, y: fg.where(y > 0, fg.amax(x, -1, keepdims=True), 0))
+    x = torch.tensor([[1.0, float("nan"), 2.0], [float("nan"), 0.0, 1.0]], dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([[1.0], [-1.0]], dtype=torch.float64)
+    (found,) = torch.autograd.grad(op(x, y).sum(), x)
+    assert found[0].isnan().all()
+    assert found[1].tolist() == [0, 0, 0]
+    (found,) = torch.autograd.grad(fg.op(lambda x: fg.amax(x, -1))(x).sum(), x)
+    assert found.isnan().all()
 
 
 def test_a_cast_to_another_precision_hides_no_guard() -> None:
