@@ -61,6 +61,36 @@ def _chosen_rows(a: Any) -> Any:
     return fg.where(mean > 0.1, fg.tanh(above * a), fg.sin(below * a))
 
 
+def _root(a: Any) -> Any:
+    """Which rows are taken, and the root of their means: the others have none."""
+    mean = fg.mean(a, -1, keepdims=True)
+    return mean > 0.1, fg.sqrt(mean)
+
+
+def _guarded_extremum(a: Any) -> Any:
+    """An extremum, and a norm that is one, of rows without a value."""
+    taken, root = _root(a)
+    y = root * a
+    norm = fg.norm(y, ord=float("inf"), axis=-1, keepdims=True)
+    return fg.where(taken, fg.sin(y - fg.amin(y, -1, keepdims=True)) * a / (norm + fg.amax(y, -1, keepdims=True)), 0)
+
+
+def _guarded_call(a: Any) -> Any:
+    """Declared gradients of what has no value, and lacks an axis: also for some elements of a row alone."""
+    taken, root = _root(a)
+    inner = _bent(root, a)
+    return fg.where(taken, fg.sin(inner) + _straight(root * 4) * a, 0) * fg.where(
+        taken & (a > 0), _bent(root, root), 0.5
+    )
+
+
+def _guarded_product(a: Any, m: Any) -> Any:
+    """A matrix product of rows that have no value."""
+    taken, root = _root(a)
+    y = (fg.log(root) * a) @ m
+    return fg.where(taken, fg.sin(y) * y, 0)
+
+
 def _written_softmax(a: Any) -> Any:
     """Not the library's."""
     e = fg.exp(a - fg.amax(a, -1, keepdims=True))
@@ -79,6 +109,8 @@ def _total(*xs: Any) -> Any:
 # What is declared is not what would be derived, and is linear in its cotangents: so it has further derivatives.
 _bent = fg.op(lambda a, b: fg.tanh(a) * b, name="bent")
 _bent.gradient(lambda d_out, a, b: (d_out * (b + fg.sin(a)), d_out * a * 0.5))
+_straight = fg.op(lambda a: fg.round(a), name="straight")
+_straight.gradient(lambda d_out, a: d_out)
 _joint = fg.op(lambda a: (a * 2.0, a - fg.mean(a, -1, keepdims=True)), name="joint")
 _joint.gradient(lambda d_first, d_second, a: d_first * fg.cos(a) + fg.mean(d_second * a, -1, keepdims=True))
 
@@ -88,6 +120,8 @@ class Ours:
 
     smooth, two, guarded = staticmethod(_smooth), staticmethod(_two), staticmethod(_guarded)
     guarded_rows, chosen_rows = staticmethod(_guarded_rows), staticmethod(_chosen_rows)
+    guarded_extremum, guarded_call = staticmethod(_guarded_extremum), staticmethod(_guarded_call)
+    guarded_product = staticmethod(_guarded_product)
     written_softmax = staticmethod(_written_softmax)
     total, bent, joint = staticmethod(_total), staticmethod(_bent), staticmethod(_joint)
     cast = staticmethod(fg.cast)
@@ -139,6 +173,33 @@ def _torch_chosen_rows(a: Any) -> Any:
     above = torch.sum(torch.sqrt(torch.where(taken, mean, 1.0)) * a, -1, keepdim=True)
     below = torch.sum(torch.log(torch.where(taken, 1.0, 0.3 - mean)) * a, -1, keepdim=True)
     return torch.where(taken, torch.tanh(above * a), torch.sin(below * a))
+
+
+def _torch_root(a: Any) -> Any:
+    mean = torch.mean(a, -1, keepdim=True)
+    return mean > 0.1, torch.sqrt(torch.where(mean > 0.1, mean, 1.0))
+
+
+def _torch_guarded_extremum(a: Any) -> Any:
+    taken, root = _torch_root(a)
+    y = root * a
+    norm = torch.amax(torch.abs(y), -1, keepdim=True) + torch.amax(y, -1, keepdim=True)
+    norm = torch.where(taken, norm, 1.0)
+    return torch.where(taken, torch.sin(y - torch.amin(y, -1, keepdim=True)) * a / norm, 0.0)
+
+
+def _torch_guarded_call(a: Any) -> Any:
+    taken, root = _torch_root(a)
+    inner = Theirs.bent(root, a)
+    straight = root * 4 + (torch.round(root * 4) - root * 4).detach()
+    chosen = torch.where(taken & (a > 0), Theirs.bent(root, root), 0.5)
+    return torch.where(taken, torch.sin(inner) + straight * a, 0.0) * chosen
+
+
+def _torch_guarded_product(a: Any, m: Any) -> Any:
+    taken, root = _torch_root(a)
+    y = (torch.log(root) * a) @ m
+    return torch.where(taken, torch.sin(y) * y, 0.0)
 
 
 def _torch_total(first: Any, *rest: Any) -> Any:
@@ -222,6 +283,8 @@ class Theirs:
     two = staticmethod(lambda a: (torch.sin(a), torch.cos(a) * 2.0))
     guarded, guarded_rows = staticmethod(_torch_guarded), staticmethod(_torch_guarded_rows)
     chosen_rows = staticmethod(_torch_chosen_rows)
+    guarded_extremum, guarded_call = staticmethod(_torch_guarded_extremum), staticmethod(_torch_guarded_call)
+    guarded_product = staticmethod(_torch_guarded_product)
     written_softmax = staticmethod(lambda x: torch.softmax(x, -1))
     rms_norm = staticmethod(lambda x, shape, w=None, eps=1e-5: F.rms_norm(x, shape, w, eps))
     swiglu = staticmethod(lambda a, b: F.silu(a) * b)
@@ -397,7 +460,7 @@ BINARY = {
 REDUCE = _words("sum mean amax amin var std norm logsumexp prod norm1 norm_inf var0")
 ROWS = _words(
     "softmax log_softmax layer_norm rms_norm center softmin normalize standardize masked_softmax guarded_rows "
-    "chosen_rows written_softmax"
+    "chosen_rows written_softmax guarded_extremum guarded_call"
 )
 PAIRED = _words("mse_loss l1_loss huber_loss smooth_l1_loss bce kl_div cosine")
 INTEGER = _words("index compare masked any argmax count mod times isfinite hit both wide ints")
@@ -553,7 +616,7 @@ class _Writer:
         if name == "standardize":
             rstd = f"lib.rsqrt(lib.var({x.text}, {axis}, correction=0, keepdims=True) + 0.01)"
             return _Value(f"({x.at(ADD)} - {mean}) * {rstd}", "f", x.shape, MUL)
-        if name in ("guarded_rows", "chosen_rows", "written_softmax"):
+        if name in ("guarded_rows", "chosen_rows", "written_softmax", "guarded_extremum", "guarded_call"):
             return _Value(f"lib.{name}({x.text})", "f", x.shape)
         if name == "masked_softmax":
             mask = self.meeting(x, "b")
@@ -582,7 +645,10 @@ class _Writer:
             if batch is not None and inner == k and math.prod((*batch, m, n)) <= MOST_ELEMENTS:
                 return _Value(f"{x.at(MUL)} @ {text}", "f", (*batch, m, n), MUL)
         n = self.of([*(s for s in self.sizes if s not in x.shape), 1])
-        form = self.of(["matmul", "linear", "linear_bias"])
+        form = self.of(["matmul", "linear", "linear_bias", "guarded"])
+        if form == "guarded":
+            text = f"lib.guarded_product({x.text}, {self.argument('f', (k, n)).text})"
+            return _Value(text, "f", (*x.shape[:-1], n))
         if form == "matmul":
             return _Value(f"{x.at(MUL)} @ {self.argument('f', (k, n)).text}", "f", (*x.shape[:-1], n), MUL)
         bias = f", {self.vector((n,))}" if form == "linear_bias" else ""

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Collection, Mapping, MutableMapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
@@ -34,11 +35,13 @@ from fusegen.core.ir import (
     Statement,
     axis_order,
     expr_axes,
+    is_call,
     walk,
 )
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import contracted_sizes, factors
 from fusegen.core.views import block_shape, view_shape
+from fusegen.declare.reads import HARMLESS, Reads, chooses
 from fusegen.declare.table import lookup
 
 if TYPE_CHECKING:
@@ -163,7 +166,15 @@ class Evaluation:
     Args:
         axes: those that values may have; by default the op's.
         sizes: of axes that no tensor has.
+
+    Attributes:
+        harmless: what a select does not take is computed of harmless numbers, so that its derivative adds nothing.
+        reads: which elements are read, once that is known. It is found by ``shapes`` and by what is ``fixed``.
     """
+
+    harmless = True
+    reads: Reads | None = None
+    shapes: dict[Expr, Any] | None = None
 
     def __init__(
         self, torch: Any, op: Op, tensors: Mapping[str, Any], scalars: Mapping[str, Any], floats: Any,
@@ -174,6 +185,7 @@ class Evaluation:
         self.sizes: dict[str, int] = dict(sizes)
         self.device = next((tensor.device for tensor in tensors.values()), torch.device("cpu"))
         self.named: dict[str, Any] = {}
+        self.fixed: dict[Expr, Any] = {}
         for operand in op.operands:
             self.named[operand.name] = self.aligned(operand, tensors[operand.base])
         self.sizes = contracted_sizes(op, self.sizes)
@@ -182,9 +194,22 @@ class Evaluation:
 
     def run(self) -> list[Any]:
         """The op's results, a packed one once."""
-        for statement in self.op.statements:
-            self.state(statement)
+        self.compute()
         return packed(self.op, {output.name: self.placed(output) for output in self.op.outputs})
+
+    def compute(self) -> None:
+        """Give all statements' names their values: other ones where nobody reads them (declare/reads)."""
+        if self.harmless and chooses(self.op):
+            self.shapes, self.fixed = {}, {}
+            with self.torch.no_grad():
+                for statement in self.op.statements:
+                    self.state(statement)
+                for output in self.op.outputs:
+                    self.evaluate(output.expr)
+            self.reads = Reads(self.op, self.axes, self.op.axes_of(), self.shapes, self.fixed)
+        for statement in self.op.statements:
+            if self.reads is None or self.reads.is_read(statement):
+                self.state(statement)
 
     def state(self, statement: Statement) -> None:
         """Give a statement's name its value."""
@@ -234,10 +259,25 @@ class Evaluation:
 
     def evaluate(self, root: Expr) -> Any:
         """The value of an expression."""
-        values: dict[Expr, Any] = {}
-        for node in walk([root]):
-            values[node] = self._node(node, values)
+        values: MutableMapping[Expr, Any] = ChainMap({}, self.fixed)
+        for node in walk([root], self.fixed if self.reads else ()):
+            values[node] = found = self._node(node, self._read_by(node, values) if self.reads else values)
+            if self.shapes is not None and not self.reads:
+                self.shapes[node] = found.shape
+                if not node.dtype.is_float or is_call(node, "stop_gradient"):
+                    self.fixed[node] = found
         return values[root]
+
+    def _read_by(self, node: Expr, values: Mapping[Expr, Any]) -> Mapping[Expr, Any]:
+        """The values of a node's children, with harmless numbers where it does not read them."""
+        assert self.reads is not None
+        masks: dict[Expr, Any] = {}
+        for child, mask in zip(node.children, self.reads.of_children(node), strict=True):
+            masks[child] = None if mask is None or masks.get(child, mask) is None else masks.get(child, mask) | mask
+        return {child: self._without_unread(values[child], mask) for child, mask in masks.items()}
+
+    def _without_unread(self, value: Any, mask: Any) -> Any:
+        return value if mask is None else self.torch.where(mask, value, HARMLESS)
 
     def _node(self, node: Expr, values: Mapping[Expr, Any]) -> Any:
         if isinstance(node, Const):
@@ -277,7 +317,7 @@ class Evaluation:
     def _gradients(self, result: Declared, cotangent: Any, inputs: Sequence[Any]) -> list[Any]:
         """Of each input of a call its gradient, or None, given the cotangent of one result."""
         inner = object.__new__(Evaluation)
-        inner.__dict__.update(self.__dict__, op=result.gradient, named={})
+        inner.__dict__.update(self.__dict__, op=result.gradient, named={}, reads=None, shapes=None, fixed={})
         inner.sizes = contracted_sizes(result.gradient, self.sizes)
         for thing, value in zip(result.placeholders(), inputs, strict=True):
             assert isinstance(thing, Ref)
@@ -285,8 +325,7 @@ class Evaluation:
         zero = self.torch.zeros([1] * len(self.axes), dtype=self.floats, device=self.device)
         for position, operand in enumerate(result.cotangents):
             inner.named[operand.name] = cotangent if position == result.result else zero
-        for statement in result.gradient.statements:
-            inner.state(statement)
+        inner.compute()
         found: list[Any] = [None] * len(inputs)
         for output, target in zip(result.gradient.outputs, result.targets, strict=True):
             value, shape = inner.evaluate(output.expr), inputs[target].shape
@@ -300,9 +339,10 @@ class Evaluation:
         result = [axis for axis in self.axes if axis in known[reduce.name]]
         numbers: dict[str, int] = {}
         terms: list[Any] = []
-        for side in factors(reduce):
+        masks = [mask for _, mask in self.reads.of_statement(reduce)] if self.reads else [None, None]
+        for side, mask in zip(factors(reduce), masks, strict=True):
             own = [axis for axis in self.axes if axis in expr_axes(side.expr, known)]
-            value = self.evaluate(side.expr)
+            value = self._without_unread(self.evaluate(side.expr), mask)
             value = value.expand([self.sizes[axis] if axis in own else 1 for axis in self.axes])
             value = value.reshape([self.sizes[axis] for axis in own])
             terms += [value, [numbers.setdefault(side.name_of(axis), len(numbers)) for axis in own]]
@@ -318,7 +358,10 @@ class Evaluation:
                 expected=", ".join(_REDUCTIONS), fix="add its rule to declare/reference.py",
             )  # fmt: skip
         dims = tuple(position for position, axis in enumerate(self.axes) if axis in reduce.over)
-        return rule(self.torch, self.over(expr, reduce.over), dims)
+        value = self.over(expr, reduce.over)
+        if self.reads:
+            value = self._without_unread(value, self.reads.of_statement(reduce)[0][1])
+        return rule(self.torch, value, dims)
 
     def over(self, expr: Expr, axes: Collection[str]) -> Any:
         """The value of an expression, with all of its elements along these axes."""

@@ -7,7 +7,7 @@ candidate of fused kernels. An Op is run by the reference (declare/reference), k
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -156,6 +156,7 @@ class Followed:
         given: its tensors, of those that `roots` names.
         expected: its results, of the same, by torch's automatic differentiation of what the other op means.
         roots: tensors by name: the other op's, and cotangents or tangents.
+        public: how many results are the other op's own; what is kept behind them may be NaN where nobody reads it.
     """
 
     label: str
@@ -164,6 +165,12 @@ class Followed:
     expected: Callable[[Tensors], list[torch.Tensor]]
     roots: Tensors
     sizes: Sizes
+    public: int | None = None
+
+
+def of_results(op: Op, wanted: Collection[str]) -> Op:
+    """``op`` with these of its results alone: the others have no cotangent, so that they read nothing either."""
+    return replace(op, outputs=tuple(output for output in op.outputs if output.base in wanted))
 
 
 def all_sizes(op: Op, tensors: Tensors, sizes: Sizes) -> dict[str, int]:
@@ -181,7 +188,7 @@ def trained(op: Op, wanted: tuple[str, ...], tensors: Tensors, numbers: Numbers,
         return [*meaning(op, roots, numbers, sizes), *kept]
 
     label = f"forward that keeps for the gradients of {', '.join(wanted)}"
-    return Followed(label, forward, dict, expected, tensors, sizes)
+    return Followed(label, forward, dict, expected, tensors, sizes, public)
 
 
 def backward(
@@ -210,9 +217,12 @@ def backward(
         found = dict(zip(names, meaning(forward, roots, numbers, sizes), strict=True))
         return {**found, **roots}
 
+    differentiated = of_results(forward, [names[i] for i in given])
+
     def expected(roots: Tensors) -> list[torch.Tensor]:
         leaves = {name: roots[name].detach().to(torch.float64).requires_grad_() for name in sought}
-        found = dict(zip(names, meaning(forward, {**roots, **leaves}, numbers, sizes), strict=True))
+        results = meaning(differentiated, {**roots, **leaves}, numbers, sizes)
+        found = dict(zip(result_names(differentiated), results, strict=True))
         pairs = [(found[names[i]], roots[called.results[names[i]]]) for i in given]
         pairs = [(result, cotangent) for result, cotangent in pairs if result.requires_grad]
         return list(

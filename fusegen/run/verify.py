@@ -294,10 +294,12 @@ def verify_gradients(
 
     from fusegen.declare.reference import reference
     from fusegen.plan.backward import result_names
+    from fusegen.run.evaluate import of_results
 
     if any(len(call.cotangents) > 1 for call in declared_calls(forward)):
         return  # the reference adds up what each result hands on, which need not be what they do together
-    wanted, names = list(gradients), result_names(forward)
+    wanted, forward = list(gradients), of_results(forward, cotangents)
+    names = result_names(forward)
 
     def differentiated(given: Mapping[str, Any], dtype: torch.dtype) -> list[torch.Tensor]:
         with torch.enable_grad():
@@ -321,7 +323,7 @@ def verify_gradients(
     eps = [_eps(str(gradients[name].dtype).removeprefix("torch.")) for name in wanted]
     bounds = Bounds(differentiated(tensors, torch.float64), others, eps)
     wrong = bounds.worst([f"the gradient of {name}" for name in wanted], [g.detach() for g in gradients.values()])
-    # A reference that torch cannot differentiate there (a select's other branch) tells nothing.
+    # A reference that torch cannot differentiate there tells nothing.
     if wrong is not None and all(bool(e.isfinite().all()) for e in bounds.exact):
         raise _error(forward, wrong, "derived: the backward is another function's", tensors)
 

@@ -15,7 +15,9 @@ from torch.func import hessian, jvp
 
 import fusegen as fg
 from fusegen.core.ir import refs
+from fusegen.declare.reference import reference
 from fusegen.derive.guards import guards
+from fusegen.run.verify import verify_gradients
 from tests.support.modes import MODES
 from tests.support.oracles import draw
 
@@ -427,6 +429,37 @@ def test_an_extremum_that_is_nan_has_a_gradient_of_nan_where_it_is_read() -> Non
     assert found[1].tolist() == [0, 0, 0]
     (found,) = torch.autograd.grad(fg.op(lambda x: fg.amax(x, -1))(x).sum(), x)
     assert found.isnan().all()
+
+
+@pytest.mark.parametrize("mode", ["no gradients", "all", "some", "second", "jvp", "vmap"])
+@pytest.mark.parametrize("name", GUARDED)
+def test_the_reference_has_derivatives_of_what_selects_take(name: str, mode: str) -> None:
+    """torch's automatic differentiation of it is what derived ops are compared with, in every order."""
+    ours, theirs = GUARDED[name]
+    given = arguments(ours)
+    traced = fg.op(ours).trace(*(t.detach() for t in given))
+
+    def meaning(*values: torch.Tensor) -> Any:
+        found = reference(traced, dict(zip((o.name for o in traced.operands), values, strict=True)))
+        return tuple(found) if len(found) > 1 else found[0]
+
+    MODES[mode](meaning, theirs, given)
+
+
+@pytest.mark.parametrize("name", ["extrema within", "a conjunction", "a product"])
+def test_a_check_sees_nan_from_a_branch_that_is_not_taken(name: str) -> None:
+    ours, theirs = GUARDED[name]
+    given = arguments(ours)
+    traced = fg.op(ours).trace(*(t.detach() for t in given))
+    names = [operand.name for operand in traced.operands]
+    results = theirs(*given)
+    cotangents = {o.name: torch.ones_like(r) for o, r in zip(traced.outputs, results, strict=True)}
+    (right,) = torch.autograd.grad(sum(r.sum() for r in results), given[:1])
+    tensors = dict(zip(names, (t.detach() for t in given), strict=True))
+    verify_gradients(traced, tensors, {}, {}, cotangents, {names[0]: right})
+    wrong = torch.where(given[0].detach().mean(-1, keepdim=True) > 0.1, right, torch.nan)
+    with pytest.raises(fg.CheckError, match="derived"):
+        verify_gradients(traced, tensors, {}, {}, cotangents, {names[0]: wrong})
 
 
 def test_a_cast_to_another_precision_hides_no_guard() -> None:

@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, Phase, given, seed, settings
 import fusegen as fg
 from fusegen.core.errors import DeclarationError
 from fusegen.declare.value import Value
+from fusegen.run import evaluate
 from tools.batched import recorded
 from tools.program_checks import (
     COMPILED,
@@ -19,6 +20,8 @@ from tools.program_checks import (
     GPU,
     INTERPRETED,
     REFUSED,
+    Expected,
+    Stages,
     Unstable,
     checked,
     interpreted,
@@ -63,6 +66,32 @@ def test_called_in_every_mode(block: int) -> None:
 @pytest.mark.parametrize("block", range(BLOCKS))
 def test_every_stage(block: int) -> None:
     _drawn(block, lambda program: _right(program, block, EVALUATORS))
+
+
+# Rows that are not taken have no value in any of these.
+GUARDED = {
+    "an extremum": "lib.guarded_extremum(x0)", "declared gradients": "lib.guarded_call(x0)",
+    "a product": "lib.guarded_product(x0, x1)", "a sum": "lib.guarded_rows(x0)",
+}  # fmt: skip
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("name", GUARDED)
+def test_the_oracle_compares_what_is_guarded(name: str) -> None:
+    """Its own derivatives are finite, so that NaN of ours would be a difference, not nothing to compare."""
+    shapes = {"x0": (4, 5), "x1": (5, 3)}
+    arguments = tuple(Argument(x, "f", shape) for x, shape in shapes.items() if x in GUARDED[name])
+    program = Program(f"    return {GUARDED[name]}", arguments, 1)
+    stages = Stages(program, 0)
+    assert not list(stages.run())
+    op = program.op().trace(*stages.values.values())
+    assert (stages.values["x0"].mean(-1) < 0).any()
+    wanted = tuple(stages.values)
+    found = evaluate.backward(op, wanted, [0], stages.tensors, {}, {}, stages.draw)
+    assert found is not None
+    expected = Expected.of(found.expected, found.roots)
+    wrong = [torch.full_like(value, torch.nan) for value in expected.values]
+    assert len(list(expected.differences("", "", wanted, wrong))) == len(wanted)
 
 
 @pytest.mark.cpu

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 
 class _Eager(Evaluation):
-    """One call, with the constants of earlier ones."""
+    """One call, with the constants of earlier ones. Selects are torch's own, as a peer's are."""
+
+    harmless = False
 
     def __init__(self, op: Op, tensors: Mapping[str, Any], scalars: Mapping[str, Any], constants: dict[Any, Any]):
         import torch
