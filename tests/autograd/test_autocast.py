@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import randn
 
 import fusegen as fg
 from fusegen import linear_loss, ops
@@ -44,10 +45,6 @@ def attention(q, k, v):  # type: ignore[no-untyped-def]
 @fg.op
 def gram(x, w):  # type: ignore[no-untyped-def]
     return x @ x.mT @ w
-
-
-def randn(*shape: int) -> torch.Tensor:
-    return torch.randn(shape)
 
 
 def turned(*shape: int) -> torch.Tensor:

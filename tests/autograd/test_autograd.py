@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import re
 from typing import Any
@@ -16,11 +17,8 @@ from fusegen.core.text import expr_text
 from fusegen.declare.table import apply
 from fusegen.derive.simplify import TIDY, simplify
 from fusegen.derive.symbolic import partials
-
-
-@fg.op
-def lerp(x, y, w):  # type: ignore[no-untyped-def]
-    return x + w * (y - x)
+from tests.support import oracles
+from tests.support.declarations import lerp, norm
 
 
 @fg.op
@@ -31,20 +29,11 @@ def cell(gates, c0):  # type: ignore[no-untyped-def]
 
 
 @fg.op
-def norm(x, weight, *, eps=1e-5):  # type: ignore[no-untyped-def]
-    rstd = fg.rsqrt(fg.mean(x * x, -1, keepdims=True) + eps)
-    return x * rstd * weight
-
-
-@fg.op
 def mixture(x, y):  # type: ignore[no-untyped-def]
     return fg.where(x > y, fg.exp(-x * x), fg.sin(y)) * fg.softplus(x) + fg.log1p(y * y), fg.hypot(x, y + 3)
 
 
-def leaves(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
-    generator = torch.Generator().manual_seed(0)
-    return [torch.randn(s, dtype=dtype, generator=generator).requires_grad_() for s in shapes]
-
+leaves = functools.partial(oracles.leaves, seed=0)
 
 CASES = {
     "lerp": (lerp, [(2, 3), (3,), (2, 1)]),

@@ -14,8 +14,8 @@ import fusegen as fg
 from fusegen.cli.main import main
 from fusegen.native import module as native
 from fusegen.pytorch.calls import native_cache
-from tests.support.call_paths import DEVICE, Counted, fresh, leaves
-from tests.support.oracles import check_derivatives, draw
+from tests.support.call_paths import DEVICE, Counted, fresh
+from tests.support.oracles import check_derivatives, draw, leaves
 
 __all__ = ["fresh"]
 

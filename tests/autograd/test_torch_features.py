@@ -18,25 +18,8 @@ from torch.utils.data import DataLoader, Dataset
 
 import fusegen as fg
 from fusegen.run.runner import Runner
-
-
-@fg.op
-def lerp(x, y, w):  # type: ignore[no-untyped-def]
-    return x + w * (y - x)
-
-
-@fg.op
-def norm(x, weight, *, eps=1e-5):  # type: ignore[no-untyped-def]
-    rstd = fg.rsqrt(fg.mean(x * x, -1, keepdims=True) + eps)
-    return x * rstd * weight
-
-
-def torch_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * weight
-
-
-def leaves(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
-    return [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
+from tests.support.declarations import lerp, norm, torch_norm
+from tests.support.oracles import leaves
 
 
 def expected(x: torch.Tensor, w: torch.Tensor) -> tuple[torch.Tensor, ...]:

@@ -19,23 +19,10 @@ from fusegen.derive.batch import batch
 from fusegen.derive.gradient import gradient
 from fusegen.derive.tangent import tangent
 from fusegen.run.runner import Runner
+from tests.support.declarations import lerp, norm, torch_norm
+from tests.support.oracles import randn
 
 Function = Callable[..., Any]
-
-
-@fg.op
-def lerp(x, y, w):  # type: ignore[no-untyped-def]
-    return x + w * (y - x)
-
-
-@fg.op
-def norm(x, weight, *, eps=1e-5):  # type: ignore[no-untyped-def]
-    rstd = fg.rsqrt(fg.mean(x * x, -1, keepdims=True) + eps)
-    return x * rstd * weight
-
-
-def torch_norm(x: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
-    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-5) * weight
 
 
 @fg.op
@@ -49,10 +36,6 @@ def torch_cell(gates: torch.Tensor, c0: torch.Tensor) -> tuple[torch.Tensor, tor
     i, f, g = gates.chunk(3, -1)
     c = c0 * torch.sigmoid(f) + torch.sigmoid(i) * torch.tanh(g)
     return torch.tanh(c), c
-
-
-def draw(*shape: int) -> torch.Tensor:
-    return torch.randn(shape, dtype=torch.float64)
 
 
 def same(ours: Any, theirs: Any) -> None:
@@ -86,7 +69,7 @@ TRANSFORMS: dict[str, Callable[[Function], Function]] = {
 @pytest.mark.parametrize("name", TRANSFORMS)
 def test_transforms(name: str) -> None:
     transform = TRANSFORMS[name]
-    arguments = draw(4, 3), draw(3)
+    arguments = randn(4, 3), randn(3)
     same(transform(norm)(*arguments), transform(torch_norm)(*arguments))
 
 
@@ -96,13 +79,13 @@ def test_transforms_of_what_autograd_records() -> None:
         per_sample = vmap(grad(scalar(f), BOTH), (0, None))(x, w)
         return torch.autograd.grad(sum(g.sin().sum() for g in per_sample) + vmap(f, (0, None))(x, w).sum(), (x, w))
 
-    arguments = draw(4, 3), draw(3)
+    arguments = randn(4, 3), randn(3)
     same(gradients(norm), gradients(torch_norm))
 
 
 def test_a_gradient_is_computed_for_the_level_that_asks() -> None:
     """Outside, the weight requires a gradient; inside only x. Neither level loses its own or gets the other's."""
-    x, w = draw(4, 3), draw(3).requires_grad_()
+    x, w = randn(4, 3), randn(3).requires_grad_()
     ours, theirs = (grad(lambda x, f=f: scalar(f)(x, w))(x) for f in (norm, torch_norm))
     same(ours, theirs)
     same(torch.autograd.grad(ours.sum(), w), torch.autograd.grad(theirs.sum(), w))
@@ -114,7 +97,7 @@ class Model(torch.nn.Module):
     def __init__(self, normalized: Function, activation: Function) -> None:
         super().__init__()
         self.linear = torch.nn.Linear(3, 3, dtype=torch.float64)
-        self.weight = torch.nn.Parameter(draw(3))
+        self.weight = torch.nn.Parameter(randn(3))
         self.normalized, self.activation = normalized, activation
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -125,7 +108,7 @@ def test_per_sample_gradients_and_ensembles_of_modules() -> None:
     ours = Model(norm, fg.ops.silu)
     theirs = Model(torch_norm, F.silu)
     theirs.load_state_dict(ours.state_dict())
-    x, parameters = draw(5, 3), dict(ours.named_parameters())
+    x, parameters = randn(5, 3), dict(ours.named_parameters())
 
     def per_sample(model: Model) -> Any:
         return vmap(grad(lambda p, x: functional_call(model, p, (x,)).sin().sum()), (None, 0))(parameters, x)
@@ -141,7 +124,7 @@ def test_per_sample_gradients_and_ensembles_of_modules() -> None:
 
 
 def test_batching_is_one_more_axis() -> None:
-    op = batch(lerp.trace(draw(2, 3), draw(3), draw(2, 1)), frozenset({"y"}))
+    op = batch(lerp.trace(randn(2, 3), randn(3), randn(2, 1)), frozenset({"y"}))
     assert op_text(op) == (
         "lerp, forward\n"
         "  in   x: float64[D1, D2]\n"
@@ -149,14 +132,14 @@ def test_batching_is_one_more_axis() -> None:
         "  in   w: float64[D1, 1]\n"
         "  out  out = x + w * (y - x) : float64[D0, D1, D2]"
     )
-    op = batch(norm.trace(draw(2, 3), draw(3)), frozenset({"weight"}))
+    op = batch(norm.trace(randn(2, 3), randn(3)), frozenset({"weight"}))
     (total,) = op.expand()[0]
     assert (total.over, op.axes_of()[total.name]) == (("d2",), {"d1"}), "one sum for all calls"
 
 
 @pytest.mark.parametrize("dims", [(0, None), (None, 0), (1, 0), (-1, 1)], ids=str)
 def test_dimensions_in_and_out(dims: tuple[int | None, ...]) -> None:
-    gates, c0 = draw(2, 6), draw(2)
+    gates, c0 = randn(2, 6), randn(2)
     given = [
         t if d is None else torch.stack([t, t.sin(), t.cos()], 0).movedim(0, d)
         for t, d in zip((gates, c0), dims, strict=True)
@@ -168,7 +151,7 @@ def test_dimensions_in_and_out(dims: tuple[int | None, ...]) -> None:
 
 
 def test_nested_vmap() -> None:
-    x, y, w = draw(5, 3), draw(4, 3), draw(4)
+    x, y, w = randn(5, 3), randn(4, 3), randn(4)
     dims = (0, None, None), (None, 0, 0)
     ours, theirs = (vmap(vmap(f, dims[0]), dims[1])(x, y, w) for f in (lerp, torch.lerp))
     same(ours, theirs)
@@ -179,9 +162,9 @@ def test_nested_vmap() -> None:
 
 
 def test_batches_of_one_and_of_none() -> None:
-    x, w = draw(4, 3), draw(3)
+    x, w = randn(4, 3), randn(3)
     for size in (1, 0):
-        result, pull = vjp(vmap(norm, (0, None)), draw(size, 4, 3), w)
+        result, pull = vjp(vmap(norm, (0, None)), randn(size, 4, 3), w)
         assert result.shape == (size, 4, 3)
         assert pull(result)[1].shape == (3,) and bool((pull(result)[1] != 0).all()) == (size == 1)
     same(vmap(norm)(x[None], w[None]), torch_norm(x, w)[None])
@@ -189,14 +172,14 @@ def test_batches_of_one_and_of_none() -> None:
 
 def test_what_does_not_depend_on_the_batch_is_computed_once() -> None:
     op = fg.op(lambda x, n, y: (x * y, n + 1, fg.exp(y), y > 0), name="partly")
-    x, n, y = draw(4, 3), torch.arange(3), draw(3)
+    x, n, y = randn(4, 3), torch.arange(3), randn(3)
     seen = vmap(op, (0, None, None), (0, None, None, None))(x, n, y)
     same(seen[0], x * y)
     same(seen[1:], (n + 1, y.exp(), y > 0))
 
 
 def test_calls_read_their_arguments_where_they_lie(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = draw(3, 4, 5)
+    x = randn(3, 4, 5)
     read: list[tuple[int, tuple[int, ...]]] = []
     original = Runner.__call__
 
@@ -213,14 +196,14 @@ def test_calls_read_their_arguments_where_they_lie(monkeypatch: pytest.MonkeyPat
 
 
 def test_tangents_read_as_a_person_would_write_them() -> None:
-    op = lerp.trace(draw(2, 3), draw(3), draw(2, 1))
-    found = lerp.tangent(draw(2, 3), draw(3), draw(2, 1))
+    op = lerp.trace(randn(2, 3), randn(3), randn(2, 1))
+    found = lerp.tangent(randn(2, 3), randn(3), randn(2, 1))
     assert (found.label, found.outputs[0].name) == ("tangent", "t_out")
     assert op_text(found).splitlines()[-1] == (
         "  out  t_out = t_x * (1 - w) + t_w * (y - x) + t_y * w : float64[D0, D1]"
     )
     assert not found.statements, "no sum: broadcasting is the absence of an axis in this direction too"
-    op = lerp.trace(draw(3), draw(2, 3), draw(3))
+    op = lerp.trace(randn(3), randn(2, 3), randn(3))
     sizes = {o.name for o in tangent(op, gradient(op, ("x",))).operands}
     assert sizes == {"t_x", "w", "y"}, "an axis of the result that nothing read has takes its size from an argument"
     alone = tangent(op, gradient(op, ("w",)))
@@ -231,11 +214,11 @@ TIES = torch.tensor([[1.0, 3, 3, 2], [2, 0, 5, 1], [0, 0, 1, 2], [4, 4, 4, 4]], 
 LIBRARY: dict[str, tuple[Function, Function, Any]] = {
     "amax, ties": (fg.ops.amax, torch.amax, lambda: (TIES, 1)),
     "prod, zeros": (fg.ops.prod, torch.prod, lambda: (TIES, 1)),
-    "logsumexp": (fg.ops.logsumexp, torch.logsumexp, lambda: (draw(4, 3), 1)),
-    "softmax": (fg.ops.softmax, torch.softmax, lambda: (draw(4, 3), -1)),
-    "layer_norm": (fg.ops.layer_norm, F.layer_norm, lambda: (draw(4, 3), (3,), draw(3), draw(3))),
-    "cross_entropy": (fg.ops.cross_entropy, F.cross_entropy, lambda: (draw(4, 3), torch.tensor([0, 2, 1, 1]))),
-    "cell": (cell, torch_cell, lambda: (draw(4, 6), draw(4, 2))),
+    "logsumexp": (fg.ops.logsumexp, torch.logsumexp, lambda: (randn(4, 3), 1)),
+    "softmax": (fg.ops.softmax, torch.softmax, lambda: (randn(4, 3), -1)),
+    "layer_norm": (fg.ops.layer_norm, F.layer_norm, lambda: (randn(4, 3), (3,), randn(3), randn(3))),
+    "cross_entropy": (fg.ops.cross_entropy, F.cross_entropy, lambda: (randn(4, 3), torch.tensor([0, 2, 1, 1]))),
+    "cell": (cell, torch_cell, lambda: (randn(4, 6), randn(4, 2))),
 }
 
 
@@ -258,7 +241,7 @@ def test_the_library_forward_and_batched(name: str) -> None:
 
 def test_dual_tensors() -> None:
     op = fg.op(lambda x, n, y: (x * n, n + 1, fg.exp(y), x > 0), name="mixed")
-    x, n, y = draw(2, 3).requires_grad_(), torch.arange(3), draw(3)
+    x, n, y = randn(2, 3).requires_grad_(), torch.arange(3), randn(3)
     with forward_ad.dual_level():
         results = op(forward_ad.make_dual(x, x.detach().cos()), n, y)
         tangents = [forward_ad.unpack_dual(result).tangent for result in results]
@@ -278,7 +261,7 @@ def test_dual_tensors() -> None:
 
 def test_a_tangent_of_zeros() -> None:
     steps = fg.op(lambda x, y: (fg.floor(x), y + 1), name="steps")
-    x = draw(2, 3)
+    x = randn(2, 3)
     out, along = jvp(lambda x: steps(x, x.detach()), (x,), (x,))
     same(along, (torch.zeros(2, 3, dtype=x.dtype), torch.zeros(2, 3, dtype=x.dtype)))
     same(out[0], x.floor())
@@ -351,7 +334,7 @@ OVERRIDDEN: dict[str, Callable[[Function], Function]] = {
 
 @pytest.mark.parametrize("name", OVERRIDDEN)
 def test_transforms_use_the_declared_gradient(name: str) -> None:
-    arguments = draw(3, 2, 4), draw(4), draw(2, 4)
+    arguments = randn(3, 2, 4), randn(4), randn(2, 4)
     ours, theirs = (OVERRIDDEN[name](f)(*arguments) for f in (scaled, Scaled.apply))
     same(ours, theirs)
 
@@ -359,16 +342,16 @@ def test_transforms_use_the_declared_gradient(name: str) -> None:
 def test_a_declared_gradient_that_is_no_transposed_derivative() -> None:
     clipped = fg.op(lambda x: x * 1, name="clipped")
     clipped.gradient(lambda d_out, x: fg.clamp(d_out, -1, 1))
-    assert vmap(grad(lambda x: 5 * clipped(x).sum()))(draw(2, 3)).tolist() == [[1.0] * 3] * 2
+    assert vmap(grad(lambda x: 5 * clipped(x).sum()))(randn(2, 3)).tolist() == [[1.0] * 3] * 2
     with pytest.raises(fg.DerivativeError, match="not linear in d_out"):
-        jvp(clipped, (draw(3),), (draw(3),))
+        jvp(clipped, (randn(3),), (randn(3),))
 
 
 # -- torch's own checks, and its older vmap --------------------------------------------------------------------------
 
 
 def test_gradcheck_in_every_mode() -> None:
-    x, w = draw(2, 3).requires_grad_(), draw(3).requires_grad_()
+    x, w = randn(2, 3).requires_grad_(), randn(3).requires_grad_()
     everything = {"check_forward_ad": True, "check_batched_grad": True, "check_batched_forward_grad": True}
     assert gradcheck(norm, (x, w), **everything)
     assert gradcheck(norm, (x, w), fast_mode=True, **everything)
@@ -377,7 +360,7 @@ def test_gradcheck_in_every_mode() -> None:
 
 
 def test_batched_cotangents() -> None:
-    x, w, cotangents = draw(4, 3).requires_grad_(), draw(3).requires_grad_(), draw(5, 4, 3)
+    x, w, cotangents = randn(4, 3).requires_grad_(), randn(3).requires_grad_(), randn(5, 4, 3)
     found = []
     for f in (norm, torch_norm):
         first = torch.autograd.grad(f(x, w), (x, w), cotangents, is_grads_batched=True, create_graph=True)
@@ -388,7 +371,7 @@ def test_batched_cotangents() -> None:
             torch.autograd.functional.jacobian(f, (x, w), vectorize=True, strategy=strategy) for f in (norm, torch_norm)
         ))  # fmt: skip
     nested = torch._vmap_internals._vmap
-    a, b = draw(2, 5, 4, 3), draw(5, 3)
+    a, b = randn(2, 5, 4, 3), randn(5, 3)
     same(*(nested(nested(f, (0, 0)), (0, None))(a, b) for f in (norm, torch_norm)))
 
 
@@ -396,13 +379,13 @@ def test_batched_cotangents() -> None:
 
 
 def test_out_takes_no_part_in_transforms() -> None:
-    x, out = draw(3), draw(3)
+    x, out = randn(3), randn(3)
     with pytest.raises(fg.DerivativeError, match=r"torch\.func or of forward mode"):
-        vmap(lambda x: lerp(x, x, 0.5, out=out))(draw(2, 3))
+        vmap(lambda x: lerp(x, x, 0.5, out=out))(randn(2, 3))
     with forward_ad.dual_level(), pytest.raises(fg.DerivativeError, match="forward mode"):
         lerp(forward_ad.make_dual(x, x), x, 0.5, out=out)
 
 
 def test_shapes_are_those_of_one_call() -> None:
     with pytest.raises(fg.ShapeError, match=r"size 3.*size 4|size 4.*size 3"):
-        vmap(lerp, (0, None, None))(draw(2, 3), draw(4), 0.5)
+        vmap(lerp, (0, None, None))(randn(2, 3), randn(4), 0.5)

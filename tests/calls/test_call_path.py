@@ -16,7 +16,8 @@ import torch
 
 import fusegen as fg
 from fusegen.pytorch.calls import plan_cache
-from tests.support.call_paths import CALLS, DEVICE, lerp, misaligned, norm, same, shifted, tensors
+from tests.support.call_paths import CALLS, DEVICE, misaligned, same, shifted, tensors
+from tests.support.declarations import lerp, norm
 
 pytest_plugins = ("tests.support.call_paths",)
 

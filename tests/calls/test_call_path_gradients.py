@@ -14,7 +14,9 @@ import fusegen as fg
 from fusegen.native import module as native
 from fusegen.pytorch.autograd.function import Trained
 from fusegen.pytorch.calls import native_cache, plan_cache
-from tests.support.call_paths import DEVICE, Counted, both, leaves, lerp, norm, torch_norm
+from tests.support.call_paths import DEVICE, Counted, both
+from tests.support.declarations import lerp, norm, torch_norm
+from tests.support.oracles import leaves
 
 pytest_plugins = ("tests.support.call_paths",)
 

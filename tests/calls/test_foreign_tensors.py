@@ -56,7 +56,7 @@ def lender(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lender", module)
 
 
-def refused(kind: type[Exception], *arguments: Any) -> str:
+def message(kind: type[Exception], *arguments: Any) -> str:
     with pytest.raises(fg.FusegenError) as caught:
         blend(*arguments)
     assert type(caught.value) is kind
@@ -73,16 +73,16 @@ def test_memory_is_borrowed_and_results_are_lent_back() -> None:
 
 
 def test_what_cannot_be_borrowed_is_named() -> None:
-    text = refused(fg.DtypeError, Lent(X), Lent(X, "bfloat16", "Unsupported dtype in DLTensor.\nat some line"))
+    text = message(fg.DtypeError, Lent(X), Lent(X, "bfloat16", "Unsupported dtype in DLTensor.\nat some line"))
     assert "blend, argument y\n" in text
     assert "an array of bfloat16 of lender, which numpy cannot borrow: Unsupported dtype in DLTensor.\n" in text
     assert "fix:      pass numpy.asarray(x), which copies nothing, or another dtype" in text
-    text = refused(fg.DtypeError, Lent(X, "float8_e4m3fn", "never asked"), Lent(X))
+    text = message(fg.DtypeError, Lent(X, "float8_e4m3fn", "never asked"), Lent(X))
     assert "blend, argument x\n" in text and "an array of float8_e4m3fn" in text and "cast it" in text
 
 
 def test_what_has_no_memory_is_named() -> None:
-    text = refused(fg.DeviceError, Lent(X), Lent(X, "gone"))
+    text = message(fg.DeviceError, Lent(X), Lent(X, "gone"))
     assert "blend, argument y\n" in text and "a Lent of lender, which does not say where it is: no buffer" in text
     assert "neither deleted nor donated" in text
 
@@ -94,14 +94,14 @@ def test_what_is_traced_is_said_to_be(how: str, monkeypatch: pytest.MonkeyPatch)
         monkeypatch.setitem(sys.modules, "jax", SimpleNamespace(core=SimpleNamespace(Tracer=Traced)))  # type: ignore[arg-type]
     else:
         monkeypatch.delattr(Traced, "__dlpack_device__")
-    text = refused(fg.DeviceError, traced, traced)
+    text = message(fg.DeviceError, traced, traced)
     assert "a Traced of jax, which has no elements while it traces" in text
     assert "outside of jit, grad and vmap, or in a function for jax.pure_callback" in text
 
 
 def test_libraries_are_not_mixed() -> None:
-    assert "tensors of lender, numpy" in refused(fg.DeclarationError, Lent(X), X)
-    assert "tensors of jax, lender" in refused(fg.DeclarationError, Lent(X), Traced())
+    assert "tensors of lender, numpy" in message(fg.DeclarationError, Lent(X), X)
+    assert "tensors of jax, lender" in message(fg.DeclarationError, Lent(X), Traced())
 
 
 # -- JAX itself ------------------------------------------------------------------------------------------------------
@@ -123,10 +123,10 @@ def check_jax(jax: Any) -> None:
     found = jax.jit(lambda x: jax.pure_callback(blend, jax.ShapeDtypeStruct(x.shape, x.dtype), x, x))(x)
     assert (found == x * x + 1).all(), "the way that the error names"
     half = x.astype(jax.numpy.bfloat16)
-    assert "an array of bfloat16 of jax, which numpy cannot borrow" in refused(fg.DtypeError, half, half)
+    assert "an array of bfloat16 of jax, which numpy cannot borrow" in message(fg.DtypeError, half, half)
     assert (blend(*[np.asarray(half)] * 2).astype(np.float32) == np.asarray(x * x + 1)).all(), "and here too"
-    assert "an array of int4" in refused(fg.DtypeError, *[x.astype(jax.numpy.int4)] * 2)
+    assert "an array of int4" in message(fg.DtypeError, *[x.astype(jax.numpy.int4)] * 2)
     gone = x + 1
     gone.delete()
-    assert "neither deleted nor donated" in refused(fg.DeviceError, gone, x)
-    assert "tensors of jax, numpy" in refused(fg.DeclarationError, x, X)
+    assert "neither deleted nor donated" in message(fg.DeviceError, gone, x)
+    assert "tensors of jax, numpy" in message(fg.DeclarationError, x, X)

@@ -121,25 +121,25 @@ def called(op: Any, *args: Any, **kwargs: Any) -> Any:
 # -- calls ------------------------------------------------------------------------------------------------------------
 
 
-def leaves() -> tuple[torch.Tensor, torch.Tensor]:
+def two_leaves() -> tuple[torch.Tensor, torch.Tensor]:
     return torch.rand(3, 3, requires_grad=True), torch.rand(3, 3, requires_grad=True)
 
 
 def without_gradients(op: Any) -> list[Any]:
-    x, y = leaves()
+    x, y = two_leaves()
     with torch.no_grad():
         return [x, y, called(op, x, y)]
 
 
 def backward(op: Any) -> list[Any]:
-    x, y = leaves()
+    x, y = two_leaves()
     result = called(op, x, y)
     result.sum().backward()
     return [x, y, result, x.grad]
 
 
 def adding(op: Any) -> list[Any]:
-    x, y = leaves()
+    x, y = two_leaves()
     x.grad, y.grad = torch.zeros_like(x), torch.zeros_like(y)
     with fg.accumulate_grad():
         called(op, x, y).sum().backward()
@@ -147,7 +147,7 @@ def adding(op: Any) -> list[Any]:
 
 
 def twice(op: Any) -> list[Any]:
-    x, y = leaves()
+    x, y = two_leaves()
     (gradient,) = torch.autograd.grad(called(op, x, y).sum(), x, create_graph=True)
     if gradient.requires_grad:
         gradient.sum().backward()
@@ -155,12 +155,12 @@ def twice(op: Any) -> list[Any]:
 
 
 def without_a_backward(op: Any) -> list[Any]:
-    x, y = leaves()
+    x, y = two_leaves()
     return [x, y, called(op, x, y)]
 
 
 def jvp(op: Any) -> list[Any]:
-    x, y = (leaf.detach() for leaf in leaves())
+    x, y = (leaf.detach() for leaf in two_leaves())
     return [x, y, *torch.func.jvp(lambda x: called(op, x, y), (x,), (x,))]
 
 
@@ -180,7 +180,7 @@ def under_autocast(op: Any) -> list[Any]:
 
 
 def that_fail(op: Any) -> list[Any]:
-    x, y = leaves()
+    x, y = two_leaves()
     with pytest.raises((fg.FusegenError, TypeError)):
         called(op, x, torch.rand(2, 7), nope=1)
     return [x, y]
@@ -248,11 +248,11 @@ def test_calls_leave_nothing(calls: Callable[[Any], list[Any]]) -> None:
 
 
 def by_overload(op: Any) -> Callable[[], list[Any]]:
-    x, y = leaves()
+    x, y = two_leaves()
     overload = op.overload(x, y)
 
     def call() -> list[Any]:
-        x, y = leaves()
+        x, y = two_leaves()
         result = overload(x, y)
         result = result[0] if isinstance(result, (tuple, list)) else result
         result.sum().backward()
@@ -266,7 +266,7 @@ def compiled(op: Any) -> Callable[[], list[Any]]:
     call = torch.compile(lambda x, y: called(op, x, y), backend="aot_eager", fullgraph=True)
 
     def run() -> list[Any]:
-        x, y = leaves()
+        x, y = two_leaves()
         result = call(x, y)
         result.sum().backward()
         return [x, y, result, x.grad]

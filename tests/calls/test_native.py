@@ -17,7 +17,8 @@ import fusegen as fg
 from fusegen.launch.cache import default_cache
 from fusegen.launch.emulator import build as emulator
 from fusegen.native import module as native
-from tests.support.call_paths import DEVICE, Counted, is_native, lerp, norm, torch_norm
+from tests.support.call_paths import DEVICE, Counted, is_native
+from tests.support.declarations import lerp, norm, torch_norm
 
 pytest_plugins = ("tests.support.call_paths",)
 

@@ -22,7 +22,8 @@ from fusegen.launch.cache import Cache, default_cache
 from fusegen.native import build as native_build
 from fusegen.native import module as native
 from fusegen.native.build import DAY, INTERRUPTED, MINUTE, Failure
-from tests.support.call_paths import is_native, lerp
+from tests.support.call_paths import is_native
+from tests.support.declarations import lerp
 
 pytestmark = [pytest.mark.cpu, pytest.mark.skipif(os.name != "posix", reason="shell scripts")]
 

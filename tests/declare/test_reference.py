@@ -12,13 +12,10 @@ from fusegen.core.errors import LegalityError
 from fusegen.core.ir import Op, Operand, Output, Reduce
 from fusegen.declare.reference import reference
 from fusegen.fused_op import FusedOp
+from tests.support.declarations import lerp
+from tests.support.oracles import randn
 
 F = torch.nn.functional
-
-
-@fg.op
-def lerp(x, y, w):
-    return x + w * (y - x)
 
 
 @fg.op
@@ -49,38 +46,38 @@ def evaluate(op: FusedOp, *args: torch.Tensor, **scalars: float) -> list[torch.T
     return reference(op.trace(*args, **scalars), named, scalars)
 
 
-def randn(*shape: int) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(math.prod(shape) + len(shape))
-    return torch.randn(shape, dtype=torch.float64, generator=generator, requires_grad=True)
+def sized(*shape: int) -> torch.Tensor:
+    """Numbers that follow from the shape."""
+    return randn(*shape, seed=math.prod(shape) + len(shape)).requires_grad_()
 
 
 @pytest.mark.parametrize(
     "shapes", [[(3, 4)] * 3, [(2, 1, 1), (2, 3, 4), (3, 1)], [(4,), (5, 1, 4), ()], [(0, 3), (3,), (1, 1)]]
 )
 def test_broadcasting_and_its_gradient(shapes: list[tuple[int, ...]]) -> None:
-    args = [randn(*shape) for shape in shapes]
+    args = [sized(*shape) for shape in shapes]
     (found,) = evaluate(lerp, *args)
     expected = args[0] + args[2] * (args[1] - args[0])
     torch.testing.assert_close(found, expected)
-    cotangent = randn(*expected.shape).detach()
+    cotangent = sized(*expected.shape).detach()
     own = torch.autograd.grad(found, args, cotangent)
     for a, b in zip(own, torch.autograd.grad(expected, args, cotangent), strict=True):
         torch.testing.assert_close(a, b)
 
 
 def test_axes_follow_the_tensors_own_order() -> None:
-    x = randn(3, 4, 5).permute(2, 0, 1)
-    torch.testing.assert_close(evaluate(lerp, x, x, randn(4))[0], x)
+    x = sized(3, 4, 5).permute(2, 0, 1)
+    torch.testing.assert_close(evaluate(lerp, x, x, sized(4))[0], x)
 
 
 def test_reductions_sizes_and_scalars() -> None:
-    x, weight = randn(6, 7), randn(7)
+    x, weight = sized(6, 7), sized(7)
     (found,) = evaluate(rms_norm, x, weight, eps=0.5)
     torch.testing.assert_close(found, x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 0.5) * weight)
 
 
 def test_parts_packed_results_and_stopped_gradients() -> None:
-    gates, c = randn(6, 5), randn(3, 5)
+    gates, c = sized(6, 5), sized(3, 5)
     packed, positive = evaluate(cell, gates, c)
     keep, new = gates.chunk(2)
     c_next = torch.sigmoid(keep) * c + torch.tanh(new)
@@ -98,7 +95,7 @@ def test_casts_round_and_truncate() -> None:
 
 
 def test_details_reach_the_references() -> None:
-    x = randn(5).detach().abs() + 0.5
+    x = sized(5).detach().abs() + 0.5
     torch.testing.assert_close(evaluate(powers, x)[0], x**3 + torch.polygamma(1, x))
 
 
@@ -111,9 +108,9 @@ def test_the_dtype_of_floats_can_be_chosen_and_integers_stay() -> None:
 
 
 def test_the_backward_op_means_what_autograd_computes() -> None:
-    x, weight = randn(6, 7), randn(7)
+    x, weight = sized(6, 7), sized(7)
     backward = rms_norm.backward(x, weight, eps=0.5)
-    d_out = randn(6, 7).detach()
+    d_out = sized(6, 7).detach()
     found = reference(backward, {"x": x, "weight": weight, "d_out": d_out}, {"eps": 0.5})
     expected = torch.autograd.grad(evaluate(rms_norm, x, weight, eps=0.5)[0], [x, weight], d_out)
     for a, b in zip(found, expected, strict=True):
@@ -125,7 +122,7 @@ def test_a_reduction_without_a_rule_is_named() -> None:
     top = Reduce("top", "median", x.ref, ("d0",))
     op = Op("peak", "forward", (x,), (), (top,), (Output("out", top.ref, fg.float32, ()),))
     with pytest.raises(LegalityError, match=r"(?s)peak, reference.*kind 'median'.*sum"):
-        reference(op, {"x": randn(3)})
+        reference(op, {"x": sized(3)})
 
 
 def test_the_extremum_of_nothing_is_what_adds_nothing() -> None:

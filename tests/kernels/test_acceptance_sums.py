@@ -96,7 +96,7 @@ def test_a_bias_of_channels_on_a_gpu(shape: Shape) -> None:
     check_bias(shape, "cuda")
 
 
-def planned(op: Any, options: dict[str, Any], *shapes: Shape) -> list[Pass]:
+def compiled_passes(op: Any, options: dict[str, Any], *shapes: Shape) -> list[Pass]:
     """Forward and backward for these sizes, which a GPU's compiler takes."""
     found = passes(op, tuple(fg.TensorSpec(fg.float32, shape) for shape in shapes), options, "backward")
     for item in found:
@@ -106,7 +106,7 @@ def planned(op: Any, options: dict[str, Any], *shapes: Shape) -> list[Pass]:
 
 @pytest.mark.parametrize("shape", IMAGES, ids=str)
 def test_one_kernel_forward_and_one_pass_back(shape: Shape) -> None:
-    forward, backward = planned(biased, {"act": relu}, shape, (shape[1], 1, 1))
+    forward, backward = compiled_passes(biased, {"act": relu}, shape, (shape[1], 1, 1))
     assert len(forward.kernels) == 1
     first, *rest = ({operand.name for operand in item.kernel.operands} for item in backward.kernels)
     assert {"x", "b", "d_out"} >= first >= {"x", "d_out"}

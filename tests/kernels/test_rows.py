@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
-from torch.nn import functional as F
 
 import fusegen as fg
 from fusegen.core.ir import Axes, Call, Ref, const, walk
@@ -24,81 +22,28 @@ from fusegen.fuse import rows_schedule
 from fusegen.fuse.group import group, group_by_rows
 from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.interpret import interpret
-from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.rows_schedule import Chip
-from fusegen.fuse.schedule import Schedule
 from fusegen.generate.rendered import Rendered
 from fusegen.inspect.passes import passes
 from fusegen.plan import targets
+from tests.support.oracles import leaves
+from tests.support.rows import agree, blend, layer_norm, planned, row_schedule, softmax, torch_layer_norm
 
 pytestmark = pytest.mark.emulator
 
-HOPPER = Chip()
 LENGTHS = [1, 2, 5, 8, 33, 64, 100, 256, 1000, 1024, 4097, 5120]
-
-
-def softmax() -> Any:
-    return fg.op(lambda x: fg.softmax(x, -1))
-
-
-def norm() -> Any:
-    @fg.op
-    def norm(x, w, b, *, eps=0.1):  # type: ignore[no-untyped-def]
-        mean = fg.mean(x, -1, keepdims=True)
-        rstd = fg.rsqrt(fg.var(x, -1, correction=0, keepdims=True) + eps)
-        return (x - mean) * rstd * w + b
-
-    return norm
-
-
-def lerp() -> Any:
-    return fg.op(lambda x, y, w: x + w * (y - x))
-
-
-def torch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    return F.layer_norm(x, (x.shape[-1],), w, b, eps=0.1)  # rows of one or two elements are no puzzle then
-
-
-def leaves(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float64) -> list[torch.Tensor]:
-    return [torch.randn(shape, dtype=torch.float64).to(dtype).requires_grad_() for shape in shapes]
-
-
-def agree(ours: Callable[..., torch.Tensor], theirs: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
-    """Values and all gradients, with a cotangent that is not constant; in half types against float64."""
-    wide = [x.detach().double().requires_grad_() for x in inputs]
-    result, truth = ours(*inputs), theirs(*wide)
-    cotangent = torch.randn(truth.shape, dtype=torch.float64)
-    gradients = torch.autograd.grad(result, inputs, cotangent.to(result.dtype))
-    truths = torch.autograd.grad(truth, wide, cotangent.to(result.dtype).double())
-    tolerance = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 2e-2}[result.dtype]
-    for mine, true in zip((result, *gradients), (truth, *truths), strict=True):
-        scale = true.abs().max().clamp(min=1e-3)
-        assert ((mine.double() - true).abs().max() / scale).item() < tolerance
-
-
-def planned(op: Any, *inputs: torch.Tensor, chip: Chip = HOPPER) -> list[Any]:
-    """The kernels of the forward."""
-    (forward,) = passes(op, inputs, {})
-    return replace(forward, chip=chip).kernels
-
-
-def row_schedule(op: Any, *inputs: torch.Tensor) -> Schedule:
-    (kernel,) = planned(op, *inputs)
-    assert isinstance(kernel.kernel, RowKernel) and kernel.schedule.template == "rows"
-    found: Schedule = kernel.schedule
-    return found
 
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
 def test_rows_of_any_length(length: int, dtype: torch.dtype) -> None:
     agree(softmax(), lambda x: x.softmax(-1), *leaves((5, length), dtype=dtype))
-    agree(norm(), torch_norm, *leaves((5, length), (length,), (length,), dtype=dtype))
+    agree(layer_norm(), torch_layer_norm, *leaves((5, length), (length,), (length,), dtype=dtype))
 
 
 @pytest.mark.parametrize("rows", [1, 3, 16, 300])
 def test_any_number_of_rows(rows: int) -> None:
-    agree(norm(), torch_norm, *leaves((rows, 72), (72,), (72,)))
+    agree(layer_norm(), torch_layer_norm, *leaves((rows, 72), (72,), (72,)))
     agree(softmax(), lambda x: x.softmax(-1), *leaves((rows, 72)))
 
 
@@ -123,10 +68,10 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("length", [1500, 2048, 4000])
 def test_clusters(small_blocks: None, length: int) -> None:
-    op = norm()
+    op = layer_norm()
     inputs = leaves((3, length), (length,), (length,), dtype=torch.float32)
     assert row_schedule(op, *inputs).cluster > 1
-    agree(op, torch_norm, *inputs)
+    agree(op, torch_layer_norm, *inputs)
     agree(softmax(), lambda x: x.softmax(-1), *leaves((3, length), dtype=torch.float32))
 
 
@@ -137,10 +82,10 @@ def test_persistent_clusters_over_more_rows_than_places(threads: int, monkeypatc
     monkeypatch.setattr(rows_schedule, "CLUSTERED", {2: 2, 4: 4})
     monkeypatch.setattr(rows_schedule, "PERSISTENT_THREADS", 32)
     inputs = leaves((9, 2048), (2048,), (2048,), dtype=torch.float32)
-    kernel = passes(norm(), inputs, {}, "backward")[-1].kernels[0]
+    kernel = passes(layer_norm(), inputs, {}, "backward")[-1].kernels[0]
     assert kernel.schedule.persistent and kernel.schedule.threads == threads
     assert kernel.launch.grid[0] == kernel.schedule.cluster > 1  # one cluster, for all rows
-    agree(norm(), torch_norm, *inputs)
+    agree(layer_norm(), torch_layer_norm, *inputs)
 
 
 def test_without_clusters_long_rows_take_a_kernel_a_reduction() -> None:
@@ -156,7 +101,7 @@ def test_rows_across_memory_take_a_kernel_a_reduction() -> None:
     x = torch.randn(70, 6, dtype=torch.float64, requires_grad=True)
     agree(lambda x: softmax()(across(x)), lambda x: across(x).softmax(-1), x)
     y, w, b = leaves((33, 5), (33,), (33,))
-    agree(lambda y, w, b: norm()(across(y), w, b), lambda y, w, b: torch_norm(across(y), w, b), y, w, b)
+    agree(lambda y, w, b: layer_norm()(across(y), w, b), lambda y, w, b: torch_layer_norm(across(y), w, b), y, w, b)
 
 
 @pytest.mark.parametrize("dim", [0, 1, (0, 2)])
@@ -178,11 +123,11 @@ def test_one_pass_over_what_does_not_lie_in_rows(dim: Any) -> None:
     ],
 )
 def test_sums_over_different_axes_share_a_pass(shapes: tuple[tuple[int, ...], ...]) -> None:
-    agree(lerp(), lambda x, y, w: x + w * (y - x), *leaves(*shapes))
+    agree(blend(), lambda x, y, w: x + w * (y - x), *leaves(*shapes))
 
 
 def test_the_gradients_of_an_interpolation_read_memory_once() -> None:
-    op = lerp()
+    op = blend()
     x, y, w = leaves((16, 1, 1, 1), (16, 3, 20, 24), (3, 1, 24))
     text = op.emit(x, y, w, which="backward")
     assert text.count("d_out_ptr,") == 1, "one kernel reads the cotangent"
@@ -247,7 +192,7 @@ def test_statistics_of_large_offsets() -> None:
 
 
 def test_the_same_bits_every_time() -> None:
-    op = norm()
+    op = layer_norm()
     inputs = leaves((300, 520), (520,), (520,), dtype=torch.float32)
     cotangent = torch.randn(300, 520)
 
@@ -334,7 +279,7 @@ def test_a_value_beside_its_gradient_is_computed_as_it_is_written() -> None:
 
 def test_second_derivatives() -> None:
     x, w, b = leaves((3, 9), (9,), (9,))
-    torch.autograd.gradgradcheck(norm(), (x, w, b))
+    torch.autograd.gradgradcheck(layer_norm(), (x, w, b))
     torch.autograd.gradgradcheck(softmax(), (x,))
 
 
@@ -349,8 +294,8 @@ def test_what_is_launched_as_a_cluster_is_compiled_as_one() -> None:
     clusters = set()
     for length in (64, 16384, 65536, 2**20):
         (item,) = passes(softmax(), (fg.TensorSpec(fg.bfloat16, (16, length)),), {})
-        for planned in item.kernels:
-            found = planned.rendered
+        for kernel in item.kernels:
+            found = kernel.rendered
             declared = re.findall(rf"FUSEGEN_CLUSTER\((\d+)\)[^;{{]*void {found.entry}\(", found.text)
             assert declared == ([str(found.cluster)] if found.cluster > 1 else [])
             assert found.cluster_of(found.entry) == found.cluster and found.cluster_of("another") == 1

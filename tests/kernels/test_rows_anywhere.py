@@ -13,7 +13,8 @@ from fusegen.fuse import rows_schedule
 from fusegen.fuse.rows_schedule import Chip
 from fusegen.fuse.schedule import Schedule
 from fusegen.plan.targets import chip_of
-from tests.kernels.test_rows import agree, leaves, lerp, norm, planned, row_schedule, softmax, torch_norm
+from tests.support.oracles import leaves
+from tests.support.rows import agree, blend, layer_norm, planned, row_schedule, softmax, torch_layer_norm
 
 pytestmark = pytest.mark.emulator
 
@@ -27,7 +28,7 @@ def logsumexp() -> Any:
 def test_rows_of_odd_length(rows: int, length: int, dtype: torch.dtype) -> None:
     assert row_schedule(softmax(), torch.empty(rows, length, dtype=dtype)).unaligned
     agree(softmax(), lambda x: x.softmax(-1), *leaves((rows, length), dtype=dtype))
-    agree(norm(), torch_norm, *leaves((rows, length), (length,), (length,), dtype=dtype))
+    agree(layer_norm(), torch_layer_norm, *leaves((rows, length), (length,), (length,), dtype=dtype))
 
 
 @pytest.mark.parametrize("length", [1001, 1004])
@@ -37,15 +38,15 @@ def test_a_sweep_keeps_each_block_at_one_distance_from_an_aligned_address(
     """Sums over rows add what lies at the same place of a vector, so a block's rows all begin at the same place."""
     monkeypatch.setattr(rows_schedule, "MULTIPROCESSORS", 3)
     monkeypatch.setattr(rows_schedule, "ROW_TILE_BLOCKS", 3)
-    agree(norm(), torch_norm, *leaves((50, length), (length,), (length,), dtype=torch.bfloat16))
-    agree(lerp(), lambda x, y, w: x + w * (y - x), *leaves((1, length), (37, length), (37, 1), dtype=torch.bfloat16))
+    agree(layer_norm(), torch_layer_norm, *leaves((50, length), (length,), (length,), dtype=torch.bfloat16))
+    agree(blend(), lambda x, y, w: x + w * (y - x), *leaves((1, length), (37, length), (37, 1), dtype=torch.bfloat16))
 
 
 def test_views_that_begin_between_vectors() -> None:
     wide = torch.randn(6, 131)
     x, w = wide[:, 1:130].detach().requires_grad_(), torch.randn(140)[3:132].detach().requires_grad_()
     (b,) = leaves((129,), dtype=torch.float32)
-    agree(norm(), torch_norm, x, w, b)
+    agree(layer_norm(), torch_layer_norm, x, w, b)
 
 
 def test_a_stream_with_rows_of_its_own_is_read_element_by_element() -> None:

@@ -14,8 +14,8 @@ import fusegen as fg
 from fusegen.fuse import rows_schedule
 from fusegen.fuse.row_kernel import SHARE_AXIS
 from fusegen.inspect.passes import passes
-from tests.kernels.test_rows import HOPPER, agree, leaves
-from tests.support.oracles import check_no_worse, draw
+from tests.support.oracles import check_no_worse, draw, leaves
+from tests.support.rows import HOPPER, agree
 
 pytestmark = pytest.mark.emulator
 

@@ -11,7 +11,8 @@ import fusegen as fg
 from fusegen.fuse import rows_schedule
 from fusegen.fuse.row_kernel import RowKernel
 from fusegen.fuse.rows_schedule import Chip
-from tests.kernels.test_rows import agree, leaves, planned
+from tests.support.oracles import leaves
+from tests.support.rows import agree, planned
 
 pytestmark = pytest.mark.emulator
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -12,36 +13,18 @@ from torch.nn import functional as F
 import fusegen as fg
 from fusegen.fuse import strided_rows
 from fusegen.fuse.strided_rows import StridedRowKernel
-from fusegen.inspect.passes import passes
+from tests.support import oracles, rows
+from tests.support.rows import planned_passes
 
 pytestmark = pytest.mark.emulator
 
-TOLERANCE = {torch.float64: 1e-11, torch.float32: 2e-5, torch.bfloat16: 2e-2}
-
-
-def leaves(*shapes: tuple[int, ...], dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-    return [torch.randn(shape).to(dtype).requires_grad_() for shape in shapes]
-
-
-def agree(ours: Callable[..., torch.Tensor], theirs: Callable[..., torch.Tensor], *inputs: torch.Tensor) -> None:
-    """Values and all gradients, with a cotangent that is not constant."""
-    wide = [x.detach().double().requires_grad_() for x in inputs]
-    result, truth = ours(*inputs), theirs(*wide)
-    cotangent = torch.randn(truth.shape).to(result.dtype)
-    gradients = torch.autograd.grad(result, inputs, cotangent)
-    truths = torch.autograd.grad(truth, wide, cotangent.double())
-    for mine, true in zip((result, *gradients), (truth, *truths), strict=True):
-        scale = true.abs().max().clamp(min=1e-3)
-        assert ((mine.double() - true).abs().max() / scale).item() < TOLERANCE[result.dtype]
-
-
-def planned(op: Any, *inputs: torch.Tensor, **options: Any) -> list[list[Any]]:
-    """The kernels of each pass."""
-    return [item.kernels for item in passes(op, inputs, options, "backward")]
+# Drawn in float32.
+leaves = functools.partial(oracles.leaves, dtype=torch.float32, drawn=torch.float32)
+agree = functools.partial(rows.agree, drawn=torch.float32)
 
 
 def templates(op: Any, *inputs: torch.Tensor, **options: Any) -> list[list[str]]:
-    return [[k.schedule.template for k in kernels] for kernels in planned(op, *inputs, **options)]
+    return [[k.schedule.template for k in kernels] for kernels in planned_passes(op, *inputs, **options)]
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:
@@ -56,7 +39,7 @@ def channel_norm(x, w, b, *, eps=0.1):  # type: ignore[no-untyped-def]
     return (x - mean) * rstd * w + b
 
 
-def torch_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def torch_channel_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     return F.layer_norm(x.movedim(1, -1), (x.shape[1],), w.flatten(), b.flatten(), eps=0.1).movedim(-1, 1)
 
 
@@ -68,8 +51,8 @@ LENGTHS = [2, 3, 19, 21, 150]
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 def test_any_number_of_elements(length: int, dtype: torch.dtype) -> None:
     agree(softmax, lambda x: x.softmax(1), *leaves((3, length, 5, 6), dtype=dtype))
-    agree(channel_norm, torch_norm, *leaves((3, length, 5, 6), (length, 1, 1), (length, 1, 1), dtype=dtype))
-    (forward, backward) = planned(channel_norm, *leaves((3, length, 5, 6), (length, 1, 1), (length, 1, 1)))
+    agree(channel_norm, torch_channel_norm, *leaves((3, length, 5, 6), (length, 1, 1), (length, 1, 1), dtype=dtype))
+    (forward, backward) = planned_passes(channel_norm, *leaves((3, length, 5, 6), (length, 1, 1), (length, 1, 1)))
     assert isinstance(forward[0].kernel, StridedRowKernel) and len(forward) == 1
     assert any(isinstance(kernel.kernel, StridedRowKernel) for kernel in backward)
 
@@ -82,7 +65,9 @@ def test_any_number_of_results(shape: tuple[int, ...]) -> None:
 
 def test_who_shares_a_result_follows_from_its_elements_alone() -> None:
     def found(*shape: int) -> tuple[int, int]:
-        ((kernel,), _) = planned(fg.ops.softmax, torch.empty(shape, dtype=torch.bfloat16, requires_grad=True), dim=1)
+        ((kernel,), _) = planned_passes(
+            fg.ops.softmax, torch.empty(shape, dtype=torch.bfloat16, requires_grad=True), dim=1
+        )
         return kernel.schedule.rows, kernel.schedule.vectors_per_thread
 
     assert found(8, 19, 512, 512) == found(1, 19, 8) == (1, 19)
@@ -92,7 +77,9 @@ def test_who_shares_a_result_follows_from_its_elements_alone() -> None:
 
 def test_images_are_taken_in_vectors_where_there_are_enough() -> None:
     def vector(*shape: int) -> int:
-        ((kernel,), _) = planned(fg.ops.softmax, torch.empty(shape, dtype=torch.bfloat16, requires_grad=True), dim=1)
+        ((kernel,), _) = planned_passes(
+            fg.ops.softmax, torch.empty(shape, dtype=torch.bfloat16, requires_grad=True), dim=1
+        )
         return int(kernel.schedule.vector)
 
     assert vector(8, 4, 512, 512) == 8 and vector(8, 19, 512, 512) == 2 and vector(8, 4, 16, 16) == 2
@@ -195,7 +182,7 @@ def test_a_loss_is_added_up_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(strided_rows, "MULTIPROCESSORS", 1)
     for classes in (5, 70):
         (x,), target = leaves((2, classes, 45, 47)), torch.randint(0, classes, (2, 45, 47))
-        kernel, _ = planned(fg.ops.cross_entropy, x, target)[0]
+        kernel, _ = planned_passes(fg.ops.cross_entropy, x, target)[0]
         assert kernel.launch.grid[0] <= strided_rows.SUMMING_BLOCKS
         agree(lambda x, t=target: fg.ops.cross_entropy(x, t), lambda x, t=target: F.cross_entropy(x, t), x)
 
@@ -237,7 +224,7 @@ def test_threads_that_share_results_go_on_together(monkeypatch: pytest.MonkeyPat
         return x / square, fg.mean(fg.log(square))
 
     (x,) = leaves((2, 150, 301), dtype=torch.float64)
-    kernel, _ = planned(op, x)[0]
+    kernel, _ = planned_passes(op, x)[0]
     assert kernel.schedule.persistent and kernel.schedule.rows > 1 and "__syncthreads" in kernel.rendered.text
     agree(lambda x: op(x)[0], lambda x: x / (x * x).sum(1, True), x)
     torch.testing.assert_close(op(x)[1], (x * x).sum(1).log().mean(), rtol=1e-12, atol=0)

@@ -13,7 +13,8 @@ import torch
 import fusegen as fg
 from fusegen import nn, ops
 from fusegen.pytorch.library import registry
-from tests.support.call_paths import DEVICE, both, lerp, norm, shifted
+from tests.support.call_paths import DEVICE, both, shifted
+from tests.support.declarations import lerp, norm
 
 pytest_plugins = ("tests.support.call_paths",)
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.*:DeprecationWarning")
@@ -34,7 +35,7 @@ def _(d_out, x, y):  # type: ignore[no-untyped-def]
     return d_out * y, d_out * x
 
 
-def randn(*shape: int) -> torch.Tensor:
+def normal(*shape: int) -> torch.Tensor:
     return torch.randn(shape, device=DEVICE)
 
 
@@ -45,16 +46,16 @@ def there(number: float) -> Any:
 
 # An op, a call of it by its tensors, and two sets of these.
 CALLS: dict[str, tuple[Any, Callable[..., Any], Callable[[], tuple[torch.Tensor, ...]]]] = {
-    "plain": (lerp, lambda op, x, y: op(x, y, 0.5), lambda: (randn(4, 3), randn(3))),
-    "by name": (lerp, lambda op, x, y: op(x, w=y, y=2 * x), lambda: (randn(4, 3), randn(3))),
-    "several results": (both, lambda op, x, y: op(x, y), lambda: (randn(4), randn(4))),
-    "constants": (shifted, lambda op, x: op(x, by=2.0, axes=(0,), scale=3), lambda: (randn(4, 3),)),
-    "rows": (norm, lambda op, x, w: op(x, w, eps=1e-3), lambda: (randn(5, 8), randn(8))),
-    "a product": (mlp, lambda op, x, w, b: op(x, w, b), lambda: (randn(5, 8), randn(6, 8), randn(6))),
-    "twice": (lerp, lambda op, x, y: op(op(x, y, 0.5), y * 2, x), lambda: (randn(4, 3), randn(3))),
-    "a declared gradient": (through, lambda op, x, y: op(x, y), lambda: (randn(4, 3), randn(3))),
-    "no sizes": (both, lambda op, x, y: op(x, y), lambda: (randn(), randn())),  # those are tensors in a trace
-    "a size": (lerp, lambda op, x, y: op(x, y, there(1 / x.shape[0])), lambda: (randn(4, 3), randn(3))),
+    "plain": (lerp, lambda op, x, y: op(x, y, 0.5), lambda: (normal(4, 3), normal(3))),
+    "by name": (lerp, lambda op, x, y: op(x, w=y, y=2 * x), lambda: (normal(4, 3), normal(3))),
+    "several results": (both, lambda op, x, y: op(x, y), lambda: (normal(4), normal(4))),
+    "constants": (shifted, lambda op, x: op(x, by=2.0, axes=(0,), scale=3), lambda: (normal(4, 3),)),
+    "rows": (norm, lambda op, x, w: op(x, w, eps=1e-3), lambda: (normal(5, 8), normal(8))),
+    "a product": (mlp, lambda op, x, w, b: op(x, w, b), lambda: (normal(5, 8), normal(6, 8), normal(6))),
+    "twice": (lerp, lambda op, x, y: op(op(x, y, 0.5), y * 2, x), lambda: (normal(4, 3), normal(3))),
+    "a declared gradient": (through, lambda op, x, y: op(x, y), lambda: (normal(4, 3), normal(3))),
+    "no sizes": (both, lambda op, x, y: op(x, y), lambda: (normal(), normal())),  # those are tensors in a trace
+    "a size": (lerp, lambda op, x, y: op(x, y, there(1 / x.shape[0])), lambda: (normal(4, 3), normal(3))),
 }
 
 
@@ -66,12 +67,12 @@ def as_tuple(found: Any) -> tuple[torch.Tensor, ...]:
     return found if isinstance(found, tuple) else (found,)
 
 
-def leaves(given: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
+def as_leaves(given: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     return [tensor.detach().requires_grad_() for tensor in given]
 
 
 def gradients(call: Callable[..., Any], given: tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
-    found = leaves(given)
+    found = as_leaves(given)
     result = as_tuple(call(*found))[0]
     return [result, *torch.autograd.grad(result.sum(), found, allow_unused=True)]
 
@@ -99,24 +100,24 @@ def test_a_traced_call_is_one_of_a_registered_op(fresh: Any, name: str, learned:
 
 def test_overloads_that_know_the_call(fresh: Any) -> None:
     """The fast path before torch's dispatcher steps aside."""
-    x, y = randn(4, 3), randn(3)
+    x, y = normal(4, 3), normal(3)
     overload = fresh(lerp).overload(x, y, 0.5)
     for _ in range(3):
         overload(x, y, 0.5)
     traced = trace(lambda x, y: overload(x, y, 0.5), (x, y))
     assert "fusegen::" in str(traced.graph)
-    x, y = randn(4, 3), randn(3)
+    x, y = normal(4, 3), normal(3)
     torch.testing.assert_close(traced(x, y), torch.lerp(x, y.expand(4, 3), 0.5))
 
 
 def test_out(fresh: Any) -> None:
-    known, x, y = fresh(lerp), randn(4, 3), randn(3)
+    known, x, y = fresh(lerp), normal(4, 3), normal(3)
 
     def into(x: torch.Tensor, y: torch.Tensor) -> Any:
         return known(x, y, 0.5, out=torch.empty_like(x))
 
     traced = trace(into, (x, y))
-    x, y = randn(4, 3), randn(3)
+    x, y = normal(4, 3), normal(3)
     torch.testing.assert_close(traced(x, y), lerp(x, y, 0.5))
 
 
@@ -124,11 +125,11 @@ def test_out(fresh: Any) -> None:
 def test_the_librarys_ops(warm: bool) -> None:
     """Those that look at their arguments, that are declared on views, and that take a chunk of rows at a time."""
     calls: list[tuple[Callable[..., Any], tuple[torch.Tensor, ...]]] = [
-        (lambda x, w: ops.group_norm(x, 3, w), (randn(2, 6, 3), randn(6))),
-        (lambda x: ops.softplus(x, 2.0), (randn(4, 3),)),
-        (lambda x, m, v: ops.batch_norm(x, m, v, training=True)[1], (randn(4, 3), randn(3), randn(3).abs())),
+        (lambda x, w: ops.group_norm(x, 3, w), (normal(2, 6, 3), normal(6))),
+        (lambda x: ops.softplus(x, 2.0), (normal(4, 3),)),
+        (lambda x, m, v: ops.batch_norm(x, m, v, training=True)[1], (normal(4, 3), normal(3), normal(3).abs())),
         (lambda x, w: ops.linear_cross_entropy(x, w, torch.zeros(5, dtype=torch.int64, device=DEVICE)),
-         (randn(5, 8), randn(6, 8))),
+         (normal(5, 8), normal(6, 8))),
     ]  # fmt: skip
     for call, given in calls:
         if warm:
@@ -141,12 +142,12 @@ def test_the_librarys_ops(warm: bool) -> None:
 
 def test_modules_saved_and_loaded() -> None:
     module = torch.nn.Sequential(torch.nn.Linear(4, 8), nn.LayerNorm(8), torch.nn.GELU()).to(DEVICE)
-    traced = trace(module, (randn(5, 4),))
+    traced = trace(module, (normal(5, 4),))
     file = io.BytesIO()
     torch.jit.save(traced, file)  # type: ignore[no-untyped-call]
     file.seek(0)
     loaded = torch.jit.load(file)  # type: ignore[no-untyped-call]
-    x = randn(3, 4)
+    x = normal(3, 4)
     torch.testing.assert_close(loaded(x), module(x))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -171,10 +172,10 @@ def test_derivatives_within_a_trace_are_refused(fresh: Any, name: str, learned: 
     """What says which sizes were 1, and how large a gradient is, would be a constant of the trace."""
     known, transformed = fresh(lerp), TRANSFORMED[name]
     for _ in range(3 * learned):
-        transformed(known, randn(4, 3))
+        transformed(known, normal(4, 3))
     with pytest.raises(fg.DerivativeError, match=r"lerp\n.*torch.jit.trace\n.*\n.*torch.export"):
-        trace(lambda x: transformed(known, x.detach()), (randn(4, 3),))
-    transformed(known, randn(4, 3))
+        trace(lambda x: transformed(known, x.detach()), (normal(4, 3),))
+    transformed(known, normal(4, 3))
 
 
 def test_so_is_one_in_another_thread(fresh: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,7 +190,7 @@ def test_so_is_one_in_another_thread(fresh: Any, monkeypatch: pytest.MonkeyPatch
             return torch.autograd.grad(total, x)[0]
 
     with pytest.raises(fg.DerivativeError, match=r"lerp[\s\S]*torch.jit.trace[\s\S]*fix:"):
-        trace(gradient, (randn(4, 3),))
+        trace(gradient, (normal(4, 3),))
 
 
 @pytest.mark.parametrize("learned", [False, True])
@@ -201,7 +202,7 @@ def test_a_backward_within_a_trace_is_refused(fresh: Any, learned: bool) -> None
         return torch.autograd.grad(known(x, x, 0.5).sum(), x)[0]
 
     for _ in range(3 * learned):
-        gradient(randn(4, 3))
+        gradient(normal(4, 3))
     with pytest.raises(fg.DerivativeError, match=r"lerp, backward[\s\S]*torch.jit.trace[\s\S]*fix:"):
-        trace(gradient, (randn(4, 3),))
-    gradient(randn(4, 3))
+        trace(gradient, (normal(4, 3),))
+    gradient(normal(4, 3))

@@ -20,7 +20,9 @@ from fusegen.native import module as native
 from fusegen.pytorch.library import native_kernels
 from fusegen.pytorch.library.derived import Derived
 from fusegen.pytorch.library.registry import Registered
-from tests.support.call_paths import CALLS, Counted, both, leaves, lerp, misaligned, norm, same, shifted
+from tests.support.call_paths import CALLS, Counted, both, misaligned, same, shifted
+from tests.support.declarations import lerp, norm
+from tests.support.oracles import leaves
 
 pytest_plugins = ("tests.support.call_paths",)
 pytestmark = pytest.mark.cpu  # counts calls, which the suite's way of taking tensors to a GPU and back makes more of

@@ -1,5 +1,6 @@
 """cuDNN's kernels of a product and tensors beside it: residuals, masks, derivatives (on a fake of cuDNN)."""
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +17,7 @@ from fusegen.native import module as native
 from fusegen.run import libraries
 from fusegen.run.libraries import CUDNN, OWN
 from tests.matmul.test_cudnn import HALVES, dnn, halves, step
+from tests.support import products
 from tests.support.fake_cudnn import Clock, Cudnn
 
 __all__ = ["dnn"]  # the fixture
@@ -102,10 +104,10 @@ def mlp(activation: Function, *, bias: bool) -> Any:
     return fg.op(lambda x, w, u: fg.linear(activation(fg.linear(x, w)), u), name="mlp")
 
 
-def torch_mlp(activation: Function, *, bias: bool) -> Function:
+def layers(activation: Function, *, bias: bool) -> Function:
     if bias:
-        return lambda x, w, b, u, c: F.linear(activation(F.linear(x, w, b)), u, c)
-    return lambda x, w, u: F.linear(activation(F.linear(x, w)), u)
+        return functools.partial(products.mlp, activation)
+    return lambda x, w, u: products.mlp(activation, x, w, None, u, None)
 
 
 def weights(dtype: torch.dtype, *, bias: bool) -> list[torch.Tensor]:
@@ -124,7 +126,7 @@ def test_the_derivative_goes_into_the_product_before(
     op = mlp(activation, bias=bias)
     for _ in range(3):
         dnn.ran.clear()
-        step(op, torch_mlp(reference, bias=bias), *weights(dtype, bias=bias))
+        step(op, layers(reference, bias=bias), *weights(dtype, bias=bias))
     backward = dnn.ran[-1].split()
     assert backward[0] == "MATMUL" and set(backward[1:]) >= set(operations.split()) and len(backward) > 1
     assert len(dnn.ran) <= 2  # relu's forward is cuBLASLt's
@@ -151,7 +153,7 @@ def test_a_bias_gradient_adds_up_what_was_stored(dnn: Cudnn, monkeypatch: pytest
 def test_a_backward_that_is_slower_so_stays(dnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     clock, op = Clock(monkeypatch, own=240.0), mlp(fg.ops.relu, bias=True)
     for _ in range(2):
-        step(op, torch_mlp(F.relu, bias=True), *weights(torch.float16, bias=True))
+        step(op, layers(F.relu, bias=True), *weights(torch.float16, bias=True))
         ran = list(dnn.ran)
     assert clock.measured == [[OWN, CUDNN]] and dnn.ran == ran
 
@@ -159,7 +161,7 @@ def test_a_backward_that_is_slower_so_stays(dnn: Cudnn, monkeypatch: pytest.Monk
 def test_second_derivatives(dnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     Clock(monkeypatch)
     op, given = mlp(fg.ops.squared_relu, bias=True), weights(torch.float16, bias=True)
-    reference = torch_mlp(lambda h: F.relu(h) ** 2, bias=True)
+    reference = layers(lambda h: F.relu(h) ** 2, bias=True)
     found = []
     for function, dtype in ((op, torch.float16), (reference, torch.float64)):
         x, *rest = (t.detach().to(dtype) * 0.3 for t in given)
@@ -285,7 +287,7 @@ def test_tensors_that_lie_otherwise_go_another_way(dnn: Cudnn, monkeypatch: pyte
 def test_what_cudnn_refuses_goes_another_way(dnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock(monkeypatch)
     dnn.refuses = {Mode.SELECT}
-    step(mlp(fg.ops.relu, bias=True), torch_mlp(F.relu, bias=True), *weights(torch.float16, bias=True))
+    step(mlp(fg.ops.relu, bias=True), layers(F.relu, bias=True), *weights(torch.float16, bias=True))
     assert not dnn.ran and all(ways == [OWN] for ways in clock.measured)
 
 

@@ -1,5 +1,6 @@
 """Biases of halves are added by the routine that multiplies: a sum is rounded once, as in torch, and kept as that."""
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,16 +14,13 @@ from fusegen.derive.training import train
 from fusegen.fuse.products import Product, chain
 from fusegen.matmul import padding
 from tests.matmul.test_cudnn import HALVES, halves
+from tests.support import products
 
 Function = Callable[..., Any]
 
 
 def gated(x: Any, w: Any, b: Any, v: Any, c: Any) -> Any:
     return fg.ops.leaky_relu(fg.linear(x, w, b)) * fg.linear(x, v, c)
-
-
-def torch_gated(x: Any, w: Any, b: Any, v: Any, c: Any) -> Any:
-    return F.leaky_relu(F.linear(x, w, b)) * F.linear(x, v, c)
 
 
 def both(x: Any, w: Any, b: Any, v: Any, c: Any) -> Any:
@@ -47,7 +45,7 @@ OPS: dict[str, tuple[Function, Function]] = {
     "relu": (lambda x, w, b, v, c: fg.ops.relu(fg.linear(x, w, b)), lambda x, w, b, v, c: F.relu(F.linear(x, w, b))),
     "hardtanh": (lambda x, w, b, v, c: fg.ops.hardtanh(fg.linear(x, w, b)),
                  lambda x, w, b, v, c: F.hardtanh(F.linear(x, w, b))),
-    "gated": (gated, torch_gated),
+    "gated": (gated, functools.partial(products.gated, F.leaky_relu)),
     "both": (both, torch_both),
     "softmax": (normed, torch_normed),
     "transposed": (lambda x, w, b, v, c: fg.ops.leaky_relu(x @ w.mT + b),

@@ -18,7 +18,9 @@ from fusegen.native import module as native
 from fusegen.plan.frameworks import torch as torch_framework
 from fusegen.run import autotuned_step, libraries
 from fusegen.run.chain import ChainRunner
+from tests.support import products as products_in_torch
 from tests.support.oracles import check_same
+from tests.support.products import halved
 
 
 @fg.op
@@ -27,8 +29,8 @@ def mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
     return x + fg.linear(h * fg.sigmoid(h), w2, b2)
 
 
-def torch_mlp(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
-    return x + F.linear(F.silu(F.linear(x, w1, b1)), w2, b2)
+def torch_residual(x: Any, w1: Any, b1: Any, w2: Any, b2: Any) -> Any:
+    return x + products_in_torch.mlp(F.silu, x, w1, b1, w2, b2)
 
 
 @fg.op
@@ -37,8 +39,8 @@ def gated(x: Any, gate: Any, up: Any, down: Any) -> Any:
     return (g * fg.sigmoid(g) * (x @ up.mT)) @ down.mT
 
 
-def torch_gated(x: Any, gate: Any, up: Any, down: Any) -> Any:
-    return (F.silu(x @ gate.mT) * (x @ up.mT)) @ down.mT
+def torch_swiglu(x: Any, gate: Any, up: Any, down: Any) -> Any:
+    return products_in_torch.gated(F.silu, x, gate, None, up, None) @ down.mT
 
 
 @fg.op
@@ -109,35 +111,31 @@ def gram(x: Any, mask: Any) -> Any:
     return x @ x.mT * mask
 
 
-def random(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64) / 2
-
-
 def heads(*shape: int) -> torch.Tensor:
     """[batch, heads, length, size] as attention has it: a transposed view."""
-    return random(*shape).transpose(1, 2)
+    return halved(*shape).transpose(1, 2)
 
 
 CASES: dict[str, tuple[Any, Any, list[torch.Tensor]]] = {
-    "mlp": (mlp, torch_mlp, [random(3, 4), random(5, 4), random(5), random(4, 5), random(4)]),
-    "mlp of rank 3": (mlp, torch_mlp, [random(2, 3, 4), random(5, 4), random(5), random(4, 5), random(4)]),
-    "mlp of one sequence": (mlp, torch_mlp, [random(1, 3, 4), random(5, 4), random(5), random(4, 5), random(4)]),
-    "mlp of one row": (mlp, torch_mlp, [random(1, 4), random(5, 4), random(5), random(4, 5), random(4)]),
-    "gated": (gated, torch_gated, [random(3, 4), random(6, 4), random(6, 4), random(4, 6)]),
+    "mlp": (mlp, torch_residual, [halved(3, 4), halved(5, 4), halved(5), halved(4, 5), halved(4)]),
+    "mlp of rank 3": (mlp, torch_residual, [halved(2, 3, 4), halved(5, 4), halved(5), halved(4, 5), halved(4)]),
+    "mlp of one sequence": (mlp, torch_residual, [halved(1, 3, 4), halved(5, 4), halved(5), halved(4, 5), halved(4)]),
+    "mlp of one row": (mlp, torch_residual, [halved(1, 4), halved(5, 4), halved(5), halved(4, 5), halved(4)]),
+    "gated": (gated, torch_swiglu, [halved(3, 4), halved(6, 4), halved(6, 4), halved(4, 6)]),
     "attention": (attention, torch_attention, [heads(2, 3, 2, 4), heads(2, 5, 2, 4), heads(2, 5, 2, 6)]),
-    "norm in front": (norm_linear, torch_norm_linear, [random(3, 4), random(4), random(5, 4)]),
-    "twice the same": (twice, lambda x, w: x @ w @ w + x, [random(3, 4), random(4, 4)]),
-    "the product too": (with_product, torch_with_product, [random(3, 4), random(4, 5)]),
-    "left transposed": (transposed, lambda x, w: torch.tanh(x.mT @ w), [random(3, 4), random(3, 5)]),
-    "batch on the right": (exp_product, torch_exp_product, [random(3, 4), random(2, 4, 5)]),
-    "batches that broadcast": (exp_product, torch_exp_product, [random(2, 1, 3, 4), random(5, 4, 2)]),
-    "an outer product": (exp_product, torch_exp_product, [random(3, 1), random(1, 5)]),
-    "an outer product, twice": (product_twice, lambda x, w: x @ w * torch.tanh(x @ w), [random(3, 1), random(1, 5)]),
-    "vectors": (exp_product, torch_exp_product, [random(4), random(4)]),
-    "a column": (exp_product, torch_exp_product, [random(3, 4), random(4)]),
-    "a tensor against itself": (self_attention, torch_self_attention, [random(2, 3, 4), random(4, 2), random(4, 2)]),
-    "rows times rows": (gram, lambda x, mask: x @ x.mT * mask, [random(3, 4), random(3, 3)]),
-    "a row": (exp_product, torch_exp_product, [random(4), random(2, 4, 5)]),
+    "norm in front": (norm_linear, torch_norm_linear, [halved(3, 4), halved(4), halved(5, 4)]),
+    "twice the same": (twice, lambda x, w: x @ w @ w + x, [halved(3, 4), halved(4, 4)]),
+    "the product too": (with_product, torch_with_product, [halved(3, 4), halved(4, 5)]),
+    "left transposed": (transposed, lambda x, w: torch.tanh(x.mT @ w), [halved(3, 4), halved(3, 5)]),
+    "batch on the right": (exp_product, torch_exp_product, [halved(3, 4), halved(2, 4, 5)]),
+    "batches that broadcast": (exp_product, torch_exp_product, [halved(2, 1, 3, 4), halved(5, 4, 2)]),
+    "an outer product": (exp_product, torch_exp_product, [halved(3, 1), halved(1, 5)]),
+    "an outer product, twice": (product_twice, lambda x, w: x @ w * torch.tanh(x @ w), [halved(3, 1), halved(1, 5)]),
+    "vectors": (exp_product, torch_exp_product, [halved(4), halved(4)]),
+    "a column": (exp_product, torch_exp_product, [halved(3, 4), halved(4)]),
+    "a tensor against itself": (self_attention, torch_self_attention, [halved(2, 3, 4), halved(4, 2), halved(4, 2)]),
+    "rows times rows": (gram, lambda x, mask: x @ x.mT * mask, [halved(3, 4), halved(3, 3)]),
+    "a row": (exp_product, torch_exp_product, [halved(4), halved(2, 4, 5)]),
 }
 
 
@@ -191,7 +189,7 @@ def test_a_linear_layer_with_activation_is_its_products_and_a_pass_each() -> Non
     def layer(x: Any, w: Any, b: Any) -> Any:
         return fg.tanh(fg.linear(x, w, b))
 
-    forward, backward = passes(layer, [random(3, 4), random(5, 4), random(5)])
+    forward, backward = passes(layer, [halved(3, 4), halved(5, 4), halved(5)])
     assert forward == ["@", "out"]
     assert backward[1:] == ["@", "@"] and set(backward[0].split()) >= {"d_b"}
 
@@ -211,14 +209,14 @@ def test_products_keep_the_dtype_they_are_stored_in() -> None:
 
 def test_wrong_products_say_both_shapes() -> None:
     with pytest.raises(fg.ShapeError, match=r"(?s)x\[3, 4\] @ w\[5, 6\].*4 against 5"):
-        exp_product(random(3, 4), random(5, 6))
-    exp_product(random(3, 4), random(4, 6))
+        exp_product(halved(3, 4), halved(5, 6))
+    exp_product(halved(3, 4), halved(4, 6))
     with pytest.raises(fg.ShapeError, match="4 against 5"):  # the pattern is known by now
-        exp_product(random(3, 4), random(5, 6))
+        exp_product(halved(3, 4), halved(5, 6))
     with pytest.raises(fg.DtypeError, match="float64"):
-        exp_product(random(3, 4), random(4, 6).float())
+        exp_product(halved(3, 4), halved(4, 6).float())
     with pytest.raises(fg.DtypeError, match="floats"):
-        exp_product(random(3, 4).long(), random(4, 6).long())
+        exp_product(halved(3, 4).long(), halved(4, 6).long())
 
 
 def test_a_tensor_meets_its_own_transpose_in_products_alone() -> None:
@@ -236,8 +234,8 @@ def test_a_tensor_meets_its_own_transpose_in_products_alone() -> None:
 
     for wrong, where in ((mirrored, "py, add"), (outer, "py")):
         with pytest.raises(fg.DeclarationError, match=f"(?s){where}\n.*meets itself"):
-            wrong(random(3, 3))
-    x = random(3, 4)
+            wrong(halved(3, 3))
+    x = halved(3, 4)
     torch.testing.assert_close(symmetric(x), 2 * x @ x.mT)
 
 
@@ -256,11 +254,11 @@ def torchs_tied(x: Any, w: Any, b: Any) -> Any:
 @pytest.mark.parametrize("batch", [(), (2,)])
 def test_factors_whose_axes_meet_behind_their_product(batch: tuple[int, ...]) -> None:
     # q and k meet element by element, so that their rows are one axis, and each other's rows in the product.
-    arguments = [random(*batch, 3, 4).requires_grad_() for _ in range(2)]
+    arguments = [halved(*batch, 3, 4).requires_grad_() for _ in range(2)]
     if not batch:
         check_same(fg.op(contrastive), lambda q, k: torch.logsumexp(q @ k.mT, 1) - (q * k).sum(1), arguments)
     shapes = ((*batch, 3, 4), (4, 4), (4,))
-    check_same(fg.op(tied), torchs_tied, [random(*shape).requires_grad_() for shape in shapes])
+    check_same(fg.op(tied), torchs_tied, [halved(*shape).requires_grad_() for shape in shapes])
 
 
 def test_what_is_elsewhere_one_axis_is_named() -> None:
@@ -270,14 +268,14 @@ def test_what_is_elsewhere_one_axis_is_named() -> None:
 
     said = re.escape("q[4, 4] and [4, 1] (of q[4, 4]), by which two dim")
     with pytest.raises(fg.DeclarationError, match=rf"mixed.*, mul\n.*{said}"):
-        mixed(random(4, 4), random(4, 4))
+        mixed(halved(4, 4), halved(4, 4))
 
 
 def test_what_meets_rows_times_rows_must_fit() -> None:
-    gram(random(5, 4), random(5, 5))
-    for mask in (random(5, 3), random(3, 5), random(4, 4)):
+    gram(halved(5, 4), halved(5, 5))
+    for mask in (halved(5, 3), halved(3, 5), halved(4, 4)):
         with pytest.raises(fg.ShapeError, match="size 5 against"):
-            gram(random(5, 4), mask)
+            gram(halved(5, 4), mask)
 
 
 @pytest.mark.cpu
@@ -291,7 +289,7 @@ def test_calls_like_an_earlier_one_run_no_python(monkeypatch: pytest.MonkeyPatch
     arguments = [a.detach().float().requires_grad_() for a in CASES["mlp of rank 3"][2]]
     theirs = [a.detach().requires_grad_() for a in arguments]
     for _ in range(4):
-        result, expected = op(*arguments), torch_mlp(*theirs)
+        result, expected = op(*arguments), torch_residual(*theirs)
         torch.testing.assert_close(result, expected)
         cotangent = torch.randn_like(expected)
         found = torch.autograd.grad(result, arguments, cotangent)
@@ -328,7 +326,7 @@ def test_what_lies_between_steps_goes_when_it_is_no_longer_read() -> None:
 )
 def test_the_librarys_epilogues_are_known_by_what_they_compute(spelled: Any, name: str | None) -> None:
     op = fg.op(lambda x, w, b: spelled(fg.linear(x, w, b)), name="layer")
-    whole = chain(op.trace(random(3, 4), random(5, 4), random(5)))
+    whole = chain(op.trace(halved(3, 4), halved(5, 4), halved(5)))
     assert whole is not None
     product, part = whole.steps
     assert isinstance(product, Product) and isinstance(part, Op)
@@ -338,7 +336,7 @@ def test_the_librarys_epilogues_are_known_by_what_they_compute(spelled: Any, nam
 
 def test_relu_keeps_its_result_and_not_the_product() -> None:
     op = fg.op(lambda x, w, b: fg.ops.relu(fg.linear(x, w, b)), name="layer")
-    arguments = [random(3, 4), random(5, 4), random(5)]
+    arguments = [halved(3, 4), halved(5, 4), halved(5)]
     training = train(op.trace(*arguments), ("x", "w", "b"))
     assert [o.name for o in training.forward.outputs] == ["out"]
     x, w, b = arguments
@@ -353,9 +351,9 @@ def test_relu_keeps_its_result_and_not_the_product() -> None:
 
 def test_a_softmax_behind_a_product_keeps_its_result_and_not_the_product() -> None:
     op = fg.op(lambda q, k, mask: fg.softmax((q @ k.mT) * 0.125 + mask, -1), name="scores")
-    mask = random(3, 4)
+    mask = halved(3, 4)
     mask[1, 2] = -torch.inf
-    arguments = [random(2, 3, 5), random(2, 4, 5), mask]
+    arguments = [halved(2, 3, 5), halved(2, 4, 5), mask]
     training = train(op.trace(*arguments), ("q", "k", "mask"))
     assert [o.name for o in training.forward.outputs] == ["out"]
     own, theirs = ([a.detach().requires_grad_() for a in arguments] for _ in range(2))
@@ -375,10 +373,10 @@ def test_a_bias_alone_is_added_by_the_product(monkeypatch: pytest.MonkeyPatch) -
         autotuned_step, "by_torch", lambda closed, given: (added.append(closed.activation), run(closed, given))
     )
     op = fg.op(lambda x, w, b: fg.linear(x, w, b), name="layer")
-    x, w, b = (a.to(dtype) for a in (random(2, 3, 4), random(5, 4), random(5)))
+    x, w, b = (a.to(dtype) for a in (halved(2, 3, 4), halved(5, 4), halved(5)))
     torch.testing.assert_close(op(x, w, b), F.linear(x, w, b))
     assert added == ["bias"]
-    wide = random(5, 2).to(dtype)[:, 0]  # not side by side: a kernel adds it
+    wide = halved(5, 2).to(dtype)[:, 0]  # not side by side: a kernel adds it
     torch.testing.assert_close(op(x, w, wide), F.linear(x, w, wide))
     assert added == ["bias"]
 
@@ -386,7 +384,7 @@ def test_a_bias_alone_is_added_by_the_product(monkeypatch: pytest.MonkeyPatch) -
 @pytest.mark.cpu
 def test_show_says_which_ways_have_been_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     layer = fg.op(lambda x, w, b: fg.ops.relu(fg.linear(x, w, b)), name="layer")
-    op = layer.trace(random(3, 4), random(5, 4), random(5))
+    op = layer.trace(halved(3, 4), halved(5, 4), halved(5))
     sizes = dict(zip([axis for o in op.operands for axis in o.shape], [3, 4, 5, 4, 5], strict=True))
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert list(libraries.measurements(op, sizes).values()) == ["not measured on this machine: torch sees no GPU"]
@@ -411,13 +409,13 @@ def check_plain(function: Any, expected: Any, *arguments: torch.Tensor) -> None:
 def test_a_bias_that_lies_otherwise_is_added_by_a_kernel() -> None:
     turned = fg.op(lambda x, w, b: (x @ w).mT + b, name="turned")
     for columns in (4, 5):
-        check_plain(turned, lambda x, w, b: (x @ w).mT + b, random(4, 3), random(3, columns), random(4))
+        check_plain(turned, lambda x, w, b: (x @ w).mT + b, halved(4, 3), halved(3, columns), halved(4))
     added = fg.op(lambda x, w, b: x @ w + b, name="added")
     torchs = lambda x, w, b: x @ w + b  # noqa: E731
-    check_plain(added, torchs, random(3), random(3, 2, 5).permute(1, 0, 2), random(5))
-    check_plain(added, torchs, random(2, 4, 3), random(2, 3, 5), random(5))
-    check_plain(added, torchs, random(4, 3).half(), random(3, 5).half(), random(5).float())
-    check_plain(added, torchs, random(4, 3).float(), random(3, 5).float(), random(5))
+    check_plain(added, torchs, halved(3), halved(3, 2, 5).permute(1, 0, 2), halved(5))
+    check_plain(added, torchs, halved(2, 4, 3), halved(2, 3, 5), halved(5))
+    check_plain(added, torchs, halved(4, 3).half(), halved(3, 5).half(), halved(5).float())
+    check_plain(added, torchs, halved(4, 3).float(), halved(3, 5).float(), halved(5))
     with torch.device("meta"):
         check_plain(added, torchs, *CASES["an outer product"][2], random_on_cpu(5))
 
@@ -432,16 +430,16 @@ def test_empty_results_are_not_taken_for_arguments() -> None:
 
 
 def test_out_beside_options_that_are_no_tensors() -> None:
-    x, w, b, out = random(3, 4), random(5, 4), random(5), torch.zeros(3, 5, dtype=torch.float64)
+    x, w, b, out = halved(3, 4), halved(5, 4), halved(5), torch.zeros(3, 5, dtype=torch.float64)
     assert fg.ops.linear_gelu(x, w, b, approximate="tanh", out=out) is out
     torch.testing.assert_close(out, F.gelu(F.linear(x, w, b), approximate="tanh"))
-    square = random(3, 3)
+    square = halved(3, 3)
     with pytest.raises(fg.ShapeError, match="argument weight, which a matrix product may still read"):
-        fg.ops.linear_gelu(random(3, 3), square, approximate="tanh", out=square)
+        fg.ops.linear_gelu(halved(3, 3), square, approximate="tanh", out=square)
 
 
 def test_a_result_with_an_axis_of_its_own_is_shown() -> None:
-    assert "gram" in gram.show(random(3, 4), random(3, 3)) and "@" in gram.show(random(3, 4), random(3, 3))
+    assert "gram" in gram.show(halved(3, 4), halved(3, 3)) and "@" in gram.show(halved(3, 4), halved(3, 3))
 
 
 @pytest.mark.cpu

@@ -14,7 +14,7 @@ from fusegen.native import module as native
 from fusegen.run import libraries
 from fusegen.run.chain import ChainRunner
 from fusegen.run.libraries import CUDNN, OWN, Measured
-from tests.matmul.test_products import mlp, torch_mlp
+from tests.matmul.test_products import mlp, torch_residual
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")]
 
@@ -47,9 +47,9 @@ SIZES = [(64, 96, 128), (33, 17, 41), (1025, 1027, 4099), (1024, 1024, 4098)]
 def test_no_worse_than_torch_and_the_same_every_time(dtype: torch.dtype, sizes: tuple[int, int, int]) -> None:
     given, op = arguments(*sizes, dtype), fg.FusedOp(mlp.declaration)
     cotangent = torch.randn(sizes[:2], device="cuda").to(dtype)
-    exact = results(torch_mlp, [t.detach().double().requires_grad_() for t in given], cotangent)
+    exact = results(torch_residual, [t.detach().double().requires_grad_() for t in given], cotangent)
     found = [results(op, given, cotangent) for _ in range(4)]
-    torchs = errors(results(torch_mlp, given, cotangent), exact)
+    torchs = errors(results(torch_residual, given, cotangent), exact)
     for error, theirs in zip(errors(found[0], exact), torchs, strict=True):
         assert error <= 2 * theirs + 4 * torch.finfo(dtype).eps
     for again in found[1:]:

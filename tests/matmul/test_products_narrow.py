@@ -3,6 +3,7 @@ and an axis may have the name that another had in the op it is derived from."""
 
 from __future__ import annotations
 
+import functools
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +13,7 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
+from tests.support import products
 
 Shapes = list[tuple[int, ...]]
 
@@ -34,16 +36,12 @@ def torch_gate(x: Any, w: Any, v: Any) -> Any:
     return (x @ w) * torch.sigmoid(x @ v)
 
 
-def torch_mlp(x: Any, up: Any, up_bias: Any, down: Any, down_bias: Any) -> Any:
-    return F.linear(F.gelu(F.linear(x, up, up_bias)), down, down_bias)
-
-
 CASES: dict[str, tuple[Any, Callable[..., Any], Shapes]] = {
     "columns": (two, torch_two, [(7, 4), (4, 1), (6, 8), (8, 1)]),
     "a row and a matrix": (two, torch_two, [(1, 4), (4, 5), (6, 8), (8, 3)]),
     "vectors": (two, torch_two, [(7, 4), (4,), (8,), (8, 3)]),
     "a gate of one row": (gate, torch_gate, [(1, 4), (4, 5), (4, 5)]),
-    "layers of one row": (fg.ops.mlp, torch_mlp, [(1, 4), (5, 4), (5,), (3, 5), (3,)]),
+    "layers of one row": (fg.ops.mlp, functools.partial(products.mlp, F.gelu), [(1, 4), (5, 4), (5,), (3, 5), (3,)]),
     "a layer of a vector": (fg.ops.linear, F.linear, [(4,), (5, 4), (5,)]),
 }
 

@@ -14,6 +14,7 @@ from fusegen.inspect.passes import passes
 from fusegen.native import module as native
 from fusegen.run.chain import ChainRunner
 from tests.support import products
+from tests.support.products import halved
 
 
 @fg.op
@@ -37,25 +38,21 @@ def read_again(a: Any, b: Any, c: Any, d: Any) -> Any:
     return total, fg.tanh(total)
 
 
-def random(*shape: int) -> torch.Tensor:
-    return torch.randn(*shape, dtype=torch.float64) / 2
-
-
 CASES: dict[str, tuple[Any, list[torch.Tensor]]] = {
-    "two": (two, [random(3, 4), random(4, 5), random(3, 2), random(2, 5)]),
-    "one inside": (three, [random(3, 4), random(4, 4), random(4, 5), random(3, 2), random(2, 5)]),
-    "a factor": (factor, [random(3, 4), random(4, 5), random(3, 2), random(2, 5), random(5, 3)]),
-    "read again": (read_again, [random(3, 4), random(4, 5), random(3, 2), random(2, 5)]),
-    "batches": (two, [random(2, 3, 4), random(2, 4, 5), random(2, 3, 2), random(2, 2, 5)]),
-    "batches that broadcast": (two, [random(2, 1, 3, 4), random(6, 4, 5), random(2, 6, 3, 2), random(2, 5)]),
+    "two": (two, [halved(3, 4), halved(4, 5), halved(3, 2), halved(2, 5)]),
+    "one inside": (three, [halved(3, 4), halved(4, 4), halved(4, 5), halved(3, 2), halved(2, 5)]),
+    "a factor": (factor, [halved(3, 4), halved(4, 5), halved(3, 2), halved(2, 5), halved(5, 3)]),
+    "read again": (read_again, [halved(3, 4), halved(4, 5), halved(3, 2), halved(2, 5)]),
+    "batches": (two, [halved(2, 3, 4), halved(2, 4, 5), halved(2, 3, 2), halved(2, 2, 5)]),
+    "batches that broadcast": (two, [halved(2, 1, 3, 4), halved(6, 4, 5), halved(2, 6, 3, 2), halved(2, 5)]),
     "batches that lie apart": (
         two,
-        [random(3, 2, 6, 4).mT, random(6, 3, 2, 5).permute(1, 2, 0, 3), random(3, 2, 4, 2), random(3, 2, 2, 5)],
+        [halved(3, 2, 6, 4).mT, halved(6, 3, 2, 5).permute(1, 2, 0, 3), halved(3, 2, 4, 2), halved(3, 2, 2, 5)],
     ),
-    "transposes": (two, [random(4, 3).mT, random(5, 4).mT, random(2, 3).mT, random(2, 5)]),
-    "nothing contracted": (two, [random(3, 4), random(4, 5), random(3, 0), random(0, 5)]),
-    "nothing contracted first": (two, [random(3, 0), random(0, 5), random(3, 2), random(2, 5)]),
-    "no rows": (two, [random(0, 4), random(4, 5), random(0, 2), random(2, 5)]),
+    "transposes": (two, [halved(4, 3).mT, halved(5, 4).mT, halved(2, 3).mT, halved(2, 5)]),
+    "nothing contracted": (two, [halved(3, 4), halved(4, 5), halved(3, 0), halved(0, 5)]),
+    "nothing contracted first": (two, [halved(3, 0), halved(0, 5), halved(3, 2), halved(2, 5)]),
+    "no rows": (two, [halved(0, 4), halved(4, 5), halved(0, 2), halved(2, 5)]),
 }
 
 
@@ -136,7 +133,7 @@ def test_what_else_is_read_or_lies_otherwise_is_added_up_by_a_pass() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"activation": "gelu"}], ids=str)
 def test_the_backward_of_a_gated_mlp_has_no_pass_for_its_inputs_gradient(options: dict[str, str]) -> None:
-    x, gate, up, down = random(3, 4), random(6, 4), random(6, 4), random(4, 6)
+    x, gate, up, down = halved(3, 4), halved(6, 4), halved(6, 4), halved(4, 6)
     op = fg.ops.geglu_mlp if options else fg.ops.swiglu_mlp
     assert [s for s in products.steps(op, [t.requires_grad_() for t in (x, gate, up, down)], "backward") if s != "@"]
     backward = passes(op, (x, gate, up, down), {}, "backward")[1].op
@@ -160,7 +157,7 @@ def test_no_kernel_runs_for_a_sum(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_a_sum_of_halves_is_at_least_as_exact_as_torchs(dtype: torch.dtype) -> None:
-    arguments = [random(*shape).to(dtype) for shape in ((32, 64), (64, 48), (32, 24), (24, 48))]
+    arguments = [halved(*shape).to(dtype) for shape in ((32, 64), (64, 48), (32, 24), (24, 48))]
     exact = plain(two)(*(t.double() for t in arguments))
     ours, torchs = ((found.double() - exact).square().mean() for found in (two(*arguments), plain(two)(*arguments)))
     assert ours <= torchs * 1.01
@@ -175,7 +172,7 @@ def test_nan_and_infinities_are_added() -> None:
 
 
 def test_out_must_not_be_a_factor() -> None:
-    a, b, c, d = (random(4, 4) for _ in range(4))
+    a, b, c, d = (halved(4, 4) for _ in range(4))
     for place in (b, d):
         with pytest.raises(fg.ShapeError, match="may still read"):
             two(a, b, c, d, out=place)
@@ -201,6 +198,6 @@ def test_a_bias_behind_a_sum_is_not_added_by_its_last_product() -> None:
         return total + bias, total @ e
 
     op = fg.op(biased, name="biased_sum")
-    arguments = *CASES["two"][1], random(5), random(5, 2)
+    arguments = *CASES["two"][1], halved(5), halved(5, 2)
     torch.testing.assert_close(op(*arguments), biased(*arguments))
     assert "the same routine adds the bias" not in op.show(*arguments)

@@ -12,20 +12,20 @@ import pytest
 import torch
 
 import fusegen as fg
+from tests.support.oracles import randn
 
 Shapes = tuple[Sequence[int], Sequence[int], Sequence[int]]
 FLOATS = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 TOLERANCE = {torch.float16: 1e-2, torch.bfloat16: 1e-1, torch.float32: 1e-5, torch.float64: 1e-12}
 
 
-def draw(
+def seeded(
     shape: Sequence[int], seed: int, dtype: torch.dtype = torch.float64, requires_grad: bool = True
 ) -> torch.Tensor:
-    generator = torch.Generator().manual_seed(seed)
-    return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype).requires_grad_(requires_grad)
+    return randn(*shape, dtype=dtype, seed=seed).requires_grad_(requires_grad)
 
 
-def assert_same(ours: Callable[..., Any], theirs: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> None:
+def check_wide(ours: Callable[..., Any], theirs: Callable[..., Any], arguments: Sequence[torch.Tensor]) -> None:
     """Values and gradients of ``ours`` against ``theirs`` in float64."""
     wide = [a.detach().double().requires_grad_(a.requires_grad) for a in arguments]
     result, expected = ours(*arguments), theirs(*wide)
@@ -36,7 +36,7 @@ def assert_same(ours: Callable[..., Any], theirs: Callable[..., Any], arguments:
     wanted = [i for i, a in enumerate(arguments) if a.requires_grad]
     if not wanted:
         return
-    cotangents = [draw(r.shape, 7 + i, r.dtype, False) for i, r in enumerate(results)]
+    cotangents = [seeded(r.shape, 7 + i, r.dtype, False) for i, r in enumerate(results)]
     mine_d = torch.autograd.grad(results, [arguments[i] for i in wanted], cotangents)
     other_d = torch.autograd.grad(
         expecteds, [wide[i] for i in wanted], [c.to(e.dtype) for c, e in zip(cotangents, expecteds, strict=True)]
@@ -70,39 +70,39 @@ LERP: list[Shapes] = [
 
 @pytest.mark.parametrize("shapes", LERP, ids=str)
 def test_lerp(shapes: Shapes) -> None:
-    arguments = [draw(shape, seed) for seed, shape in enumerate(shapes)]
-    assert_same(fg.ops.lerp, torch.lerp, arguments)
+    arguments = [seeded(shape, seed) for seed, shape in enumerate(shapes)]
+    check_wide(fg.ops.lerp, torch.lerp, arguments)
 
 
 @pytest.mark.emulator
 def test_lerp_sums_over_the_axis_that_is_missing() -> None:
     # The merged kernel took the first slab: trailing dimensions match, ranks differ.
-    x, y, w = (draw(shape, seed) for seed, shape in enumerate([(2, 3, 4), (2, 2, 3, 4), (1,)]))
-    cotangent = draw((2, 2, 3, 4), 3, requires_grad=False)
+    x, y, w = (seeded(shape, seed) for seed, shape in enumerate([(2, 3, 4), (2, 2, 3, 4), (1,)]))
+    cotangent = seeded((2, 2, 3, 4), 3, requires_grad=False)
     (d_x,) = torch.autograd.grad(fg.ops.lerp(x, y, w), [x], cotangent)
     torch.testing.assert_close(d_x, ((1 - w) * cotangent).sum(0))
-    assert_same(fg.ops.lerp, torch.lerp, [x, y, w])
+    check_wide(fg.ops.lerp, torch.lerp, [x, y, w])
 
 
 @pytest.mark.emulator
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_lerp_dtypes(dtype: torch.dtype) -> None:
-    arguments = [draw(shape, seed, dtype) for seed, shape in enumerate([(3, 8), (3, 8), (8,)])]
+    arguments = [seeded(shape, seed, dtype) for seed, shape in enumerate([(3, 8), (3, 8), (8,)])]
     assert fg.ops.lerp(*arguments).dtype is dtype
-    assert_same(fg.ops.lerp, torch.lerp, arguments)
+    check_wide(fg.ops.lerp, torch.lerp, arguments)
 
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_lerp_weight_as_a_number(dtype: torch.dtype) -> None:
-    x, y = draw((), 0, dtype), draw((), 1, dtype)
+    x, y = seeded((), 0, dtype), seeded((), 1, dtype)
     for weight in (0.25, 0.75, -1.5):
-        assert_same(lambda a, b, w=weight: fg.ops.lerp(a, b, w), lambda a, b, w=weight: torch.lerp(a, b, w), [x, y])
+        check_wide(lambda a, b, w=weight: fg.ops.lerp(a, b, w), lambda a, b, w=weight: torch.lerp(a, b, w), [x, y])
 
 
 @pytest.mark.parametrize("rank", range(7))
 def test_lerp_ranks(rank: int) -> None:
     full = (2, 3, 1, 2, 3, 2)[:rank]
-    assert_same(fg.ops.lerp, torch.lerp, [draw(full, 0), draw(full[1:], 1), draw((1,) * rank, 2)])
+    check_wide(fg.ops.lerp, torch.lerp, [seeded(full, 0), seeded(full[1:], 1), seeded((1,) * rank, 2)])
 
 
 def subsets() -> Iterable[tuple[int, ...]]:
@@ -112,8 +112,8 @@ def subsets() -> Iterable[tuple[int, ...]]:
 @pytest.mark.parametrize("wanted", subsets(), ids=str)
 def test_lerp_any_subset_of_gradients(wanted: tuple[int, ...]) -> None:
     shapes = [(2, 1, 4), (3, 4), (4,)]
-    arguments = [draw(shape, seed, requires_grad=seed in wanted) for seed, shape in enumerate(shapes)]
-    assert_same(fg.ops.lerp, torch.lerp, arguments)
+    arguments = [seeded(shape, seed, requires_grad=seed in wanted) for seed, shape in enumerate(shapes)]
+    check_wide(fg.ops.lerp, torch.lerp, arguments)
     names = ["input", "end", "weight"]
     if wanted:
         op = fg.ops.lerp.backward(*arguments, wanted=[names[i] for i in wanted])
@@ -121,7 +121,7 @@ def test_lerp_any_subset_of_gradients(wanted: tuple[int, ...]) -> None:
 
 
 def test_lerp_an_unwanted_gradient_costs_nothing() -> None:
-    x, y, w = draw((2, 4), 0), draw((2, 4), 1), draw((1,), 2)
+    x, y, w = seeded((2, 4), 0), seeded((2, 4), 1), seeded((1,), 2)
     only_x = fg.ops.lerp.backward(x, y, w, wanted=["input"])
     assert sorted(o.name for o in only_x.operands) == ["d_out", "weight"]
     assert not [s for s in only_x.statements if type(s).__name__ == "Reduce"]
@@ -129,7 +129,7 @@ def test_lerp_an_unwanted_gradient_costs_nothing() -> None:
 
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_lerp_ends_are_exact(dtype: torch.dtype) -> None:
-    x, y = (1e3 * draw((257,), seed, dtype, False) for seed in (0, 1))
+    x, y = (1e3 * seeded((257,), seed, dtype, False) for seed in (0, 1))
     for weight in (0.0, torch.zeros(1, dtype=dtype)):
         assert torch.equal(fg.ops.lerp(x, y, weight), x)
     for weight in (1.0, torch.ones(1, dtype=dtype)):
@@ -138,7 +138,7 @@ def test_lerp_ends_are_exact(dtype: torch.dtype) -> None:
 
 @pytest.mark.emulator
 def test_lerp_in_place() -> None:
-    x, y, w = (draw(shape, seed, torch.float32, False) for seed, shape in enumerate([(3, 5), (3, 5), (5,)]))
+    x, y, w = (seeded(shape, seed, torch.float32, False) for seed, shape in enumerate([(3, 5), (3, 5), (5,)]))
     expected = torch.lerp(x, y, w)
     assert fg.ops.lerp(x, y, w, out=x) is x
     torch.testing.assert_close(x, expected)
@@ -223,28 +223,28 @@ def kernels(op: Any) -> int:
 @pytest.mark.parametrize(("op", "theirs", "count"), GROUPS, ids=[op.name for op, *_ in GROUPS])
 def test_a_group_is_one_kernel(op: Any, theirs: Callable[..., Any], count: int, dtype: torch.dtype) -> None:
     for shape in [(32, 64), (32, 128)] if dtype is torch.float16 else [(32, 64)]:
-        arguments = [draw(shape, seed, dtype) for seed in range(count)]
-        assert_same(op, theirs, arguments)
+        arguments = [seeded(shape, seed, dtype) for seed in range(count)]
+        check_wide(op, theirs, arguments)
     assert kernels(op.trace(*arguments)) == kernels(op.backward(*arguments)) == 1
 
 
 def test_groups_broadcast() -> None:
     # Their pass refused unequal shapes.
-    a, b, c = draw((8, 16), 0), draw((16,), 1), draw((8, 1), 2)
-    assert_same(relu_of_fma, lambda a, b, c: torch.relu(a * b + c), [a, b, c])
+    a, b, c = seeded((8, 16), 0), seeded((16,), 1), seeded((8, 1), 2)
+    check_wide(relu_of_fma, lambda a, b, c: torch.relu(a * b + c), [a, b, c])
 
 
 @pytest.mark.emulator
 def test_casts_round_where_they_stand() -> None:
-    a, b = draw((32, 64), 0, torch.float32), draw((32, 64), 1, torch.float32)
+    a, b = seeded((32, 64), 0, torch.float32), seeded((32, 64), 1, torch.float32)
 
     def theirs(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         # A cast rounds; the product of two halves is not rounded again before it is widened, nor is the gradient.
         rounded = [v + (v.detach().float().half().to(v.dtype) - v.detach()) for v in (a, b)]
         return rounded[0] * rounded[1] + a
 
-    assert_same(casts_in_the_middle, theirs, [a, b])
-    x = draw((32, 64), 2, torch.float32, False)
+    check_wide(casts_in_the_middle, theirs, [a, b])
+    x = seeded((32, 64), 2, torch.float32, False)
     assert torch.equal(chain_of_casts(x), x.half().bfloat16().double().float() * 2)
     assert kernels(chain_of_casts.trace(x)) == kernels(casts_in_the_middle.trace(a, b)) == 1
 
@@ -260,14 +260,14 @@ def test_ties_share_the_gradient(name: str) -> None:
 
 @pytest.mark.emulator
 def test_lstm_backward_writes_packed_gates_and_bias() -> None:
-    gates, cell, bias = draw((128, 64), 0), draw((128, 16), 1), draw((64,), 2)
+    gates, cell, bias = seeded((128, 64), 0), seeded((128, 16), 1), seeded((64,), 2)
 
     def theirs(gates: torch.Tensor, cell: torch.Tensor, bias: torch.Tensor) -> tuple[torch.Tensor, ...]:
         i, f, g, o = (gates + bias).chunk(4, -1)
         c = cell * torch.sigmoid(f) + torch.sigmoid(i) * torch.tanh(g)
         return torch.tanh(c) * torch.sigmoid(o), c
 
-    assert_same(fg.ops.lstm_cell, theirs, [gates, cell, bias])
+    check_wide(fg.ops.lstm_cell, theirs, [gates, cell, bias])
     assert kernels(fg.ops.lstm_cell.trace(gates, cell, bias)) == 1
     packed = {o.packed.base for o in fg.ops.lstm_cell.backward(gates, cell, bias).outputs if o.packed}
     assert packed == {"d_gates", "d_bias"}

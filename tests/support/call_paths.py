@@ -18,23 +18,14 @@ import fusegen as fg
 from fusegen.native import module as native
 from fusegen.plan import targets
 from fusegen.pytorch.calls import plan_cache, python_cache
+from tests.support.declarations import lerp, norm
 
 DEVICE = os.environ.get("FUSEGEN_TEST_DEVICE", "cpu")
 
 
 @fg.op
-def lerp(x, y, w):  # type: ignore[no-untyped-def]
-    return x + w * (y - x)
-
-
-@fg.op
 def shifted(x, *, by: fg.Const = 0.0, axes: fg.Const = (), scale=1.0):  # type: ignore[no-untyped-def]
     return scale * (fg.sum(x, axes) if axes else x) + by
-
-
-@fg.op
-def norm(x, weight, *, eps=1e-5):  # type: ignore[no-untyped-def]
-    return x * fg.rsqrt(fg.mean(x * x, -1, keepdims=True) + eps) * weight
 
 
 @fg.op
@@ -102,14 +93,6 @@ def tensors(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
 
 def misaligned(size: int) -> torch.Tensor:
     return torch.randn(size + 1)[1:]
-
-
-def leaves(*shapes: tuple[int, ...]) -> list[torch.Tensor]:
-    return [torch.randn(shape, dtype=torch.float64).requires_grad_() for shape in shapes]
-
-
-def torch_norm(x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-    return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + eps) * weight
 
 
 CALLS: dict[str, tuple[Any, Callable[[], tuple[tuple[Any, ...], dict[str, Any]]]]] = {

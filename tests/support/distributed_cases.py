@@ -47,7 +47,7 @@ def silu_mlp(x, up, down):
     return ops.silu(x @ up.mT) @ down.mT
 
 
-def draw(*shape: int) -> torch.Tensor:
+def on_every_rank(*shape: int) -> torch.Tensor:
     """The same numbers in every process."""
     return torch.randn(shape, device=device())
 
@@ -82,7 +82,7 @@ def check(
     dtensors = [spread(mesh, t, places).requires_grad_(t.is_floating_point()) for t, places in given]
     expected = theirs(*plain)
     expected = expected if isinstance(expected, tuple) else (expected,)
-    cotangents = [draw(*e.shape).to(e.dtype) for e in expected]
+    cotangents = [on_every_rank(*e.shape).to(e.dtype) for e in expected]
     with nullcontext() if collectives is None else CommDebugMode() as communication:
         found = ours(*dtensors)
         found = found if isinstance(found, tuple) else (found,)
@@ -110,7 +110,7 @@ def whole(places: Sequence[Any]) -> list[Any]:
 
 @case(2)
 def what_is_broadcast_gets_a_partial_gradient(mesh: DeviceMesh) -> None:
-    tensors = draw(5, 6), draw(5, 6), draw(6)
+    tensors = on_every_rank(5, 6), on_every_rank(5, 6), on_every_rank(6)
     partial = Partial()
     cut = zip(tensors, (Shard(0), Shard(0), WHOLE), strict=True)
     check(mesh, ops.lerp, torch.lerp, list(cut), [Shard(0)], [Shard(0), Shard(0), partial], collectives=0)
@@ -123,7 +123,7 @@ def what_is_broadcast_gets_a_partial_gradient(mesh: DeviceMesh) -> None:
 
 @case(2)
 def norms_by_rows(mesh: DeviceMesh) -> None:
-    tensors = list(zip((draw(5, 6), draw(6)), (Shard(0), WHOLE), strict=True))
+    tensors = list(zip((on_every_rank(5, 6), on_every_rank(6)), (Shard(0), WHOLE), strict=True))
     wanted = [Shard(0)], [Shard(0), Partial()]
     check(mesh, lambda x, w: ops.rms_norm(x, (6,), w), lambda x, w: F.rms_norm(x, (6,), w), tensors, *wanted, 0)
     check(mesh, lambda x, w: ops.layer_norm(x, (6,), w), lambda x, w: F.layer_norm(x, (6,), w), tensors, *wanted, 0)
@@ -134,17 +134,17 @@ def a_coupled_reduction_is_gathered_or_done_in_stages(mesh: DeviceMesh) -> None:
     def norm(function: Any) -> Any:
         return lambda x, w: function(x, w.shape, w)
 
-    few, many = (draw(5, 6), draw(6)), (draw(3, LONG + 1), draw(LONG + 1))
+    few, many = (on_every_rank(5, 6), on_every_rank(6)), (on_every_rank(3, LONG + 1), on_every_rank(LONG + 1))
     short, long = (list(zip(pair, (Shard(1), Shard(0)), strict=True)) for pair in (few, many))
     check(mesh, norm(ops.layer_norm), norm(F.layer_norm), short, None, None)
     check(mesh, norm(ops.layer_norm), norm(F.layer_norm), long, [Shard(1)], [Shard(1), Shard(0)])
-    row = [(draw(LONG + 1), Shard(0))]
+    row = [(on_every_rank(LONG + 1), Shard(0))]
     check(mesh, lambda x: ops.softmax(x, 0), lambda x: F.softmax(x, 0), row, [Shard(0)], [Shard(0)], 3)
 
 
 @case(2)
 def sums_and_means_count_all_elements(mesh: DeviceMesh) -> None:
-    x = [(draw(5, 6), Shard(0))]
+    x = [(on_every_rank(5, 6), Shard(0))]
     check(mesh, lambda x: ops.mean(x, (0, 1)), lambda x: x.mean(), x, [Partial()], None, 0)
     check(mesh, lambda x: ops.sum(x * 1, 1), lambda x: x.sum(1), x, [Shard(0)], None, 0)
     check(mesh, lambda x: ops.amax(x, 0), lambda x: x.amax(0), x, [Partial("max")], [Shard(0)])
@@ -153,7 +153,7 @@ def sums_and_means_count_all_elements(mesh: DeviceMesh) -> None:
 @case(2)
 def cross_entropy_over_examples_and_over_classes(mesh: DeviceMesh) -> None:
     target = torch.tensor([3, LONG - 1, -100, 0], device=device())
-    logits = draw(4, LONG)
+    logits = on_every_rank(4, LONG)
     for *places, sent in ((Shard(0), Shard(0), 2), (Shard(1), WHOLE, 3)):
         given = list(zip((logits, target), places, strict=True))
         check(mesh, ops.cross_entropy, F.cross_entropy, given, [WHOLE], places[:1], sent)
@@ -165,13 +165,13 @@ def packed_tensors_are_cut_elsewhere(mesh: DeviceMesh) -> None:
         gate, value = x.chunk(2, -1)
         return F.silu(gate) * value
 
-    check(mesh, ops.swiglu_packed, swiglu, [(draw(5, 6), Shard(0))], [Shard(0)], [Shard(0)], 0)
-    check(mesh, ops.swiglu_packed, swiglu, [(draw(5, 6), Shard(1))], [WHOLE], [WHOLE], 2)
+    check(mesh, ops.swiglu_packed, swiglu, [(on_every_rank(5, 6), Shard(0))], [Shard(0)], [Shard(0)], 0)
+    check(mesh, ops.swiglu_packed, swiglu, [(on_every_rank(5, 6), Shard(1))], [WHOLE], [WHOLE], 2)
 
 
 @case(2)
 def partial_arguments_stay_so_where_the_op_is_linear(mesh: DeviceMesh) -> None:
-    x, weight = draw(5, 6), draw(6)
+    x, weight = on_every_rank(5, 6), on_every_rank(6)
     for place in (Partial(), Partial("avg")):
         given = [(x, place), (weight, WHOLE)]
         check(mesh, fg.op(lambda x, w: x * w, name="scaled"), torch.mul, given, [place], None, None)
@@ -185,7 +185,7 @@ def columns_then_rows(mesh: DeviceMesh) -> None:
     def theirs(x: torch.Tensor, up: torch.Tensor, down: torch.Tensor) -> torch.Tensor:
         return F.silu(x @ up.mT) @ down.mT
 
-    given = [(draw(4, 6), WHOLE), (draw(8, 6), Shard(0)), (draw(6, 8), Shard(1))]
+    given = [(on_every_rank(4, 6), WHOLE), (on_every_rank(8, 6), Shard(0)), (on_every_rank(6, 8), Shard(1))]
     check(mesh, silu_mlp, theirs, given, [Partial()], [Partial(), Shard(0), Shard(1)], 0)
 
 
@@ -193,7 +193,7 @@ def columns_then_rows(mesh: DeviceMesh) -> None:
 def other_placements_are_made_whole(mesh: DeviceMesh) -> None:
     if torch.__version__ < "2.12":
         return  # torch itself cannot redistribute this one there
-    x = draw(4, 6)
+    x = on_every_rank(4, 6)
     own, place = x[mesh.get_local_rank() :: 2], _StridedShard(0, split_factor=2)
     found = ops.gelu(DTensor.from_local(own, mesh, [place], run_check=False, shape=x.shape, stride=x.stride()))
     assert found.placements == (WHOLE,)
@@ -202,7 +202,7 @@ def other_placements_are_made_whole(mesh: DeviceMesh) -> None:
 
 @case(2)
 def gradients_of_gradients(mesh: DeviceMesh) -> None:
-    x, bias, direction = draw(5, 6), draw(6), draw(6)
+    x, bias, direction = on_every_rank(5, 6), on_every_rank(6), on_every_rank(6)
 
     def slope(function: Any, x: Any, bias: Any, direction: Any) -> Any:
         (gradient,) = torch.autograd.grad(function(x, bias).square().sum(), bias, create_graph=True)
@@ -218,7 +218,7 @@ def gradients_of_gradients(mesh: DeviceMesh) -> None:
 
 @case(2)
 def without_gradients(mesh: DeviceMesh) -> None:
-    plain = draw(5, 6)
+    plain = on_every_rank(5, 6)
     x = spread(mesh, plain, Shard(0)).requires_grad_()
     direct = torch.ops.fusegen.gelu.default if ops.gelu.overload(plain) else None
     for mode in (torch.no_grad(), torch.inference_mode()):
@@ -238,7 +238,7 @@ def without_gradients(mesh: DeviceMesh) -> None:
 
 @case(2)
 def plain_tensors_beside_dtensors(mesh: DeviceMesh) -> None:
-    x, bias = draw(5, 6), draw(6)
+    x, bias = on_every_rank(5, 6), on_every_rank(6)
     cut = spread(mesh, x, Shard(0))
     with pytest.raises(fg.DeclarationError, match=r"plain tensors \(bias\) beside DTensors \(x\)\n.*\n.*distribute_te"):
         biased_gelu(cut, bias)
@@ -248,7 +248,7 @@ def plain_tensors_beside_dtensors(mesh: DeviceMesh) -> None:
     number = torch.tensor(0.25, device=device())
     torch.testing.assert_close(ops.lerp(cut, cut * 2, number).full_tensor(), torch.lerp(x, x * 2, number))
     with pytest.raises(fg.ShapeError, match="dimension 1 of x of size 6 against dimension 0 of bias of size 5"):
-        biased_gelu(cut, spread(mesh, draw(5), WHOLE))
+        biased_gelu(cut, spread(mesh, on_every_rank(5), WHOLE))
 
 
 @case(2)
@@ -261,14 +261,14 @@ def compiled(mesh: DeviceMesh) -> None:
     def theirs(x: torch.Tensor, weight: torch.Tensor) -> tuple[torch.Tensor, ...]:
         return F.rms_norm(F.gelu(x + weight), (6,), weight), x.mean()
 
-    given = [(draw(5, 6), Shard(0)), (draw(6), WHOLE)]
+    given = [(on_every_rank(5, 6), Shard(0)), (on_every_rank(6), WHOLE)]
     check(mesh, torch.compile(block, backend="aot_eager", fullgraph=True), theirs, given, [Shard(0), Partial()], None)
 
 
 @case(2)
 def processes_outside_of_the_mesh(mesh: DeviceMesh) -> None:
     alone = DeviceMesh(mesh.device_type, [0])
-    x = draw(3, 4)
+    x = on_every_rank(3, 4)
     found = ops.gelu(distribute_tensor(x, alone, [Shard(0)], src_data_rank=None))
     assert found.shape == (3, 4) and found.to_local().numel() == (12 if mesh.get_local_rank() == 0 else 0)
 
@@ -279,20 +279,20 @@ def processes_outside_of_the_mesh(mesh: DeviceMesh) -> None:
 @case(4)
 def two_dimensions_and_pieces_without_elements(mesh: DeviceMesh) -> None:
     square = init_device_mesh(mesh.device_type, (2, 2))
-    tensors = draw(5, 6), draw(5, 6), draw(6)
+    tensors = on_every_rank(5, 6), on_every_rank(5, 6), on_every_rank(6)
     places = [Shard(0), Shard(1)], [Shard(0), Shard(1)], [WHOLE, Shard(0)]
     both = (Shard(0), Shard(1))
     wanted = [both], [both, both, (Partial(), Shard(0))]
     check(square, ops.lerp, torch.lerp, list(zip(tensors, places, strict=True)), *wanted, 0)
-    long = draw(3, LONG + 1), draw(LONG + 1)
+    long = on_every_rank(3, LONG + 1), on_every_rank(LONG + 1)
     given = list(zip(long, ([Shard(0), Shard(1)], [WHOLE, Shard(0)]), strict=True))
     wanted = [both], [both, (Partial(), Shard(0))]
     check(
         square, lambda x, w: ops.layer_norm(x, (LONG + 1,), w), lambda x, w: F.layer_norm(x, (LONG + 1,), w), given,
         *wanted,
     )  # fmt: skip
-    few = [(draw(3, 6), Shard(0)), (draw(6), WHOLE)]  # three rows for four processes
+    few = [(on_every_rank(3, 6), Shard(0)), (on_every_rank(6), WHOLE)]  # three rows for four processes
     check(mesh, biased_gelu, lambda x, b: F.gelu(x + b), few, [Shard(0)], [Shard(0), Partial()], 0)
     check(mesh, lambda x: ops.amax(x, 0), lambda x: x.amax(0), few[:1], [Partial("max")], None)
-    given = [(draw(5, 6), [Shard(0), Shard(0)])]
+    given = [(on_every_rank(5, 6), [Shard(0), Shard(0)])]
     check(square, lambda x: ops.mean(x, (0, 1)), lambda x: x.mean(), given, [(Partial(), Partial())], None, 0)

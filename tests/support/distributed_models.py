@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import (
 
 import fusegen as fg
 from fusegen import ops
-from tests.support.distributed_cases import WHOLE, case, device, draw
+from tests.support.distributed_cases import WHOLE, case, device, on_every_rank
 
 
 class Model(nn.Module):
@@ -60,7 +60,7 @@ def losses(model: nn.Module, batches: Sequence[torch.Tensor]) -> list[torch.Tens
 def compare_training(mesh: DeviceMesh, wrap: Callable[[nn.Module], nn.Module], patched: bool) -> None:
     """Losses are those of one process that sees all batches."""
     torch.manual_seed(8)
-    batches = [draw(4, 6) for _ in range(4)]
+    batches = [on_every_rank(4, 6) for _ in range(4)]
     rank, count = mesh.get_local_rank(), mesh.size()
     expected = losses(made(False), batches)
     model = made(not patched)
@@ -124,7 +124,7 @@ def blocks() -> list[Block]:
 def tensor_parallel(mesh: DeviceMesh) -> None:
     """The patched norm, and our op between the products, see DTensors."""
     torch.manual_seed(8)
-    batches = [draw(4, 6) for _ in range(3)]
+    batches = [on_every_rank(4, 6) for _ in range(3)]
     theirs, ours = blocks()
     expected = losses(theirs, batches)
     with torch.no_grad():
@@ -137,7 +137,7 @@ def tensor_parallel(mesh: DeviceMesh) -> None:
 @case(4)
 def fully_sharded_tensor_parallel(mesh: DeviceMesh) -> None:
     torch.manual_seed(8)
-    batches = [draw(4, 6) for _ in range(3)]
+    batches = [on_every_rank(4, 6) for _ in range(3)]
     theirs, ours = blocks()
     expected = losses(theirs, batches)
     square = init_device_mesh(mesh.device_type, (2, 2), mesh_dim_names=("data", "tensor"))

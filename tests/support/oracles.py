@@ -21,6 +21,22 @@ def draw(*shape: int, low: float = -2.0, high: float = 2.0, seed: int = 0, dtype
     return values.to(dtype).requires_grad_()
 
 
+def randn(*shape: int, dtype: torch.dtype = torch.float64, seed: int | None = None) -> torch.Tensor:
+    """Normal numbers: those of the seed, or the test's next ones."""
+    return leaves(shape, dtype=dtype, seed=seed)[0].detach()
+
+
+def leaves(
+    *shapes: Sequence[int],
+    dtype: torch.dtype = torch.float64,
+    drawn: torch.dtype = torch.float64,
+    seed: int | None = None,
+) -> list[torch.Tensor]:
+    """Normal numbers that require a gradient, drawn in one dtype and rounded to another."""
+    generator = None if seed is None else torch.Generator().manual_seed(seed)
+    return [torch.randn(tuple(s), dtype=drawn, generator=generator).to(dtype).requires_grad_() for s in shapes]
+
+
 def outputs_of(results: Any) -> tuple[torch.Tensor, ...]:
     return results if isinstance(results, tuple) else (results,)
 

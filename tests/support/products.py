@@ -20,9 +20,24 @@ def rand(*shape: int, dtype: torch.dtype = torch.float64, grad: bool = True) -> 
     return (torch.rand(shape, dtype=torch.float64) - 0.5).to(dtype).requires_grad_(grad)
 
 
+def halved(*shape: int) -> torch.Tensor:
+    """Normal numbers of standard deviation one half."""
+    return torch.randn(*shape, dtype=torch.float64) / 2
+
+
 def layer(act: Function, x: torch.Tensor, w: torch.Tensor, b: torch.Tensor | None = None) -> torch.Tensor:
     result: torch.Tensor = act(F.linear(x, w, b))
     return result
+
+
+def mlp(act: Function, x: Any, w: Any, b: Any, v: Any, c: Any) -> Any:
+    """Two layers, biases of which may be None."""
+    return F.linear(layer(act, x, w, b), v, c)
+
+
+def gated(act: Function, x: Any, w: Any, b: Any, v: Any, c: Any) -> Any:
+    """A layer times another, biases of which may be None."""
+    return layer(act, x, w, b) * F.linear(x, v, c)
 
 
 def steps(function: Any, arguments: Sequence[Any], which: str = "forward") -> list[str]:

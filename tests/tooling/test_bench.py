@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -29,32 +28,15 @@ from fusegen.inspect.cost import _Recorder, floor_bytes
 from fusegen.inspect.passes import shown_passes
 from fusegen.matmul.libraries.stopwatch import WallClock
 from fusegen.pytorch.library.eager import eager
+from tests.support.benches import CountingClock, as_input, specs_of
 from tools.bench import kernels, report, rows_elementwise, rows_reductions
-from tools.bench.row import F32, Input, Row
+from tools.bench.row import F32, Row
 from tools.bench.rows import ROWS, matching
 
 
 def leaf(*shape: int, dtype: Any = torch.float32) -> torch.Tensor:
     generator = torch.Generator().manual_seed(sum(shape))
     return torch.randn(shape, generator=generator).to(dtype).requires_grad_()
-
-
-class Counting:
-    """A clock that calls the work once and counts microseconds from 1."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, work: Any) -> float:
-        work()
-        self.calls += 1
-        return float(self.calls)
-
-    def turns(self, works: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-        return {name: self(work) for name, work in works.items()}
-
-    def back_to_back(self, work: Any, wait: Any) -> float:
-        return self(lambda: wait(work()))
 
 
 # -- comparisons -------------------------------------------------------------------------------------------------------
@@ -85,8 +67,8 @@ def test_who_disagrees_or_fails_is_left_out_with_a_word() -> None:
     ]  # fmt: skip
     comparison = Comparison(list(implementations), [leaf(5, 7)])
     comparison.admit()
-    assert list(comparison.time(Counting(), "fwd")) == ["ours", "same", "wider", "fails later"]
-    assert list(comparison.time(Counting(), "bwd")) == ["ours", "same", "wider"]
+    assert list(comparison.time(CountingClock(), "fwd")) == ["ours", "same", "wider", "fails later"]
+    assert list(comparison.time(CountingClock(), "bwd")) == ["ours", "same", "wider"]
     assert comparison.left_out == {
         "other": "other values", "wrong shape": "other shapes: [[]]",
         "narrower": "another dtype: float16 instead of float32", "fails": "RuntimeError: out of",
@@ -107,7 +89,7 @@ def test_implementations_that_write_into_their_inputs_get_copies() -> None:
     before = x.detach().clone()
     greedy = InTorch("greedy", lambda t: t.data.mul_(0) + t, owns_inputs=True)
     greedy.results([x])
-    greedy.time(Counting(), [x], "bwd")
+    greedy.time(CountingClock(), [x], "bwd")
     assert torch.equal(x, before)
 
 
@@ -337,18 +319,6 @@ def test_packed_arguments_keep_their_parts_while_they_grow() -> None:
 # -- tools/bench -----------------------------------------------------------------------------------------------------
 
 
-def specs_of(row: Row) -> dict[str, Any]:
-    dtype = dtypes.BY_NAME[str(row.dtype).removeprefix("torch.")]
-    found: dict[str, Any] = dict(row.options)
-    for name, given in zip(row.names, map(as_input, row.inputs), strict=True):
-        found[name] = fg.TensorSpec(dtypes.int64 if given.classes else dtype, given.shape)
-    return found
-
-
-def as_input(given: Any) -> Input:
-    return given if isinstance(given, Input) else Input(given)
-
-
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.title)
 def test_the_floors_of_the_table_are_those_of_the_derived_passes(row: Row) -> None:
     """Counted by hand in the rows, and by fusegen from what it derives: each would notice a mistake of the other."""
@@ -388,7 +358,7 @@ SMALL = [
 @pytest.mark.parametrize("row", SMALL, ids=lambda row: row.title)
 def test_rows_and_their_references_compute_the_same(row: Row) -> None:
     comparison = kernels.comparison_of(row, ("torch",), "cpu")
-    times = comparison.time(Counting(), "fwd")
+    times = comparison.time(CountingClock(), "fwd")
     assert (list(times), comparison.left_out) == (["fusegen", "torch"], {})
 
 
@@ -398,7 +368,7 @@ def test_a_row_is_a_line_and_its_failure_another(monkeypatch: pytest.MonkeyPatch
     fixed = {"fwd": {"fusegen": 3.3, "torch": 9.0, "JAX": 3.0}, "bwd": {"fusegen": 5.0}, "step": {"fusegen": 8.0}}
     comparison = SimpleNamespace(time=lambda watch, which: fixed[which], left_out={"Liger": "other values"})
     monkeypatch.setattr(kernels, "comparison_of", lambda row, wanted: comparison)
-    line = kernels._one(row, Counting(), ("torch",), run)
+    line = kernels._one(row, CountingClock(), ("torch",), run)
     assert re.split(r" {2,}", line.strip()) == [
         "fwd",
         "3.3",
@@ -419,7 +389,7 @@ def test_a_row_is_a_line_and_its_failure_another(monkeypatch: pytest.MonkeyPatch
         raise RuntimeError("no\n  kernel")
 
     monkeypatch.setattr(kernels, "comparison_of", fails)
-    assert kernels._one(row, Counting(), (), run) == "FAILED: RuntimeError: no kernel"
+    assert kernels._one(row, CountingClock(), (), run) == "FAILED: RuntimeError: no kernel"
     assert list(run.failed) == ["swiglu"] and len(run.measured) == 3
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
 from dataclasses import replace
 from itertools import permutations
 from math import prod
@@ -13,46 +12,21 @@ from typing import Any
 import pytest
 import torch
 
-import fusegen as fg
-from fusegen.core import dtypes
 from fusegen.core.products import contracted_sizes
 from fusegen.fuse.products import Product, chain
 from fusegen.inspect.passes import Pass, shown_passes
 from fusegen.matmul.libraries.stopwatch import WallClock
+from tests.support.benches import CountingClock, specs_of
 from tools.bench import __main__ as command
 from tools.bench import kernels, linear_model, products
 from tools.bench.products import MeasuredProduct, WrongResult, verify
-from tools.bench.row import BF16, F16, Input
+from tools.bench.row import BF16, F16
 from tools.bench.row_products import Plain, ProductRow, Target
 from tools.bench.rows import matching, matching_products
 from tools.bench.rows_products import LAYER, LONG, ROWS, _activated, _linear, _mlp, _residual, _scores, _swiglu
 
 T = (24, 16, 32)
 SILU = _activated("silu", BF16, *T, targets=LAYER)
-
-
-class Counting:
-    """A clock that calls the work once and counts microseconds from 1."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-
-    def __call__(self, work: Callable[[], Any]) -> float:
-        work()
-        self.calls += 1
-        return float(self.calls)
-
-    def turns(self, works: Mapping[str, Callable[[], Any]]) -> dict[str, float]:
-        return {name: self(work) for name, work in works.items()}
-
-    def back_to_back(self, work: Any, wait: Any) -> float:
-        raise NotImplementedError
-
-
-def specs_of(row: ProductRow) -> dict[str, Any]:
-    dtype = dtypes.BY_NAME[str(row.dtype).removeprefix("torch.")]
-    shapes = [given.shape if isinstance(given, Input) else given for given in row.inputs]
-    return {name: fg.TensorSpec(dtype, shape) for name, shape in zip(row.names, shapes, strict=True)}
 
 
 def derived(item: Pass) -> tuple[int, int]:
@@ -132,13 +106,13 @@ def test_a_wrong_row_fails(change: Any, what: str) -> None:
     row = replace(SILU, reference=lambda *tensors: change(SILU.reference(*tensors)))
     with pytest.raises(WrongResult, match=what):
         verify(row, row.tensors("cpu"))
-    run = products.measure([row, SILU], (), Counting(), 1e6, "cpu")
+    run = products.measure([row, SILU], (), CountingClock(), 1e6, "cpu")
     assert list(run.failed) == [row.title] and "WrongResult" in run.failed[row.title]
     assert {m.title for m in run.measured} == {SILU.title}
 
 
 def test_a_row_takes_turns_with_its_plain_products() -> None:
-    run = products.measure([_activated("gelu_tanh", F16, *T, targets=LAYER)], ("torch",), Counting(), 1e3, "cpu")
+    run = products.measure([_activated("gelu_tanh", F16, *T, targets=LAYER)], ("torch",), CountingClock(), 1e3, "cpu")
     assert not run.failed
     # fusegen, torch, where there is no gradient cuBLASLt, and the pass's plain products: 4, 7, 10, and 13 + 14.
     assert [(m.which, m.floor, *m.times.values()) for m in run.measured] == [
