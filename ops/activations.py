@@ -214,3 +214,10 @@ def crelu(input: fg.Tensor, dim: int = 1) -> fg.Tensor:
     """[max(x, 0), max(-x, 0)] side by side along ``dim``, which doubles. Source: Shang et al., arXiv 1603.05201."""
     x = numbers("crelu", input)
     return fg.concat([fg.where(x <= 0, 0, x), fg.where(x >= 0, 0, -x)], dim)
+
+
+# With a result in the shape of their one tensor: bias_NAME, residual_bias_NAME (bias) and linear_NAME (linear) follow.
+ELEMENTWISE: tuple[fg.FusedOp[..., fg.Tensor], ...] = (
+    relu, relu6, leaky_relu, elu, celu, selu, gelu, quick_gelu, silu, mish, softplus, softsign, sigmoid, tanh, hardtanh,
+    hardsigmoid, hardswish, logsigmoid, tanhshrink, softshrink, hardshrink, threshold, squared_relu,
+)  # fmt: skip

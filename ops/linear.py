@@ -16,13 +16,6 @@ from . import activations as act
 from ._options import LibraryOp, choose, floats, limited
 from ._shapes import needed, shapes, size
 
-# Those that need nothing but their input.
-ACTIVATIONS = (
-    act.relu, act.relu6, act.leaky_relu, act.elu, act.celu, act.selu, act.gelu, act.quick_gelu, act.silu, act.mish,
-    act.softplus, act.softsign, act.sigmoid, act.tanh, act.hardtanh, act.hardsigmoid, act.hardswish, act.logsigmoid,
-    act.tanhshrink, act.softshrink, act.hardshrink, act.squared_relu,
-)  # fmt: skip
-
 
 @fg.op(autocast="half")
 def linear(input: fg.Tensor, weight: fg.Tensor, bias: fg.Tensor = None) -> fg.Tensor:
@@ -189,31 +182,13 @@ def _then(activation: fg.FusedOp[..., fg.Tensor]) -> Any:
     return limited(autocast="half", like=activation)(layer)
 
 
-NAMED: dict[str, Callable[[fg.Tensor], fg.Tensor]] = {op.name: op for op in ACTIVATIONS} | {
+NAMED: dict[str, Callable[[fg.Tensor], fg.Tensor]] = {
+    # Those that need nothing but their input.
+    **{op.name: op for op in act.ELEMENTWISE if op is not act.threshold},
     "gelu_tanh": lambda x: act.gelu(x, "tanh"),
     "identity": lambda x: x,
 }
 
-linear_relu = _then(act.relu)
-linear_relu6 = _then(act.relu6)
-linear_leaky_relu = _then(act.leaky_relu)
-linear_elu = _then(act.elu)
-linear_celu = _then(act.celu)
-linear_selu = _then(act.selu)
-linear_gelu = _then(act.gelu)
-linear_quick_gelu = _then(act.quick_gelu)
-linear_silu = _then(act.silu)
-linear_mish = _then(act.mish)
-linear_softplus = _then(act.softplus)
-linear_softsign = _then(act.softsign)
-linear_sigmoid = _then(act.sigmoid)
-linear_tanh = _then(act.tanh)
-linear_hardtanh = _then(act.hardtanh)
-linear_hardsigmoid = _then(act.hardsigmoid)
-linear_hardswish = _then(act.hardswish)
-linear_logsigmoid = _then(act.logsigmoid)
-linear_tanhshrink = _then(act.tanhshrink)
-linear_softshrink = _then(act.softshrink)
-linear_hardshrink = _then(act.hardshrink)
-linear_threshold = _then(act.threshold)
-linear_squared_relu = _then(act.squared_relu)
+# By name, as `fg.ops` has them.
+FUSED = {op.name: op for op in map(_then, act.ELEMENTWISE)}
+globals().update(FUSED)  # an op is found where it says it is from
