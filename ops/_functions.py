@@ -17,7 +17,7 @@ softsign = fg.register_function(
     cuda="softsign({0})",
     header="template <typename T> FG_DEVICE T softsign(T x) { return x / (T(1) + fg::abs(x)); }",
     reference=lambda t, x: x / (1 + t.abs(x)),
-    derivative=lambda x, y: (1 / _apply("powi", 1 + _apply("abs", x), detail="2"),),
+    derivative=lambda x, y: (1 / _apply("powi", 1 + _apply("abs", x), detail=2),),
     doc="x / (1 + |x|).",
 )
 

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from fusegen.core.dtypes import DType
 from fusegen.core.errors import FusegenError
-from fusegen.core.ir import Call, Const, Expr, Index, Op, Operand, Output, Reduce, Ref, Size, walk
+from fusegen.core.ir import Call, Const, Expr, Factor, Index, Op, Operand, Output, Reduce, Ref, Size, walk
 from fusegen.core.views import block_shape, view_shape
 from fusegen.declare.table import lookup
 from fusegen.matmul.libraries.stopwatch import Clock
@@ -264,11 +265,13 @@ class _Evaluation:
         assert isinstance(node, Call)
         args = [values[arg] for arg in node.args]
         if node.function == "cast":
-            value = args[0].astype(node.detail) if node.detail else args[0]
+            value = args[0].astype(node.detail.name) if isinstance(node.detail, DType) else args[0]
             return value.astype(node.dtype.name)
         if node.function in _CALLS:
             return _CALLS[node.function](self.jax, *args)
-        return lookup(node.function).reference(self.torch, *args, *([node.detail] if node.detail else []))
+        if isinstance(node, Factor):
+            return args[0]
+        return lookup(node.function).reference(self.torch, *args, *([] if node.detail is None else [node.detail]))
 
     def _reduce(self, reduce: Reduce, value: Any) -> Any:
         rule = _REDUCTIONS.get(reduce.kind)

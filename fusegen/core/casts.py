@@ -1,7 +1,7 @@
 """Casts: numbers in another dtype, and numbers rounded to a half type.
 
 Both are calls of ``cast``. Half types are computed with in single precision, so no expression has a half type: one that
-is rounded to it stays in single precision, and ``detail`` names the half type.
+is rounded to it stays in single precision, and ``detail`` is the half type.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ def converted(expr: Expr, dtype: DType) -> Expr:
 
 def rounded(expr: Expr, dtype: DType) -> Expr:
     """``expr`` as it is after it has been stored as ``dtype``: rounded, if that is a half type."""
-    return Call("cast", (expr,), expr.dtype, dtype.name) if dtype.is_half else expr
+    return Call("cast", (expr,), expr.dtype, dtype) if dtype.is_half else expr
 
 
 def unrounded(expr: Expr, dtype: DType) -> Expr:
     """The inverse of ``rounded``."""
-    return expr.args[0] if is_call(expr, "cast") and expr.detail == dtype.name else expr
+    return expr.args[0] if is_call(expr, "cast") and expr.detail is dtype else expr
 
 
 def is_from_float(node: Call) -> bool:

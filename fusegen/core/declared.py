@@ -33,7 +33,11 @@ class Recorded(Call):
 
     def _fill(self, args: tuple[Expr, ...], call: int, result: int) -> None:  # type: ignore[override]
         self.call, self.result = call, result
-        super()._fill("declared", args, args[0].dtype, f"{call} {result}")
+        super()._fill("declared", args, args[0].dtype, None)
+
+    @property
+    def detail_text(self) -> str:
+        return f"{self.call} {self.result}"
 
     @property
     def computed_of(self) -> tuple[Expr, ...]:
@@ -70,7 +74,11 @@ class Declared(Call):
         self, args: tuple[Expr, ...], gradient: Op, targets: tuple[int, ...], call: int, result: int
     ) -> None:  # fmt: skip
         self.gradient, self.targets, self.call, self.result = gradient, targets, call, result
-        super()._fill("declared", args, args[0].dtype, f"{gradient.name} {call} {result}")
+        super()._fill("declared", args, args[0].dtype, None)
+
+    @property
+    def detail_text(self) -> str:
+        return f"{self.gradient.name} {self.call} {self.result}"
 
     @property
     def computed_of(self) -> tuple[Expr, ...]:

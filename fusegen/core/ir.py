@@ -30,6 +30,8 @@ from fusegen.core import dtypes, locks
 from fusegen.core.dtypes import DType
 
 Number = bool | int | float
+# What a function needs beside its arguments.
+Detail = int | DType | None
 
 _interned: WeakValueDictionary[tuple[Any, ...], Expr] = WeakValueDictionary()
 _intern_lock = locks.lock()
@@ -181,7 +183,7 @@ class Index(Expr):
 class Call(Expr):
     """A row of the function table applied to arguments; ``cast`` is the row that only changes the dtype.
 
-    ``detail`` is what the row needs beside its arguments: the target dtype of a rounding cast, the exponent of an
+    ``detail`` is what the row needs beside its arguments: the half type that a cast rounds to, the exponent of an
     integer power, the order of a polygamma.
     """
 
@@ -189,17 +191,22 @@ class Call(Expr):
     __match_args__ = ("function", "args")
     function: str
     args: tuple[Expr, ...]
-    detail: str
+    detail: Detail
 
-    def __new__(cls, function: str, args: tuple[Expr, ...], dtype: DType, detail: str = "") -> Call:
+    def __new__(cls, function: str, args: tuple[Expr, ...], dtype: DType, detail: Detail = None) -> Call:
         return Expr.__new__(cls, function, args, dtype, detail)  # type: ignore[return-value]
 
-    def _fill(self, function: str, args: tuple[Expr, ...], dtype: DType, detail: str) -> None:
+    def _fill(self, function: str, args: tuple[Expr, ...], dtype: DType, detail: Detail) -> None:
         self.function, self.args, self.dtype, self.detail = function, args, dtype, detail
 
     @property
     def children(self) -> tuple[Expr, ...]:
         return self.args
+
+    @property
+    def detail_text(self) -> str:
+        """What tells calls of one function with the same arguments apart, as text."""
+        return "" if self.detail is None else str(self.detail)
 
     def of(self, args: tuple[Expr, ...]) -> Call:
         """The same of other arguments."""
@@ -224,7 +231,11 @@ class Factor(Call):
 
     def _fill(self, expr: Expr, stored: DType, renames: tuple[tuple[str, str], ...]) -> None:  # type: ignore[override]
         self.stored, self.renames = stored, renames
-        super()._fill("factor", (expr,), expr.dtype, " ".join([stored.name, *(f"{own}>{new}" for own, new in renames)]))
+        super()._fill("factor", (expr,), expr.dtype, None)
+
+    @property
+    def detail_text(self) -> str:
+        return " ".join([self.stored.name, *(f"{own}>{new}" for own, new in self.renames)])
 
     @property
     def expr(self) -> Expr:
@@ -259,9 +270,15 @@ def is_call(node: Expr, *functions: str) -> TypeGuard[Call]:
     return isinstance(node, Call) and node.function in functions
 
 
-def call(function: str, *args: Expr, dtype: DType, detail: str = "") -> Call:
+def call(function: str, *args: Expr, dtype: DType, detail: Detail = None) -> Call:
     """``function`` of ``args``, as a node."""
     return Call(function, args, dtype, detail)
+
+
+def whole(node: Call) -> int:
+    """The exponent of an integer power, the order of a polygamma."""
+    assert isinstance(node.detail, int)
+    return node.detail
 
 
 def _children(node: Expr) -> tuple[Expr, ...]:

@@ -14,6 +14,7 @@ from fusegen.core.dtypes import BY_NAME
 from fusegen.core.ir import (
     Call,
     Const,
+    Detail,
     Expr,
     Factor,
     Groups,
@@ -76,7 +77,7 @@ def _row(node: Expr, table: dict[Expr, int]) -> list[Any]:
     assert isinstance(node, Call)
     if isinstance(node, Regroupable):
         return ["p", node.function, *(table[arg] for arg in node.args)]
-    return ["f", node.function, [table[arg] for arg in node.args], node.dtype.name, node.detail]
+    return ["f", node.function, [table[arg] for arg in node.args], node.dtype.name, node.detail_text]
 
 
 def _block(block: PackedBlock | None) -> list[Any] | None:
@@ -131,7 +132,11 @@ def _expr(row: list[Any], exprs: list[Expr]) -> Expr:
         return Declared(tuple(exprs[i] for i in row[1]), _op(row[2]), tuple(row[3]), row[4], row[5])
     if kind == "p":
         return regroupable(row[1], exprs[row[2]], exprs[row[3]])
-    return Call(row[1], tuple(exprs[i] for i in row[2]), BY_NAME[row[3]], row[4])
+    return Call(row[1], tuple(exprs[i] for i in row[2]), BY_NAME[row[3]], _detail(str(row[4])))
+
+
+def _detail(text: str) -> Detail:
+    return (int(text) if text.isdecimal() else BY_NAME[text]) if text else None
 
 
 def _to_block(block: list[Any] | None) -> PackedBlock | None:

@@ -186,7 +186,9 @@ def _may_be_named(node: Expr) -> bool:
 
 def _trivial(node: Call) -> bool:
     """Not worth a name: a sign or a conversion of something that already has one."""
-    return node.function in ("neg", "cast", "stop_gradient") and not node.detail and not isinstance(node.args[0], Call)
+    return (
+        node.function in ("neg", "cast", "stop_gradient") and node.detail is None and not isinstance(node.args[0], Call)
+    )
 
 
 # Calls that print as an infix or prefix operator.

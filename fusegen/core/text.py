@@ -63,7 +63,7 @@ class Order:
                 continue
             stack.pop()
             if node not in self.known:
-                own = f"{node.function} {node.detail}" if isinstance(node, Call) else _print(node)[0]
+                own = f"{node.function} {node.detail_text}" if isinstance(node, Call) else _print(node)[0]
                 inner = [self.known[child] for child in node.children]
                 text = f"{own} {node.dtype} {[digest for _, digest in inner]}"
                 self.known[node] = 1 + sum(size for size, _ in inner), crc32(text.encode())
@@ -97,8 +97,8 @@ def _print(expr: Expr) -> tuple[str, int]:
         return f"declared({args[0]})", _ATOM
     if expr.function == "cast":
         return f"{expr.detail or expr.dtype}({args[0]})", _ATOM
-    if expr.detail:
-        args.insert(0, expr.detail)
+    if expr.detail is not None:
+        args.insert(0, expr.detail_text)
     return f"{expr.function}({', '.join(args)})", _ATOM
 
 

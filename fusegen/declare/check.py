@@ -157,7 +157,9 @@ class _Check:
             is_place = reduce is not None and BY_KIND[reduce.kind].located and node is root
             self.require(is_product or is_place, "what only a reduction reads, elsewhere", what)
         elif row.kind is Kind.CAST:
-            self.require(not node.detail or (node.dtype.is_float and dtypes_of[0].is_float), "a rounding cast", what)
+            self.require(
+                node.detail is None or (node.dtype.is_float and dtypes_of[0].is_float), "a rounding cast", what
+            )
         elif row.kind is Kind.SELECT:
             holds = dtypes_of[0] is dtypes.bool_ and all(dtype is node.dtype for dtype in dtypes_of[1:])
             self.require(holds, "a select between dtypes, or by other than a bool", what)

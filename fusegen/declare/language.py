@@ -96,7 +96,7 @@ def _whole_power(value: Value, exponent: int, is_float: bool) -> Value:
         return elementwise("mul", value, 1.0 if is_float else 1)
     if exponent < 0:
         return elementwise("div", 1.0, _whole_power(value, -exponent, is_float) if exponent < -1 else value)
-    return Value(Call("powi", (value.expr,), value.expr.dtype, str(exponent)), value.dtype, value.dims)
+    return Value(Call("powi", (value.expr,), value.expr.dtype, exponent), value.dtype, value.dims)
 
 
 def polygamma(n: int, x: Like) -> Value:
@@ -111,7 +111,7 @@ def polygamma(n: int, x: Like) -> Value:
             f"{current().where}, polygamma", given=f"n={n!r}", expected="an int from 0 on",
             fix="pass the order first: fg.polygamma(1, x)",
         )  # fmt: skip
-    return elementwise("digamma", x) if n == 0 else elementwise("polygamma", x, detail=str(n))
+    return elementwise("digamma", x) if n == 0 else elementwise("polygamma", x, detail=n)
 
 
 def stop_gradient(x: Like) -> Value:

@@ -24,6 +24,7 @@ from fusegen.core.ir import (
     Call,
     Const,
     Expr,
+    Factor,
     Index,
     Let,
     Op,
@@ -295,7 +296,9 @@ class Evaluation:
             return self._cast(node, args[0])
         if isinstance(node, Declared):
             return self._declared(node, args)
-        detail = (node.detail,) if node.detail else ()
+        if isinstance(node, Factor):
+            return args[0]
+        detail = () if node.detail is None else (node.detail,)
         return lookup(node.function).reference(self.torch, *args, *detail)
 
     def _cast(self, node: Call, value: Any) -> Any:
@@ -303,7 +306,7 @@ class Evaluation:
             value = value.detach()
         value = value.to(self.dtype(node.dtype))
         # To a half type it rounds, in whatever dtype the floats are computed.
-        return _rounding()(value, getattr(self.torch, node.detail)) if node.detail else value
+        return _rounding()(value, getattr(self.torch, node.detail.name)) if isinstance(node.detail, DType) else value
 
     def _declared(self, result: Declared, args: Sequence[Any]) -> Any:
         """A value whose gradient is the one that was declared. Of several results each hands on its own, which is what

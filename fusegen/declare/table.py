@@ -16,7 +16,7 @@ from typing import Any
 from fusegen.core import dtypes
 from fusegen.core.dtypes import Category, DType
 from fusegen.core.errors import DeclarationError
-from fusegen.core.ir import Call, Expr, Ref
+from fusegen.core.ir import Call, Detail, Expr, Ref
 
 Partials = Callable[..., tuple["Expr | None", ...]]
 Reference = Callable[..., Any]
@@ -81,7 +81,7 @@ class Function:
             return dtypes.bool_
         return args[-1].dtype
 
-    def __call__(self, *args: Expr, detail: str = "") -> Call:
+    def __call__(self, *args: Expr, detail: Detail = None) -> Call:
         """The node; for derivative rows and rewrites, whose arguments need no promotion."""
         return Call(self.name, args, self.result_dtype(args), detail)
 
@@ -125,7 +125,7 @@ def rows() -> tuple[Function, ...]:
     return tuple(_rows.values())
 
 
-def apply(name: str, *args: Expr, detail: str = "") -> Call:
+def apply(name: str, *args: Expr, detail: Detail = None) -> Call:
     """Short for ``lookup(name)(*args)``."""
     return lookup(name)(*args, detail=detail)
 

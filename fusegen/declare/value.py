@@ -12,7 +12,7 @@ from fusegen.core import dtypes
 from fusegen.core.casts import converted, rounded
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
-from fusegen.core.ir import DOT, Const, Expr, Index, Operand, Reduce, Ref, Size, computed_of, const, walk
+from fusegen.core.ir import DOT, Const, Detail, Expr, Index, Operand, Reduce, Ref, Size, computed_of, const, walk
 from fusegen.declare.axes import AxisVar, Dims, NotNested, are_same, leaves, unite
 from fusegen.declare.table import Function, Kind, lookup
 from fusegen.declare.tensor import Tensor
@@ -426,7 +426,7 @@ def check_distinct(where: str, tensors: Iterable[tuple[str, Dims]], meeting: str
             )  # fmt: skip
 
 
-def elementwise(name: str, *args: Like, detail: str = "") -> Value:
+def elementwise(name: str, *args: Like, detail: Detail = None) -> Value:
     """A row of the function table applied with broadcasting and promotion.
 
     Raises:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from heapq import heappop, heappush
 
-from fusegen.core.ir import Axes, Call, Const, Expr, Op, Output, Reduce, Substitution, walk
+from fusegen.core.ir import Axes, Call, Const, Expr, Op, Output, Reduce, Substitution, walk, whole
 from fusegen.core.subexpressions import rewritten
 from fusegen.declare.table import apply
 from fusegen.derive.reach import reached
@@ -240,5 +240,5 @@ _RULES: Mapping[str, Callable[[Call, Sequence[_Found]], _Found]] = {
     "abs": lambda node, args: _power(1, args[0]),
     "sqrt": lambda node, args: _power(0.5, args[0]),
     "rsqrt": lambda node, args: _power(-0.5, args[0]),
-    "powi": lambda node, args: _power(int(node.detail), args[0]),
+    "powi": lambda node, args: _power(whole(node), args[0]),
 }  # fmt: skip

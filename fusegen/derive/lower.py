@@ -45,8 +45,8 @@ def sech2_of_softplus(node: Call) -> Expr | None:
     At the clamp 1 / (n + 2)^2 is zero, as it must be: mish's derivative has it times u, however large.
     """
     match node:
-        case Call("sub", (Const(1), Call("powi", (Call("ratio", (n, below)),), detail="2"))):
-            return 4 * (n + 1) * apply("powi", apply("ratio", const(1, node.dtype), below), detail="2")
+        case Call("sub", (Const(1), Call("powi", (Call("ratio", (n, below)),), detail=2))):
+            return 4 * (n + 1) * apply("powi", apply("ratio", const(1, node.dtype), below), detail=2)
     return None
 
 
@@ -175,7 +175,7 @@ def _sharing(roots: list[Expr], *, half: bool) -> tuple[Callable[[Call], Expr | 
     def sigmoid(node: Call) -> Expr | None:
         """1 - tanh(z)^2 = 4 s (1 - s) where s = sigmoid(2 z) is there already."""
         match node:
-            case Call("sub", (Const(1), Call("powi", (Call("tanh", (z,)),), detail="2"))):
+            case Call("sub", (Const(1), Call("powi", (Call("tanh", (z,)),), detail=2))):
                 z2 = 2 * z
                 s = apply("sigmoid", simplify([z2], RULES)[z2])
                 return 4 * s * (1 - s) if s in present else None
@@ -189,8 +189,8 @@ def _sharing(roots: list[Expr], *, half: bool) -> tuple[Callable[[Call], Expr | 
                 a = 1.0 if scale is None else scale
                 for z in complementary:
                     factor, x = _multiple(z)
-                    if square is apply("powi", x, detail="2") and math.isclose(factor**2, a):
-                        return apply("exp", -apply("powi", z, detail="2"))
+                    if square is apply("powi", x, detail=2) and math.isclose(factor**2, a):
+                        return apply("exp", -apply("powi", z, detail=2))
         return None
 
     return (exponential, sigmoid, normal) if half else (exponential, sigmoid)

@@ -17,7 +17,7 @@ import sympy as sp
 from fusegen.core.casts import converted, is_between_floats
 from fusegen.core.dtypes import DType, bool_, float32
 from fusegen.core.errors import DerivativeError
-from fusegen.core.ir import Call, Const, Expr, Ref, const, walk
+from fusegen.core.ir import Call, Const, Detail, Expr, Ref, const, walk, whole
 from fusegen.declare.table import Function, Kind, apply, lookup, placeholders
 
 _ARITHMETIC = frozenset(("add", "sub", "mul", "div", "neg", "powi"))
@@ -31,7 +31,7 @@ def partial_rows(row: Function, args: tuple[Expr, ...], value: Expr) -> tuple[Ex
     """
     if row.name == "polygamma":
         assert isinstance(value, Call)
-        return (apply("polygamma", args[0], detail=str(int(value.detail) + 1)),)
+        return (apply("polygamma", args[0], detail=whole(value) + 1),)
     if row.partials is not None:
         return row.partials(*args, value)
     if not row.smooth or row.kind in (Kind.COMPARE, Kind.PREDICATE, Kind.LOGICAL, Kind.BITWISE):
@@ -56,7 +56,7 @@ def _sympys_partials(name: str) -> tuple[Any, ...]:
 
 
 def _polygamma(order: Any, x: Any) -> Any:
-    return _function("digamma")(x) if order == 0 else _function("polygamma", str(order))(x)
+    return _function("digamma")(x) if order == 0 else _function("polygamma", int(order))(x)
 
 
 def _from_sympys_own(row: Function, args: tuple[Expr, ...]) -> list[Expr | None]:
@@ -84,14 +84,15 @@ class _Opaque(sp.Function):  # type: ignore[misc]
     """A row of the table inside sympy."""
 
     row: Function
-    detail: str
+    detail: Detail
 
     def fdiff(self, argindex: int = 1) -> Any:
         dtype = float32  # only literals take it, and their text does not depend on it
         stand_ins = placeholders(self.row.arity, dtype)
         value = Ref("_value", dtype)
         if self.row.name == "polygamma":
-            return _function("polygamma", str(int(self.detail) + 1))(*self.args)
+            assert isinstance(self.detail, int)
+            return _function("polygamma", self.detail + 1)(*self.args)
         partial = partial_rows(self.row, stand_ins, value)[argindex - 1]
         if partial is None:
             return sp.Integer(0)
@@ -123,14 +124,14 @@ class _Kept(sp.Function):  # type: ignore[misc]
 
     function: str
     operands: tuple[Any, ...]
-    detail: str
+    exponent: int
 
     def _eval_derivative(self, symbol: Any) -> Any:
         match self.function, self.operands:
             case "neg", (a,):
                 return -a.diff(symbol)
             case "powi", (a,):
-                return int(self.detail) * a ** (int(self.detail) - 1) * a.diff(symbol)
+                return self.exponent * a ** (self.exponent - 1) * a.diff(symbol)
             case "add", (a, b):
                 return a.diff(symbol) + b.diff(symbol)
             case "sub", (a, b):
@@ -157,7 +158,7 @@ def _loses(node: Call, args: Sequence[Any], result: Any) -> bool:
 class _Cast(sp.Function):  # type: ignore[misc]
     """A conversion between float dtypes: derivative one."""
 
-    detail: str
+    detail: Detail
     target: DType
 
     def fdiff(self, argindex: int = 1) -> Any:
@@ -165,15 +166,15 @@ class _Cast(sp.Function):  # type: ignore[misc]
 
 
 @cache
-def _function(name: str, detail: str = "") -> Any:
+def _function(name: str, detail: Detail = None) -> Any:
     if name == "where":
         return _Where
-    return type(f"{name}_{detail}" if detail else name, (_Opaque,), {"row": lookup(name), "detail": detail})
+    return type(name if detail is None else f"{name}_{detail}", (_Opaque,), {"row": lookup(name), "detail": detail})
 
 
 @cache
-def _cast(target: DType, detail: str) -> Any:
-    return type(f"cast_{target.name}_{detail}", (_Cast,), {"target": target, "detail": detail})
+def _cast(target: DType, detail: Detail) -> Any:
+    return type(f"cast_{target.name}_{detail or ''}", (_Cast,), {"target": target, "detail": detail})
 
 
 class Bridge:
@@ -216,7 +217,7 @@ class Bridge:
         return _function(node.function, node.detail)(*args)
 
     def _kept(self, node: Call, args: Sequence[Any], result: Any) -> Any:
-        fields = {"function": node.function, "operands": tuple(args), "detail": node.detail}
+        fields = {"function": node.function, "operands": tuple(args), "exponent": node.detail}
         symbols = sorted(set().union(*(arg.free_symbols for arg in args)), key=lambda symbol: symbol.name)
         if not symbols:
             return result
@@ -263,7 +264,7 @@ class Bridge:
             kind = lookup(name).kind
             inner = self._float_of(node, dtype) if kind in (Kind.COMPARE, Kind.PREDICATE, Kind.LOGICAL) else dtype
             args = _alike([self.to_expr(arg, inner) for arg in node.args])
-            return apply(name, *args, detail="" if name == "where" else node.detail)
+            return apply(name, *args, detail=None if name == "where" else node.detail)
         if isinstance(node, sp.Function) and node.func.__name__ in _SYMPY_NAMES:
             return apply(_SYMPY_NAMES[node.func.__name__], *map(convert, node.args))
         raise DerivativeError(
@@ -303,7 +304,7 @@ def _arithmetic(node: Call, args: list[Any]) -> Any:
             return a / b
         case "neg", (a,):
             return -a
-    return args[0] ** int(node.detail)
+    return args[0] ** whole(node)
 
 
 def _sum(node: Any, convert: Any) -> Expr:
@@ -358,7 +359,7 @@ def _ordered_factors(rest: Any) -> list[Any]:
 
 
 def _whole_power(base: Expr, exponent: int) -> Expr:
-    return base if exponent == 1 else Call("powi", (base,), base.dtype, str(exponent))
+    return base if exponent == 1 else Call("powi", (base,), base.dtype, exponent)
 
 
 def _chain(name: str, terms: Sequence[Expr]) -> Expr:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import Category, DType
-from fusegen.core.ir import Call, Const, Expr, Ref, Size, is_call, walk
+from fusegen.core.ir import Call, Const, Expr, Ref, Size, is_call, walk, whole
 from fusegen.declare.table import Function, Kind, lookup
 
 _ATOM = 10
@@ -65,7 +65,7 @@ class Printer:
             case Call("exp", (Call("sub", (_, Call("stop_gradient"))),)) if self.half:
                 template = "fg::fast_exp_from_top({0})"
             # -x^2, as the normal distribution and the derivative of erfc have it.
-            case Call("exp", (Call("neg", (Call("powi", detail="2"),)),)) if self.half:
+            case Call("exp", (Call("neg", (Call("powi", detail=2),)),)) if self.half:
                 template = "fg::fast_exp_below({0})"
         if template == "{0}":
             return self._print(expr.args[0])
@@ -98,7 +98,7 @@ class Printer:
 
     def _power(self, expr: Call) -> tuple[str, int]:
         (base,) = expr.args
-        exponent = int(expr.detail)
+        exponent = whole(expr)
         if isinstance(base, Ref) and exponent <= 3 and expr.dtype not in _SMALL_INTEGERS:
             return " * ".join([self.text(base)] * exponent), 7
         return f"fg::powi<{exponent}>({self._argument(base)})", _ATOM
@@ -106,8 +106,8 @@ class Printer:
     def _cast(self, expr: Call) -> tuple[str, int]:
         (inner,) = expr.args
         text = self._print(inner)[0]
-        if expr.detail:
-            return f"fg::round_to<{dtypes.BY_NAME[expr.detail].ctype}>({text})", _ATOM
+        if isinstance(expr.detail, DType):
+            return f"fg::round_to<{expr.detail.ctype}>({text})", _ATOM
         if inner.dtype is expr.dtype:
             return text, self._print(inner)[1]
         if inner.dtype.is_float and not expr.dtype.is_float and expr.dtype is not dtypes.bool_:

@@ -217,7 +217,7 @@ def _text(function: Expr) -> str:
         if len(text) <= _SHORT:
             return text
     fields = [
-        f"{node.function} {node.detail} {node.dtype} {[places[child] for child in node.args]}"
+        f"{node.function} {node.detail_text} {node.dtype} {[places[child] for child in node.args]}"
         if isinstance(node, Call) else repr(node)
         for node in nodes
     ]  # fmt: skip

@@ -85,7 +85,7 @@ BROKEN_OPS: dict[str, tuple[Callable[[Op], Op], str]] = {
         lambda op: changed(op, 0, expr=Call("cast", (X,), fg.float16)), "nothing is computed in"
     ),
     "a rounding cast of integers": (
-        lambda op: changed(op, 0, expr=Call("cast", (Size("d1"),), F32, "float16")), "a rounding cast"
+        lambda op: changed(op, 0, expr=Call("cast", (Size("d1"),), F32, fg.float16)), "a rounding cast"
     ),
     "a function of floats on integers": (
         lambda op: changed(op, 0, expr=Call("exp", (Size("d1"),), fg.int64)), "of floats on others"

@@ -31,7 +31,7 @@ def call(name: str, *args: Expr) -> Call:
 
 
 def square(x: Expr) -> Call:
-    return apply("powi", x, detail="2")
+    return apply("powi", x, detail=2)
 
 
 def rewritten(expr: Expr, rules: tuple[Rule, ...]) -> Expr:
@@ -48,7 +48,7 @@ def value(root: Expr, values: Mapping[str, torch.Tensor]) -> torch.Tensor:
             found[node] = values[node.name]
         else:
             assert isinstance(node, Call)
-            detail = (node.detail,) if node.detail else ()
+            detail = () if node.detail is None else (node.detail,)
             found[node] = lookup(node.function).reference(torch, *(found[a] for a in node.args), *detail)
     return found[root]
 

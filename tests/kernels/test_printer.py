@@ -20,10 +20,10 @@ C = Ref("c", dtypes.bool_)
 
 
 def power(expr: Expr, exponent: int) -> Call:
-    return apply("powi", expr, detail=str(exponent))
+    return apply("powi", expr, detail=exponent)
 
 
-def cast(expr: Expr, dtype: dtypes.DType, detail: str = "") -> Call:
+def cast(expr: Expr, dtype: dtypes.DType, detail: dtypes.DType | None = None) -> Call:
     return Call("cast", (expr,), dtype, detail)
 
 
@@ -50,7 +50,7 @@ TEXTS: dict[str, tuple[Expr, str]] = {
     "a cast that is none": (apply("mul", cast(add(X, Y), F64), Z), "(x + y) * z"),
     "to an integer": (cast(add(X, Y), I32), "fg::to_integer<int32_t>(x + y)"),
     "to a bool": (cast(X, dtypes.bool_), "bool(x)"),
-    "rounded": (cast(add(A, B), F32, "bfloat16"), "fg::round_to<bf16>(a + b)"),
+    "rounded": (cast(add(A, B), F32, dtypes.bfloat16), "fg::round_to<bf16>(a + b)"),
     "a select": (apply("where", C, add(X, Y), Z), "c ? x + y : z"),
     "a select in a sum": (add(apply("where", C, X, Y), Z), "(c ? x : y) + z"),
     "a select in a select": (apply("where", C, X, apply("where", C, Y, Z)), "c ? x : (c ? y : z)"),
@@ -125,7 +125,7 @@ def value(root: Expr, names: dict[str, float]) -> float:
         else:
             assert isinstance(node, Call)
             a, *rest = (found[arg] for arg in node.args)
-            exact = {"neg": lambda a=a: -a, "cast": lambda a=a: a, "powi": lambda a=a, n=node: _power(a, int(n.detail))}
+            exact = {"neg": lambda a=a: -a, "cast": lambda a=a: a, "powi": lambda a=a, n=node: _power(a, n.detail)}
             if node.function in exact:
                 found[node] = exact[node.function]()
                 continue

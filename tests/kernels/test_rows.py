@@ -209,7 +209,7 @@ def test_factors_of_a_row_meet_in_one_number() -> None:
     x, w, d, r = (Ref(name, f32) for name in "xwdr")  # r is the same for a whole row
     axes = Axes({name: frozenset({"d0"} if name == "r" else {"d0", "d1"}) for name in "xwdr"})
     hoist = Hoist(axes, frozenset({"d1"}), True)
-    cube = Call("powi", (r,), f32, "3")
+    cube = Call("powi", (r,), f32, 3)
     regrouped = {
         0.5 * x * cube * 2: "x * r^3",
         0.25 * w * x / r: "w * x * (0.25 / r)",

@@ -36,7 +36,7 @@ def has(epilogue: Epilogue, dtype: str) -> bool:
     function = in_its_words(epilogue.function)
     nodes = list(walk([function]))
     calls = [node for node in nodes if isinstance(node, Call)]
-    is_known = all((call.function in MODES and not call.detail) or power(call) for call in calls)
+    is_known = all((call.function in MODES and call.detail is None) or power(call) for call in calls)
     is_float = all(node.dtype is dtypes.float32 for node in nodes if not _is_test(node))
     tested = [child for call in calls for child in call.args[call.function == "where" :] if _is_test(child)]
     if epilogue.auxiliary and any(is_call(node, *SLOW) for node in read(function)):
@@ -73,7 +73,7 @@ def _erf(x: Expr, complement: bool) -> Expr:
 
 def power(node: Call) -> int:
     """n of x^n, where n is 2 or 3, which are multiplications; else 0."""
-    return int(node.detail) if node.function == "powi" and node.detail in ("2", "3") else 0
+    return node.detail if node.function == "powi" and node.detail in (2, 3) else 0
 
 
 def _is_test(node: Expr) -> bool:
