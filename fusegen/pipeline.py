@@ -16,13 +16,13 @@ from math import prod
 from fusegen.core.ir import Op
 from fusegen.core.locks import cached_property
 from fusegen.core.recent import Recent
-from fusegen.core.serialize import op_from_json, op_to_json
+from fusegen.core.serialize import op_from_json, op_to_json, saved_from_json, saved_to_json
 from fusegen.declare.check import check_op
 from fusegen.derive.exact import as_written
 from fusegen.derive.gradient import gradient
 from fusegen.derive.lower import lower
 from fusegen.derive.tangent import tangent
-from fusegen.derive.training import Training, saved_as_op, saved_from_op, train
+from fusegen.derive.training import Training, train
 from fusegen.derive.value_and_grad import value_and_gradient
 from fusegen.fuse.check import check_kernels
 from fusegen.fuse.group import group, group_by_rows, group_by_strided_rows
@@ -145,10 +145,10 @@ def train_op(op: Op, wanted: tuple[str, ...]) -> Training:
 
     def texts() -> list[str]:
         training = _checked_training(train(op, wanted))
-        return [op_to_json(training.forward), op_to_json(saved_as_op(op, training.saved))]
+        return [op_to_json(training.forward), saved_to_json(training.saved)]
 
     forward, saved = remember("train", (op_to_json(op), *wanted), texts)
-    return Training(op_from_json(forward), len(op.outputs), wanted, saved_from_op(op_from_json(saved)))
+    return Training(op_from_json(forward), len(op.outputs), wanted, saved_from_json(saved))
 
 
 def _checked(op: Op) -> Op:
@@ -165,8 +165,7 @@ def backward_op(training: Training, given: Sequence[int]) -> Op:
     """The backward for the outputs that have a cotangent; the derivation is remembered between processes."""
     if not is_memorable(training.forward):
         return _checked(training.backward(given))
-    saved = op_to_json(saved_as_op(training.forward, training.saved))
-    parts = (op_to_json(training.forward), saved, *training.wanted, "given", *map(str, given))
+    parts = (op_to_json(training.forward), saved_to_json(training.saved), *training.wanted, "given", *map(str, given))
     (text,) = remember("backward", parts, lambda: [op_to_json(_checked(training.backward(given)))])
     return op_from_json(text)
 

@@ -7,6 +7,7 @@ and the text is as long as the op, not as long as its tree.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from fusegen.core.declared import Declared
@@ -39,19 +40,25 @@ def op_to_json(op: Op) -> str:
     return json.dumps(_data(op), separators=(",", ":"))
 
 
-def _data(op: Op) -> dict[str, Any]:
+def _table(roots: Iterable[Expr]) -> tuple[dict[Expr, int], list[Any]]:
+    """The place of each expression in a table, and the rows of that table."""
     table: dict[Expr, int] = {}
     rows: list[Any] = []
-    for node in walk([item.expr for item in (*op.statements, *op.outputs)]):
+    for node in walk(roots):
         table[node] = len(rows)
         rows.append(_row(node, table))
+    return table, rows
+
+
+def _data(op: Op) -> dict[str, Any]:
+    table, rows = _table(item.expr for item in (*op.statements, *op.outputs))
     return {
         "name": op.name,
         "label": op.label,
         "result": op.result,
         "declared": op.declared,
         "expressions": rows,
-        "operands": [[o.name, o.dtype.name, o.shape, _block(o.packed), _groups(o)] for o in op.operands],
+        "operands": [_operand_row(o) for o in op.operands],
         "scalars": [[s.name, s.dtype.name] for s in op.scalars],
         "statements": [
             ["let", s.name, table[s.expr]] if isinstance(s, Let) else ["reduce", s.name, table[s.expr], s.kind, s.over]
@@ -59,6 +66,10 @@ def _data(op: Op) -> dict[str, Any]:
         ],
         "outputs": [[o.name, table[o.expr], o.dtype.name, o.shape, _block(o.packed), _groups(o)] for o in op.outputs],
     }
+
+
+def _operand_row(operand: Operand) -> list[Any]:
+    return [operand.name, operand.dtype.name, operand.shape, _block(operand.packed), _groups(operand)]
 
 
 def _row(node: Expr, table: dict[Expr, int]) -> list[Any]:
@@ -97,13 +108,35 @@ def op_from_json(text: str) -> Op:
     return _op(json.loads(text))
 
 
-def _op(data: dict[str, Any]) -> Op:
+def saved_to_json(saved: Sequence[tuple[Expr, Operand]]) -> str:
+    """Text from which ``saved_from_json`` makes the same: what a forward saves, and in which tensors."""
+    table, rows = _table(expr for expr, _ in saved)
+    pairs = [[table[expr], _operand_row(operand)] for expr, operand in saved]
+    return json.dumps({"expressions": rows, "saved": pairs}, separators=(",", ":"))
+
+
+def saved_from_json(text: str) -> tuple[tuple[Expr, Operand], ...]:
+    """The inverse of ``saved_to_json``."""
+    data = json.loads(text)
+    exprs = _exprs(data["expressions"])
+    return tuple((exprs[at], _operand(row)) for at, row in data["saved"])
+
+
+def _exprs(rows: list[Any]) -> list[Expr]:
     exprs: list[Expr] = []
-    for row in data["expressions"]:
+    for row in rows:
         exprs.append(_expr(row, exprs))
-    operands = tuple(
-        Operand(n, BY_NAME[d], tuple(shape), _to_block(p), _to_groups(g)) for n, d, shape, p, g in data["operands"]
-    )
+    return exprs
+
+
+def _operand(row: list[Any]) -> Operand:
+    name, dtype, shape, block, groups = row
+    return Operand(name, BY_NAME[dtype], tuple(shape), _to_block(block), _to_groups(groups))
+
+
+def _op(data: dict[str, Any]) -> Op:
+    exprs = _exprs(data["expressions"])
+    operands = tuple(map(_operand, data["operands"]))
     statements = tuple(
         Let(s[1], exprs[s[2]]) if s[0] == "let" else Reduce(s[1], s[3], exprs[s[2]], tuple(s[4]))
         for s in data["statements"]

@@ -17,6 +17,7 @@ from typing import Any
 from fusegen.core import dtypes
 from fusegen.core.casts import converted
 from fusegen.core.declared import Declared, differentiated
+from fusegen.core.dtypes import DType
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import (
     Axes,
@@ -71,9 +72,17 @@ LARGEST_EXPRESSION = 40
 
 
 class _Cut(Ref):
-    """Stands for a subexpression, until its gradient is derived."""
+    """Stands for a subexpression, until its gradient is derived. No operand has its name; ``label`` is for people."""
 
-    __slots__ = ()
+    __slots__ = ("label",)
+    label: str
+
+    def __new__(cls, number: int, dtype: DType) -> _Cut:
+        return Expr.__new__(cls, number, dtype)  # type: ignore[return-value]
+
+    def _fill(self, number: int, dtype: DType) -> None:  # type: ignore[override]
+        self.label = f"cut{number}"
+        super()._fill(f"@{self.label}", dtype)
 
 
 @dataclass
@@ -84,6 +93,11 @@ class _Definition:
     expr: Expr
     over: tuple[str, ...] = ()
     kind: str = "sum"
+
+    @property
+    def label(self) -> str:
+        """What names of its gradient are made of."""
+        return self.ref.label if isinstance(self.ref, _Cut) else self.ref.name
 
 
 @dataclass
@@ -232,7 +246,7 @@ class _Reverse:
         linear = is_linear(first)
         given: dict[frozenset[str], dict[int, Expr]] = {}
         for definition, result in zip(call, results, strict=True):
-            name = definition.ref.name.strip("@")
+            name = definition.label
             for late, term in self.terms_of(definition.ref, name):
                 if late and not (linear and late.isdisjoint(inner)):  # what is declared is of the sum
                     late, term = frozenset(), self._sum(term, late, name)
@@ -329,7 +343,7 @@ def _definitions(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> tuple[
             declared = isinstance(node, Declared)
             large = (sizes[node] > LARGEST_EXPRESSION and node is not root) or node in shared or declared
             if large and node.dtype.is_float and node not in cuts.values:
-                ref = _Cut(f"@cut{len(cuts.values)}", node.dtype)
+                ref = _Cut(len(cuts.values), node.dtype)
                 expr = rebuild(node, tuple(map(cuts.of, node.children)))
                 found.append(_Definition(ref, expr))
                 cuts.put(node, ref)
@@ -455,7 +469,7 @@ def gradient(
         start = converted(cotangent.ref, roots[position].dtype)
         state.contribute(roots[position], start, space, differentiable)
     for definition in reversed(definitions):
-        name = definition.ref.name.strip("@")
+        name = definition.label
         if definition.kind == DOT:
             terms = [term for _, term in state.terms_of(definition.ref, name)]
             if terms:

@@ -359,14 +359,3 @@ def _read_only_by_way_of(roots: Sequence[Expr], weights: Mapping[Expr, int]) -> 
         if dominator is not None:
             found[dominator] += found[node]
     return found
-
-
-def saved_as_op(op: Op, saved: Sequence[tuple[Expr, Operand]]) -> Op:
-    """The list of saved tensors in the shape of an op (one output each), to be written down like one."""
-    outputs = [Output(o.name, expr, o.dtype, o.shape, groups=o.groups) for expr, o in saved]
-    return replace(op, label="saved", statements=(), outputs=tuple(outputs))
-
-
-def saved_from_op(op: Op) -> tuple[tuple[Expr, Operand], ...]:
-    """The inverse of ``saved_as_op``."""
-    return tuple((o.expr, Operand(o.name, o.dtype, o.shape, groups=o.groups)) for o in op.outputs)

@@ -16,6 +16,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
 from fusegen.core.ir import (
     Call,
     Const,
@@ -38,6 +39,26 @@ from fusegen.fuse.products import Product
 from fusegen.launch.checksummed import digest
 
 
+class AuxiliaryInput(Ref):
+    """What an activation is a function of beside the sum.
+
+    Attributes:
+        at: its place among them, from 1 on.
+        is_row: whether it is one row that all of the result's rows share; else it is as large as the result.
+    """
+
+    __slots__ = ("at", "is_row")
+    at: int
+    is_row: bool
+
+    def __new__(cls, at: int, is_row: bool, dtype: DType) -> AuxiliaryInput:
+        return Expr.__new__(cls, at, is_row, dtype)  # type: ignore[return-value]
+
+    def _fill(self, at: int, is_row: bool, dtype: DType) -> None:  # type: ignore[override]
+        self.at, self.is_row = at, is_row
+        super()._fill(f"row_{at}" if is_row else f"matrix_{at}", dtype)
+
+
 @dataclass(frozen=True)
 class Epilogue:
     """``activation(product + bias)``, with or without the bias, or "bias": the sum alone.
@@ -56,7 +77,7 @@ class Epilogue:
     bias: str = ""
     preactivation: str = ""
     function: Expr | None = None
-    auxiliary: tuple[tuple[str, Ref], ...] = ()
+    auxiliary: tuple[tuple[str, AuxiliaryInput], ...] = ()
     result: str = ""
     reductions: Op | None = None
 
@@ -79,20 +100,18 @@ class Epilogue:
         return replace(self, bias=bias, preactivation=preactivation, auxiliary=auxiliary, result="", reductions=None)
 
 
-# What an activation is a function of; no operand is called so.
-ARGUMENT = Ref("@sum", dtypes.float32)
-# What it calls auxiliary inputs: as large as the result, or one row that all of the result's rows share.
-MATRIX, ROW = "@matrix", "@row"
+class _Argument(Ref):
+    """The sum that an activation is a function of: no operand, whatever operands are called."""
+
+    __slots__ = ()
+
+
+ARGUMENT = _Argument("sum", dtypes.float32)
 MAX_AUXILIARY = 3
 # Operations of an activation that a library is asked about; larger ones were not tried.
 MOST_OPERATIONS = 24
 # Characters up to which a function's own text is its title.
 _SHORT = 60
-
-
-def is_row(ref: Ref) -> bool:
-    """Whether an auxiliary input is one row."""
-    return ref.name.startswith(ROW)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -144,14 +163,14 @@ def _of_more(product: Product, step: Op) -> Epilogue | None:
     read = {ref.name for ref in refs(result.expr)}
     operands = {operand.name: operand for operand in step.operands if operand.name in read}
     own = operands.pop(product.result, None)
-    shapes: dict[tuple[str | None, ...], str] = {product.axes: MATRIX, product.axes[-1:]: ROW}
+    row = product.axes[-1:]
     if own is None or len(operands) < len(read) - 1 or not 0 < len(operands) <= MAX_AUXILIARY:
         return None
-    if any(o.packed or o.shape not in shapes for o in operands.values()) or result.packed:
+    if any(o.packed or o.shape not in (product.axes, row) for o in operands.values()) or result.packed:
         return None
     if len({thing.dtype for thing in (own, result, *operands.values())}) != 1:
         return None
-    called = {o: Ref(f"{shapes[o.shape]}_{at}", o.ref.dtype) for at, o in enumerate(operands.values(), 1)}
+    called = {o: AuxiliaryInput(at, o.shape == row, o.ref.dtype) for at, o in enumerate(operands.values(), 1)}
     function = substitute(result.expr, {own.ref: ARGUMENT, **{o.ref: ref for o, ref in called.items()}})
     if not 0 < _operations(function) <= MOST_OPERATIONS or any(isinstance(n, (Size, Index)) for n in walk([function])):
         return None
@@ -213,7 +232,7 @@ def _text(function: Expr) -> str:
     for node in nodes:
         sizes[node] = 1 + sum(sizes[child] for child in node.children)
     if sizes[function] <= _SHORT:  # as a tree: what is used again is written again
-        text = expr_text(function).replace("@", "")
+        text = expr_text(function)
         if len(text) <= _SHORT:
             return text
     fields = [

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from fusegen.core.dtypes import DType
-from fusegen.matmul.epilogue import Epilogue, is_row
+from fusegen.matmul.epilogue import Epilogue
 from fusegen.matmul.padding import suits
 from fusegen.matmul.steps import NativeSteps, Step
 from fusegen.matmul.task import Factors
@@ -58,9 +58,9 @@ class AutotunedStep:
         (rows, inner), (_, columns) = matmul.views[0].shape, matmul.views[1].shape
         out = epilogue.result or next(name for name in kernel_step.writes if name != epilogue.preactivation)
         results = [known[name] for name in (out, epilogue.preactivation) if name]
-        rows_of = [epilogue.bias, *(name for name, ref in epilogue.auxiliary if is_row(ref))]
+        rows_of = [epilogue.bias, *(name for name, ref in epilogue.auxiliary if ref.is_row)]
         biases = [known[name] for name in rows_of if name]
-        whole = [name for name, ref in epilogue.auxiliary if not is_row(ref)]
+        whole = [name for name, ref in epilogue.auxiliary if not ref.is_row]
         if any(t.strides != row_major(t.shape) for t in (*results, *biases, *(known[name] for name in whole))):
             return None
         result = View((rows, columns), (columns, 1), 0)
@@ -90,7 +90,7 @@ class AutotunedStep:
         if preactivation is not None:
             preactivation = framework.view(preactivation, out.shape, out.stride(), 0)
         auxiliary = [
-            tensors[name] if is_row(ref) else framework.view(tensors[name], out.shape, out.stride(), 0)
+            tensors[name] if ref.is_row else framework.view(tensors[name], out.shape, out.stride(), 0)
             for name, ref in self.epilogue.auxiliary
         ]
         given = Factors(left, right, bias, preactivation, out, tuple(auxiliary))

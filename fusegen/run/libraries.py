@@ -26,7 +26,7 @@ from fusegen.fuse.products import Product, chain, names_of
 from fusegen.launch.cache import default_cache
 from fusegen.launch.checksummed import digest
 from fusegen.launch.memo import compiler_digest
-from fusegen.matmul.epilogue import Epilogue, activate, is_row, match_epilogue
+from fusegen.matmul.epilogue import Epilogue, activate, match_epilogue
 from fusegen.matmul.libraries import cublaslt, cublaslt_autotune, cublaslt_epilogues, cudnn, cudnn_ops
 from fusegen.matmul.task import MEASURING, Factors, TransientFailure
 from fusegen.matmul.views import MatmulViews
@@ -300,7 +300,7 @@ def _is_right(library: Library, epilogue: Epilogue, dtype: Any, device: str) -> 
     x, w, b = x.to(dtype), w.to(dtype), (4 * b).to(dtype)
     total = x.float() @ w.float() + (b.float() if epilogue.bias else 0.0)
     refs = [ref for _, ref in epilogue.auxiliary]
-    auxiliary = [4 * torch.randn(shapes[2 if is_row(ref) else 0], device=device, generator=generator) for ref in refs]
+    auxiliary = [4 * torch.randn(shapes[2 if ref.is_row else 0], device=device, generator=generator) for ref in refs]
     if not _is_close(library, epilogue, (x, w, b), total, auxiliary, rtol=0.05, atol=0.5):
         return False
     x, w = torch.zeros_like(x), torch.zeros_like(w)
@@ -310,7 +310,7 @@ def _is_right(library: Library, epilogue: Epilogue, dtype: Any, device: str) -> 
     x[: len(edges), 0] = torch.tensor(edges, device=device)
     across = torch.linspace(-_FAR, _FAR, shapes[2][0], device=device)  # auxiliary inputs meet all of the sums
     across[: len(edges)] = across.new_tensor(edges)
-    auxiliary = [(across if at % 2 == 0 else across.flip(0)) * (1 if is_row(ref) else torch.ones_like(total))
+    auxiliary = [(across if at % 2 == 0 else across.flip(0)) * (1 if ref.is_row else torch.ones_like(total))
               for at, ref in enumerate(refs)]  # fmt: skip
     rounded = _ROUNDED[str(dtype).removeprefix("torch.")]
     return _is_close(

@@ -16,8 +16,8 @@ from typing import Any
 
 from fusegen.core import locks
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Call, Const, Expr, Ref
-from fusegen.matmul.epilogue import ARGUMENT, Epilogue, is_row
+from fusegen.core.ir import Call, Const, Expr
+from fusegen.matmul.epilogue import ARGUMENT, AuxiliaryInput, Epilogue
 from fusegen.matmul.libraries import cudnn_api
 from fusegen.matmul.libraries.cudnn_api import Attribute, Data, Descriptor, Kind, Mode, Type
 from fusegen.matmul.libraries.cudnn_ops import COMPARISONS, MODES, TYPES, in_its_words, power, read, swish
@@ -65,7 +65,7 @@ class GraphEpilogue:
     function: Expr | None
     bias: bool
     preactivation: bool
-    auxiliary: tuple[Ref, ...] = ()
+    auxiliary: tuple[AuxiliaryInput, ...] = ()
 
 
 def _graph_epilogue(epilogue: Epilogue) -> GraphEpilogue:
@@ -152,7 +152,7 @@ def step(epilogue: Epilogue, matmul: MatmulViews, dtype: DType, device: str) -> 
         return None
     row = View(result.shape[-1:], (1,), 0)
     more = [(epilogue.bias, row), (epilogue.preactivation, result)]
-    more += [(name, row if is_row(ref) else result) for name, ref in epilogue.auxiliary]
+    more += [(name, row if ref.is_row else result) for name, ref in epilogue.auxiliary]
     names, views = matmul.names, matmul.views
     return TorchStep(
         (*names, *(name for name, _ in more if name)), (*views, *(view for name, view in more if name)), dtype,
@@ -169,7 +169,7 @@ def is_refused(epilogue: Epilogue, matmul: MatmulViews, dtype: DType, device: st
 def _matmul_task(epilogue: Epilogue, matmul: MatmulViews, dtype: DType, device: str) -> Task | None:
     result, graph_epilogue = matmul.views[2], _graph_epilogue(epilogue)
     index = int(device.partition(":")[2] or 0)
-    auxiliary = [View(result.shape[-1:], (1,), 0) if is_row(ref) else result for ref in graph_epilogue.auxiliary]
+    auxiliary = [View(result.shape[-1:], (1,), 0) if ref.is_row else result for ref in graph_epilogue.auxiliary]
     return Task.of(
         graph_epilogue, dtype.name, index, matmul.views[:2], [result] * (1 + graph_epilogue.preactivation), auxiliary
     )
@@ -272,7 +272,7 @@ class _Graph:
         preactivation = self._given(data, self.sizes, task.pitches[1], False) if graph_epilogue.preactivation else None
         self.known: dict[Expr, Descriptor] = {}
         for ref, pitch in zip(graph_epilogue.auxiliary, task.auxiliary, strict=True):
-            sizes = (1, 1, columns) if is_row(ref) else self.sizes
+            sizes = (1, 1, columns) if ref.is_row else self.sizes
             self.known[ref] = self._given(data, sizes, pitch, False)
         total = self._multiplied(a, b, None if bias is not None else preactivation)
         if bias is not None:
