@@ -28,7 +28,7 @@ from ._forward import ANY, FLOAT32, REFUSALS, Compute, fused
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
-class Unlike(Exception):
+class NotRecognized(Exception):
     """A module that looks like a known one and is not; the message says why."""
 
 
@@ -45,7 +45,7 @@ def rounded_rms_norm(x: fg.Tensor, weight: fg.Tensor, *, eps: float) -> fg.Tenso
 def _epsilon(module: Any) -> float:
     found = [getattr(module, name) for name in ("variance_epsilon", "eps", "epsilon") if hasattr(module, name)]
     if len(found) != 1 or not isinstance(found[0], float):
-        raise Unlike("it has no number eps or variance_epsilon")
+        raise NotRecognized("it has no number eps or variance_epsilon")
     return float(found[0])
 
 
@@ -171,7 +171,7 @@ def recognize(module: nn.Module) -> str | None:
     """The name in ``COMPUTES`` of what ``module`` computes; None where nothing about it looks known.
 
     Raises:
-        Unlike: it looks like a known module, and computes something else.
+        NotRecognized: it looks like a known module, and computes something else.
     """
     name, children, own = type(module).__name__, dict(module.named_children()), dict(module.named_parameters())
     try:
@@ -185,10 +185,10 @@ def recognize(module: nn.Module) -> str | None:
             return _recognized_norm(module)
         if re.search(r"gelu|silu|swish|mish|relu", name, re.IGNORECASE) and not own:
             return _recognized_activation(module)
-    except Unlike:
+    except NotRecognized:
         raise
     except Exception as error:  # Another library's forward, on a module in pieces: whatever it raises, it is not taken.
-        raise Unlike(f"trying it out failed: {error}") from error
+        raise NotRecognized(f"trying it out failed: {error}") from error
     return None
 
 
@@ -210,7 +210,7 @@ def random(*shape: int, dtype: torch.dtype) -> torch.Tensor:
 def _recognized_norm(module: nn.Module) -> str:
     weight = getattr(module, "weight", None)
     if weight is not None and weight.ndim != 1:
-        raise Unlike("its weight is not one number a feature")
+        raise NotRecognized("its weight is not one number a feature")
     _epsilon(module)
     attribute = next(name for name in ("variance_epsilon", "eps", "epsilon") if hasattr(module, name))
     size = 64 if weight is None else weight.numel()
@@ -220,7 +220,7 @@ def _recognized_norm(module: nn.Module) -> str:
             for dtype, training in ((torch.bfloat16, False), (torch.float32, False), (torch.float32, True))
         ):
             return name
-    raise Unlike("on random numbers it differs from every RMS norm known here")
+    raise NotRecognized("on random numbers it differs from every RMS norm known here")
 
 
 def _agrees(
@@ -249,16 +249,16 @@ def _recognized_activation(module: nn.Module) -> str:
     for name, (_, _, meaning) in _ACTIVATIONS.items():
         if all(y.shape == x.shape and torch.allclose(y, meaning(x), rtol=1e-6, atol=1e-9) for y in found):
             return name
-    raise Unlike("it differs from every activation known here")
+    raise NotRecognized("it differs from every activation known here")
 
 
 def _recognized_mlp(module: nn.Module, act: str, into: tuple[str, ...], suffix: str) -> str:
     activation = getattr(module, act)
     if "forward" in activation.__dict__:
-        raise Unlike("its activation's forward was replaced on the module itself")
+        raise NotRecognized("its activation's forward was replaced on the module itself")
     name = _recognized_activation(activation)
     if name not in _GATES:
-        raise Unlike(f"its activation, {name}, is no gate known here")
+        raise NotRecognized(f"its activation, {name}, is no gate known here")
     tiny = {part: _linear(4, 12 // len(into), number) for number, part in enumerate(into)}
     down = _linear(12 // len(into) if len(into) == 2 else 6, 4, 7)
     children = dict(module.named_children()) | tiny | {"down_proj": down}
@@ -270,7 +270,7 @@ def _recognized_mlp(module: nn.Module, act: str, into: tuple[str, ...], suffix: 
         type(module).forward(_shell(module, children=children, training=training), x) for training in (False, True)
     ]
     if not all(y.shape == expected.shape and torch.allclose(y, expected, rtol=1e-6, atol=1e-9) for y in found):
-        raise Unlike(f"on random numbers it differs from down_proj({name}(gate) value)")
+        raise NotRecognized(f"on random numbers it differs from down_proj({name}(gate) value)")
     return f"{name}(gate) value{suffix}"
 
 

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 import fusegen as fg
 
 from ._forward import REFUSALS, autocast_decides, taken_over, tell
-from .known import Unlike, random
+from .known import NotRecognized, random
 
 Loss = Callable[..., torch.Tensor]
 
@@ -75,7 +75,7 @@ def fused_loss(module: Any) -> CausalLoss | None:
     """What may take the place of a model's ``loss_function``; None where it has none that is known.
 
     Raises:
-        Unlike: it has the name of one that is known, and computes something else.
+        NotRecognized: it has the name of one that is known, and computes something else.
     """
     kind = type(module)
     if not isinstance(getattr(kind, "loss_function", None), property) or not _asks_for_loss(kind):
@@ -89,5 +89,5 @@ def fused_loss(module: Any) -> CausalLoss | None:
         for count in (None, 9):
             expected = _causal(logits.float(), words, 7, count, -100, None, F.cross_entropy)
             if not torch.allclose(own(logits, words, 7, num_items_in_batch=count), expected, rtol=1e-5):
-                raise Unlike("on random numbers it differs from the shifted cross entropy")
+                raise NotRecognized("on random numbers it differs from the shifted cross entropy")
     return CausalLoss(own)

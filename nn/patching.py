@@ -22,7 +22,7 @@ import fusegen as fg
 
 from .cells import CELLS
 from .drop_ins import DROP_INS
-from .known import Unlike, adopted, recognize
+from .known import NotRecognized, adopted, recognize
 from .losses import fused_loss
 
 Choice = str | type | Callable[[str, nn.Module], bool]
@@ -177,8 +177,8 @@ def _swap(name: str, module: nn.Module, patched: Patched, only: bool, skip: bool
         return Found(name, kind, why="not chosen (only=, skip=)") if listed else None
     try:
         after, computes = _becomes(module)
-    except Unlike as unlike:
-        return Found(name, kind, why=str(unlike))
+    except NotRecognized as reason:
+        return Found(name, kind, why=str(reason))
     if after is None:
         return None if list(module.children()) else Found(name, kind, why=_WHY_NOT.get(before, "no op for it"))
     if "forward" in module.__dict__:
@@ -195,8 +195,8 @@ def _swap_loss(name: str, module: nn.Module, patched: Patched, only: Choices, sk
         return
     try:
         loss = fused_loss(module)
-    except Unlike as unlike:
-        patched.found.append(Found(path, "loss_function", why=str(unlike)))
+    except NotRecognized as reason:
+        patched.found.append(Found(path, "loss_function", why=str(reason)))
         return
     if loss is not None:
         before = {key: value for key, value in module.__dict__.items() if key == "_loss_function"}
@@ -209,14 +209,14 @@ def _becomes(module: nn.Module) -> tuple[type[nn.Module] | None, str]:
     """The class that takes the place of the module's, and what computes it.
 
     Raises:
-        Unlike: there is none, though it looks as if there could be.
+        NotRecognized: there is none, though it looks as if there could be.
     """
     kind = type(module)
     if kind in _SWAPS:
         return _SWAPS[kind], f"fg.nn.{kind.__name__}"
     parent = next((base for base in kind.__mro__ if base in _SWAPS), None)
     if parent is not None:
-        raise Unlike(f"a subclass of torch.nn.{parent.__name__}, which may compute something else")
+        raise NotRecognized(f"a subclass of torch.nn.{parent.__name__}, which may compute something else")
     if kind.__module__.startswith("torch."):
         return None, ""
     name = recognize(module)

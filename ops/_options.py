@@ -19,8 +19,8 @@ class LibraryOp(fg.FusedOp):
     fusegen/pytorch/autograd/inplace).
 
     Args:
-        limits: per option, what it must be in words, and the test of it. It is told all options by name.
-        prepare: is told all arguments by name and returns those that the declaration gets instead.
+        limits: per option, what it must be in words, and the test of it. It is passed all options by name.
+        prepare: is passed all arguments by name and returns those that the declaration gets instead.
     """
 
     def __init__(self, declaration: Any, limits: dict[str, tuple[str, Any]], prepare: Any = None) -> None:

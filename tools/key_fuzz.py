@@ -334,7 +334,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--seconds", type=float, default=150.0, help="for each call path")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--door", dest="paths", choices=PATHS, action="append", help="by default every one")
+    parser.add_argument("--path", dest="paths", choices=PATHS, action="append", help="by default every one")
     options = parser.parse_args(arguments)
     wrong = 0
     for path in options.paths or available():

@@ -41,11 +41,11 @@ class MatmulViews:
 
     @property
     def row_major(self) -> MatmulViews:
-        """The same product, turned where its result lies along columns: out^T = right^T @ left^T."""
+        """The same product, transposed where its result lies along columns: out^T = right^T @ left^T."""
         (left, right, result), (a, b, c) = self.names, self.views
         if len(c.shape) != 2 or c.strides[1] == 1 or c.strides[0] != 1 or a.copied or b.copied:
             return self
-        return MatmulViews((right, left, result), (b.turned, a.turned, c.turned))
+        return MatmulViews((right, left, result), (b.transposed, a.transposed, c.transposed))
 
     def sides(self, tensors: Mapping[str, Any], framework: Framework) -> tuple[Any, Any, Any]:
         """The two factors and the result, as the routine takes them."""
@@ -123,7 +123,7 @@ def _view(layout: TensorLayout, batch: list[list[str]], last: list[list[str]], s
         else:
             shape += [sizes[axis] for axis in group]
             strides += [layout.strides.get(axis, 0) for axis in group]
-    if len(last) == 2 and not last[0] and whole:  # cuBLAS is told a stride of a single row too, and wants a whole one
+    if len(last) == 2 and not last[0] and whole:  # cuBLAS gets a stride of a single row too, and wants a whole one
         strides[-2] = max(1, shape[-1] * strides[-1])
     copied = None if whole else tuple(prod(sizes[a] for a in group) for group in groups)
     return View(tuple(shape), tuple(strides), layout.offset, copied)

@@ -18,7 +18,7 @@ namespace fusegen {
 struct Fused {
   enum : int { kPack = 16, kInt64 = 3, kPointer = 6, kUnique = 1000, kPointers = 1001, kWorkspace = 1003 };
   int (*create)(int kind, void** descriptor) = nullptr;
-  int (*tell)(void* descriptor, int attribute, int type, int64_t count, const void* values) = nullptr;
+  int (*set_attribute)(void* descriptor, int attribute, int type, int64_t count, const void* values) = nullptr;
   int (*finish)(void* descriptor) = nullptr;
   int (*execute)(void* handle, void* plan, void* pack) = nullptr;
   int (*destroy)(void* descriptor) = nullptr;
@@ -39,9 +39,9 @@ inline void multiply(const Fused& fused, c10::ArrayRef<at::Tensor> tensors, void
   const auto count = static_cast<int64_t>(pointers.size());
   void* pack = nullptr;
   int code = fused.create(Fused::kPack, &pack);
-  if (!code) code = fused.tell(pack, Fused::kUnique, Fused::kInt64, count, fused.unique.data());
-  if (!code) code = fused.tell(pack, Fused::kPointers, Fused::kPointer, count, pointers.data());
-  if (!code) code = fused.tell(pack, Fused::kWorkspace, Fused::kPointer, 1, &scratch);
+  if (!code) code = fused.set_attribute(pack, Fused::kUnique, Fused::kInt64, count, fused.unique.data());
+  if (!code) code = fused.set_attribute(pack, Fused::kPointers, Fused::kPointer, count, pointers.data());
+  if (!code) code = fused.set_attribute(pack, Fused::kWorkspace, Fused::kPointer, 1, &scratch);
   if (!code) code = fused.finish(pack);
   if (!code) {
     const std::lock_guard<std::mutex> guard(alone);

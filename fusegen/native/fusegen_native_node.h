@@ -80,7 +80,7 @@ using Needed = c10::SmallVector<bool, 16>;
 // result that nobody asked for, computed along, has -1.
 inline int64_t added_to(int64_t argument) { return -2 - argument; }
 
-// The key of a backward: what torch is told of products, which gradients are asked for, which results have a cotangent,
+// The key of a backward: torch's settings of products, which gradients are asked for, which results have a cotangent,
 // the numbers' types, every tensor that it may read, and those that it may add gradients to (an empty list if there are
 // none).
 inline bool backward_key(

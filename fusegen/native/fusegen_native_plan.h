@@ -116,11 +116,11 @@ inline uint64_t autocast_word() {
   return word(c10::DispatchKey::AutocastCPU, at::kCPU) << 8 | word(c10::DispatchKey::AutocastCUDA, at::kCUDA);
 }
 
-// What torch is told of how GPUs multiply, which plans of products heed (fusegen/plan/frameworks.py, Settings).
+// Torch's settings of how GPUs multiply, which plans of products heed (fusegen/plan/frameworks.py, Settings).
 inline uint64_t settings_word() {
-  const at::Context& told = at::globalContext();
-  const auto carveout = told._SMCarveout_EXPERIMENTAL();
-  return uint64_t{told.allowFP16AccumulationCuBLAS()} | uint64_t{told.userEnabledCuDNN()} << 1 |
+  const at::Context& settings = at::globalContext();
+  const auto carveout = settings._SMCarveout_EXPERIMENTAL();
+  return uint64_t{settings.allowFP16AccumulationCuBLAS()} | uint64_t{settings.userEnabledCuDNN()} << 1 |
          uint64_t{carveout.has_value()} << 2 | static_cast<uint64_t>(static_cast<uint32_t>(carveout.value_or(0))) << 3;
 }
 

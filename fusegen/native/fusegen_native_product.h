@@ -38,9 +38,9 @@ struct Planned {
       void* handle, void* operation, const float* alpha, const void* a, void* a_layout, const void* b, void* b_layout,
       const float* beta, const void* c, void* c_layout, void* d, void* d_layout, void* algorithm, void* workspace,
       size_t workspace_size, void* stream);
-  using Tell = int (*)(void* operation, int attribute, const void* value, size_t size);
+  using SetAttribute = int (*)(void* operation, int attribute, const void* value, size_t size);
   Matmul matmul = nullptr;
-  Tell tell = nullptr;
+  SetAttribute set_attribute = nullptr;
   void *handle = nullptr, *operation = nullptr, *right = nullptr, *left = nullptr, *result = nullptr;
   void* algorithm = nullptr;
   int64_t workspace = 0;
@@ -89,7 +89,7 @@ inline void multiply(Planned& planned, c10::ArrayRef<at::Tensor> tensors, void* 
   for (const int64_t attribute : planned.pointers) {
     if (attribute == 0 || code != 0) continue;
     const void* where = tensors[next++].data_ptr();
-    code = planned.tell(planned.operation, static_cast<int>(attribute), &where, sizeof where);
+    code = planned.set_attribute(planned.operation, static_cast<int>(attribute), &where, sizeof where);
   }
   if (code == 0) {
     code = planned.matmul(

@@ -259,6 +259,6 @@ def report() -> str:
     return "built" if is_there else "not built yet: an op's first call has it built, as does fusegen doctor --build"
 
 
-def plan_words(words: Sequence[int]) -> bytes:
-    """Words as the module reads them."""
-    return b"".join((word if word >= 0 else word + 2**64).to_bytes(8, sys.byteorder) for word in words)
+def serialize_plan(fields: Sequence[int]) -> bytes:
+    """The fields of a plan as the module reads them."""
+    return b"".join((field if field >= 0 else field + 2**64).to_bytes(8, sys.byteorder) for field in fields)

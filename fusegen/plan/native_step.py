@@ -24,7 +24,7 @@ class View:
     copied: tuple[int, ...] | None = None
 
     @property
-    def turned(self) -> View:
+    def transposed(self) -> View:
         """Of a matrix that is no copy, its transpose."""
         return View(self.shape[::-1], self.strides[::-1], self.offset)
 
@@ -36,7 +36,7 @@ class TorchStep:
     Attributes:
         kind: "zero" or "copy"; or of a product: "", "added", or its epilogue: "relu", "gelu" or "bias"; or "planned" or
             "fused" where a library has planned it (matmul/libraries/cublaslt, matmul/libraries/cudnn).
-        words: the library's plan, serialized.
+        fields: the library's plan, serialized.
         keeps: objects that the plan refers to.
     """
 
@@ -44,5 +44,5 @@ class TorchStep:
     views: tuple[View, ...]
     dtype: DType
     kind: str = ""
-    words: tuple[int, ...] = ()
+    fields: tuple[int, ...] = ()
     keeps: Any = None

@@ -43,7 +43,7 @@ class Library:
 
     Attributes:
         needs_alignment: whether it takes only rows, and a bias, at multiples of 16 bytes.
-        heeds_torch: whether it multiplies as torch is told to (``cublaslt_autotune.is_wanted``).
+        heeds_torch: whether it multiplies as torch is set to (``cublaslt_autotune.is_wanted``).
         least: elements of results that it is worth trying for.
         is_considered: for tensors on a device.
         has: an epilogue, in a dtype (by name).
@@ -108,7 +108,7 @@ LIBRARIES = (
 
 
 def libraries(epilogue: Epilogue, dtype: str, device: str) -> list[Library]:
-    """Those that could do it, as torch is told to multiply now."""
+    """Those that could do it, as torch is set to multiply now."""
     able = [library for library in LIBRARIES if library.is_considered(device) and library.has(epilogue, dtype)]
     return [library for library in able if library.heeds_torch or cublaslt_autotune.is_wanted(dtype)]
 

@@ -21,7 +21,7 @@ class MatmulStep:
 
     Attributes:
         bias: added to each row before the result is rounded; a tensor, and how it lies there.
-        task: what cuBLASLt is told of it, row-major, where one of its algorithms may be faster than torch's
+        task: what cuBLASLt is given of it, row-major, where one of its algorithms may be faster than torch's
             (matmul/libraries/cublaslt_autotune).
     """
 

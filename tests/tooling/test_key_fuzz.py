@@ -63,6 +63,6 @@ def test_a_key_that_lacks_something_is_found_out(part: str, monkeypatch: pytest.
 
 def test_the_tool_ends_with_what_it_found(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
-        main(["--door", "python", "--seconds", "0.2", "--seed", "1"])
+        main(["--path", "python", "--seconds", "0.2", "--seed", "1"])
     assert ended.value.code is False or ended.value.code == 0
     assert " calls, 0 wrong" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""One matrix product by cuBLASLt (matmul/libraries/cublaslt_api), planned: what it is told of the matrices, and an
+"""One matrix product by cuBLASLt (matmul/libraries/cublaslt_api), planned: what it is given of the matrices, and an
 algorithm.
 
 cuBLASLt counts columns first. A row-major result is the transposed product of the transposed factors to it, and the
@@ -180,8 +180,8 @@ class Planned:
         api.check(status, "cublasLtMatmul")
 
     def step(self, names: Sequence[str], views: Sequence[View], dtype: DType) -> TorchStep:
-        """The same for the native call path, which has to have it for itself: a descriptor can be told addresses by one
-        thread at a time.
+        """The same for the native call path, which has to have it for itself: only one thread at a time can give a
+        descriptor addresses.
 
         Args:
             names: left, right, result, then bias and saved argument where there are any; ``views``: how they lie.
@@ -189,11 +189,11 @@ class Planned:
         functions = [api.address(name) for name in ("cublasLtMatmul", "cublasLtMatmulDescSetAttribute")]
         a, b, d, _ = self._pointers()
         addresses = [int(which) if which in self.pointers else 0 for which in (MatmulDescAttr.BIAS, MatmulDescAttr.AUX)]
-        words = (
+        fields = (
             *functions, self.handle, self.operation.pointer, a, b, d, ctypes.addressof(self.data),
             self.algorithm.workspace, *addresses, int(self.options.adds),
         )  # fmt: skip
-        return TorchStep(tuple(names), tuple(views), dtype, "planned", words, self)
+        return TorchStep(tuple(names), tuple(views), dtype, "planned", fields, self)
 
 
 def _layout(kind: int, rows: int, columns: int, pitch: int, transposed: bool) -> Descriptor:

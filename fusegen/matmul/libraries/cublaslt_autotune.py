@@ -53,7 +53,7 @@ def is_considered(device: str) -> bool:
 
 
 def is_wanted(dtype: str) -> bool:
-    """Whether torch is not told to multiply in some way that cuBLASLt is not told of: with sums of halves, or leaving
+    """Whether torch is not set to multiply in some way that cuBLASLt is not set to: with sums of halves, or leaving
     some multiprocessors to others."""
     settings = frameworks.torch().settings()
     return not (dtype == "float16" and settings.sums_of_halves) and settings.kept_free is None

@@ -20,7 +20,7 @@ from fusegen.core.ir import Call, Const, Expr
 from fusegen.matmul.epilogue import ARGUMENT, AuxiliaryInput, Epilogue
 from fusegen.matmul.libraries import cudnn_api
 from fusegen.matmul.libraries.cudnn_api import Attribute, Data, Descriptor, Kind, Mode, Type
-from fusegen.matmul.libraries.cudnn_ops import COMPARISONS, MODES, TYPES, in_its_words, power, read, swish
+from fusegen.matmul.libraries.cudnn_ops import COMPARISONS, MODES, TYPES, in_its_operations, power, read, swish
 from fusegen.matmul.padding import ALIGNMENT
 from fusegen.matmul.task import Factors, Task, TransientFailure
 from fusegen.matmul.views import MatmulViews
@@ -73,7 +73,7 @@ def _graph_epilogue(epilogue: Epilogue) -> GraphEpilogue:
     is_gelu = epilogue.activation == "gelu"
     auxiliary = tuple(ref for _, ref in epilogue.auxiliary)
     return GraphEpilogue(
-        None if is_gelu else in_its_words(epilogue.function),
+        None if is_gelu else in_its_operations(epilogue.function),
         bool(epilogue.bias),
         bool(epilogue.preactivation),
         auxiliary,
@@ -156,7 +156,7 @@ def step(epilogue: Epilogue, matmul: MatmulViews, dtype: DType, device: str) -> 
     names, views = matmul.names, matmul.views
     return TorchStep(
         (*names, *(name for name, _ in more if name)), (*views, *(view for name, view in more if name)), dtype,
-        "fused", kernel.words(_handles(task.device)[1]), kernel,
+        "fused", kernel.fields(_handles(task.device)[1]), kernel,
     )  # fmt: skip
 
 
@@ -226,7 +226,7 @@ class _Kernel:
             status = library.cudnnBackendExecute(self.handle, self.plan.pointer, pack.pointer)
         cudnn_api.check(status, "cudnnBackendExecute")
 
-    def words(self, handle: int) -> tuple[int, ...]:
+    def fields(self, handle: int) -> tuple[int, ...]:
         """For the native call path (native/fusegen_native_product.h)."""
         constants = [ctypes.addressof(constant) for constant in self.constants]
         lists = (len(self.unique), *self.unique, len(constants), *constants)

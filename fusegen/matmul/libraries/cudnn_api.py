@@ -1,4 +1,4 @@
-"""cuDNN's graph interface by ctypes: what a fused kernel does is told as a graph of operations on tensors.
+"""cuDNN's graph interface by ctypes: what a fused kernel does is given as a graph of operations on tensors.
 
 A matrix product and elementwise operations behind it become one kernel, which cuDNN writes and compiles (in about half
 a second). PyTorch for CUDA brings the library and has it loaded, so nothing has to be installed. Names and numbers are

@@ -1,4 +1,4 @@
-"""What cuDNN has words for: a function of a product's sum as operations of its graphs (matmul/libraries/cudnn)."""
+"""What cuDNN can compute: a function of a product's sum as operations of its graphs (matmul/libraries/cudnn)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ COMPARISONS = frozenset({"gt", "ge", "lt", "le"})
 SLOW = frozenset({"sigmoid", "exp", "softplus"})
 # erf(x) = tanh(x p(x^2)) to 1.4e-7 in float32. p's coefficients, from the constant on, are fitted to atanh(erf(x)) / x
 # for the least largest error up to x = 4.1, beyond which both are 1. cuDNN's own erf takes longer than a pass of ours:
-# behind fp16 8192 x 768 x 3072 (60 us) gelu takes 111 us so, 84 in these words, and 91 as product and kernel.
+# behind fp16 8192 x 768 x 3072 (60 us) gelu takes 111 us so, 84 by these operations, and 91 as product and kernel.
 ERF = (
     1.1283797054711426, 0.10276548143781682, -0.00018438364535886247, -0.0006257196155881462, 8.971260359815099e-05,
     -5.985693401953342e-06, 1.5896038441097115e-07,
@@ -33,7 +33,7 @@ def has(epilogue: Epilogue, dtype: str) -> bool:
         return False
     if epilogue.activation == "gelu":
         return True
-    function = in_its_words(epilogue.function)
+    function = in_its_operations(epilogue.function)
     nodes = list(walk([function]))
     calls = [node for node in nodes if isinstance(node, Call)]
     is_known = all((call.function in MODES and call.detail is None) or power(call) for call in calls)
@@ -44,8 +44,8 @@ def has(epilogue: Epilogue, dtype: str) -> bool:
     return is_known and is_float and not tested and len(calls) <= MOST_OPERATIONS
 
 
-def in_its_words(function: Expr) -> Expr:
-    """The function with what cuDNN lacks, or is slow at, said otherwise."""
+def in_its_operations(function: Expr) -> Expr:
+    """The function with what cuDNN lacks, or is slow at, made of other operations."""
     while (call := _error_function(function)) is not None:
         function = substitute(function, {call: _erf(call.args[0], call.function == "erfc")})
     return function

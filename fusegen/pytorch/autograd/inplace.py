@@ -156,5 +156,5 @@ def _refusal(ctx: Any, given: str, expected: str, fix: str) -> DerivativeError:
     return DerivativeError(where, given=given, expected=expected, fix=fix)
 
 
-# As torch_op's own: what apply does outside of torch.func's transforms.
+# What apply does outside of torch.func's transforms, as in pytorch/autograd/function.
 _apply = super(torch.autograd.Function, _Node).apply

@@ -1,4 +1,4 @@
-"""Cached calls by the native module: a call's plan, and its backwards', in the words that the module reads."""
+"""Cached calls by the native module: a call's plan, and its backwards', as the fields that the module reads."""
 
 from __future__ import annotations
 
@@ -23,41 +23,41 @@ _ALIGNED = 256
 
 
 def native_plan(module: Any, cached: CachedCall, gradient_of: Sequence[int] = ()) -> Any:
-    """A cached call as a plan of the native module (its ``make_plan`` reads these words in this order)."""
+    """A cached call as a plan of the native module (its ``make_plan`` reads these fields in this order)."""
     run, op = cached.run, cached.run.runner.op
     plan, between = run.plan, run.plan.intermediates
     assert plan.program is not None
     steps = plan.program.steps
     layout = _Workspaces.of(plan.program.workspaces)
     fixed = [cached.fixed[s.name] for s in op.scalars if s.name not in cached.numbers]
-    words = [*plan.target.native(), layout.size, len(cached.inputs), *cached.inputs]
+    fields = [*plan.target.native(), layout.size, len(cached.inputs), *cached.inputs]
     for _, shape, strides, _ in plan.results:
-        words += [len(shape), *shape, len(strides), *strides, -1, -1]
+        fields += [len(shape), *shape, len(strides), *strides, -1, -1]
     for tensor in between:
-        words += [len(tensor.shape), *tensor.shape, len(tensor.strides), *tensor.strides]
-        words += [tensor.first, tensor.last]
-    words += [cached.visible, int(cached.one), len(gradient_of), *gradient_of, len(fixed)]
+        fields += [len(tensor.shape), *tensor.shape, len(tensor.strides), *tensor.strides]
+        fields += [tensor.first, tensor.last]
+    fields += [cached.visible, int(cached.one), len(gradient_of), *gradient_of, len(fixed)]
     for value in fixed:
-        words += _number(value)
+        fields += _number(value)
     slots = _slots(cached, op.scalars, layout)
-    words.append(len(steps))
+    fields.append(len(steps))
     for step in steps:
         if isinstance(step, TorchStep):
-            words += _product(step, slots)
+            fields += _product(step, slots)
             continue
         image, offsets = step.image()
         block = struct.unpack(f"={len(image) // 8}q", image[: len(image) // 8 * 8])
         loaded = cast(Launchable, step.loaded)
-        words += [loaded.address, loaded.early, loaded.shared, *step.grid, *step.block, len(step.dynamic)]
+        fields += [loaded.address, loaded.early, loaded.shared, *step.grid, *step.block, len(step.dynamic)]
         for name, code in zip(step.dynamic, _codes(step.format), strict=True):
-            words += [*slots[name], ord(code)]
-        words += [len(block), *block, len(offsets), *offsets]
+            fields += [*slots[name], ord(code)]
+        fields += [len(block), *block, len(offsets), *offsets]
     trained = cached.trained
     if trained is not None:
         arguments, kept = trained.saved
         saves = [(0, run.runner.arguments.index(name)) for name in arguments] + [(1, at) for at in kept]
-        words += [len(saves), *(word for save in saves for word in save)]
-        words += [len(trained.differentiable), *trained.differentiable]
+        fields += [len(saves), *(field for save in saves for field in save)]
+        fields += [len(trained.differentiable), *trained.differentiable]
 
     def fail(at: int, code: int, message: str) -> None:
         launched = next((step for step in steps[at:] if not isinstance(step, TorchStep)), None)
@@ -68,7 +68,7 @@ def native_plan(module: Any, cached: CachedCall, gradient_of: Sequence[int] = ()
     made = [*(dtype for *_, dtype in plan.results), *(tensor.dtype for tensor in between)]
     torch_dtypes = tuple(frameworks.torch().back[dtype] for dtype in made)
     title, backward = (None, None) if trained is None else (f"{op.name}Backward", NativeBackward(module, cached))
-    return module.plan(native.plan_words(words), torch_dtypes, fail, title, backward)
+    return module.plan(native.serialize_plan(fields), torch_dtypes, fail, title, backward)
 
 
 _INPUT, _RESULT, _WORKSPACE, _NUMBER = range(4)
@@ -117,12 +117,12 @@ _KINDS = {"": 0, "relu": 1, "gelu": 2, "bias": 3, "zero": 4, "copy": 5, ADDED: 6
 
 def _product(step: TorchStep, slots: Mapping[str, tuple[int, int, int]]) -> list[int]:
     """A matrix product: a null function, and its tensors."""
-    words = [0, _KINDS[step.kind], _SCALAR_TYPES[step.dtype], len(step.names), *step.words]
+    fields = [0, _KINDS[step.kind], _SCALAR_TYPES[step.dtype], len(step.names), *step.fields]
     for name, view in zip(step.names, step.views, strict=True):
         kind, index, offset = slots[name]
         offset += view.offset * step.dtype.size
-        words += [kind, index, offset, len(view.shape), *view.shape, len(view.strides), *view.strides]
-    return words
+        fields += [kind, index, offset, len(view.shape), *view.shape, len(view.strides), *view.strides]
+    return fields
 
 
 def _codes(form: str) -> list[str]:
@@ -172,7 +172,7 @@ class NativeBackward:
         self, saved: list[Any], cotangents: list[Any], gradients: Sequence[Any], places: Sequence[Any],
         runs: Sequence[Run],
     ) -> Any:  # fmt: skip
-        """The native plan of a backward, told by which tensor went where; None where that does not tell."""
+        """The native plan of a backward, by which tensor went where; None where that does not say."""
         if len(runs) != 1 or runs[0].plan.program is None:
             return None
         (run,) = runs

@@ -1,4 +1,4 @@
-"""Functions in cuDNN's words: what it lacks, or is slow at, made of other operations."""
+"""Functions as cuDNN's operations: what it lacks, or is slow at, made of other ones."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import torch
 
 from fusegen.core import dtypes
 from fusegen.core.ir import Call, Const, Ref, walk
-from fusegen.matmul.libraries.cudnn_ops import in_its_words
+from fusegen.matmul.libraries.cudnn_ops import in_its_operations
 
 INF, NAN = float("inf"), float("nan")
 X = Ref("x", dtypes.float32)
@@ -31,18 +31,18 @@ def evaluated(function: Any, x: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("name", ["erf", "erfc"])
 def test_error_functions(name: str) -> None:
     x = torch.cat([torch.linspace(-30, 30, 100_001), torch.tensor([0.0, 1e30, -1e30, INF, -INF, NAN])])
-    told = in_its_words(call(name, X))
-    found = evaluated(told, x)
+    rewritten = in_its_operations(call(name, X))
+    found = evaluated(rewritten, x)
     torch.testing.assert_close(found, getattr(torch, name)(x.double()).float(), rtol=0, atol=2e-7, equal_nan=True)
-    assert {node.function for node in walk([told]) if isinstance(node, Call)} <= {"mul", "add", "sub", "tanh"}
+    assert {node.function for node in walk([rewritten]) if isinstance(node, Call)} <= {"mul", "add", "sub", "tanh"}
 
 
 def test_one_inside_another() -> None:
-    told = in_its_words(call("erf", call("erfc", X)))
+    rewritten = in_its_operations(call("erf", call("erfc", X)))
     x = torch.linspace(-3, 3, 101)
-    torch.testing.assert_close(evaluated(told, x), torch.erf(torch.erfc(x)), rtol=0, atol=5e-7)
+    torch.testing.assert_close(evaluated(rewritten, x), torch.erf(torch.erfc(x)), rtol=0, atol=5e-7)
 
 
 def test_doubles_are_left_alone() -> None:
     wide = Call("erf", (Ref("x", dtypes.float64),), dtypes.float64)
-    assert in_its_words(wide) is wide
+    assert in_its_operations(wide) is wide
