@@ -4,7 +4,7 @@
 
 is what its first argument says. The others are what the op was called with, as far as its gradient concerns it: they
 get that gradient, in place of what would be derived of the first. It is an Op of its own, which reads nothing but these
-and cotangents, so the node carries it through every stage. Kernels know nothing of it (``plain``).
+and cotangents, so the node carries it through every stage. Kernels know nothing of it (``without_declared_gradients``).
 """
 
 from __future__ import annotations
@@ -126,7 +126,7 @@ def differentiated(node: Expr) -> tuple[Expr, ...]:
 
 
 @lru_cache(maxsize=1024)
-def plain(op: Op) -> Op:
+def without_declared_gradients(op: Op) -> Op:
     """``op`` as it is computed, without the gradients that were declared for parts of it."""
     reduces, outputs = op.expand()
     if not any(isinstance(node, Declared) for node in walk([item.expr for item in (*reduces, *outputs)])):

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from fusegen.core import dtypes
-from fusegen.core.declared import plain
+from fusegen.core.declared import without_declared_gradients
 from fusegen.core.ir import Call, Const, Expr, Op, const, is_call, walk
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.declare.table import apply
@@ -198,7 +198,7 @@ def _sharing(roots: list[Expr], *, half: bool) -> tuple[Callable[[Call], Expr | 
 
 def lower(op: Op) -> Op:
     """``op`` with special functions saved where algebra allows it."""
-    op = without_idle_extrema(plain(op))
+    op = without_idle_extrema(without_declared_gradients(op))
     reduces, outputs = op.expand()
     items = [*reduces, *outputs]
     half = all(output.dtype.is_half for output in op.outputs)

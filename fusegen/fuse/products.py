@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fusegen.core.casts import rounded, unrounded
-from fusegen.core.declared import plain
+from fusegen.core.declared import without_declared_gradients
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import (
     Call,
@@ -134,7 +134,7 @@ def chain(op: Op, *, adds_biases: bool = True) -> Chain | None:
     """
     if not products(op):
         return None
-    op = as_written(without_guards(plain(op)))  # before elements and their extremum come apart
+    op = as_written(without_guards(without_declared_gradients(op)))  # before elements and their extremum come apart
     return _Splitter(op, biases(op) if adds_biases else {}).split()
 
 

@@ -14,7 +14,7 @@ from math import prod
 from typing import Any, Protocol
 
 from fusegen import pipeline
-from fusegen.core.declared import plain
+from fusegen.core.declared import without_declared_gradients
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Op, Output, Reduce, Tensorlike
 from fusegen.core.products import contracted_sizes
@@ -319,7 +319,7 @@ def stages(item: Pass) -> list[str]:
     found += _split(item)
     for part in item.fused_passes:
         lowered = pipeline.compile_op(part.op).lowered
-        if lowered != plain(part.op):
+        if lowered != without_declared_gradients(part.op):
             found.append(section(f"{part.op.label}: rewritten to call fewer special functions", op_text(lowered)))
     kernels = item.kernels
     sizes = dict(item.layout.sizes)

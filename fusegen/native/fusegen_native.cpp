@@ -24,7 +24,7 @@ PyMethodDef module_methods[] = {
     {"insert_backward", insert_backward, METH_VARARGS, nullptr},
     {"accumulate", accumulate, METH_O, nullptr},
     {"is_accumulating", is_accumulating_here, METH_NOARGS, nullptr},
-    {"places", places, METH_VARARGS, nullptr},
+    {"accumulate_into", accumulate_into, METH_VARARGS, nullptr},
     {"install", install_kernels, METH_VARARGS, nullptr},
     {"has_pending_call", has_pending_call, METH_O, nullptr},
     {"record_kernel", record_kernel, METH_VARARGS, nullptr},

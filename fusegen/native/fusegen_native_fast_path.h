@@ -18,7 +18,7 @@ struct FastPath {
   PyObject_HEAD
   vectorcallfunc vectorcall;
   PyObject* before;  // torch's own
-  std::shared_ptr<Prepared>* prepared;
+  std::shared_ptr<RegisteredPlans>* registered;
   c10::OperatorHandle* handle;  // whose schema is gone when the op is, at exit
 };
 
@@ -107,7 +107,7 @@ inline bool add_object(BoxedCall& call, PyObject* value, const c10::Type& type, 
 inline bool read_objects(
     const FastPath& fast_path, PyObject* const* values, size_t given, PyObject* names, BoxedCall& call) {
   const auto& parameters = fast_path.handle->schema().arguments();
-  const auto& flags = (*fast_path.prepared)->flags;
+  const auto& flags = (*fast_path.registered)->flags;
   const size_t named = names == nullptr ? 0 : static_cast<size_t>(PyTuple_GET_SIZE(names));
   if (given > parameters.size()) return false;
   size_t used = 0;  // of the names
@@ -150,9 +150,9 @@ inline PyObject* fast_path_call(PyObject* self, PyObject* const* values, size_t 
   if (is_plain && fast_path.handle->hasSchema()) {
     BoxedCall call;
     if (read_objects(fast_path, values, static_cast<size_t>(PyVectorcall_NARGS(count)), names, call)) {
-      if (const auto plan = (*fast_path.prepared)->plans.find(call.key)) {
+      if (const auto plan = (*fast_path.registered)->plans.find(call.key)) {
         Tensors results;
-        run_prepared(*plan, call, results);
+        run_plan(*plan, call, results);
         return results_by_schema(fast_path.handle->schema(), results);
       }
     }
@@ -171,7 +171,7 @@ inline PyObject* fast_path_attribute(PyObject* self, PyObject* name) {
 inline void fast_path_delete(PyObject* self) {
   auto* fast_path = reinterpret_cast<FastPath*>(self);
   Py_CLEAR(fast_path->before);
-  delete fast_path->prepared;
+  delete fast_path->registered;
   delete fast_path->handle;
   Py_TYPE(self)->tp_free(self);
 }
@@ -197,12 +197,12 @@ inline PyObject* make_fast_path(PyObject*, PyObject* arguments) {
   const char *op, *overload;
   if (!PyArg_ParseTuple(arguments, "OssO", &kernels, &op, &overload, &before)) return nullptr;
   const auto handle = c10::Dispatcher::singleton().findSchemaOrThrow(op, overload);
-  const auto prepared = shared_prepared(kernels);
+  const auto registered = shared_registered(kernels);
   auto* fast_path = PyObject_New(FastPath, &fast_path_type);
   if (fast_path == nullptr) return nullptr;
   fast_path->vectorcall = fast_path_call;
   fast_path->before = Py_NewRef(before);
-  fast_path->prepared = new std::shared_ptr<Prepared>(prepared);
+  fast_path->registered = new std::shared_ptr<RegisteredPlans>(registered);
   fast_path->handle = new c10::OperatorHandle(handle);
   return reinterpret_cast<PyObject*>(fast_path);
   END_HANDLE_TH_ERRORS

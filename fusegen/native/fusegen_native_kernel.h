@@ -81,21 +81,21 @@ inline bool add_value(BoxedCall& call, const c10::IValue& value, int64_t flags) 
 }
 
 // The plans of one registered op; dispatch does not hold the GIL.
-struct Prepared {
+struct RegisteredPlans {
   std::vector<int64_t> flags;  // of each argument of the schema
   SharedPlans plans;
 
-  Prepared(std::vector<int64_t> given, size_t most) : flags(std::move(given)), plans(most) {}
+  RegisteredPlans(std::vector<int64_t> given, size_t most) : flags(std::move(given)), plans(most) {}
 };
 
 // The call that this thread has passed to Python, which may record a plan for it (record_kernel).
 class PendingCall {
  public:
   static thread_local PendingCall* innermost;
-  const Prepared& prepared;
+  const RegisteredPlans& registered;
   const Key* key;  // null for a call that has none: no plan is recorded for it
 
-  PendingCall(const Prepared& prepared, const Key* key) : prepared(prepared), key(key), outer_(innermost) {
+  PendingCall(const RegisteredPlans& registered, const Key* key) : registered(registered), key(key), outer_(innermost) {
     innermost = this;
   }
   ~PendingCall() { innermost = outer_; }
@@ -107,7 +107,7 @@ class PendingCall {
 inline thread_local PendingCall* PendingCall::innermost = nullptr;
 
 // What the caller gets for a call with a plan.
-inline void run_prepared(const Plan& plan, const BoxedCall& call, Tensors& results) {
+inline void run_plan(const Plan& plan, const BoxedCall& call, Tensors& results) {
   try {
     void* stream = plan.cuda ? current_stream(plan.device).handle : nullptr;
     const MayFree free(plan);
@@ -121,24 +121,24 @@ inline void run_prepared(const Plan& plan, const BoxedCall& call, Tensors& resul
 // For tensors with memory.
 class BackendKernel : public c10::OperatorKernel {
  public:
-  explicit BackendKernel(std::shared_ptr<Prepared> prepared) : prepared_(std::move(prepared)) {}
+  explicit BackendKernel(std::shared_ptr<RegisteredPlans> registered) : registered_(std::move(registered)) {}
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
     const auto arguments = torch::jit::last(*stack, op.schema().arguments().size());
     BoxedCall call;
     bool known = plain_dispatch();
-    for (size_t i = 0; known && i < arguments.size(); ++i) known = add_value(call, arguments[i], prepared_->flags[i]);
+    for (size_t i = 0; known && i < arguments.size(); ++i) known = add_value(call, arguments[i], registered_->flags[i]);
     if (known) {
-      if (const auto plan = prepared_->plans.find(call.key)) return answer(op, *plan, call, *stack);
+      if (const auto plan = registered_->plans.find(call.key)) return answer(op, *plan, call, *stack);
     }
-    const PendingCall pending(*prepared_, known ? &call.key : nullptr);
+    const PendingCall pending(*registered_, known ? &call.key : nullptr);
     op.redispatchBoxed(c10::DispatchKeySet(), stack);  // no key at all: the kernel for all devices, which is Python's
   }
 
  private:
   static void answer(const c10::OperatorHandle& op, const Plan& plan, const BoxedCall& call, torch::jit::Stack& stack) {
     Tensors results;
-    run_prepared(plan, call, results);
+    run_plan(plan, call, results);
     torch::jit::drop(stack, op.schema().arguments().size());
     const auto& returns = op.schema().returns();
     if (returns.size() == 1 && returns[0].type()->kind() == c10::TypeKind::ListType) {
@@ -151,7 +151,7 @@ class BackendKernel : public c10::OperatorKernel {
     }
   }
 
-  std::shared_ptr<Prepared> prepared_;
+  std::shared_ptr<RegisteredPlans> registered_;
 };
 
 // Whether autograd has to see a call with this argument.
@@ -178,7 +178,7 @@ class AutogradKernel : public c10::OperatorKernel {
   }
 };
 
-inline constexpr const char* kPreparedName = "fusegen.Prepared";
+inline constexpr const char* kRegisteredPlansName = "fusegen.RegisteredPlans";
 
 // install(name, flags, most): the kernels for an op that is defined. They stay until the process ends.
 inline PyObject* install_kernels(PyObject*, PyObject* arguments) {
@@ -190,39 +190,40 @@ inline PyObject* install_kernels(PyObject*, PyObject* arguments) {
   std::vector<int64_t> values;
   for (Py_ssize_t i = 0; i < PyTuple_GET_SIZE(flags); ++i)
     values.push_back(PyLong_AsLongLong(PyTuple_GET_ITEM(flags, i)));
-  auto prepared = std::make_shared<Prepared>(std::move(values), static_cast<size_t>(most));
+  auto registered = std::make_shared<RegisteredPlans>(std::move(values), static_cast<size_t>(most));
   static auto* library = new torch::Library(torch::Library::IMPL, "fusegen", std::nullopt, "fusegen_native", 0);
   for (const auto key : {c10::DispatchKey::CPU, c10::DispatchKey::CUDA}) {
-    auto kernel = torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BackendKernel>(prepared));
+    auto kernel = torch::CppFunction::makeFromBoxedFunctor(std::make_unique<BackendKernel>(registered));
     library->impl(name, torch::dispatch(key, std::move(kernel)));
   }
   for (const auto key : {c10::DispatchKey::AutogradCPU, c10::DispatchKey::AutogradCUDA}) {
     auto kernel = torch::CppFunction::makeFromBoxedFunctor(std::make_unique<AutogradKernel>());
     library->impl(name, torch::dispatch(key, std::move(kernel)));
   }
-  return PyCapsule_New(new std::shared_ptr<Prepared>(std::move(prepared)), kPreparedName, [](PyObject* capsule) {
-    delete static_cast<std::shared_ptr<Prepared>*>(PyCapsule_GetPointer(capsule, kPreparedName));
+  auto* held = new std::shared_ptr<RegisteredPlans>(std::move(registered));
+  return PyCapsule_New(held, kRegisteredPlansName, [](PyObject* capsule) {
+    delete static_cast<std::shared_ptr<RegisteredPlans>*>(PyCapsule_GetPointer(capsule, kRegisteredPlansName));
   });
   END_HANDLE_TH_ERRORS
 }
 
-inline const std::shared_ptr<Prepared>& shared_prepared(PyObject* capsule) {
-  auto* held = static_cast<std::shared_ptr<Prepared>*>(PyCapsule_GetPointer(capsule, kPreparedName));
+inline const std::shared_ptr<RegisteredPlans>& shared_registered(PyObject* capsule) {
+  auto* held = static_cast<std::shared_ptr<RegisteredPlans>*>(PyCapsule_GetPointer(capsule, kRegisteredPlansName));
   if (!held) throw python_error();
   return *held;
 }
 
-inline Prepared& unwrap_prepared(PyObject* capsule) { return *shared_prepared(capsule); }
+inline RegisteredPlans& unwrap_registered(PyObject* capsule) { return *shared_registered(capsule); }
 
 // record_kernel(kernels, plan): what to do from now on for calls like the one that Python has been passed.
 inline PyObject* record_kernel(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
   PyObject *kernels, *plan;
   if (!PyArg_ParseTuple(arguments, "OO", &kernels, &plan)) return nullptr;
-  Prepared& prepared = unwrap_prepared(kernels);
+  RegisteredPlans& registered = unwrap_registered(kernels);
   const PendingCall* pending = PendingCall::innermost;
-  if (pending == nullptr || pending->key == nullptr || &pending->prepared != &prepared) Py_RETURN_FALSE;
-  prepared.plans.put(*pending->key, unwrap_plan(plan));
+  if (pending == nullptr || pending->key == nullptr || &pending->registered != &registered) Py_RETURN_FALSE;
+  registered.plans.put(*pending->key, unwrap_plan(plan));
   Py_RETURN_TRUE;
   END_HANDLE_TH_ERRORS
 }
@@ -231,7 +232,8 @@ inline PyObject* record_kernel(PyObject*, PyObject* arguments) {
 inline PyObject* has_pending_call(PyObject*, PyObject* kernels) {
   HANDLE_TH_ERRORS
   const PendingCall* pending = PendingCall::innermost;
-  const bool records = pending != nullptr && pending->key != nullptr && &pending->prepared == &unwrap_prepared(kernels);
+  const bool records =
+      pending != nullptr && pending->key != nullptr && &pending->registered == &unwrap_registered(kernels);
   return PyBool_FromLong(records);
   END_HANDLE_TH_ERRORS
 }
@@ -239,7 +241,7 @@ inline PyObject* has_pending_call(PyObject*, PyObject* kernels) {
 // forget_kernels(kernels): every plan.
 inline PyObject* forget_kernels(PyObject*, PyObject* kernels) {
   HANDLE_TH_ERRORS
-  unwrap_prepared(kernels).plans.clear();
+  unwrap_registered(kernels).plans.clear();
   Py_RETURN_NONE;
   END_HANDLE_TH_ERRORS
 }
@@ -247,7 +249,7 @@ inline PyObject* forget_kernels(PyObject*, PyObject* kernels) {
 // plan_count(kernels).
 inline PyObject* plan_count(PyObject*, PyObject* kernels) {
   HANDLE_TH_ERRORS
-  return PyLong_FromSize_t(unwrap_prepared(kernels).plans.size());
+  return PyLong_FromSize_t(unwrap_registered(kernels).plans.size());
   END_HANDLE_TH_ERRORS
 }
 

@@ -72,7 +72,7 @@ inline bool is_on_current_stream(torch::autograd::AccumulateGrad& leaf, c10::Dev
 // The .grad that a backward may add to; undefined where the gradient has to be handed to torch. `read` is what the
 // backward reads.
 template <class Read>
-at::Tensor place_to_add(torch::autograd::Node* node, const Read& read) {
+at::Tensor tensor_to_accumulate_into(torch::autograd::Node* node, const Read& read) {
   // Its very type: another one, derived from it, may do something else with a gradient.
   if (node == nullptr || typeid(*node) != typeid(torch::autograd::AccumulateGrad)) return {};
   auto* leaf = static_cast<torch::autograd::AccumulateGrad*>(node);
@@ -102,8 +102,9 @@ inline torch::autograd::Node* node_of(PyObject* object) {
   return reinterpret_cast<torch::autograd::THPCppFunction*>(object)->cdata.get();
 }
 
-// places(nodes, read): for each node that a gradient goes to (None: nobody asks for it) the .grad to add to, or None.
-inline PyObject* places(PyObject*, PyObject* arguments) {
+// accumulate_into(nodes, read): for each node that a gradient goes to (None: nobody asks for it) the .grad to add to, or
+// None.
+inline PyObject* accumulate_into(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
   PyObject *nodes, *values;
   if (!PyArg_ParseTuple(arguments, "O!O!", &PyList_Type, &nodes, &PyList_Type, &values)) return nullptr;
@@ -112,8 +113,10 @@ inline PyObject* places(PyObject*, PyObject* arguments) {
     if (PyObject* value = PyList_GET_ITEM(values, i); value != Py_None) read.push_back(THPVariable_Unpack(value));
   auto found = THPObjectPtr(PyList_New(PyList_GET_SIZE(nodes)));
   if (!found) return nullptr;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(nodes); ++i)  // None for an undefined tensor
-    PyList_SET_ITEM(found.get(), i, THPVariable_Wrap(place_to_add(node_of(PyList_GET_ITEM(nodes, i)), read)));
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(nodes); ++i) {  // None for an undefined tensor
+    auto* node = node_of(PyList_GET_ITEM(nodes, i));
+    PyList_SET_ITEM(found.get(), i, THPVariable_Wrap(tensor_to_accumulate_into(node, read)));
+  }
   return found.release();
   END_HANDLE_TH_ERRORS
 }

@@ -20,8 +20,9 @@ struct Training {
   std::string name;
   std::vector<Save> saves;
   std::vector<int64_t> differentiable;  // results that have a gradient, in order
-  PyObject* python = nullptr;           // (plan, needed, saved, cotangents, numbers, places) -> a gradient or None each
-  SharedPlans backwards{1024};          // engine threads do not hold the GIL
+  // (plan, needed, saved, cotangents, numbers, accumulate_into) -> a gradient or None each
+  PyObject* python = nullptr;
+  SharedPlans backwards{1024};  // engine threads do not hold the GIL
 };
 
 inline Plan::~Plan() {
@@ -85,7 +86,7 @@ inline int64_t added_to(int64_t argument) { return -2 - argument; }
 // none).
 inline bool backward_key(
     const Needed& needed, const Tensors& saved, const torch::autograd::variable_list& cotangents,
-    const Numbers& numbers, const Tensors& places, Key& key, Addresses& addresses) {
+    const Numbers& numbers, const Tensors& accumulate_into, Key& key, Addresses& addresses) {
   key.words.push_back(settings_word());
   for (const bool asked : needed) key.words.push_back(asked);
   for (const at::Tensor& cotangent : cotangents) key.words.push_back(cotangent.defined());
@@ -94,9 +95,9 @@ inline bool backward_key(
     if (!tensor.defined() || !add_tensor(key, tensor, false, addresses)) return false;
   for (const at::Tensor& tensor : cotangents)
     if (tensor.defined() && !add_tensor(key, tensor, false, addresses)) return false;
-  for (const at::Tensor& place : places) {
-    key.words.push_back(place.defined());
-    if (place.defined() && !add_tensor(key, place, false, addresses)) return false;
+  for (const at::Tensor& tensor : accumulate_into) {
+    key.words.push_back(tensor.defined());
+    if (tensor.defined() && !add_tensor(key, tensor, false, addresses)) return false;
   }
   return true;
 }
@@ -128,16 +129,17 @@ class FusedNode : public torch::autograd::Node {
     }
     Needed needed;
     for (size_t i = 0; i < plan->inputs.size(); ++i) needed.push_back(task_should_compute_output(i));
-    Tensors places;
-    if (is_accumulating() && plain_dispatch()) places = places_to_add(needed, tensors, cotangents);
+    Tensors accumulate_into;
+    if (is_accumulating() && plain_dispatch())
+      accumulate_into = tensors_to_accumulate_into(needed, tensors, cotangents);
     Key key;
     Addresses addresses;
     if (!c10::GradMode::is_enabled() && plain_dispatch() &&
-        backward_key(needed, tensors, cotangents, numbers, places, key, addresses)) {
+        backward_key(needed, tensors, cotangents, numbers, accumulate_into, key, addresses)) {
       if (const auto found = plan->training->backwards.find(key))
-        return separated(run_backward(*found, addresses, cotangents, places), cotangents);
+        return separated(run_backward(*found, addresses, cotangents, accumulate_into), cotangents);
     }
-    return separated(in_python(needed, tensors, cotangents, places), cotangents);
+    return separated(in_python(needed, tensors, cotangents, accumulate_into), cotangents);
   }
 
  private:
@@ -155,21 +157,21 @@ class FusedNode : public torch::autograd::Node {
   }
 
   // For each argument the .grad that its gradient may be added to; an empty list if there is none.
-  Tensors places_to_add(
+  Tensors tensors_to_accumulate_into(
       const Needed& needed, const Tensors& tensors, const torch::autograd::variable_list& cotangents) const {
-    Tensors read(tensors), places(needed.size());
+    Tensors read(tensors), accumulate_into(needed.size());
     read.append(cotangents.begin(), cotangents.end());
     bool any = false;
     for (size_t i = 0; i < needed.size(); ++i) {
-      if (needed[i]) places[i] = place_to_add(next_edge(i).function.get(), read);
-      any |= places[i].defined();
+      if (needed[i]) accumulate_into[i] = tensor_to_accumulate_into(next_edge(i).function.get(), read);
+      any |= accumulate_into[i].defined();
     }
-    return any ? places : Tensors();
+    return any ? accumulate_into : Tensors();
   }
 
   torch::autograd::variable_list run_backward(
       const Plan& backward, const Addresses& addresses, const torch::autograd::variable_list& cotangents,
-      const Tensors& places) {
+      const Tensors& accumulate_into) {
     void* handle = nullptr;
     if (backward.cuda) {
       // The engine makes the forward's stream current, so its handle is known without asking Python.
@@ -182,7 +184,7 @@ class FusedNode : public torch::autograd::Node {
     Tensors results(backward.gradient_of.size());
     for (size_t i = 0; i < results.size(); ++i) {
       if (backward.gradient_of[i] > -2) continue;
-      results[i] = places[added_to(backward.gradient_of[i])];
+      results[i] = accumulate_into[added_to(backward.gradient_of[i])];
       torch::autograd::impl::bump_version(results[i]);
     }
     try {
@@ -193,14 +195,14 @@ class FusedNode : public torch::autograd::Node {
     torch::autograd::variable_list gradients(plan->inputs.size());
     for (size_t i = 0; i < backward.gradient_of.size(); ++i)
       if (backward.gradient_of[i] >= 0) gradients[backward.gradient_of[i]] = std::move(results[i]);
-    for (const Plan::Elsewhere& that : backward.elsewhere)
+    for (const Plan::SharedGradient& that : backward.shared_gradients)
       gradients[that.argument] = that.is_gradient ? gradients[that.index] : cotangents[that.index];
     return gradients;
   }
 
   torch::autograd::variable_list in_python(
       const Needed& needed, const Tensors& tensors, const torch::autograd::variable_list& cotangents,
-      const Tensors& places) const {
+      const Tensors& accumulate_into) const {
     const pybind11::gil_scoped_acquire gil;
     const auto list = [](size_t size) { return THPObjectPtr(PyList_New(static_cast<Py_ssize_t>(size))); };
     auto asked = list(needed.size()), kept = list(tensors.size()), given = list(plan->results.size()), values = list(numbers.size());
@@ -211,8 +213,9 @@ class FusedNode : public torch::autograd::Node {
       if (cotangents[i].defined())
         PyList_SetItem(given.get(), plan->training->differentiable[i], THPVariable_Wrap(cotangents[i]));
     for (size_t i = 0; i < numbers.size(); ++i) PyList_SET_ITEM(values.get(), i, to_python(numbers[i]));
-    auto added = list(places.size());
-    for (size_t i = 0; i < places.size(); ++i) PyList_SET_ITEM(added.get(), i, THPVariable_Wrap(places[i]));
+    auto added = list(accumulate_into.size());
+    for (size_t i = 0; i < accumulate_into.size(); ++i)
+      PyList_SET_ITEM(added.get(), i, THPVariable_Wrap(accumulate_into[i]));
     auto capsule = THPObjectPtr(wrap_plan(plan));
     auto found = THPObjectPtr(PyObject_CallFunctionObjArgs(
         plan->training->python, capsule.get(), asked.get(), kept.get(), given.get(), values.get(), added.get(),
@@ -277,15 +280,15 @@ inline void record(
     node->saved.emplace_back(save.is_result ? results[save.index] : *tensors[plan->inputs[save.index]], save.is_result);
 }
 
-// insert_backward(forward, needed, saved, cotangents, numbers, places, backward, elsewhere): the plan for backwards like
-// this one, None where nothing is computed; and gradients that are something else: (argument, 0, a result, whose
-// cotangent it is) or (argument, 1, an argument, whose gradient it is).
+// insert_backward(forward, needed, saved, cotangents, numbers, accumulate_into, backward, shared_gradients): the plan for
+// backwards like this one, None where nothing is computed; and gradients that are something else: (argument, 0, a result,
+// whose cotangent it is) or (argument, 1, an argument, whose gradient it is).
 inline PyObject* insert_backward(PyObject*, PyObject* arguments) {
   HANDLE_TH_ERRORS
-  PyObject *forward, *asked, *saved, *cotangents, *values, *added, *backward, *elsewhere;
+  PyObject *forward, *asked, *saved, *cotangents, *values, *added, *backward, *shared_gradients;
   if (!PyArg_ParseTuple(
           arguments, "OO!O!O!O!O!OO!", &forward, &PyList_Type, &asked, &PyList_Type, &saved, &PyList_Type, &cotangents,
-          &PyList_Type, &values, &PyList_Type, &added, &backward, &PyList_Type, &elsewhere))
+          &PyList_Type, &values, &PyList_Type, &added, &backward, &PyList_Type, &shared_gradients))
     return nullptr;
   if (!plain_dispatch()) Py_RETURN_FALSE;
   const auto plan = unwrap_plan(forward);
@@ -299,10 +302,10 @@ inline PyObject* insert_backward(PyObject*, PyObject* arguments) {
     PyObject* item = PyList_GET_ITEM(cotangents, at);
     given.push_back(item == Py_None ? at::Tensor() : THPVariable_Unpack(item));
   }
-  Tensors places;
+  Tensors accumulate_into;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(added); ++i) {
     PyObject* item = PyList_GET_ITEM(added, i);
-    places.push_back(item == Py_None ? at::Tensor() : THPVariable_Unpack(item));
+    accumulate_into.push_back(item == Py_None ? at::Tensor() : THPVariable_Unpack(item));
   }
   Numbers numbers;
   for (Py_ssize_t i = 0; i < PyList_GET_SIZE(values); ++i) {
@@ -313,15 +316,15 @@ inline PyObject* insert_backward(PyObject*, PyObject* arguments) {
   }
   Key key;
   Addresses addresses;
-  if (!backward_key(needed, tensors, given, numbers, places, key, addresses)) Py_RETURN_FALSE;
+  if (!backward_key(needed, tensors, given, numbers, accumulate_into, key, addresses)) Py_RETURN_FALSE;
   auto held = backward == Py_None ? std::make_shared<Plan>() : unwrap_plan(backward);
   const auto& results = plan->training->differentiable;
-  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(elsewhere); ++i) {
+  for (Py_ssize_t i = 0; i < PyList_GET_SIZE(shared_gradients); ++i) {
     long long argument, is_gradient, index;
-    if (!PyArg_Parse(PyList_GET_ITEM(elsewhere, i), "(LLL)", &argument, &is_gradient, &index)) return nullptr;
+    if (!PyArg_Parse(PyList_GET_ITEM(shared_gradients, i), "(LLL)", &argument, &is_gradient, &index)) return nullptr;
     // Cotangents come for the results that have a gradient, in order.
     if (!is_gradient) index = std::find(results.begin(), results.end(), index) - results.begin();
-    held->elsewhere.push_back({argument, is_gradient != 0, index});
+    held->shared_gradients.push_back({argument, is_gradient != 0, index});
   }
   plan->training->backwards.put(key, std::move(held));
   Py_RETURN_TRUE;

@@ -218,12 +218,12 @@ struct Plan {
   bool one = true;
   std::vector<int64_t> gradient_of;  // of a backward: the argument that each result is the gradient of (fusegen_native_node.h)
   // Of a backward: a gradient that is a cotangent, or the gradient of another argument.
-  struct Elsewhere {
+  struct SharedGradient {
     int64_t argument = 0;
     bool is_gradient = false;
     int64_t index = 0;
   };
-  std::vector<Elsewhere> elsewhere;
+  std::vector<SharedGradient> shared_gradients;
   std::vector<Number> fixed;
   std::vector<Step> steps;
   bool multiplies = false;  // some step is a matrix product

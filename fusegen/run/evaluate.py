@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from fusegen import pipeline
-from fusegen.core.declared import plain
+from fusegen.core.declared import without_declared_gradients
 from fusegen.core.dtypes import float32
 from fusegen.core.ir import Op
 from fusegen.core.products import contracted_sizes
@@ -55,7 +55,7 @@ def stages(op: Op, stored: bool = False) -> Iterator[tuple[str, Evaluate]]:
     if cut:
         yield f"cut at {len(cut.steps) - len(ops)} matrix products", _runs(meaning, stored)
     compiled = [pipeline.compile_op(part) for part in ops]
-    if any(found.lowered != plain(found.op) for found in compiled):
+    if any(found.lowered != without_declared_gradients(found.op) for found in compiled):
         yield "rewritten to call fewer special functions", _runs(_lowered, stored)
     count = max((len(_candidates(found)) for found in compiled), default=0)
     for number in range(count):

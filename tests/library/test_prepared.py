@@ -334,7 +334,7 @@ def test_plans_hold_no_tensors_and_are_bounded(monkeypatch: pytest.MonkeyPatch) 
     assert [ref() for ref in watched] == [None, None]
     for size in (*range(1, 9), 1):
         same(overload(torch.ones(size), torch.ones(size), 0.5), torch.ones(size))
-    assert len(known.__dict__["_registered"].prepared[overload.name().removeprefix("fusegen::")]) == 4
+    assert len(known.__dict__["_registered"].plans[overload.name().removeprefix("fusegen::")]) == 4
 
 
 def test_threads(asked: Asked) -> None:

@@ -60,7 +60,7 @@ def places(node: Any, needed: Sequence[bool], read: Sequence[Any]) -> list[Any]:
     if module is None or not module.is_accumulating():
         return []
     nodes = [function if asked else None for (function, _), asked in zip(node.next_functions, needed, strict=True)]
-    found: list[Any] = module.places(nodes, list(read))
+    found: list[Any] = module.accumulate_into(nodes, list(read))
     return found
 
 

@@ -25,7 +25,7 @@ _ALIGNED = 256
 def native_plan(module: Any, cached: CachedCall, gradient_of: Sequence[int] = ()) -> Any:
     """A cached call as a plan of the native module (its ``make_plan`` reads these fields in this order)."""
     run, op = cached.run, cached.run.runner.op
-    plan, between = run.plan, run.plan.intermediates
+    plan, intermediates = run.plan, run.plan.intermediates
     assert plan.program is not None
     steps = plan.program.steps
     layout = _Workspaces.of(plan.program.workspaces)
@@ -33,7 +33,7 @@ def native_plan(module: Any, cached: CachedCall, gradient_of: Sequence[int] = ()
     fields = [*plan.target.native(), layout.size, len(cached.inputs), *cached.inputs]
     for _, shape, strides, _ in plan.results:
         fields += [len(shape), *shape, len(strides), *strides, -1, -1]
-    for tensor in between:
+    for tensor in intermediates:
         fields += [len(tensor.shape), *tensor.shape, len(tensor.strides), *tensor.strides]
         fields += [tensor.first, tensor.last]
     fields += [cached.visible, int(cached.one), len(gradient_of), *gradient_of, len(fixed)]
@@ -65,7 +65,7 @@ def native_plan(module: Any, cached: CachedCall, gradient_of: Sequence[int] = ()
             raise DeviceError(op.name, given=f"CUDA's error {code}", expected="a working device", fix="see its driver")
         cast(Launchable, launched.loaded).fail(code, message)
 
-    made = [*(dtype for *_, dtype in plan.results), *(tensor.dtype for tensor in between)]
+    made = [*(dtype for *_, dtype in plan.results), *(tensor.dtype for tensor in intermediates)]
     torch_dtypes = tuple(frameworks.torch().back[dtype] for dtype in made)
     title, backward = (None, None) if trained is None else (f"{op.name}Backward", NativeBackward(module, cached))
     return module.plan(native.serialize_plan(fields), torch_dtypes, fail, title, backward)
@@ -99,9 +99,11 @@ def _slots(cached: CachedCall, scalars: Sequence[Scalar], layout: _Workspaces) -
     found |= {name: (_RESULT, index, 0) for index, name in enumerate(bases)}
     found |= {slot.name: (_INPUT, arguments.index(slot.source), slot.offset) for slot in run.plan.inputs}
     found |= {slot.name: (_RESULT, bases.index(slot.source), slot.offset) for slot in run.plan.outputs}
-    between = {tensor.name: (_RESULT, len(bases) + i, 0) for i, tensor in enumerate(run.plan.intermediates)}
-    assert len(between) == len(run.plan.intermediates) and not between.keys() & found.keys(), "two tensors of one name"
-    found |= between
+    intermediates = {tensor.name: (_RESULT, len(bases) + i, 0) for i, tensor in enumerate(run.plan.intermediates)}
+    assert len(intermediates) == len(run.plan.intermediates) and not intermediates.keys() & found.keys(), (
+        "two tensors of one name"
+    )
+    found |= intermediates
     found |= {name: (_WORKSPACE, 0, offset) for name, offset in layout.offsets.items()}
     places = iter(range(len(scalars)))
     for scalar in scalars:
@@ -149,7 +151,7 @@ class NativeBackward:
 
     def __call__(
         self, plan: Any, needed: list[bool], saved: list[Any], cotangents: list[Any], numbers: list[Any],
-        places: list[Any],
+        accumulate_into: list[Any],
     ) -> Sequence[Any]:  # fmt: skip
         """A gradient or None for each argument that the forward reads, in order (``Trained.gradients_of``)."""
         scalars = self.fixed | {name: numbers[at] for name, at in self.numbers.items()}
@@ -157,19 +159,23 @@ class NativeBackward:
         wanted = self.trained.training.wanted
         asked = frozenset(name for name, is_needed in zip(names, needed, strict=True) if is_needed and name in wanted)
         with record_runs() as runs:
-            gradients = self.trained.gradients_of(saved, cotangents, self.layout, self.shapes, scalars, asked, places)
+            gradients = self.trained.gradients_of(
+                saved, cotangents, self.layout, self.shapes, scalars, asked, accumulate_into
+            )
         pruned = self.trained.pruned(cotangents, asked)
         if not torch.is_grad_enabled():
             computed = [None if name in pruned.shared else g for name, g in zip(names, gradients, strict=True)]
-            backward = self._plan(saved, cotangents, computed, places, runs) if pruned.op.outputs else None
+            backward = self._plan(saved, cotangents, computed, accumulate_into, runs) if pruned.op.outputs else None
             if backward is not None or not pruned.op.outputs:
-                elsewhere = [(names.index(n), 0, at) for n, at in pruned.handed_on.items()]
-                elsewhere += [(names.index(n), 1, names.index(other)) for n, other in pruned.shared.items()]
-                self.module.insert_backward(plan, needed, saved, cotangents, numbers, places, backward, elsewhere)
+                shared_gradients = [(names.index(n), 0, at) for n, at in pruned.handed_on.items()]
+                shared_gradients += [(names.index(n), 1, names.index(other)) for n, other in pruned.shared.items()]
+                self.module.insert_backward(
+                    plan, needed, saved, cotangents, numbers, accumulate_into, backward, shared_gradients
+                )
         return gradients
 
     def _plan(
-        self, saved: list[Any], cotangents: list[Any], gradients: Sequence[Any], places: Sequence[Any],
+        self, saved: list[Any], cotangents: list[Any], gradients: Sequence[Any], accumulate_into: Sequence[Any],
         runs: Sequence[Run],
     ) -> Any:  # fmt: skip
         """The native plan of a backward, by which tensor went where; None where that does not say."""
@@ -179,7 +185,8 @@ class NativeBackward:
         given, read = self.trained.read_backward(saved, cotangents), run.runner.arguments
         if any(run.tensors[name] is not given.get(name) for name in read):
             return None
-        goes_to = {id(place): -2 - i for i, place in enumerate(places) if place is not None}  # fusegen_native_node.h
+        # Negative numbers as in fusegen_native_node.h.
+        goes_to = {id(grad): -2 - i for i, grad in enumerate(accumulate_into) if grad is not None}
         goes_to |= {id(gradient): i for i, gradient in enumerate(gradients) if gradient is not None}
         made = [id(result) for result in run.results]
         cached = CachedCall(run, tuple(map(list(given).index, read)), self.numbers, self.fixed, len(made), False, None)

@@ -22,7 +22,7 @@ import torch
 
 from fusegen import pipeline
 from fusegen.core import dtypes
-from fusegen.core.declared import plain
+from fusegen.core.declared import without_declared_gradients
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op, Operand, Size, walk
@@ -176,7 +176,7 @@ class Derived:
         return self._child(("local", which), lambda: self._local(*which))
 
     def _local(self, through: str | None, stage: int, *axes: str) -> Derived:
-        op = plain(self.op)
+        op = without_declared_gradients(self.op)
         op = localized(op if through is None else staged(op, tied(op, through))[stage], axes)
         names = backward.result_names(op)
         like = tuple((name, rank) for name, rank in self.like if name in names)

@@ -22,7 +22,7 @@ from torch.distributed.tensor import placement_types as placed
 from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor._redistribute import redistribute_local_tensor
 
-from fusegen.core.declared import plain
+from fusegen.core.declared import without_declared_gradients
 from fusegen.core.errors import DeclarationError
 from fusegen.distribute import placing, sharding
 from fusegen.plan.layout import dense_like
@@ -179,7 +179,7 @@ def plan_of(
         )
         for name, t in zip(node.arguments, tensors, strict=True)
     }
-    decision = placing.decide(plain(node.op), given, mesh.shape, positions=positions)
+    decision = placing.decide(without_declared_gradients(node.op), given, mesh.shape, positions=positions)
     infos = {
         name: replace(fake.describe(name, t), device="meta") for name, t in zip(node.arguments, tensors, strict=True)
     }

@@ -22,7 +22,7 @@ from fusegen.pytorch.calls.native_cache import native_plan
 from fusegen.run.runner import MOST_PLANS, Run
 
 
-class Prepared:
+class RegisteredPlans:
     """The native kernels of one registered op; nothing at all where there is no native module.
 
     Args:
@@ -106,7 +106,7 @@ def _install_fast_path(module: Any, kernels: Any, name: str) -> None:
 
 
 def flags_of(declaration: Declaration, names: Sequence[str], defaults: Mapping[str, Any]) -> list[int]:
-    """``Prepared``'s flags for a schema with these arguments and defaults.
+    """``RegisteredPlans``'s flags for a schema with these arguments and defaults.
 
     A default that the schema has in another type than the declaration (an int as a float) is one number here and
     another there; such an argument is a constant.

@@ -37,7 +37,7 @@ from fusegen.pytorch.library import derived, fake, schema, vmap
 from fusegen.pytorch.library.autograd import below_autograd, differentiate
 from fusegen.pytorch.library.derived import Derived
 from fusegen.pytorch.library.identity import identity
-from fusegen.pytorch.library.native_kernels import Prepared, flags_of
+from fusegen.pytorch.library.native_kernels import RegisteredPlans, flags_of
 from fusegen.run import verify
 from fusegen.run.runner import record_runs
 
@@ -75,7 +75,7 @@ class Registered:
         self.texts: Recent[str, Derived] = Recent(MOST_DERIVED)
         self.defined: dict[str, tuple[schema.Schema, DType | None]] = {}
         self._sharded: Any = None
-        self.prepared: dict[str, Prepared] = {}
+        self.plans: dict[str, RegisteredPlans] = {}
         self._identity = ""
         for which in ("forward", "backward"):
             _torch.define(f"{name}_{which}(Tensor[] tensors, Scalar[] numbers, SymInt[] layout, str op) -> Tensor[]",
@@ -83,7 +83,7 @@ class Registered:
             run = partial(self._run_derived, which)
             vmapped = partial(vmap.of_derived, self, f"{name}_{which}")
             self._implement(f"{name}_{which}", run, self._imagine_derived, self._differentiate_derived, vmapped)
-            self.prepared[which] = Prepared(f"{name}_{which}", DERIVED_FLAGS)
+            self.plans[which] = RegisteredPlans(f"{name}_{which}", DERIVED_FLAGS)
 
     def _implement(self, name: str, run: Any, imagine: Any, differentiated: Any, batched: Any) -> None:
         """The kernels in Python, for tensors of all devices; native ones stand before them
@@ -148,7 +148,7 @@ class Registered:
         def call(*args: Any, **kwargs: Any) -> Any:
             if is_named or schema.IDENTITY in kwargs:
                 args, kwargs = (), found.named(args, kwargs)
-            if autocast is None and prepared.module is None and not torch._C._is_any_autocast_enabled():
+            if autocast is None and plans.module is None and not torch._C._is_any_autocast_enabled():
                 cached = self.op._cached  # the op's own, in Python; what torch sees of a call it has seen
                 is_known = isinstance(cached, PythonCache) and not verify.is_asked()
                 entry = cached.find(args, kwargs) if is_known else None
@@ -158,9 +158,9 @@ class Registered:
         def run(*args: Any, **kwargs: Any) -> Any:
             with torch.no_grad(), record_runs() as runs:
                 result = call(*args, **kwargs)
-            if prepared.has_pending_call():
+            if plans.has_pending_call():
                 given = {**defaults, **found.named(args, kwargs)}
-                prepared.record_call({name: given[name] for name in (*found.names, schema.IDENTITY)}, runs, result)
+                plans.record_call({name: given[name] for name in (*found.names, schema.IDENTITY)}, runs, result)
             return result
 
         def imagine(*args: Any, **kwargs: Any) -> Any:
@@ -187,7 +187,7 @@ class Registered:
         self._implement(name, run, imagine, differentiated, vmapped)
         arguments = dispatched(packet, found.overload)._schema.arguments
         defaults = found.own({a.name: a.default_value for a in arguments if a.has_default_value()})
-        prepared = self.prepared[name] = Prepared(name, [*flags_of(self.declaration, found.names, defaults), 0])
+        plans = self.plans[name] = RegisteredPlans(name, [*flags_of(self.declaration, found.names, defaults), 0])
 
     def _autocast(self, found: schema.Schema, device: str) -> Any:
         """The kernel that torch.autocast calls: it goes on to the overload that computes in the policy's dtype."""
@@ -267,8 +267,8 @@ class Registered:
         self._identity = ""
         self.calls.clear()
         self.texts.clear()
-        for prepared in self.prepared.values():
-            prepared.forget()
+        for plans in self.plans.values():
+            plans.forget()
 
     def node(self, text: str) -> Derived:
         """What a text in a graph stands for."""
@@ -278,12 +278,12 @@ class Registered:
         return node
 
     def _run_derived(self, which: str, given: Any, numbers: Any, layout: Any, op: str) -> list[torch.Tensor]:
-        node, prepared = self.node(op), self.prepared[which]
+        node, plans = self.node(op), self.plans[which]
         with record_runs() as runs:
             results = node.run(given, numbers, layout)
-        if prepared.has_pending_call():
+        if plans.has_pending_call():
             scalars = {scalar.name: i for i, scalar in enumerate(node.op.scalars)}
-            prepared.record(runs, range(len(given)), scalars, results)
+            plans.record(runs, range(len(given)), scalars, results)
         return results
 
     def _imagine_derived(self, given: Any, numbers: Any, layout: Any, op: str) -> list[torch.Tensor]:
