@@ -72,7 +72,7 @@ def one_pass(function: Callable[..., Any], inputs: Sequence[torch.Tensor], which
     """A call that runs one pass of ``function``, with everything it needs made before.
 
     Args:
-        which: one of PASSES; "train": the forward that keeps what a backward needs; or "leaves": a step that leaves
+        which: one of PASSES; "train": the forward that saves what a backward needs; or "leaves": a step that leaves
             its gradients in ``.grad``, where torch lays them out like their tensors.
 
     Raises:

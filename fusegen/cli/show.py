@@ -60,7 +60,7 @@ def _print_cost(cost: PassCost, gpu: Gpu) -> None:
 
 
 def cost_text(cost: PassCost, gpu: Gpu) -> str:
-    """The section: each kernel's shape and operands, each product's ways, the table, and what the estimate is worth."""
+    """The section: kernels' shapes and operands, products' candidates, the table, and what the estimate is worth."""
     from rich.console import Console
 
     printed = io.StringIO()
@@ -79,7 +79,7 @@ def _name(step: KernelCost | ProductCost) -> str:
 
 
 def _about(step: KernelCost | ProductCost) -> list[str]:
-    """Why a kernel has its shape, or a product's sizes and ways; and what either moves."""
+    """Why a kernel has its shape, or a product's sizes and candidates; and what either moves."""
     traffic = [f"{word} {_listed(sizes)}" for word, sizes in (("reads", step.read), ("writes", step.written)) if sizes]
     if isinstance(step, KernelCost):
         return [f"  {step.why}", f"  {'; '.join(traffic)}"]

@@ -1,4 +1,4 @@
-"""One table of the ways to reduce: what each computes, starts from, and keeps while it runs.
+"""One table of reductions: what each computes, starts from, and keeps while it runs.
 
 A reduction is a fold with a state: a sum's state is the sum itself, that of a sum of squared deviations is Welford's
 (count, mean, sum). States merge in any grouping, so threads, blocks and kernels can each reduce some elements; the
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Monoid:
-    """One way to reduce.
+    """One kind of reduction.
 
     Attributes:
         kind: its name in printed ops.

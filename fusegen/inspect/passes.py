@@ -1,7 +1,7 @@
 """Looking inside: every stage of an op as text, and the CUDA of one pass, without running anything.
 
 Arguments are real tensors, whose strides count, or ``TensorSpec`` in their place, which stands for a contiguous tensor.
-What is shown is what a call with gradients would run: the backward reads what the forward was told to keep.
+What is shown is what a call with gradients would run: the backward reads what the forward has saved.
 """
 
 from __future__ import annotations

@@ -25,7 +25,7 @@ class ProductCost:
     Args:
         text: ``out = left @ right``; ``+=`` where it is added to products before it.
         read, written: bytes by name of the tensor; copies on sizes rounded up are both.
-        candidates: for each way to run it and what follows, a line of text: what it is, and its measured time.
+        candidates: for each candidate to run it and what follows, a line of text: what it is, and its measured time.
     """
 
     text: str

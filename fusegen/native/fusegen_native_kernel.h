@@ -115,7 +115,7 @@ inline void run_plan(const Plan& plan, const BoxedCall& call, Tensors& results) 
   } catch (const LaunchFailure& failure) {
     raise_failure(plan, failure);
   }
-  results.resize(plan.visible);  // not what lay between steps
+  results.resize(plan.visible);  // not the intermediates
 }
 
 // For tensors with memory.

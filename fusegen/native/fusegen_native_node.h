@@ -205,9 +205,9 @@ class FusedNode : public torch::autograd::Node {
       const Tensors& accumulate_into) const {
     const pybind11::gil_scoped_acquire gil;
     const auto list = [](size_t size) { return THPObjectPtr(PyList_New(static_cast<Py_ssize_t>(size))); };
-    auto asked = list(needed.size()), kept = list(tensors.size()), given = list(plan->results.size()), values = list(numbers.size());
+    auto asked = list(needed.size()), read = list(tensors.size()), given = list(plan->results.size()), values = list(numbers.size());
     for (size_t i = 0; i < needed.size(); ++i) PyList_SET_ITEM(asked.get(), i, PyBool_FromLong(needed[i]));
-    for (size_t i = 0; i < tensors.size(); ++i) PyList_SET_ITEM(kept.get(), i, THPVariable_Wrap(tensors[i]));
+    for (size_t i = 0; i < tensors.size(); ++i) PyList_SET_ITEM(read.get(), i, THPVariable_Wrap(tensors[i]));
     for (size_t i = 0; i < plan->results.size(); ++i) PyList_SET_ITEM(given.get(), i, Py_NewRef(Py_None));
     for (size_t i = 0; i < cotangents.size(); ++i)
       if (cotangents[i].defined())
@@ -218,7 +218,7 @@ class FusedNode : public torch::autograd::Node {
       PyList_SET_ITEM(added.get(), i, THPVariable_Wrap(accumulate_into[i]));
     auto capsule = THPObjectPtr(wrap_plan(plan));
     auto found = THPObjectPtr(PyObject_CallFunctionObjArgs(
-        plan->training->python, capsule.get(), asked.get(), kept.get(), given.get(), values.get(), added.get(),
+        plan->training->python, capsule.get(), asked.get(), read.get(), given.get(), values.get(), added.get(),
         nullptr));
     if (!found) {
       python_error error;

@@ -214,7 +214,7 @@ struct Plan {
   int64_t workspace = 0;
   std::vector<int64_t> inputs;  // which of the call's tensors
   std::vector<Result> results;
-  size_t visible = 0;  // results that the caller sees; those that follow are kept for the backward, or between steps
+  size_t visible = 0;  // results that the caller sees; those that follow are saved for the backward, or intermediates
   bool one = true;
   std::vector<int64_t> gradient_of;  // of a backward: the argument that each result is the gradient of (fusegen_native_node.h)
   // Of a backward: a gradient that is a cotangent, or the gradient of another argument.

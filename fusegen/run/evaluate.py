@@ -151,7 +151,7 @@ class Followed:
     """An op that was derived from another one, and what it should compute.
 
     Attributes:
-        label: what it is of the other op: "forward that keeps for x, w", "backward of out for x, w".
+        label: what it is of the other op: "forward that saves for x, w", "backward of out for x, w".
         op: the derived op.
         given: its tensors, of those that `roots` names.
         expected: its results, of the same, by torch's automatic differentiation of what the other op means.
@@ -179,22 +179,22 @@ def all_sizes(op: Op, tensors: Tensors, sizes: Sizes) -> dict[str, int]:
 
 
 def trained(op: Op, wanted: tuple[str, ...], tensors: Tensors, numbers: Numbers, sizes: Sizes) -> Followed:
-    """The forward that keeps what the gradients of ``wanted`` need."""
+    """The forward that saves what the gradients of ``wanted`` need."""
     forward = pipeline.train_op(op, wanted).forward
     public = len(result_names(op))
 
     def expected(roots: Tensors) -> list[torch.Tensor]:
-        kept = meaning(forward, roots, numbers, sizes)[public:]  # what it keeps is its own business
-        return [*meaning(op, roots, numbers, sizes), *kept]
+        saved = meaning(forward, roots, numbers, sizes)[public:]  # what it saves is its own business
+        return [*meaning(op, roots, numbers, sizes), *saved]
 
-    label = f"forward that keeps for the gradients of {', '.join(wanted)}"
+    label = f"forward that saves for the gradients of {', '.join(wanted)}"
     return Followed(label, forward, dict, expected, tensors, sizes, public)
 
 
 def backward(
     op: Op, wanted: tuple[str, ...], given: Sequence[int], tensors: Tensors, numbers: Numbers, sizes: Sizes, draw: Draw
 ) -> Followed | None:
-    """The backward for the results (by position, kept ones behind the op's) that have a cotangent; None where nothing
+    """The backward for the results (by position, saved ones behind the op's) that have a cotangent; None where nothing
     is to be computed.
 
     Args:

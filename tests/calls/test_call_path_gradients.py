@@ -99,7 +99,7 @@ def test_who_needs_gradients_changes(fresh: Any) -> None:
 
 
 def test_threads_that_call_at_once_teach_one_thing(fresh: Any) -> None:
-    """All of them make a first call: what is learned of one must not lack the gradients that another prepared."""
+    """All of them make a first call: what is cached of one must not lack the gradients that another needs."""
     (x,) = leaves((4, 3))
     found: list[torch.Tensor] = []
     for _ in range(20):
@@ -147,7 +147,7 @@ def test_cotangents_of_any_layout(fresh: Any) -> None:
 
 
 def test_the_same_tensor_twice_and_then_two(fresh: Any) -> None:
-    """A backward must not learn from a call where two arguments cannot be told apart."""
+    """A backward must not be cached from a call where two arguments cannot be told apart."""
     known = fresh(fg.op(lambda x, y: x * x * y, name="cubed"))
     (x, y) = leaves((4,), (4,))
     known(x, y)  # so that the next call's backward is the first one that is learnt

@@ -1,4 +1,4 @@
-"""What is dropped goes: ops with all that they have derived, planned and learned, tensors, and what a call needs."""
+"""What is dropped goes: ops with all that they have derived, planned and cached, tensors, and what a call needs."""
 
 from __future__ import annotations
 

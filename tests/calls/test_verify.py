@@ -73,7 +73,7 @@ def test_a_wrong_kernel_is_found_and_the_stages_before_it_cleared(monkeypatch: p
         return results
 
     x, w = draw(4, 8).detach(), draw(8, seed=1).detach()
-    op(x, w)  # learned by the call path before
+    op(x, w)  # cached by the call path before
     op(x, w)
     monkeypatch.setattr(Runner, "launch", wrong)
     with fg.checked():

@@ -33,7 +33,7 @@ def test_all_stages_agree(op: str, capsys: pytest.CaptureFixture[str]) -> None:
     said = capsys.readouterr().out
     assert said.endswith("the numbers of all stages agree\n") and "wrong" not in said
     heads = [line for line in said.splitlines() if line.startswith("  ") and not line.startswith("    ")]
-    assert heads[-4] == "  forward" and heads[-3].startswith("  forward that keeps for the gradients of ")
+    assert heads[-4] == "  forward" and heads[-3].startswith("  forward that saves for the gradients of ")
     assert heads[-2].startswith("  backward of out for ") and heads[-1].startswith("  tangents along ")
     assert said.count("CUDA, on the CPU emulator") == 4 and said.count("derived, as an expression") == 3
     assert said.count("fused, candidate 1 of") == 4

@@ -153,7 +153,7 @@ def test_products_on_sizes_rounded_up_count_their_copies() -> None:
     (forward, *_) = costs(layer, matrix, matrix, row)
     (product,) = forward.products
     assert product.read["copies"] >= 2 * 2 * 4097 * 4097
-    assert any("rounded up" in way for way in product.candidates)
+    assert any("rounded up" in text for text in product.candidates)
 
 
 def test_a_product_is_as_slow_as_its_operations() -> None:
@@ -171,8 +171,8 @@ def test_the_ways_of_a_product_are_told(monkeypatch: pytest.MonkeyPatch) -> None
     (forward, *_) = costs(fg.ops.linear_relu, *shapes)
     text = cost_text(forward, H200)
     assert "x = input @ weight + bias" in text and "m = 8, n = 24, k = 16: 6.14 k operations in float16" in text
-    ways = "cuBLASLt's epilogue or its fastest algorithm with the epilogue"
-    assert f"on a GPU {ways} (relu) in the place of the next step" in text
+    candidates = "cuBLASLt's epilogue or its fastest algorithm with the epilogue"
+    assert f"on a GPU {candidates} (relu) in the place of the next step" in text
     assert "not measured on this machine" in text or torch_sees_a_gpu()
     (silu, *_) = costs(fg.ops.linear_silu, *shapes)
     assert "on a GPU cuDNN's kernel, for 4,194,304 results or more, (sum * sigmoid(sum)) in the" in cost_text(

@@ -73,9 +73,9 @@ def things(op: Op) -> Iterator[str]:
 def kernels(op: Op) -> Iterator[str]:
     """Checks them all, and gives the names of what they hand each other."""
     lowered = as_written(lower(op))
-    for way in (group(lowered), *group_by_rows(lowered)):
-        check_kernels(lowered, way)
-        for kernel in way:
+    for candidate in (group(lowered), *group_by_rows(lowered)):
+        check_kernels(lowered, candidate)
+        for kernel in candidate:
             names = [item.name for item in (*kernel.tensors, *kernel.written, *kernel.partials)]
             assert len(set(names)) == len(names)
             yield from names

@@ -1,4 +1,4 @@
-"""torch.jit.trace records calls of registered ops, on both call paths, before and after they have learned."""
+"""torch.jit.trace records calls of registered ops, on both call paths, before and after they are cached."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ def gradients(call: Callable[..., Any], given: tuple[torch.Tensor, ...]) -> list
     return [result, *torch.autograd.grad(result.sum(), found, allow_unused=True)]
 
 
-@pytest.mark.parametrize("learned", [0, 3])
+@pytest.mark.parametrize("calls", [0, 3])
 @pytest.mark.parametrize("name", CALLS)
-def test_a_traced_call_is_one_of_a_registered_op(fresh: Any, name: str, learned: int) -> None:
+def test_a_traced_call_is_one_of_a_registered_op(fresh: Any, name: str, calls: int) -> None:
     op, call, make = CALLS[name]
     known = fresh(op)
     given = make()
-    for _ in range(learned):
+    for _ in range(calls):
         call(known, *given)
         gradients(lambda *given: call(known, *given), given)
     traced = trace(lambda *given: call(known, *given), given)
@@ -166,12 +166,12 @@ TRANSFORMED: dict[str, Callable[[Any, torch.Tensor], Any]] = {
 }
 
 
-@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("is_cached", [False, True])
 @pytest.mark.parametrize("name", TRANSFORMED)
-def test_derivatives_within_a_trace_are_refused(fresh: Any, name: str, learned: bool) -> None:
+def test_derivatives_within_a_trace_are_refused(fresh: Any, name: str, is_cached: bool) -> None:
     """What says which sizes were 1, and how large a gradient is, would be a constant of the trace."""
     known, transformed = fresh(lerp), TRANSFORMED[name]
-    for _ in range(3 * learned):
+    for _ in range(3 * is_cached):
         transformed(known, normal(4, 3))
     with pytest.raises(fg.DerivativeError, match=r"lerp\n.*torch.jit.trace\n.*\n.*torch.export"):
         trace(lambda x: transformed(known, x.detach()), (normal(4, 3),))
@@ -193,15 +193,15 @@ def test_so_is_one_in_another_thread(fresh: Any, monkeypatch: pytest.MonkeyPatch
         trace(gradient, (normal(4, 3),))
 
 
-@pytest.mark.parametrize("learned", [False, True])
-def test_a_backward_within_a_trace_is_refused(fresh: Any, learned: bool) -> None:
+@pytest.mark.parametrize("is_cached", [False, True])
+def test_a_backward_within_a_trace_is_refused(fresh: Any, is_cached: bool) -> None:
     known = fresh(lerp)
 
     def gradient(x: torch.Tensor) -> torch.Tensor:
         x = x.detach().requires_grad_()
         return torch.autograd.grad(known(x, x, 0.5).sum(), x)[0]
 
-    for _ in range(3 * learned):
+    for _ in range(3 * is_cached):
         gradient(normal(4, 3))
     with pytest.raises(fg.DerivativeError, match=r"lerp, backward[\s\S]*torch.jit.trace[\s\S]*fix:"):
         trace(gradient, (normal(4, 3),))

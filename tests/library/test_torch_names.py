@@ -241,7 +241,7 @@ def test_doctor_says_that_they_are_there() -> None:
 @pytest.mark.filterwarnings("ignore:fusegen. it does not know")
 @pytest.mark.usefixtures("unknown")
 class TestUnfused:
-    """The slow way: what it computes, refuses and leaves to torch."""
+    """The slow path: what it computes, refuses and leaves to torch."""
 
     def test_a_declared_gradient(self) -> None:
         op = fg.op(lambda x, y, s=2.0: (fg.round(x) * y, x > y), name="through")

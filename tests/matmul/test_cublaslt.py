@@ -166,7 +166,7 @@ def test_a_product_that_is_read_otherwise_stays(function: Any) -> None:
     assert biases(op) == {}
 
 
-# -- which way ---------------------------------------------------------------------------------------------------------
+# -- which candidate ---------------------------------------------------------------------------------------------------
 
 
 def step(op: Any, reference: Any, *arguments: Any, **options: Any) -> None:

@@ -175,7 +175,7 @@ def test_memory_that_is_not_aligned_goes_another_way(dnn: Cudnn, wrong: Any) -> 
     assert dnn.compiled == 1
 
 
-# -- which way ---------------------------------------------------------------------------------------------------------
+# -- which candidate ---------------------------------------------------------------------------------------------------
 
 
 def step(op: Any, reference: Any, *arguments: Any) -> None:

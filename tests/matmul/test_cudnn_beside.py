@@ -288,7 +288,7 @@ def test_what_cudnn_refuses_goes_another_way(dnn: Cudnn, monkeypatch: pytest.Mon
     clock = Clock(monkeypatch)
     dnn.refuses = {Mode.SELECT}
     step(mlp(fg.ops.relu, bias=True), layers(F.relu, bias=True), *weights(torch.float16, bias=True))
-    assert not dnn.ran and all(ways == [OWN] for ways in clock.measured)
+    assert not dnn.ran and all(names == [OWN] for names in clock.measured)
 
 
 def test_show_says_what_may_happen() -> None:

@@ -74,7 +74,7 @@ def test_a_kernel_that_does_not_run_for_these_sizes_is_not_taken(dnn: Cudnn, mon
     dnn.fails = 5000
     for _ in range(3):
         step(fg.FusedOp(linear_silu.declaration), layer, *given())
-    assert all(list(ways) == [OWN] for ways in clock.measured)
+    assert all(list(names) == [OWN] for names in clock.measured)
 
 
 def test_a_failure_that_may_pass_is_not_remembered(dnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +93,7 @@ def test_a_failure_that_may_pass_is_not_remembered(dnn: Cudnn, monkeypatch: pyte
 
 
 def test_where_the_best_way_is_not_ready_the_next_one_is_taken(dnn: Cudnn, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sizes beyond the first few go cuBLASLt's way where that is better than our own."""
+    """Sizes beyond the first few take cuBLASLt where that is better than our own."""
     ran: list[int] = []
 
     def by_torch(epilogue: Any, factors: Any) -> None:

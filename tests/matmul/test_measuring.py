@@ -1,4 +1,4 @@
-"""Where ways are measured, by one thread at a time, and what becomes of a choice when torch is told something else.
+"""Where candidates are measured, by one thread at a time, and what becomes of a choice when torch is set otherwise.
 
 The libraries are fakes on the CPU (tests/support/fake_cublaslt.py, tests/support/fake_cudnn.py).
 """
@@ -105,7 +105,7 @@ def test_one_product_is_measured_at_a_time(lt: CublasLt, monkeypatch: pytest.Mon
     for thread in threads:
         thread.join()
     assert not wrong and clock.most_at_work == 1
-    epilogues = [ways for ways in clock.measured if libraries.CUBLASLT in ways]
+    epilogues = [names for names in clock.measured if libraries.CUBLASLT in names]
     assert len(epilogues) == 1, "both sizes are in one bucket"
 
 
@@ -151,7 +151,7 @@ def test_a_stopwatch_stays_on_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     assert fake.now == 0
 
 
-# -- what torch is told -----------------------------------------------------------------------------------------------
+# -- what torch is set to ---------------------------------------------------------------------------------------------
 
 
 @contextmanager
@@ -199,11 +199,11 @@ def inference(call: Callable[..., Any]) -> Callable[[], None]:
     return run
 
 
-@pytest.mark.parametrize("told", [sums_of_halves, multiprocessors_left_free])
+@pytest.mark.parametrize("setting", [sums_of_halves, multiprocessors_left_free])
 @pytest.mark.parametrize("work", [training, inference])
 @pytest.mark.parametrize("function", [linear.declaration.function, relu])
 def test_what_torch_is_told_holds_from_the_next_call_on(
-    fresh: Any, lt: CublasLt, monkeypatch: pytest.MonkeyPatch, told: Any, work: Any, function: Any
+    fresh: Any, lt: CublasLt, monkeypatch: pytest.MonkeyPatch, setting: Any, work: Any, function: Any
 ) -> None:
     Clock(monkeypatch, TIMES)
     known: Counted = fresh(fg.op(function, name="layer"))
@@ -215,10 +215,10 @@ def test_what_torch_is_told_holds_from_the_next_call_on(
         run()
         assert lt.used, "by cuBLASLt's algorithm"
         lt.used.clear()
-        with told():
+        with setting():
             for _ in range(3):
                 run()
-            assert not lt.used, "as torch is told to"
+            assert not lt.used, "as torch is set to"
         careful = known.decided
         run()
         assert lt.used and known.decided == careful, "a plan for each answer stays"

@@ -177,7 +177,7 @@ def steps(op: Op) -> list[str]:
 
 
 def passes(function: Any, arguments: list[torch.Tensor]) -> list[list[str]]:
-    """The steps of the forward that keeps, and of the backward."""
+    """The steps of the forward that saves, and of the backward."""
     from fusegen.inspect import passes as inspect
 
     found = inspect.passes(function, tuple(a.requires_grad_() for a in arguments), {}, "backward")

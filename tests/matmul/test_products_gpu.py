@@ -165,16 +165,16 @@ class Nowhere:
 
 @pytest.fixture
 def by_cudnn(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """cuDNN's kernel is the fastest wherever it is right; the ways that were measured."""
+    """cuDNN's kernel is the fastest wherever it is right; the candidates that were measured."""
     if not cudnn.version():
         pytest.skip("no cuDNN")
     found: list[str] = []
     measure = libraries._measure
 
     def measured(*args: Any) -> Measured:
-        ways = dict.fromkeys(measure(*args).times, 2.0)
-        found.extend(ways)
-        return Measured({OWN: 3.0, **ways, **({CUDNN: 1.0} if CUDNN in ways else {})})
+        candidates = dict.fromkeys(measure(*args).times, 2.0)
+        found.extend(candidates)
+        return Measured({OWN: 3.0, **candidates, **({CUDNN: 1.0} if CUDNN in candidates else {})})
 
     monkeypatch.setattr(libraries, "_measure", measured)
     monkeypatch.setattr(libraries, "_known", {})

@@ -1,4 +1,4 @@
-"""Random layers of halves: results and gradients no further from float64 than torch's, whatever way they go."""
+"""Random layers of halves: results and gradients no further from float64 than torch's, whichever candidate runs."""
 
 import random
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""The library: bias and residual forms, recurrent cells, packed gates, blends, and the front door."""
+"""The library: bias and residual forms, recurrent cells, packed gates, blends, and what the library exports."""
 
 from __future__ import annotations
 
@@ -165,7 +165,7 @@ def test_blends() -> None:
     torch.testing.assert_close(average, a + 0.1 * (b - a))
 
 
-# -- the front door --------------------------------------------------------------------------------------------------
+# -- what is exported ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.emulator

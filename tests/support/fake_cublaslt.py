@@ -197,7 +197,7 @@ class CublasLt:
 
 
 class Clock:
-    """Says how long the ways take, by name or in their order, and runs them."""
+    """Says how long the candidates take, by name or in their order, and runs them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, times: Mapping[str, float] | Sequence[float]) -> None:
         self.times, self.measured = times, list[list[str]]()
@@ -208,7 +208,7 @@ class Clock:
         for work in works.values():
             work()
         if isinstance(self.times, Mapping):
-            return {way: self.times[way] for way in works}
+            return {name: self.times[name] for name in works}
         return dict(zip(works, self.times, strict=False))
 
 

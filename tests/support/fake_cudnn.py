@@ -370,7 +370,7 @@ def forget() -> None:
 
 
 class Clock:
-    """Says how long the ways take, our own first, and runs them."""
+    """Says how long the candidates take, our own first, and runs them."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, own: float = 300.0, library: float = 250.0) -> None:
         self.times, self.measured = (own, library), list[list[str]]()

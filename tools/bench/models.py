@@ -1,6 +1,6 @@
 """``python -m tools.bench.models``: Hugging Face's Llama and GPT-2 trained as they are, patched, and compiled.
 
-Random weights from a config; every way starts from the same weights and sees the same sentences. The ways take turns,
+Random weights from a config; every variant starts from the same weights and sees the same sentences. They take turns,
 step by step: whatever else the machine does slows all of them. Prints a Markdown table of step times and of how far the
 loss curves are apart; 1 if a patched curve is further from eager's than rounding explains: eager trains three times
 more from weights of which half are the neighbouring numbers. The models come from the transformers package; without it
@@ -67,7 +67,7 @@ def llama(size: Size) -> Any:
 
 
 def gpt2(size: Size) -> Any:
-    """GPT-2: layer norms, GELU as tanh; without dropout, so that every way computes the same."""
+    """GPT-2: layer norms, GELU as tanh; without dropout, so that every variant computes the same."""
     from transformers import GPT2Config, GPT2LMHeadModel
 
     return GPT2LMHeadModel(
@@ -124,17 +124,17 @@ def _wait(device: str) -> None:
         torch.cuda.synchronize()
 
 
-def fresh(name: str, way: str, size: Size, options: Any) -> Any:
-    """A model as a way has it, with the same weights for every way."""
+def fresh(name: str, variant: str, size: Size, options: Any) -> Any:
+    """A model as a variant has it, with the same weights for every variant."""
     torch.manual_seed(0)
     model = MODELS[name](size).to(options.device, getattr(torch, options.dtype)).train()
-    if way in NUDGED:
-        nudge(model, NUDGED.index(way))
-    if "patched" in way:
+    if variant in NUDGED:
+        nudge(model, NUDGED.index(variant))
+    if "patched" in variant:
         patched = fg.patch(model)
-        if options.report and way == "patched":
+        if options.report and variant == "patched":
             print(patched, file=sys.stderr)
-    if "compile" in way:
+    if "compile" in variant:
         model = torch.compile(model)
     return model
 
@@ -154,13 +154,13 @@ def apart(curve: Sequence[float], base: Sequence[float]) -> float:
 
 
 def allowed(curves: Mapping[str, Sequence[float]]) -> float:
-    """How far from eager's a curve may be whose numbers are rounded in other ways."""
-    own = [curves[way] for way in ("eager", *NUDGED)]
+    """How far from eager's a curve may be whose numbers are rounded otherwise."""
+    own = [curves[variant] for variant in ("eager", *NUDGED)]
     return MARGIN * max(apart(a, b) for a, b in itertools.combinations(own, 2))
 
 
 def main() -> int:
-    """Train each model each way; print the table."""
+    """Train each model as each variant; print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument(
@@ -180,24 +180,24 @@ def main() -> int:
     size = SIZES[options.size]
     where = torch.cuda.get_device_name() if options.device == "cuda" else "CPU"
     print(f"{where}, torch {torch.__version__}, transformers {transformers.__version__}, {options.dtype}, {size}\n")
-    print("| model | way | step, ms | eager / this | first loss | last loss | difference from eager |")
+    print("| model | variant | step, ms | eager / this | first loss | last loss | difference from eager |")
     print("|---|---|--:|--:|--:|--:|--:|", flush=True)
     failed = 0
     for name in options.models:
         torch._dynamo.reset()
-        ways = ["eager", *NUDGED, *(way for way in options.configurations if way != "eager")]
-        models = {way: Trained(fresh(name, way, size, options)) for way in ways}
+        variants = ["eager", *NUDGED, *(variant for variant in options.configurations if variant != "eager")]
+        models = {variant: Trained(fresh(name, variant, size, options)) for variant in variants}
         for step in range(options.steps):
             words = sentence(size, step, options.device)
-            for way in random.Random(step).sample(ways, len(ways)):
-                models[way].step(words, options.device)
-        base, curves = models["eager"], {way: found.losses for way, found in models.items()}
-        for way, found in models.items():
+            for variant in random.Random(step).sample(variants, len(variants)):
+                models[variant].step(words, options.device)
+        base, curves = models["eager"], {variant: found.losses for variant, found in models.items()}
+        for variant, found in models.items():
             distance = apart(found.losses, base.losses)
-            failed += way == "patched" and not distance <= allowed(curves)
+            failed += variant == "patched" and not distance <= allowed(curves)
             times = f"{found.median:.2f} | {base.median / found.median:.2f}"
             cells = f"{times} | {found.losses[0]:.4f} | {found.losses[-1]:.4f} | {distance:.1e}"
-            print(f"| {name} | {way} | {cells} |", flush=True)
+            print(f"| {name} | {variant} | {cells} |", flush=True)
         print(f"\n{name}: {allowed(curves):.1e} is what rounding explains\n", file=sys.stderr)
     if failed:
         print("\na patched model's losses are further from eager's than rounding explains", file=sys.stderr)

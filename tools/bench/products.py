@@ -185,7 +185,7 @@ _TEXT = """## Matrix products
 
 M x K x N: x is [M, K], a weight [N, K]. The floor is the plain products of the pass, by torch's own routine. What is
 compared for a pass takes turns call by call, in an order that changes: at its limit of power a GPU lowers its clocks.
-`fwd` keeps nothing, `train` is the forward that keeps what the backward needs; `leaves` is a step whose gradients go to
+`fwd` saves nothing, `train` is the forward that saves what the backward needs; `leaves` is a step whose gradients go to
 `.grad`, as those of parameters do, where torch copies what does not lie like its tensor. The target of a backward is
 its plain products and 1.1 times one pass over memory for all the rest; the other targets are those of the project.
 cuBLASLt: its own epilogue through torch, which has no backward. QuACK: without its search for tiles. torch.compile and

@@ -157,7 +157,7 @@ MLPS: dict[str, tuple[fg.FusedOp, Callable[..., Any], dict[str, Callable[..., An
 }
 # A layer without any: nothing but its products, up to what medians differ by from run to run.
 ALONE = {which: Target(NOISE) for which in ("fwd", "train", "bwd")}
-# A forward that keeps nothing, one that does, the backward: of linear layers with any activation.
+# A forward that saves nothing, one that does, the backward: of linear layers with any activation.
 LAYER = {"fwd": Target(1.15), "train": Target(1.35), **ONE_PASS}
 # The same where products are so long that nothing else may show.
 LONG = {"fwd": Target(1.03), "train": Target(1.03), "bwd": Target(1.03)}

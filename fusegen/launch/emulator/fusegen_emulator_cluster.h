@@ -189,15 +189,15 @@ void store_remote(const Site& site, void* shared, int rank, const void* value, s
 }
 
 // All that a block expects of a round has come: its threads that wait for it go on.
-inline void deliver(Worker& w, unsigned rank, unsigned turn) {
-  Mailbox& mailbox = cluster_barrier(w).mailboxes[rank][turn];
+inline void deliver(Worker& w, unsigned rank, unsigned phase) {
+  Mailbox& mailbox = cluster_barrier(w).mailboxes[rank][phase];
   if (!mailbox.expected || mailbox.missing) return;
   mailbox.expected = false;
   ++mailbox.rounds;
-  complete_messages(w, rank, turn);
+  complete_messages(w, rank, phase);
   for (unsigned i = 0; i < block_threads(w); ++i) {
     Fiber& fiber = w.blocks[rank].fibers[i];
-    if (fiber.state == kAtLink && (fiber.round & 1) == turn) fiber.state = kReady;
+    if (fiber.state == kAtLink && (fiber.round & 1) == phase) fiber.state = kReady;
   }
 }
 
@@ -220,17 +220,17 @@ void receive_messages(const Site& site, int64_t bytes, uint32_t round) {
   Worker& w = *worker;
   if (!w.current) fail_without_barriers(site);
   Fiber& self = *w.current;
-  const unsigned turn = round & 1;
-  Mailbox& mailbox = cluster_barrier(w).mailboxes[self.rank][turn];
+  const unsigned phase = round & 1;
+  Mailbox& mailbox = cluster_barrier(w).mailboxes[self.rank][phase];
   if (&self == block_of(w, self).fibers) {
     mailbox.missing += bytes, mailbox.expected = true;
-    send(w, self.rank, turn);
-    deliver(w, self.rank, turn);
+    send(w, self.rank, phase);
+    deliver(w, self.rank, phase);
   }
   self.site = site, self.round = round;
   if (mailbox.rounds <= round >> 1) self.state = kAtLink;
   if (self.state != kReady || w.order) suspend();
-  see_messages(w, self.rank, turn);
+  see_messages(w, self.rank, phase);
 }
 
 }  // namespace fusegen_emulator

@@ -570,14 +570,16 @@ inline void see_arrivals(Worker& w) {
   r.agent->clock = joined(r, r.agent->clock, r.arrived);
 }
 
-inline void send(Worker& w, unsigned rank, unsigned turn) { release_clock(*w.races, w.races->messages[rank][turn].sent); }
-inline void complete_messages(Worker& w, unsigned rank, unsigned turn) {
-  Messages& messages = w.races->messages[rank][turn];
+inline void send(Worker& w, unsigned rank, unsigned phase) {
+  release_clock(*w.races, w.races->messages[rank][phase].sent);
+}
+inline void complete_messages(Worker& w, unsigned rank, unsigned phase) {
+  Messages& messages = w.races->messages[rank][phase];
   messages.come = close(w.races->clocks, messages.sent);
 }
-inline void see_messages(Worker& w, unsigned rank, unsigned turn) {
+inline void see_messages(Worker& w, unsigned rank, unsigned phase) {
   Races& r = *w.races;
-  r.agent->clock = joined(r, r.agent->clock, r.messages[rank][turn].come);
+  r.agent->clock = joined(r, r.agent->clock, r.messages[rank][phase].come);
 }
 
 inline uint32_t calling_place(const void* address) {

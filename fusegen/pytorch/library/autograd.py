@@ -30,12 +30,12 @@ def differentiate(
 
 
 class _Node(_SingleLevelFunction):
-    """forward(registered, trained, scalars, layout, modes, *tensors) -> results, those kept for the backward last.
+    """forward(registered, trained, scalars, layout, modes, *tensors) -> results, those saved for the backward last.
 
     A kernel is called with tensors of one level of torch.func's transforms, which Function's own apply would look for.
     This is the autograd kernel of one level of torch.func's transforms. What it calls goes on to the next level out,
     which asks whether gradients are on to know whether to record. torch's own kernels leave that question alone: what
-    keeps their level from recording itself is ``below_autograd``. But Function's apply switches both modes off around
+    stops their level from recording itself is ``below_autograd``. But Function's apply switches both modes off around
     ``forward``, and the forward mode around ``jvp``: a level of the same kind further out would record nothing and take
     what it is to differentiate for a constant, without a word. So both are set back to what the caller has.
     """

@@ -1,4 +1,4 @@
-"""Ops that follow from a call: the forward that keeps, its backward, and theirs, under names that a graph can hold.
+"""Ops that follow from a call: the forward that saves, its backward, and theirs, under names that a graph can hold.
 
 What torch traces into a graph must be a registered op, also in another process that loads the graph from a cache. So
 each op ``NAME`` has beside it ``NAME_forward`` and ``NAME_backward``, which take the tensors of the Op in order, its
@@ -62,7 +62,7 @@ class Derived:
         op: the result.
         axes: axes whose sizes no operand tells; they are handed over.
         like: results whose strides are handed over, with their ranks: gradients, which lie as their arguments do.
-        public: how many results the caller sees; the rest is kept for the backward.
+        public: how many results the caller sees; the rest is saved for the backward.
     """
 
     declaration: Declaration
@@ -94,7 +94,7 @@ class Derived:
     # -- derivatives ------------------------------------------------------------------------------------------------
 
     def train(self, wanted: tuple[str, ...]) -> Derived:
-        """The forward that keeps what the gradients of ``wanted`` will need."""
+        """The forward that saves what the gradients of ``wanted`` will need."""
         return self._child(("train", wanted), lambda: self._train(wanted))
 
     def back(self, given: tuple[int, ...]) -> Derived | None:

@@ -152,7 +152,7 @@ def select(
     token: str, count: int, kinds: tuple[tuple[str, str], ...], fixed: tuple[tuple[str, Any], ...], compiled: bool
 ) -> tuple[str, tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]:
     """The registered overload for a call with ``count`` positional arguments, ``lerp.default``; the arguments it takes,
-    with its names for them; what it is told beside them.
+    with its names for them; what it gets beside them.
 
     What is compiled says what the op is, for torch's caches. An exported program does not: it may outlive a fusegen.
     """

@@ -2,7 +2,7 @@
 decides.
 
 torch asks here (``torch.library.register_torch_dispatch``) where a registered op meets a DTensor, below autograd. So
-the forward that keeps and every backward has placements of its own, read off its own axes, and gradients of gradients
+the forward that saves and every backward has placements of its own, read off its own axes, and gradients of gradients
 need nothing more. Importing this imports torch.distributed.tensor, so only calls with DTensors do.
 """
 

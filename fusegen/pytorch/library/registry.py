@@ -229,7 +229,7 @@ class Registered:
         return results[0] if root.op.result == "one" else tuple(results)
 
     def call_as_derived(self, name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What overload ``name`` computes, by way of the forward that keeps (nothing): there DTensors have a rule."""
+        """What overload ``name`` computes, through the forward that saves (nothing): there DTensors have a rule."""
         found, autocast = self.defined[name]
         given = found.named(args, kwargs)
         root, tensors, scalars = self._root(given, autocast)
