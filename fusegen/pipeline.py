@@ -33,7 +33,7 @@ from fusegen.fuse.schedule import Buffer, Launch, Schedule, contiguous, schedule
 from fusegen.fuse.strided_rows import StridedRowKernel, schedule_strided_rows
 from fusegen.generate.rendered import Rendered
 from fusegen.launch.memo import is_memorable, remember
-from fusegen.launch.program import Program, Step, Target, Workspace, make_steps
+from fusegen.launch.program import KernelLaunch, Program, Target, Workspace, make_steps
 
 HOPPER = Chip()
 
@@ -115,7 +115,7 @@ def _render(kernel: Kernel, plan: Schedule) -> Rendered:
 
 
 @dataclass(frozen=True)
-class Planned:
+class ScheduledKernel:
     """A kernel with its schedule, the numbers of one launch, and its text."""
 
     kernel: Kernel
@@ -191,19 +191,19 @@ def value_and_grad_op(op: Op, wanted: tuple[str, ...], given: Sequence[int]) -> 
 
 
 @dataclass(frozen=True)
-class Plan:
+class ScheduledOp:
     """The kernels of an op for one layout, and the memory in which they hand each other results."""
 
-    kernels: tuple[Planned, ...]
+    kernels: tuple[ScheduledKernel, ...]
     workspaces: tuple[Workspace, ...]
 
 
-def plan(op: Op, layout: Layout, chip: Chip = HOPPER) -> list[Planned]:
+def plan(op: Op, layout: Layout, chip: Chip = HOPPER) -> list[ScheduledKernel]:
     """The kernels of ``op`` for one layout, as text."""
     return list(plan_op(op, layout, chip).kernels)
 
 
-def plan_op(op: Op, layout: Layout, chip: Chip = HOPPER) -> Plan:
+def plan_op(op: Op, layout: Layout, chip: Chip = HOPPER) -> ScheduledOp:
     """The same with what lies between the kernels."""
     compiled = compile_op(op)
     candidates = enumerate(compiled.candidates())
@@ -212,11 +212,11 @@ def plan_op(op: Op, layout: Layout, chip: Chip = HOPPER) -> Plan:
 
 def _planned(
     compiled: Compiled, candidate: int, kernels: Sequence[Kernel], layout: Layout, chip: Chip
-) -> Plan | None:  # fmt: skip
+) -> ScheduledOp | None:  # fmt: skip
     """None where a row kernel does not fit the layout."""
     real = {output.name for output in compiled.op.outputs}
     sizes, buffers = dict(layout.sizes), dict(layout.buffers)
-    planned: list[Planned] = []
+    planned: list[ScheduledKernel] = []
     workspaces: list[Workspace] = []
     for kernel in kernels:
         between = [o for o in kernel.outputs if o.name not in real]
@@ -241,14 +241,14 @@ def _planned(
             buffers[o.name] = Buffer(o.dtype, contiguous(order, sizes))
         for o in (*between, *kernel.partials):
             workspaces.append(Workspace(o.name, o.dtype, prod(sizes[a] for a in o.shape if a)))
-        planned.append(Planned(kernel, chosen, launch, compiled.rendered(kernel, chosen, candidate)))
-    return Plan(tuple(planned), tuple(workspaces))
+        planned.append(ScheduledKernel(kernel, chosen, launch, compiled.rendered(kernel, chosen, candidate)))
+    return ScheduledOp(tuple(planned), tuple(workspaces))
 
 
 def build(op: Op, layout: Layout, target: Target) -> Program:
     """The loaded program of ``op`` for one layout on one target."""
     planned = plan_op(op, layout, target.chip)
-    steps: list[Step] = []
+    steps: list[KernelLaunch] = []
     workspaces = list(planned.workspaces)
     for item in planned.kernels:
         made, needed = make_steps(item.kernel, item.schedule, item.launch, item.rendered, target)

@@ -24,7 +24,7 @@ from fusegen.inspect.product_cost import ProductCost, steps_of
 from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import cached_cubin
 from fusegen.launch.cubin import Resources, resources
-from fusegen.launch.program import Grid, Program, Step
+from fusegen.launch.program import Grid, KernelLaunch, Program
 from fusegen.plan.targets import chip_of
 
 
@@ -132,7 +132,7 @@ def _part_cost(item: Pass, gpu: Gpu, compiler: _Compiler) -> list[KernelCost]:
     return costs
 
 
-def _reasons(kernels: Sequence[pipeline.Planned]) -> dict[str, str]:
+def _reasons(kernels: Sequence[pipeline.ScheduledKernel]) -> dict[str, str]:
     """Why each kernel has the shape it has, by name."""
     found: dict[str, str] = {}
     for planned in kernels:
@@ -184,7 +184,7 @@ class _Traffic:
         sizes |= {workspace.name: workspace.elements * workspace.dtype.size for workspace in program.workspaces}
         return cls(sizes, frozenset(operand.name for operand in item.op.operands))
 
-    def of_step(self, step: Step) -> tuple[dict[str, int], dict[str, int]]:
+    def of_step(self, step: KernelLaunch) -> tuple[dict[str, int], dict[str, int]]:
         """Bytes read and bytes written by name; whoever comes first writes, later kernels read."""
         pointers = [name for name in dict.fromkeys(step.dynamic) if name in self.sizes]
         read = {name: self.sizes[name] for name in pointers if name in self.inputs or name in self.written}

@@ -94,7 +94,7 @@ class Pass:
         return chain(self.op, adds_biases=self.by_torch)
 
     @property
-    def kernels(self) -> list[pipeline.Planned]:
+    def kernels(self) -> list[pipeline.ScheduledKernel]:
         return [planned for part in self.fused_passes for planned in pipeline.plan(part.op, part.layout, part.chip)]
 
     @property
@@ -386,7 +386,7 @@ def _schedule_texts(item: Pass, axis_sizes: Mapping[str, int]) -> Iterator[str]:
                 before = planned.rendered.finish or planned.rendered.entry
 
 
-def _schedule_text(planned: pipeline.Planned, axis_sizes: Mapping[str, int], before: str) -> str:
+def _schedule_text(planned: pipeline.ScheduledKernel, axis_sizes: Mapping[str, int], before: str) -> str:
     kernel, schedule, launch = planned.kernel, planned.schedule, planned.launch
     sizes = ", ".join(f"{axis.upper()} = {axis_sizes[axis]}" for axis in kernel.space) or "a single element"
     lines = [

@@ -106,7 +106,7 @@ _SCALAR_FORMATS = {"float": "f4x", "double": "d", "int64_t": "q", "bool": "?7x"}
 
 
 @dataclass
-class Step:
+class KernelLaunch:
     """One launch. ``dynamic`` are the names of pointers and scalars that each call brings, in slot order; ``sources``
     says where a call's values have them (``Program.bind``)."""
 
@@ -151,7 +151,7 @@ class Step:
 class Program:
     """Launches in order, and the workspace they need."""
 
-    steps: list[Step]
+    steps: list[KernelLaunch]
     workspaces: list[Workspace]
 
     def bind(self, names: Sequence[str]) -> Program:
@@ -179,7 +179,7 @@ class Program:
 
 def make_steps(
     kernel: Kernel, schedule: Schedule, launch: Launch, rendered: Rendered, target: Target
-) -> tuple[list[Step], list[Workspace]]:
+) -> tuple[list[KernelLaunch], list[Workspace]]:
     """The launches of one scheduled kernel: one, or two of a split reduction, or none where there is nothing to do."""
     if launch.empty:
         return [], []
@@ -206,12 +206,14 @@ def _partial_results(name: str) -> str:
     return f"partial results of {name}"
 
 
-def _step(loaded: Loaded, grid: Grid, block: Grid, params: Sequence[Param], schedule: Schedule, launch: Launch) -> Step:
+def _step(
+    loaded: Loaded, grid: Grid, block: Grid, params: Sequence[Param], schedule: Schedule, launch: Launch
+) -> KernelLaunch:
     dynamic = [p for p in params if p.kind in ("in", "out", "partial", "scalar")]
     static = [p for p in params if p not in dynamic]
     slots = {id(p): position for position, p in enumerate((*dynamic, *static))}
     formats = "".join(_SCALAR_FORMATS[p.ctype] if p.kind == "scalar" else "Q" for p in dynamic)
-    return Step(
+    return KernelLaunch(
         loaded, grid, block,
         tuple(_partial_results(p.source) if p.kind == "partial" else p.source for p in dynamic),
         "<" + formats,
