@@ -12,8 +12,10 @@ from torch.utils.checkpoint import checkpoint
 
 import fusegen as fg
 from fusegen.native import module as native
+from fusegen.plan import frameworks
 from fusegen.pytorch.autograd.function import Trained
 from fusegen.pytorch.calls import native_cache, plan_cache
+from fusegen.run.runner import Runner
 from tests.support.call_paths import DEVICE, Counted, both
 from tests.support.declarations import lerp, norm, torch_norm
 from tests.support.oracles import leaves
@@ -30,6 +32,21 @@ def test_gradients_again_and_again(fresh: Any) -> None:
         for a, b in zip(*(torch.autograd.grad(r, (x, weight), cotangent) for r in (ours, theirs)), strict=True):
             torch.testing.assert_close(a, b)
     assert known.decided == 1
+
+
+def in_python(op: fg.FusedOp) -> fg.FusedOp:
+    """The op with an empty cache in Python, also where the native module is there."""
+    made = fg.FusedOp(op.declaration)
+    made._use(plan_cache.PlanCache(op.declaration, made._slow_path, in_python=True))
+    return made
+
+
+def counted(monkeypatch: pytest.MonkeyPatch, owner: type, name: str) -> list[int]:
+    """A list that gets an element with each call of a method."""
+    calls: list[int] = []
+    original = getattr(owner, name)
+    monkeypatch.setattr(owner, name, lambda *args, **named: calls.append(1) or original(*args, **named))
+    return calls
 
 
 @pytest.mark.cpu  # counts calls, which the suite's way of taking tensors to a GPU and back makes more of
@@ -53,11 +70,8 @@ def test_backwards_run_natively_from_the_second_on(monkeypatch: pytest.MonkeyPat
 @pytest.mark.cpu
 def test_backwards_are_replayed_in_python_from_the_second_on(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each layout of a cotangent is decided once; what is differentiated again, always."""
-    known = fg.FusedOp(norm.declaration)
-    known._use(plan_cache.PlanCache(known.declaration, known._slow_path, in_python=True))
-    decided = []
-    original = Trained.gradients_of
-    monkeypatch.setattr(Trained, "gradients_of", lambda *args, **named: decided.append(1) or original(*args, **named))
+    known = in_python(norm)
+    decided = counted(monkeypatch, Trained, "asked")
     x, weight = leaves((3, 8), (8,))
     cotangents = [torch.randn(3, 8, dtype=x.dtype), torch.randn(8, 3, dtype=x.dtype).t()]
 
@@ -76,6 +90,22 @@ def test_backwards_are_replayed_in_python_from_the_second_on(monkeypatch: pytest
     for at in range(2):
         gradients((x, weight), cotangents[0], create_graph=True)
         assert len(decided) == 3 + at
+
+
+@pytest.mark.cpu
+def test_a_backward_that_is_remembered_is_planned_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is remembered of it is what runs: it is not decided a second time."""
+    known = in_python(norm)
+    x, weight = leaves((3, 8), (8,))
+    known(x, weight)
+    result, expected = known(x, weight), torch_norm(x, weight, 1e-5)
+    cotangent = torch.randn_like(result)
+    methods = [(Trained, "asked"), (Runner, "planned"), (frameworks.Torch, "info")]
+    asked, planned, read = (counted(monkeypatch, *each) for each in methods)
+    found = torch.autograd.grad(result, (x, weight), cotangent)
+    torch.testing.assert_close(found, torch.autograd.grad(expected, (x, weight), cotangent))
+    assert (len(asked), len(planned)) == (1, 1)
+    assert len(read) <= 4, "each tensor that the backward reads, once"
 
 
 def test_who_needs_gradients_changes(fresh: Any) -> None:

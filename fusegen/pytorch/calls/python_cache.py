@@ -16,7 +16,7 @@ import torch
 
 from fusegen.native import module as native
 from fusegen.plan import frameworks
-from fusegen.plan.backward import result_names, separated, views_a_leaf
+from fusegen.plan.backward import is_jit_traced, result_names, separated, views_a_leaf
 from fusegen.pytorch.autograd import accumulate_grad
 from fusegen.pytorch.calls.cached_call import FLOATS_VARY, INTEGERS_VARY, TENSORS, CachedCall, Parameters
 from fusegen.pytorch.calls.modes import autocast, nobody_looks
@@ -210,22 +210,23 @@ class _Entry:
         key: list[Any] = [needed]
         tensors: list[Any] = []
         addresses: list[int] = []
-        may_replay = not (places or torch.is_grad_enabled() or verify.is_on()) and nobody_looks()
+        looked_at = torch.is_grad_enabled() or is_jit_traced() or not nobody_looks()
+        may_replay = not (places or verify.is_on() or looked_at)
         if may_replay:
             key.append(frameworks.torch().settings())
             may_replay = _read_into((*saved, *cotangents), repeat(0), False, key, tensors, addresses, [])
-        backward = self.backwards.get(tuple(key)) if may_replay else None
-        if backward is not None:
-            return backward.run(tensors, addresses, numbers, cotangents)
         names, wanted = self.arguments, self.trained.training.wanted
-        asked = frozenset(n for n, is_needed in zip(names, needed, strict=True) if is_needed and n in wanted)
-        scalars = self.scalars(numbers)
-        found = self.trained.gradients_of(saved, cotangents, self.layout, self.shapes, scalars, asked, places)
-        if may_replay:
+        backward = self.backwards.get(tuple(key)) if may_replay else None
+        if backward is None:
+            asked = frozenset(n for n, is_needed in zip(names, needed, strict=True) if is_needed and n in wanted)
+            if not may_replay:
+                scalars = self.scalars(numbers)
+                return self.trained.gradients_of(saved, cotangents, self.layout, self.shapes, scalars, asked, places)
+            backward = _Backward(self, saved, cotangents, asked)
             if len(self.backwards) >= _MOST_BACKWARDS:
                 self.backwards.clear()
-            self.backwards[tuple(key)] = _Backward(self, saved, cotangents, asked)
-        return found
+            self.backwards[tuple(key)] = backward
+        return backward.run(tensors, addresses, numbers, cotangents)
 
 
 class _Backward:
