@@ -125,6 +125,7 @@ class ScheduledKernel:
 
 
 _compiled: Recent[Op, Compiled] = Recent(2048)
+_backwards: Recent[tuple[Training, tuple[int, ...]], Op] = Recent(2048)
 
 
 def compile_op(op: Op) -> Compiled:
@@ -162,9 +163,19 @@ def _checked_training(training: Training) -> Training:
 
 
 def backward_op(training: Training, given: Sequence[int]) -> Op:
-    """The backward for the outputs that have a cotangent; the derivation is remembered between processes."""
+    """The backward for the outputs that have a cotangent; the derivation is remembered between processes.
+
+    A training's first backward is asked for several times, by what is saved and by what is pruned. To find it on disk
+    takes the texts of two ops, so this process remembers it too; nothing does where a function is a user's own.
+    """
     if not is_memorable(training.forward):
         return _checked(training.backward(given))
+    key = training, tuple(given)
+    found = _backwards.get(key)
+    return found if found is not None else _backwards.setdefault(key, _backward_op(*key))
+
+
+def _backward_op(training: Training, given: tuple[int, ...]) -> Op:
     parts = (op_to_json(training.forward), saved_to_json(training.saved), *training.wanted, "given", *map(str, given))
     (text,) = remember("backward", parts, lambda: [op_to_json(_checked(training.backward(given)))])
     return op_from_json(text)

@@ -12,6 +12,7 @@ import torch
 from torch.autograd import forward_ad, gradcheck, gradgradcheck
 
 import fusegen as fg
+from fusegen import pipeline
 from fusegen.core.ir import Ref, const, refs
 from fusegen.core.text import expr_text
 from fusegen.declare.table import apply
@@ -434,3 +435,17 @@ def test_out_takes_no_part_in_autograd() -> None:
         lerp(x, x, 0.5, out=torch.empty(3, dtype=x.dtype))
     with torch.no_grad():
         lerp(x, x, 0.5, out=torch.empty(3, dtype=x.dtype))
+
+
+@pytest.mark.cpu
+def test_each_backward_is_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To find one among those that are remembered between processes takes the texts of two ops."""
+    parts: list[tuple[str, ...]] = []
+    original = pipeline.remember
+    monkeypatch.setattr(pipeline, "remember", lambda *args: parts.append((args[0], *args[1])) or original(*args))
+    op = fg.op(lambda x, w: fg.exp(fg.sum(x * x, -1, keepdims=True)) * x * w, name="asked_for_once")
+    x, w = (torch.rand(shape, requires_grad=True) for shape in ((3, 4), (4,)))
+    for wanted in ((x, w), (x,)):
+        torch.autograd.grad(op(x, w).sum(), wanted)
+    backwards = [part for part in parts if part[0] == "backward"]
+    assert backwards and len(backwards) == len(set(backwards))

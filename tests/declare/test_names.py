@@ -8,6 +8,8 @@ import pytest
 import torch
 
 import fusegen as fg
+from fusegen import pipeline
+from fusegen.core.recent import Recent
 from fusegen.declare import table
 
 pytestmark = pytest.mark.emulator
@@ -161,3 +163,20 @@ def test_functions_can_be_added_with_a_derivative_with_sympys_or_with_none() -> 
             fg.register_function("exp", cuda="{0}", reference=lambda t, x: x)
     finally:
         unregister("test_sin_twice", "test_cube", "test_step")
+
+
+def test_what_is_derived_with_a_users_function_is_not_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a row that a user registered means does not show in its name."""
+    found: Recent[Any, Any] = Recent(8)
+    monkeypatch.setattr(pipeline, "_backwards", found)
+    spec = fg.TensorSpec(fg.float32, (3,))
+    try:
+        doubled = fg.register_function(
+            "test_doubled", cuda="(2 * {0})", reference=lambda t, x: 2 * x, derivative=lambda x, y: (x * 0 + 2,)
+        )
+        for function, count in ((doubled, 0), (fg.sin, 1)):
+            op = fg.op(lambda x, function=function: function(x), name="of_a_function")
+            pipeline.backward_op(pipeline.train_op(op.trace(spec), ("x",)), (0,))
+            assert len(found) == count
+    finally:
+        unregister("test_doubled")
