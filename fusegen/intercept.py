@@ -73,7 +73,7 @@ def torch_function(op: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) ->
     from torch.nn import Parameter
     from torch.overrides import handle_torch_function, has_torch_function
 
-    from fusegen.pytorch.calls.modes import only_device_modes
+    from fusegen.pytorch.replay.modes import only_device_modes
 
     outs = kwargs.get("out")
     given = (*args, *kwargs.values(), *(outs if isinstance(outs, (tuple, list)) else ()))

@@ -6,17 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from fusegen.declare.op import Declaration
+from fusegen.pytorch.replay.reading import FLOATS_VARY, INTEGERS_VARY
 from fusegen.run.runner import Run
 
 if TYPE_CHECKING:
     from fusegen.pytorch.autograd.function import Differentiable, Trained
-
-FLOATS_VARY, INTEGERS_VARY = 1, 2
-# The classes of plain tensors: others may define what a call means.
-TENSORS = (torch.Tensor, torch.nn.Parameter)
 
 
 @dataclass(frozen=True)

@@ -15,9 +15,10 @@ from typing import Any
 from fusegen.declare.op import Declaration
 from fusegen.native import module as native
 from fusegen.pytorch.autograd.function import Differentiable
-from fusegen.pytorch.calls.cached_call import TENSORS, CachedCall, Parameters
+from fusegen.pytorch.calls.cached_call import CachedCall, Parameters
 from fusegen.pytorch.calls.native_cache import native_plan
 from fusegen.pytorch.calls.python_cache import PythonCache
+from fusegen.pytorch.replay.reading import TENSORS
 from fusegen.run.runner import MOST_PLANS, Run
 
 

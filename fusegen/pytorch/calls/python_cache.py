@@ -6,10 +6,9 @@ Each tensor is read once. What was read is the key that a plan is found by, and 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import repeat
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -18,13 +17,13 @@ from fusegen.native import module as native
 from fusegen.plan import frameworks
 from fusegen.plan.backward import is_jit_traced, result_names, separated, views_a_leaf
 from fusegen.pytorch.autograd import accumulate_grad
-from fusegen.pytorch.calls.cached_call import FLOATS_VARY, INTEGERS_VARY, TENSORS, CachedCall, Parameters
-from fusegen.pytorch.calls.modes import autocast, nobody_looks
-from fusegen.pytorch.calls.replay import Replay, replay_of
+from fusegen.pytorch.calls.cached_call import CachedCall, Parameters
+from fusegen.pytorch.replay.modes import autocast, nobody_looks
+from fusegen.pytorch.replay.reading import read_into
+from fusegen.pytorch.replay.runs import Replay, replay_of
 from fusegen.run import verify
 from fusegen.run.runner import Run
 
-_CONSTANTS = (type(None), bool, int, str, type, FunctionType, torch.dtype)
 _MOST_BACKWARDS = 1024
 
 _is_autocast = torch._C._is_any_autocast_enabled
@@ -105,63 +104,9 @@ class PythonCache:
             key.append(tuple(kwargs))
             flags = (*flags[: len(args)], *(flags[self.places[name]] for name in kwargs))
             args = (*args, *kwargs.values())
-        if not _read_into(args, flags, recording, key, tensors, addresses, numbers):
+        if not read_into(args, flags, recording, key, tensors, addresses, numbers):
             return None
         return tuple(key), tensors, addresses, numbers
-
-
-def _read_into(
-    values: Sequence[Any], flags: Iterable[int], recording: bool, key: list[Any], tensors: list[Any],
-    addresses: list[int], numbers: list[Any],
-) -> bool:  # fmt: skip
-    """Read each value, once, into a key, and its tensors, their addresses and its numbers into lists of their own.
-
-    Args:
-        flags: which numbers are values of the call (see ``Parameters``).
-
-    Returns:
-        False for what only the slow path can judge: elements that are not in memory as they are, unknown constants.
-    """
-    try:
-        for value, flag in zip(values, flags, strict=False):
-            kind = type(value)
-            if kind in TENSORS:
-                address = value.data_ptr()
-                if value.is_neg() or (not address and (value.numel() or value.is_meta)):
-                    return False
-                tensors.append(value)
-                addresses.append(address)
-                # Where it is, whether its gradient is wanted, and its alignment, in one number.
-                bits = (value.get_device() << 5) + (address & 15) + (16 if recording and value.requires_grad else 0)
-                key += (value.dtype, value.shape, value.stride(), bits)
-            elif kind is float and flag & FLOATS_VARY:
-                numbers.append(value)
-                key.append(float)
-            elif (kind is int or kind is bool) and flag & INTEGERS_VARY:
-                if not -(2**63) <= value < 2**63:
-                    return False
-                numbers.append(value)
-                key.append(kind)
-            else:
-                key.append(_constant(value))
-    except (RuntimeError, _Unknown):  # no memory, no strides, no value: the slow path says so
-        return False
-    return True
-
-
-class _Unknown(Exception):
-    """A constant that cannot be compared."""
-
-
-def _constant(value: Any) -> Any:
-    kind = type(value)
-    if kind is float:
-        return float, value.hex()  # tells -0.0 from 0.0, and finds NaN again
-    if kind is tuple:
-        return tuple, *map(_constant, value)
-    if kind not in _CONSTANTS:
-        raise _Unknown
-    return kind, value
 
 
 class _Entry:
@@ -214,7 +159,7 @@ class _Entry:
         may_replay = not (places or verify.is_on() or looked_at)
         if may_replay:
             key.append(frameworks.torch().settings())
-            may_replay = _read_into((*saved, *cotangents), repeat(0), False, key, tensors, addresses, [])
+            may_replay = read_into((*saved, *cotangents), repeat(0), False, key, tensors, addresses, [])
         names, wanted = self.arguments, self.trained.training.wanted
         backward = self.backwards.get(tuple(key)) if may_replay else None
         if backward is None:

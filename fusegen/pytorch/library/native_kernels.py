@@ -17,8 +17,9 @@ import torch
 from fusegen.declare.op import Declaration
 from fusegen.native import module as native
 from fusegen.plan.layout import is_dense
-from fusegen.pytorch.calls.cached_call import FLOATS_VARY, INTEGERS_VARY, CachedCall, Parameters
+from fusegen.pytorch.calls.cached_call import CachedCall, Parameters
 from fusegen.pytorch.calls.native_cache import native_plan
+from fusegen.pytorch.replay.reading import FLOATS_VARY, INTEGERS_VARY
 from fusegen.run.runner import MOST_PLANS, Run
 
 

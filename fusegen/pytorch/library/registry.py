@@ -31,13 +31,13 @@ torch_names.require(torch_names.CALLS, torch_names.TRACING)
 
 from fusegen.plan import backward
 from fusegen.plan import frameworks as fusegen_tensors
-from fusegen.pytorch.calls.cached_call import FLOATS_VARY, INTEGERS_VARY
 from fusegen.pytorch.calls.python_cache import PythonCache
 from fusegen.pytorch.library import derived, fake, schema, vmap
 from fusegen.pytorch.library.autograd import below_autograd, differentiate
 from fusegen.pytorch.library.derived import Derived
 from fusegen.pytorch.library.identity import identity
 from fusegen.pytorch.library.native_kernels import RegisteredPlans, flags_of
+from fusegen.pytorch.replay.reading import FLOATS_VARY, INTEGERS_VARY
 from fusegen.run import verify
 from fusegen.run.runner import record_runs
 
