@@ -97,7 +97,6 @@ def test_a_backward_that_is_remembered_is_planned_once(monkeypatch: pytest.Monke
     """What is remembered of it is what runs: it is not decided a second time."""
     known = in_python(norm)
     x, weight = leaves((3, 8), (8,))
-    known(x, weight)
     result, expected = known(x, weight), torch_norm(x, weight, 1e-5)
     cotangent = torch.randn_like(result)
     methods = [(Trained, "asked"), (Runner, "planned"), (frameworks.Torch, "info")]
@@ -106,6 +105,41 @@ def test_a_backward_that_is_remembered_is_planned_once(monkeypatch: pytest.Monke
     torch.testing.assert_close(found, torch.autograd.grad(expected, (x, weight), cotangent))
     assert (len(asked), len(planned)) == (1, 1)
     assert len(read) <= 4, "each tensor that the backward reads, once"
+
+
+MULTIPLIED = fg.op(lambda x, w: fg.tanh(x @ w), name="multiplied")
+WITH_A_PRODUCT = fg.op(lambda x, w: x * fg.sum(w), name="with_a_product")
+WITH_A_PRODUCT.gradient(lambda d_out, x, w: (d_out @ w, None))
+
+
+@pytest.mark.cpu
+@pytest.mark.parametrize("op", [norm, MULTIPLIED, WITH_A_PRODUCT])
+def test_the_first_call_and_later_ones_share_their_backwards(op: fg.FusedOp, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first call is recorded by another node, which asks for gradients in the same place."""
+    known = in_python(op)
+    decided = counted(monkeypatch, Trained, "asked")
+    x, w = (torch.randn(3, 3, requires_grad=True) for _ in range(2))
+    cotangent = torch.randn(3, 3)
+    found, counts = [], []
+    for _ in range(4):
+        found.append(torch.autograd.grad(known(x, w), (x, w), cotangent, allow_unused=True))
+        counts.append(len(decided))
+        torch.testing.assert_close(found[-1], found[0], rtol=0, atol=0)
+    # That a gradient which was declared has products shows when it is planned, and it is planned anew for that.
+    assert counts == ([1, 2, 2, 2] if op is WITH_A_PRODUCT else [1] * 4)
+
+
+@pytest.mark.cpu
+def test_a_backward_is_of_calls_with_the_same_arguments() -> None:
+    """Those whose saved tensors and cotangents are alike may still differ in what is not read."""
+    known = in_python(fg.op(lambda x, y: fg.sum(x, -1) * y, name="of_sums"))
+    y = torch.randn(4)
+    for x in (torch.randn(4, 3), torch.randn(4, 5), torch.randn(3, 4).t(), torch.randn(4, 3)):
+        for _ in range(2):
+            leaf = x.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(known(leaf, y), leaf, torch.ones(4))
+            torch.testing.assert_close(gradient, y[:, None].expand(x.shape))
+            assert gradient.stride() == x.stride()
 
 
 def test_who_needs_gradients_changes(fresh: Any) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import repeat
 from math import prod
 from typing import Any, ClassVar, TypeVar
 
@@ -20,6 +21,8 @@ from fusegen import pipeline
 from fusegen.core.errors import DeviceError
 from fusegen.core.ir import Op
 from fusegen.core.locks import cached_property
+from fusegen.core.products import products
+from fusegen.core.recent import Recent
 from fusegen.derive.batch import batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames
 from fusegen.derive.tangent import tangent_names
@@ -40,8 +43,11 @@ from fusegen.plan.backward import (
 )
 from fusegen.pytorch.autograd import accumulate_grad
 from fusegen.pytorch.autograd.legacy_vmap import is_legacy_batched, legacy_level, legacy_vmap
+from fusegen.pytorch.autograd.replayed_backward import ReplayedBackward
+from fusegen.pytorch.replay.modes import nobody_looks
+from fusegen.pytorch.replay.reading import read_into
 from fusegen.run import verify
-from fusegen.run.runner import Runner
+from fusegen.run.runner import MOST_PLANS, Runner
 from fusegen.run.runners import runner_of
 
 T = TypeVar("T")
@@ -143,6 +149,12 @@ class Trained:
     pruned_backwards: dict[Any, PrunedBackward] = field(default_factory=dict)
     tangents: dict[Any, Op] = field(default_factory=dict)
     verified: set[tuple[str, ...]] = field(default_factory=set)
+    backwards: Recent[Any, ReplayedBackward] = field(default_factory=lambda: Recent(MOST_PLANS))
+
+    def __post_init__(self) -> None:
+        # Whether backwards may have products, whose plans are for one answer to frameworks.Settings. A gradient that a
+        # user declared may have some where the forward has none: that shows when it is planned.
+        self.has_products = bool(products(self.training.forward))
 
     @cached_property
     def names(self) -> list[str]:
@@ -173,6 +185,41 @@ class Trained:
         given = tuple(i for i, cotangent in enumerate(cotangents) if cotangent is not None)
         wanted = frozenset(self.training.wanted) if needed is None else needed
         return _remembered(self.pruned_backwards, (given, wanted), lambda: prune_backward(self.training, given, wanted))
+
+    def gradients_for(
+        self, saved: Sequence[Any], cotangents: Sequence[Any], layout: Any, shapes: Mapping[str, Sequence[int]],
+        scalars: Mapping[str, Any], needed: Sequence[bool], places: Sequence[Any],
+    ) -> Sequence[Any]:  # fmt: skip
+        """A gradient, or None, for each of the forward's arguments, as ``gradients_of`` has it; what a node asks.
+
+        A backward like an earlier one, of any call with such arguments, is that one done again.
+
+        Args:
+            needed: for each argument, whether its gradient is.
+        """
+        has_products = self.has_products
+        key: list[Any] = [needed, layout, *shapes.values()]
+        tensors: list[Any] = []
+        addresses: list[int] = []
+        may_replay = not (places or verify.is_on() or torch.is_grad_enabled() or is_jit_traced()) and nobody_looks()
+        if may_replay:
+            if has_products:
+                key.append(frameworks.torch().settings())
+            may_replay = read_into((*saved, *cotangents), repeat(0), False, key, tensors, addresses, [])
+        found = self.backwards.get(tuple(key)) if may_replay else None
+        if found is None:
+            named = zip(self.forward.arguments, needed, strict=True)
+            asked = frozenset(name for name, is_needed in named if is_needed and name in self.training.wanted)
+            if not may_replay:
+                return self.gradients_of(saved, cotangents, layout, shapes, scalars, asked, places)
+            backward, values = self.asked(saved, cotangents, layout, shapes, asked)
+            runner = None if backward is None else backward.runner
+            found = ReplayedBackward(self, self.pruned(cotangents, asked), runner, values, tuple(scalars))
+            if found.has_products and not has_products:
+                self.has_products = True  # the key lacks the settings
+            else:
+                self.backwards.put(tuple(key), found)
+        return found.run(tensors, addresses, scalars, cotangents)
 
     def gradients_of(
         self, saved: Sequence[Any], cotangents: Sequence[Any], layout: Any, shapes: Mapping[str, Sequence[int]],
@@ -302,10 +349,9 @@ class Node(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         trained: Trained = ctx.trained
         asked = ctx.needs_input_grad[2:]
-        needed = frozenset(n for n, needs in zip(trained.forward.arguments, asked, strict=True) if needs)
         saved, layout, shapes = ctx.saved_tensors, ctx.layout, ctx.shapes
         places = accumulate_grad.places(ctx, asked, (*saved, *cotangents))
-        found = trained.gradients_of(saved, cotangents, layout, shapes, ctx.scalars, needed, places)
+        found = trained.gradients_for(saved, cotangents, layout, shapes, ctx.scalars, asked, places)
         if ctx.unverified is not None:
             _verify_gradients(trained, ctx.unverified, cotangents, found, ctx.scalars, shapes)
         return (None, None, *separated(found, cotangents, ctx.apart))

@@ -8,23 +8,19 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from itertools import repeat
 from typing import Any
 
 import torch
 
 from fusegen.native import module as native
 from fusegen.plan import frameworks
-from fusegen.plan.backward import is_jit_traced, result_names, separated, views_a_leaf
+from fusegen.plan.backward import separated, views_a_leaf
 from fusegen.pytorch.autograd import accumulate_grad
 from fusegen.pytorch.calls.cached_call import CachedCall, Parameters
 from fusegen.pytorch.replay.modes import autocast, nobody_looks
 from fusegen.pytorch.replay.reading import read_into
-from fusegen.pytorch.replay.runs import Replay, replay_of
+from fusegen.pytorch.replay.runs import replay_of
 from fusegen.run import verify
-from fusegen.run.runner import Run
-
-_MOST_BACKWARDS = 1024
 
 _is_autocast = torch._C._is_any_autocast_enabled
 
@@ -110,7 +106,7 @@ class PythonCache:
 
 
 class _Entry:
-    """A cached call, and the backwards of such calls."""
+    """A cached call."""
 
     def __init__(self, cached: CachedCall) -> None:
         self.one, self.visible = cached.one, cached.visible
@@ -127,7 +123,6 @@ class _Entry:
         self.constant = [i for i in range(len(cached.run.results)) if i not in cached.trained.differentiable]
         self.layout = tuple((n, tuple(values[n].shape), values[n].stride()) for n in cached.trained.training.wanted)
         self.shapes = {name: tuple(tensor.shape) for name, tensor in values.items()}
-        self.backwards: dict[Any, _Backward] = {}
 
     def call(self, tensors: list[Any], addresses: list[int], numbers: list[Any]) -> Any:
         """The results of a call like the first one."""
@@ -146,64 +141,6 @@ class _Entry:
     def scalars(self, numbers: Sequence[Any]) -> dict[str, Any]:
         """A call's scalars by name."""
         return {**self.fixed, **{name: numbers[at] for name, at in self.numbers.items()}}
-
-    def gradients(
-        self, saved: Sequence[Any], cotangents: Sequence[Any], needed: Sequence[bool], numbers: Sequence[Any],
-        places: Sequence[Any],
-    ) -> Sequence[Any]:  # fmt: skip
-        """A gradient, or None, for each tensor that the forward reads (``Trained.gradients_of``)."""
-        key: list[Any] = [needed]
-        tensors: list[Any] = []
-        addresses: list[int] = []
-        looked_at = torch.is_grad_enabled() or is_jit_traced() or not nobody_looks()
-        may_replay = not (places or verify.is_on() or looked_at)
-        if may_replay:
-            key.append(frameworks.torch().settings())
-            may_replay = read_into((*saved, *cotangents), repeat(0), False, key, tensors, addresses, [])
-        names, wanted = self.arguments, self.trained.training.wanted
-        backward = self.backwards.get(tuple(key)) if may_replay else None
-        if backward is None:
-            asked = frozenset(n for n, is_needed in zip(names, needed, strict=True) if is_needed and n in wanted)
-            if not may_replay:
-                scalars = self.scalars(numbers)
-                return self.trained.gradients_of(saved, cotangents, self.layout, self.shapes, scalars, asked, places)
-            backward = _Backward(self, saved, cotangents, asked)
-            if len(self.backwards) >= _MOST_BACKWARDS:
-                self.backwards.clear()
-            self.backwards[tuple(key)] = backward
-        return backward.run(tensors, addresses, numbers, cotangents)
-
-
-class _Backward:
-    """What one backward of an entry computes, for cotangents and saved tensors of one layout."""
-
-    def __init__(self, entry: _Entry, saved: Sequence[Any], cotangents: Sequence[Any], needed: frozenset[str]) -> None:
-        trained = entry.trained
-        pruned = trained.pruned(cotangents, needed)
-        own, arguments = trained.gradients.arguments, entry.arguments
-        backward, values = trained.asked(saved, cotangents, entry.layout, entry.shapes, needed)
-        self.replay: Replay | None = None
-        names: list[str] = []
-        if backward is not None:
-            runner = backward.runner
-            plan = runner.planned(values, frameworks.torch())
-            inputs = [list(values).index(name) for name in runner.arguments]
-            run = Run(runner, plan, values, {}, [])
-            self.replay, names = replay_of(run, inputs, entry.numbers, entry.fixed), result_names(runner.op)
-        self.computed = [names.index(own[n]) if own[n] in names else None for n in arguments]
-        self.handed_on = [(arguments.index(name), at) for name, at in pruned.handed_on.items()]
-        self.shared = [(arguments.index(name), arguments.index(other)) for name, other in pruned.shared.items()]
-
-    def run(
-        self, tensors: list[Any], addresses: list[int], numbers: Sequence[Any], cotangents: Sequence[Any]
-    ) -> list[Any]:
-        results = self.replay(tensors, addresses, numbers) if self.replay is not None else []
-        found = [None if at is None else results[at] for at in self.computed]
-        for argument, at in self.handed_on:
-            found[argument] = cotangents[at]
-        for argument, other in self.shared:
-            found[argument] = found[other]
-        return found
 
 
 class CachedNode(torch.autograd.Function):
@@ -227,7 +164,9 @@ class CachedNode(torch.autograd.Function):
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         needed, saved = ctx.needs_input_grad[4:], ctx.saved_tensors
         places = accumulate_grad.places(ctx, needed, (*saved, *cotangents))
-        found = ctx.entry.gradients(saved, cotangents, needed, ctx.numbers, places)
+        entry, scalars = ctx.entry, ctx.entry.scalars(ctx.numbers)
+        trained, layout, shapes = entry.trained, entry.layout, entry.shapes
+        found = trained.gradients_for(saved, cotangents, layout, shapes, scalars, needed, places)
         return (None, None, None, None, *(separated(found, cotangents, ctx.apart) if any(ctx.apart) else found))
 
 
