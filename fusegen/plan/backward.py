@@ -34,6 +34,35 @@ def saved_by(training: Training, arguments: Sequence[str]) -> tuple[list[str], l
 
 
 @dataclass(frozen=True)
+class Saved:
+    """What nodes of an op keep for their backwards: arguments and results by position.
+
+    Attributes:
+        constant: results that have no gradient.
+    """
+
+    arguments: tuple[int, ...]
+    results: tuple[int, ...]
+    constant: tuple[int, ...]
+
+    @classmethod
+    def of(cls, op: Op, arguments: Sequence[str], saved: tuple[Sequence[str], Sequence[int]]) -> Saved:
+        """Of a forward that has these arguments, whose backward reads what is ``saved`` (``saved_by``)."""
+        names, results = saved
+        has_gradient = differentiable(op)
+        constant = tuple(i for i in range(len(result_names(op))) if i not in has_gradient)
+        return cls(tuple(map(list(arguments).index, names)), tuple(results), constant)
+
+    def tell(self, node: Any, arguments: Sequence[Any], results: Sequence[Any]) -> None:
+        """Tell torch's node of a call what its backward reads, and which results have no gradient."""
+        read = [arguments[at] for at in self.arguments]
+        node.save_for_backward(*read, *[results[at] for at in self.results])
+        if self.constant:
+            node.mark_non_differentiable(*[results[at] for at in self.constant])
+        node.set_materialize_grads(False)
+
+
+@dataclass(frozen=True)
 class PrunedBackward:
     """A backward without the operands and results that nothing needs.
 

@@ -30,6 +30,7 @@ from fusegen.derive.training import Training
 from fusegen.plan import frameworks
 from fusegen.plan.backward import (
     PrunedBackward,
+    Saved,
     axis_sizes,
     check_no_jit_trace,
     differentiable,
@@ -170,6 +171,16 @@ class Trained:
     def saved(self) -> tuple[list[str], list[int]]:
         """Arguments and results (by position) that the backward reads."""
         return saved_by(self.training, self.forward.arguments) if self.training.wanted else ([], [])
+
+    @cached_property
+    def kept(self) -> Saved:
+        """The same by position, and what else a node tells torch."""
+        return Saved.of(self.training.forward, self.forward.arguments, self.saved)
+
+    def layouts(self, values: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, tuple[int, ...]]]:
+        """How arguments lie, as ``gradients_of`` takes it: ``layout`` and ``shapes``."""
+        layout = tuple((name, tuple(values[name].shape), values[name].stride()) for name in self.training.wanted)
+        return layout, {name: tuple(values[name].shape) for name in self.forward.arguments}
 
     def backward(self, pruned: PrunedBackward, layout: Any, sizes: Mapping[str, int]) -> Differentiable:
         """A backward, ready to run for arguments of these sizes."""
@@ -332,18 +343,14 @@ class Node(torch.autograd.Function):
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Any, ...]) -> None:
         trained, scalars, *arguments = inputs
         values = dict(zip(trained.forward.arguments, arguments, strict=True))
-        names, positions = trained.saved
         ctx.trained, ctx.scalars = trained, scalars
-        ctx.save_for_backward(*[values[n] for n in names], *[output[i] for i in positions])
+        trained.kept.tell(ctx, arguments, output)
         if forward_ad._current_level >= 0:
             ctx.save_for_forward(*arguments)  # what jvp gets as saved_tensors
-        ctx.layout = tuple((n, tuple(values[n].shape), values[n].stride()) for n in trained.training.wanted)
-        ctx.shapes = {n: v.shape for n, v in values.items()}
+        ctx.layout, ctx.shapes = trained.layouts(values)
         transformed = torch._C._are_functorch_transforms_active()
         ctx.apart = [not transformed and views_a_leaf(argument) for argument in arguments]
         ctx.unverified = _unverified(values) if verify.is_on() and not transformed else None
-        ctx.mark_non_differentiable(*[r for i, r in enumerate(output) if i not in trained.differentiable])
-        ctx.set_materialize_grads(False)
 
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:

@@ -145,9 +145,7 @@ class NativeBackward:
         assert cached.trained is not None
         self.module, self.trained = module, cached.trained
         self.numbers, self.fixed = dict(cached.numbers), dict(cached.fixed)
-        values = cached.run.tensors
-        self.layout = tuple((n, tuple(values[n].shape), values[n].stride()) for n in self.trained.training.wanted)
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in values.items()}
+        self.layout, self.shapes = self.trained.layouts(cached.run.tensors)
 
     def __call__(
         self, plan: Any, needed: list[bool], saved: list[Any], cotangents: list[Any], numbers: list[Any],

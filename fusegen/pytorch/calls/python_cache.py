@@ -116,13 +116,8 @@ class _Entry:
             return
         self.trained = cached.trained
         self.inputs, self.numbers, self.fixed = cached.inputs, cached.numbers, cached.fixed
-        values = cached.run.tensors
-        names, positions = cached.trained.saved
-        self.arguments = cached.trained.forward.arguments
-        self.saved = [self.arguments.index(name) for name in names], positions
-        self.constant = [i for i in range(len(cached.run.results)) if i not in cached.trained.differentiable]
-        self.layout = tuple((n, tuple(values[n].shape), values[n].stride()) for n in cached.trained.training.wanted)
-        self.shapes = {name: tuple(tensor.shape) for name, tensor in values.items()}
+        self.arguments, self.kept = cached.trained.forward.arguments, cached.trained.kept
+        self.layout, self.shapes = cached.trained.layouts(cached.run.tensors)
 
     def call(self, tensors: list[Any], addresses: list[int], numbers: list[Any]) -> Any:
         """The results of a call like the first one."""
@@ -151,13 +146,9 @@ class CachedNode(torch.autograd.Function):
         ctx: Any, entry: _Entry, tensors: list[Any], addresses: list[int], numbers: list[Any], *arguments: Any
     ) -> tuple[Any, ...]:  # fmt: skip
         results = entry.replay(tensors, addresses, numbers)
-        inputs, positions = entry.saved
         ctx.entry, ctx.numbers = entry, numbers
-        ctx.save_for_backward(*[arguments[at] for at in inputs], *[results[at] for at in positions])
+        entry.kept.tell(ctx, arguments, results)
         ctx.apart = [views_a_leaf(argument) for argument in arguments]
-        if entry.constant:
-            ctx.mark_non_differentiable(*[results[at] for at in entry.constant])
-        ctx.set_materialize_grads(False)
         return tuple(results)
 
     @staticmethod

@@ -51,14 +51,12 @@ class _Node(_SingleLevelFunction):
         values = dict(zip(trained.arguments, given, strict=True))
         names, positions = trained.saved
         ctx.registered, ctx.trained, ctx.scalars, ctx.saved_names = registered, trained, scalars, names
-        ctx.save_for_backward(*[values[n] for n in names], *[results[i] for i in positions])
+        trained.kept.tell(ctx, given, results)
         ctx.kept_names = [trained.names[i] for i in positions]
         ctx.strides = {trained.gradients.arguments[n]: values[n].stride() for n in trained.training.wanted}
         sizes = gradients.axis_sizes(trained.op, {n: v.shape for n, v in values.items()})
         ctx.sizes = {**trained.unpack(layout)[0], **sizes}
         ctx.save_for_forward(*given)  # what jvp gets as saved_tensors
-        ctx.mark_non_differentiable(*[r for i, r in enumerate(results) if i not in trained.differentiable])
-        ctx.set_materialize_grads(False)
         return tuple(results)
 
     @staticmethod

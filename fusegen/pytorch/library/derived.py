@@ -158,6 +158,11 @@ class Derived:
         return backward.saved_by(self.training, self.arguments) if self.training.wanted else ([], [])
 
     @cached_property
+    def kept(self) -> backward.Saved:
+        """The same by position, and what else a node tells torch."""
+        return backward.Saved.of(self.op, self.arguments, self.saved)
+
+    @cached_property
     def differentiable(self) -> list[int]:
         """Results (by position) that have a gradient."""
         return backward.differentiable(self.op)
