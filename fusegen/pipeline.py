@@ -36,6 +36,8 @@ from fusegen.launch.memo import is_memorable, remember
 from fusegen.launch.program import KernelLaunch, Program, Target, Workspace, make_steps
 
 HOPPER = Chip()
+# Texts of one op that are kept: one for each schedule, which depends on how tensors lie, and seldom on sizes.
+_MOST_TEXTS = 1024
 
 
 @dataclass(frozen=True)
@@ -61,7 +63,7 @@ class Compiled:
 
     op: Op
     lowered: Op
-    texts: dict[tuple[str, Schedule], Rendered] = field(default_factory=dict)
+    texts: Recent[tuple[str, Schedule], Rendered] = field(default_factory=lambda: Recent(_MOST_TEXTS))
 
     @cached_property
     def kernels(self) -> tuple[Kernel, ...]:
@@ -97,9 +99,8 @@ class Compiled:
     def rendered(self, kernel: Kernel, plan: Schedule, candidate: int) -> Rendered:
         """The text of a kernel of a candidate. Kernels of two candidates may be of one class and name."""
         key = (f"{type(kernel).__name__} {kernel.name} of candidate {candidate}", plan)
-        if key not in self.texts:
-            self.texts[key] = self._render(kernel, plan, key[0])
-        return self.texts[key]
+        found = self.texts.get(key)
+        return found if found is not None else self.texts.setdefault(key, self._render(kernel, plan, key[0]))
 
     def _render(self, kernel: Kernel, plan: Schedule, which: str) -> Rendered:
         if self.text is None:

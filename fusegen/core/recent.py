@@ -51,6 +51,11 @@ class Recent(Generic[K, V]):
         del gone
         return found
 
+    def values(self) -> list[V]:
+        """All values, that of the next one to go first."""
+        with self._lock:
+            return list(self._items.values())
+
     def clear(self) -> None:
         """Forget everything."""
         with self._lock:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import count
@@ -12,6 +11,7 @@ from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Op
 from fusegen.core.locks import cached_property
 from fusegen.core.products import contracted_sizes
+from fusegen.core.recent import Recent
 from fusegen.core.views import view
 from fusegen.fuse.products import Chain, Product, chain, names_of
 from fusegen.launch.program import Program
@@ -26,10 +26,12 @@ from fusegen.plan.plan import Allocation, Infos, IntermediateBuffer, Plan, Slot,
 from fusegen.run.autotuned_step import AutotunedStep
 from fusegen.run.kernel_steps import KernelStep, copied
 from fusegen.run.matmul_step import MatmulStep
-from fusegen.run.runner import Runner
+from fusegen.run.runner import MOST_PLANS, Runner
 
 # Addresses from a framework's allocator, modulo 16.
 ALIGNED = 0
+# Sets of results that products are added to: of a few leaves each either is or is not.
+_MOST_VARIANTS = 64
 
 
 @dataclass
@@ -76,7 +78,7 @@ class ChainRunner(Runner):
 
     by_torch: bool = True
     onto: frozenset[str] = frozenset()
-    variants: dict[frozenset[str], ChainRunner] = field(default_factory=dict)
+    variants: Recent[frozenset[str], ChainRunner] = field(default_factory=lambda: Recent(_MOST_VARIANTS))
 
     @cached_property
     def chain(self) -> Chain:
@@ -86,9 +88,11 @@ class ChainRunner(Runner):
 
     def adding(self, onto: frozenset[str]) -> ChainRunner:
         """The same, but that it adds to the results called ``onto``."""
-        if onto not in self.variants:
-            self.variants[onto] = replace(self, plans=OrderedDict(), onto=onto, variants={})
-        return self.variants[onto]
+        found = self.variants.get(onto)
+        if found is None:
+            made = replace(self, plans=Recent(MOST_PLANS), onto=onto, variants=Recent(_MOST_VARIANTS))
+            found = self.variants.setdefault(onto, made)
+        return found
 
     @property
     def adds_to(self) -> frozenset[str]:

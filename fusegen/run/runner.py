@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from fusegen.core.errors import ShapeError
 from fusegen.core.ir import Op, Operand, Output
 from fusegen.core.locks import cached_property
 from fusegen.core.products import contracted_sizes
+from fusegen.core.recent import Recent
 from fusegen.core.views import dims_of, view
 from fusegen.fuse.schedule import Buffer
 from fusegen.launch.program import scalar_value
@@ -74,7 +74,7 @@ class Runner:
     op: Op
     sizes: Mapping[str, int] = field(default_factory=dict)
     like: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] = field(default_factory=dict)
-    plans: OrderedDict[Any, Plan] = field(default_factory=OrderedDict)
+    plans: Recent[Any, Plan] = field(default_factory=lambda: Recent(MOST_PLANS))
     fresh: frozenset[str] | None = None
 
     @cached_property
@@ -121,10 +121,7 @@ class Runner:
         key = (tuple(infos.values()), tuple(given) if given else None, self.settings(framework))
         plan = self.plans.get(key)
         if plan is None:
-            plan = self.plan_for(infos, given)
-            self.plans[key] = plan
-            if len(self.plans) > MOST_PLANS:
-                self.plans.popitem(last=False)
+            plan = self.plans.setdefault(key, self.plan_for(infos, given))
         return plan
 
     def _check_in_place(self, plan: Plan, tensors: Mapping[str, Any], framework: Framework, out: Sequence[Any]) -> None:

@@ -20,6 +20,7 @@ from fusegen.generate.rendered import Rendered
 from fusegen.launch.cache import default_cache
 from fusegen.plan import targets
 from fusegen.pytorch.library.registry import registered
+from fusegen.run.runner import Runner
 
 SMALL = 4
 
@@ -117,6 +118,31 @@ def test_what_a_graph_names_is_derived_again(monkeypatch: pytest.MonkeyPatch) ->
     assert len(registered(op).texts) <= 2 and len(registered(op).calls) <= 2
 
 
+@pytest.mark.cpu
+def test_plans_that_are_asked_for_stay(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Shapes that never end push out what nobody asks for, and not what is asked for between them."""
+    monkeypatch.setattr("fusegen.run.runner.MOST_PLANS", 3)
+    monkeypatch.setattr("fusegen.pytorch.autograd.function._MOST", 3)
+    planned: list[tuple[str, Any]] = []
+    original = Runner.plan_for
+
+    def watched(self: Runner, infos: Any, out: Any) -> Any:
+        planned.append((self.op.label, next(iter(infos.values())).shape))
+        return original(self, infos, out)
+
+    monkeypatch.setattr(Runner, "plan_for", watched)
+    op = fg.op(lambda x: fg.exp(x) * x, name="of_any_size")
+    for size in range(3, 12):
+        for shape in ((size,), (2,)):
+            x = torch.ones(shape, requires_grad=True)
+            (gradient,) = torch.autograd.grad(op._slow_path((x,), {}).sum(), x, create_graph=True)
+            torch.testing.assert_close(gradient, 2 * torch.exp(x))
+    assert len(planned) == len(set(planned)), "nothing was planned twice"
+    (runner,) = (op._runners.get(key) for key in op._runners)
+    (trained,) = runner.trained.values()
+    assert len(trained.forward.plans) == len(trained.calls) == 3
+
+
 def test_a_table_forgets_what_was_not_asked_for_longest() -> None:
     table: Recent[str, int] = Recent(3)
     for number, key in enumerate("abc"):
@@ -124,7 +150,7 @@ def test_a_table_forgets_what_was_not_asked_for_longest() -> None:
     assert table.get("a") == 0 and table.setdefault("b", 9) == 1 and table.setdefault("d", 3) == 3
     assert list(table) == ["a", "b", "d"] and table.get("c") is None
     table.put("a", 7)
-    assert table.get("a") == 7 and len(table) == 3
+    assert table.get("a") == 7 and len(table) == 3 and table.values() == [1, 3, 7]
     table.clear()
     assert len(table) == 0
 

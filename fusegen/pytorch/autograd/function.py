@@ -52,6 +52,8 @@ from fusegen.run.runner import MOST_PLANS, Runner
 from fusegen.run.runners import runner_of
 
 T = TypeVar("T")
+# What an op and what is derived of it keep of each kind. Beyond that, what was not asked for longest goes.
+_MOST = 1024
 
 
 @dataclass
@@ -59,7 +61,7 @@ class Differentiable:
     """An Op with everything autograd needs, for one set of hints (see ``Runner``)."""
 
     runner: Runner
-    trained: dict[tuple[str, ...], Trained] = field(default_factory=dict)
+    trained: Recent[tuple[str, ...], Trained] = field(default_factory=lambda: Recent(_MOST))
     is_cacheable: ClassVar[bool] = True  # the node of a cached call does what this one's does
 
     def __call__(self, values: Mapping[str, Any], scalars: Mapping[str, Any]) -> list[Any]:
@@ -95,8 +97,7 @@ class Differentiable:
 
     def trained_for(self, wanted: tuple[str, ...]) -> Trained:
         """The op, ready for gradients of ``wanted``."""
-        found = self.trained.get(wanted)  # of threads that ask at once, all get the first one's
-        return found if found is not None else self.trained.setdefault(wanted, self._train(wanted))
+        return _remembered(self.trained, wanted, lambda: self._train(wanted))
 
     def _train(self, wanted: tuple[str, ...]) -> Trained:
         op = self.runner.op
@@ -146,9 +147,9 @@ class Trained:
     training: Any
     forward: Runner
     public: int
-    calls: dict[Any, Differentiable] = field(default_factory=dict)
-    pruned_backwards: dict[Any, PrunedBackward] = field(default_factory=dict)
-    tangents: dict[Any, Op] = field(default_factory=dict)
+    calls: Recent[Any, Differentiable] = field(default_factory=lambda: Recent(_MOST))
+    pruned_backwards: Recent[Any, PrunedBackward] = field(default_factory=lambda: Recent(_MOST))
+    tangents: Recent[Any, Op] = field(default_factory=lambda: Recent(_MOST))
     verified: set[tuple[str, ...]] = field(default_factory=set)
     backwards: Recent[Any, ReplayedBackward] = field(default_factory=lambda: Recent(MOST_PLANS))
 
@@ -318,14 +319,10 @@ class Trained:
         return _remembered(self.calls, ("batched", wide, count if self.forward.like else None), make)
 
 
-def _remembered(cache: dict[Any, T], key: Any, make: Callable[[], T]) -> T:
-    found = cache.get(key)
-    if found is None:
-        found = make()
-        if len(cache) > 1024:
-            cache.clear()
-        cache[key] = found
-    return found
+def _remembered(table: Recent[Any, T], key: Any, make: Callable[[], T]) -> T:
+    """What is there, or what is made: of threads that make it at once, all get the first one's."""
+    found = table.get(key)
+    return found if found is not None else table.setdefault(key, make())
 
 
 class Node(torch.autograd.Function):

@@ -41,6 +41,7 @@ class PythonCache:
         self, slow_path: Callable[..., Any], parameters: Parameters, most: int, *, stays: bool = False
     ) -> None:
         self.slow_path, self.parameters, self.most, self.stays = slow_path, parameters, most, stays
+        # The oldest goes, asked for or not: core/recent would take a lock and a move with every call.
         self.entries: OrderedDict[Any, _Entry] = OrderedDict()
         self.places = {name: i for i, name in enumerate(parameters.names)}
         self.has_products = False  # of any call so far: plans of products are for one answer to frameworks.Settings
