@@ -126,7 +126,7 @@ class FusedOp(Generic[P, R_co]):
             if torch.compiler.is_dynamo_compiling():
                 return compiled_call()(self, args, kwargs, True)
         cached = self._cached
-        return self._slow_path(args, kwargs) if cached is None or verify.is_asked() else cached(args, kwargs)
+        return self._slow_path(args, kwargs) if cached is None or verify.state.inside else cached(args, kwargs)
 
     def _slow_path(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """A call of any kind, decided anew. What was done for torch's tensors is remembered (pytorch/calls)."""

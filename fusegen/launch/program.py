@@ -80,7 +80,7 @@ def magic_division(value: int) -> tuple[int, int, int]:
     return -(-(1 << (31 + shift)) // value), 31 + shift, value
 
 
-class _Arguments:
+class Arguments:
     """The argument block of a launch: eight bytes a slot, and a table of the slots' addresses as the driver wants it.
 
     Blocks are pooled, because another thread may call the same program meanwhile; and so are their launches.
@@ -108,7 +108,7 @@ _SCALAR_FORMATS = {"float": "f4x", "double": "d", "int64_t": "q", "bool": "?7x"}
 @dataclass
 class KernelLaunch:
     """One launch. ``dynamic`` are the names of pointers and scalars that each call brings, in slot order; ``sources``
-    says where a call's values have them (``Program.bind``)."""
+    says where a call's values have them (``Program.bind``); ``pack`` puts them into an argument block's memory."""
 
     loaded: Loaded
     grid: Grid
@@ -118,20 +118,25 @@ class KernelLaunch:
     static: tuple[bytes, ...]
     order: tuple[int, ...]
     sources: tuple[int, ...] = ()
-    pool: list[_Arguments] = field(default_factory=list)
+    pool: list[Arguments] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._pack = struct.Struct(self.format).pack_into
+        self.pack = struct.Struct(self.format).pack_into
 
     def run(self, values: Sequence[Any], stream: int) -> None:
         try:
             arguments = self.pool.pop()
         except IndexError:
-            arguments = self._new()
-            arguments.launch = self.loaded.prepared(self.grid, self.block, arguments.address)
-        self._pack(arguments.memory, 0, *[values[source] for source in self.sources])
+            arguments = self.prepared()
+        self.pack(arguments.memory, 0, *[values[source] for source in self.sources])
         arguments.launch(stream)
         self.pool.append(arguments)
+
+    def prepared(self) -> Arguments:
+        """An argument block for the pool, and what launches it."""
+        arguments = self._new()
+        arguments.launch = self.loaded.prepared(self.grid, self.block, arguments.address)
+        return arguments
 
     def image(self) -> tuple[bytes, list[int]]:
         """The argument block without what calls bring, and where in it each kernel argument is."""
@@ -139,8 +144,8 @@ class KernelLaunch:
         base = ctypes.addressof(arguments.memory)
         return arguments.memory.raw, [(address or 0) - base for address in arguments.table[: len(self.order)]]
 
-    def _new(self) -> _Arguments:
-        arguments = _Arguments(self.static, len(self.dynamic))
+    def _new(self) -> Arguments:
+        arguments = Arguments(self.static, len(self.dynamic))
         slots = list(arguments.table)
         for position, slot in enumerate(self.order):
             arguments.table[position] = slots[slot]

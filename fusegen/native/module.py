@@ -174,7 +174,7 @@ class _State:
         )
 
 
-_state = _State()
+state = _State()
 
 
 def _import(path: Path) -> Any:
@@ -188,8 +188,8 @@ def _import(path: Path) -> Any:
 
 def _forget_after_fork() -> None:
     """The thread that waits for the builder is not in the child, which may ask anew."""
-    if _state.module is None and not _state.key:
-        _state.asked = False
+    if state.module is None and not state.key:
+        state.asked = False
 
 
 if hasattr(os, "register_at_fork"):
@@ -198,26 +198,26 @@ if hasattr(os, "register_at_fork"):
 
 def module() -> Any | None:
     """The loaded module, or None: there is none, or not yet. Never waits, except where ``FUSEGEN_NATIVE=wait``."""
-    if _state.module is not None:
-        return _state.module
-    if not _state.asked:
-        _state.asked = True
+    if state.module is not None:
+        return state.module
+    if not state.asked:
+        state.asked = True
         if not _is_possible():
             return None
         if os.environ.get(VARIABLE) == "wait":
-            _state.seek()
+            state.seek()
         else:
-            _state.start()
+            state.start()
     if is_found():
-        _state.load()
-    return _state.module
+        state.load()
+    return state.module
 
 
 def awaited() -> Any | None:
     """The loaded module, built first if need be: for what is decided once, and is about to take seconds anyway."""
-    if _state.module is None and not _state.problem and _is_possible():
-        _state.asked = True
-        _state.seek()
+    if state.module is None and not state.problem and _is_possible():
+        state.asked = True
+        state.seek()
     return module()
 
 
@@ -228,14 +228,14 @@ def _is_possible() -> bool:
 
 def is_found() -> bool:
     """Whether the module is there to be loaded, or loaded already. Where it cannot be, the user gets a warning."""
-    if _state.problem and not _state.has_warned:
-        _state.tell()
-    return bool(_state.key) and not _state.problem
+    if state.problem and not state.has_warned:
+        state.tell()
+    return bool(state.key) and not state.problem
 
 
 def problem() -> str:
     """Why there is no module; empty where nothing is known to be wrong."""
-    return _state.problem
+    return state.problem
 
 
 def report() -> str:
@@ -248,12 +248,12 @@ def report() -> str:
         return f"off ({VARIABLE}=0): calls take the Python path"
     wanted, cache = recipe(), default_cache()
     failure = Failure.read(cache, job(wanted))
-    wrong = _state.problem or str(failure or "")
+    wrong = state.problem or str(failure or "")
     if wrong:
         fix = "fusegen doctor --build, to try again now" if failure and failure.passing else _INSTALL
         raise CompileError(
             "the native call path", given=f"{wrong}: calls take the Python path", expected="a module that builds",
-            fix=_state.advice or fix,
+            fix=state.advice or fix,
         )  # fmt: skip
     is_there = cache.current(wanted.key) is not None
     return "built" if is_there else "not built yet: an op's first call has it built, as does fusegen doctor --build"

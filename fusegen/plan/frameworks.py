@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
@@ -183,7 +183,13 @@ class Torch:
     def stream(self, device: str) -> int:
         if device == "cpu":
             return 0
-        return int(self.torch._C._cuda_getCurrentRawStream(int(device.partition(":")[2])))
+        return int(self.stream_of(device)())
+
+    def stream_of(self, device: str) -> Callable[[], int]:
+        """What tells the device's current stream, for those who ask again and again: no function of Python's."""
+        if device == "cpu":
+            return int  # which is 0
+        return functools.partial(self.torch._C._cuda_getCurrentRawStream, int(device.partition(":")[2]))
 
     def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:
         return value.detach().as_strided(shape, strides, value.storage_offset() + offset)

@@ -61,6 +61,7 @@ class CpuTarget:
 
     name = "cpu"
     chip = Chip()
+    context = None
 
     def __init__(self) -> None:
         self.mode = emulator.mode_from_environment()

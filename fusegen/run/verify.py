@@ -36,18 +36,18 @@ class _State:
     inside: int = 0
 
 
-_state = _State(os.environ.get(VARIABLE, "") not in ("", "0"))
+state = _State(os.environ.get(VARIABLE, "") not in ("", "0"))
 _entering = lock()
 
 
 def is_on() -> bool:
     """Whether compiled forms are compared on their first call."""
-    return _state.always or _state.inside > 0
+    return state.always or state.inside > 0
 
 
 def is_asked() -> bool:
     """Whether calls that were decided earlier are to be decided again: they may not have been compared."""
-    return _state.inside > 0
+    return state.inside > 0
 
 
 @contextmanager
@@ -70,12 +70,12 @@ def checked() -> Iterator[None]:
             the compiler at which they part, and the largest difference.
     """
     with _entering:
-        _state.inside += 1
+        state.inside += 1
     try:
         yield
     finally:
         with _entering:
-            _state.inside -= 1
+            state.inside -= 1
 
 
 def copied(tensors: Mapping[str, Any], out: Sequence[Any] | None) -> dict[str, Any]:

@@ -15,6 +15,7 @@ import pytest
 import torch
 
 import fusegen as fg
+from fusegen.plan import targets
 from fusegen.pytorch.calls import plan_cache
 from tests.support.call_paths import CALLS, DEVICE, misaligned, same, shifted, tensors
 from tests.support.declarations import lerp, norm
@@ -300,3 +301,33 @@ def test_a_tensor_without_memory_is_not_an_empty_one(fresh: Any) -> None:
     empty = torch.empty(0, 4)
     for where in ("cpu", "meta"):
         assert known(*[empty.to(where)] * 3).device.type == where
+
+
+class Context:
+    """A device's context, which is current or not, and who has entered it."""
+
+    def __init__(self) -> None:
+        self.current, self.entered = False, 0
+
+    def is_current(self) -> bool:
+        return self.current
+
+    def __enter__(self) -> None:
+        self.entered += 1
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+@pytest.mark.cpu
+def test_a_single_launch_enters_the_context_of_its_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where it is not current already, as in a thread that has done nothing on the device."""
+    context = Context()
+    monkeypatch.setattr(targets.cpu(), "context", context, raising=False)
+    known = fg.FusedOp(lerp.declaration)
+    known._use(plan_cache.PlanCache(known.declaration, known._slow_path, in_python=True))
+    x, y, w = tensors((5,), (5,), (5,))
+    for current, entered in ((False, 0), (False, 1), (True, 1)):  # the first call is the slow path's
+        context.current = current
+        torch.testing.assert_close(known(x, y, w), torch.lerp(x, y, w))
+        assert context.entered == entered

@@ -73,7 +73,7 @@ def test_a_module_that_does_not_load_is_a_problem_and_no_error(tmp_path: Path, m
     state = native._State()
     state.asked, state.key = True, "0" * 64
     default_cache().put(state.key, b"no library")
-    monkeypatch.setattr(native, "_state", state)
+    monkeypatch.setattr(native, "state", state)
     with pytest.warns(fg.FusegenWarning, match="calls take the slow path, through Python"):
         assert native.module() is None and state.problem and not native.is_found()
 
@@ -84,7 +84,7 @@ def test_a_module_that_is_evicted_before_it_is_loaded_is_sought_again(
     monkeypatch.setenv("FUSEGEN_CACHE_DIR", str(tmp_path))
     state = native._State()
     state.asked, state.key = True, "0" * 64
-    monkeypatch.setattr(native, "_state", state)
+    monkeypatch.setattr(native, "state", state)
     assert native.module() is None and not state.problem and not state.asked
 
 
@@ -95,7 +95,7 @@ def test_where_no_thread_can_start_calls_go_on(message: str, monkeypatch: pytest
 
     monkeypatch.setattr(threading.Thread, "start", start)
     monkeypatch.setenv(native.VARIABLE, "1")
-    monkeypatch.setattr(native, "_state", native._State())
+    monkeypatch.setattr(native, "state", native._State())
     known = fg.FusedOp(lerp.declaration)
     for size in range(1, native.MOST_STARTS):
         assert known(torch.ones(size), torch.ones(size), 0.5).tolist() == [1] * size

@@ -227,7 +227,7 @@ def test_no_folder_to_keep_it_in(builder: Builder, monkeypatch: pytest.MonkeyPat
 
 def test_calls_that_are_slow_say_so_once(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     builder.way("fails")
-    monkeypatch.setattr(native, "_state", native._State())
+    monkeypatch.setattr(native, "state", native._State())
     known = fg.FusedOp(lerp.declaration)
     x = torch.ones(3)
     with pytest.warns(fg.FusegenWarning) as told:
@@ -251,7 +251,7 @@ def test_calls_of_old_plans_say_so_too(builder: Builder, monkeypatch: pytest.Mon
     """The module's build may fail long after the first call, and no call takes the slow path after it."""
     state = native._State()
     state.asked = True
-    monkeypatch.setattr(native, "_state", state)
+    monkeypatch.setattr(native, "state", state)
     known = fg.FusedOp(lerp.declaration)
     x = torch.ones(3)
     with warnings.catch_warnings():
@@ -266,7 +266,7 @@ def test_calls_of_old_plans_say_so_too(builder: Builder, monkeypatch: pytest.Mon
 def test_who_does_without_is_told_nothing(builder: Builder, monkeypatch: pytest.MonkeyPatch) -> None:
     builder.way("fails")
     monkeypatch.setenv(native.VARIABLE, "0")
-    monkeypatch.setattr(native, "_state", native._State())
+    monkeypatch.setattr(native, "state", native._State())
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         fg.FusedOp(lerp.declaration)(torch.ones(3), torch.ones(3), 0.5)

@@ -56,7 +56,7 @@ def places(node: Any, needed: Sequence[bool], read: Sequence[Any]) -> list[Any]:
         needed: whether they are asked for.
         read: tensors, or None, that the backward reads.
     """
-    module = native.module()
+    module = native.state.module  # which is loaded where somebody accumulates
     if module is None or not module.is_accumulating():
         return []
     nodes = [function if asked else None for (function, _), asked in zip(node.next_functions, needed, strict=True)]

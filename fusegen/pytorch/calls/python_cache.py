@@ -55,7 +55,9 @@ class PythonCache:
 
     def __call__(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """The op's results for these arguments."""
-        if self.stays or not native.is_found():
+        # Most often there is no module and nothing to say of it: then no function is called to hear that.
+        state = native.state
+        if self.stays or not (state.key or (state.problem and not state.has_warned)) or not native.is_found():
             read = self._read(args, kwargs)
             if read is not None:
                 key, tensors, addresses, numbers = read
@@ -134,8 +136,10 @@ class _Entry:
             return results[0]
         return tuple(results if len(results) == self.visible else results[: self.visible])
 
-    def scalars(self, numbers: Sequence[Any]) -> dict[str, Any]:
+    def scalars(self, numbers: Sequence[Any]) -> Mapping[str, Any]:
         """A call's scalars by name."""
+        if not self.numbers:
+            return self.fixed
         return {**self.fixed, **{name: numbers[at] for name, at in self.numbers.items()}}
 
 

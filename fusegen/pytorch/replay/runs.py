@@ -27,11 +27,12 @@ def replay_of(run: Run, inputs: Sequence[int], numbers: Mapping[str, int], fixed
         fixed: the other scalars.
     """
     if type(run.runner) is Runner:
-        return _Launches(run, inputs, numbers, fixed)
-    return partial(_launch, run.runner, run.plan, tuple(inputs), dict(numbers), dict(fixed))
+        launches = _Launches(run, inputs, numbers, fixed)
+        return _Launch(launches) if launches.is_one else launches
+    return partial(_run, run.runner, run.plan, tuple(inputs), dict(numbers), dict(fixed))
 
 
-def _launch(
+def _run(
     runner: Runner, plan: Any, inputs: Sequence[int], numbers: Mapping[str, int], fixed: Mapping[str, Any],
     tensors: Sequence[Any], addresses: Sequence[int], given: Sequence[Any],
 ) -> list[Any]:  # fmt: skip
@@ -48,7 +49,7 @@ class _Launches:
         plan, framework = run.plan, frameworks.torch()
         assert plan.program is not None
         self.program, self.target, self.framework, self.device = plan.program, plan.target, framework, plan.device
-        device = torch.device(plan.device)
+        self.stream, device = framework.stream_of(plan.device), torch.device(plan.device)
         self.allocations = [
             partial(torch.empty_strided, shape, strides, dtype=framework.back[dtype], device=device)
             for _, shape, strides, dtype in plan.results
@@ -60,6 +61,15 @@ class _Launches:
         self.outputs = [(bases.index(slot.source), slot.offset) for slot in plan.outputs]
         self.scalars = [_number(scalar, numbers, fixed) for scalar in run.runner.op.scalars]
 
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one launch, of the call's first tensors, all results and all numbers, in this order."""
+        steps = self.program.steps
+        if len(steps) != 1 or self.program.workspaces or not self.in_order:
+            return False
+        count = len(self.inputs) + len(self.outputs) + len(self.scalars)
+        return self.outputs == [(at, 0) for at in range(len(self.allocations))] and steps[0].sources == (*range(count),)
+
     def __call__(self, tensors: Sequence[Any], addresses: Sequence[int], given: Sequence[Any]) -> list[Any]:
         results = [allocate() for allocate in self.allocations]
         if self.in_order and len(addresses) == len(self.inputs):
@@ -70,11 +80,42 @@ class _Launches:
             values.append(results[at].data_ptr() + offset)
         if self.scalars:
             values += [number(given) for number in self.scalars]
-        self.target.run(self.program, values, self.framework.stream(self.device), self._workspace)
+        self.target.run(self.program, values, self.stream(), self._workspace)
         return results
 
     def _workspace(self, size: int) -> tuple[Any, int]:
         return self.framework.workspace(size, self.device)
+
+
+class _Launch:
+    """One launch, whose argument block gets addresses and numbers as they come. Most ops are one: a call of Python's
+    costs as much as it does to write an address."""
+
+    def __init__(self, launches: _Launches) -> None:
+        (self.step,) = launches.program.steps
+        self.allocations, self.count, self.scalars = launches.allocations, len(launches.inputs), launches.scalars
+        self.stream, self.context = launches.stream, launches.target.context
+
+    def __call__(self, tensors: Sequence[Any], addresses: Sequence[int], given: Sequence[Any]) -> list[Any]:
+        step, results, values = self.step, [], [*addresses[: self.count]]
+        for allocate in self.allocations:
+            result = allocate()
+            results.append(result)
+            values.append(result.data_ptr())
+        for number in self.scalars:
+            values.append(number(given))
+        try:
+            arguments = step.pool.pop()
+        except IndexError:
+            arguments = step.prepared()
+        step.pack(arguments.memory, 0, *values)
+        if self.context is None or self.context.is_current():
+            arguments.launch(self.stream())
+        else:
+            with self.context:
+                arguments.launch(self.stream())
+        step.pool.append(arguments)
+        return results
 
 
 def _number(scalar: Scalar, numbers: Mapping[str, int], fixed: Mapping[str, Any]) -> Callable[[Sequence[Any]], Any]:
