@@ -152,7 +152,10 @@ def _is_zero_at_zero(node: Call, args: Sequence[Expr | None]) -> bool:
     on either side of zero."""
     signs = {"minimum": (1, 1), "maximum": (-1, -1), "clamp": (0, -1, 1)}.get(node.function)
     if signs is None:
-        return args == [None] and (node.function in _ZERO_AT_ZERO or (node.function == "powi" and int(node.detail) > 0))
+        return args == [None] and (
+            node.function in _ZERO_AT_ZERO
+            or (node.function == "powi" and isinstance(node.detail, int) and node.detail > 0)
+        )
     if node.function == "clamp" and args[0] is not None:
         return False
     limits = zip(signs, args, strict=True)
