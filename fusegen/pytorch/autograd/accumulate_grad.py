@@ -48,7 +48,7 @@ def accumulate_grad() -> Iterator[None]:
         module.accumulate(before)
 
 
-def places(node: Any, needed: Sequence[bool], read: Sequence[Any]) -> list[Any]:
+def accumulate_into(node: Any, needed: Sequence[bool], read: Sequence[Any]) -> list[Any]:
     """For each argument of a node the ``.grad`` that its gradient may be added to, or None; empty if there is none.
 
     Args:

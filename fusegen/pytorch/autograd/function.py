@@ -200,7 +200,7 @@ class Trained:
 
     def gradients_for(
         self, saved: Sequence[Any], cotangents: Sequence[Any], layout: Any, shapes: Mapping[str, Sequence[int]],
-        scalars: Mapping[str, Any], needed: Sequence[bool], places: Sequence[Any],
+        scalars: Mapping[str, Any], needed: Sequence[bool], accumulate_into: Sequence[Any],
     ) -> Sequence[Any]:  # fmt: skip
         """A gradient, or None, for each of the forward's arguments, as ``gradients_of`` has it; what a node asks.
 
@@ -213,7 +213,9 @@ class Trained:
         key: list[Any] = [needed, layout, *shapes.values()]
         tensors: list[Any] = []
         addresses: list[int] = []
-        may_replay = not (places or verify.is_on() or torch.is_grad_enabled() or is_jit_traced()) and nobody_looks()
+        may_replay = (
+            not (accumulate_into or verify.is_on() or torch.is_grad_enabled() or is_jit_traced()) and nobody_looks()
+        )
         if may_replay:
             if has_products:
                 key.append(frameworks.torch().settings())
@@ -223,7 +225,7 @@ class Trained:
             named = zip(self.forward.arguments, needed, strict=True)
             asked = frozenset(name for name, is_needed in named if is_needed and name in self.training.wanted)
             if not may_replay:
-                return self.gradients_of(saved, cotangents, layout, shapes, scalars, asked, places)
+                return self.gradients_of(saved, cotangents, layout, shapes, scalars, asked, accumulate_into)
             backward, values = self.asked(saved, cotangents, layout, shapes, asked)
             runner = None if backward is None else backward.runner
             found = ReplayedBackward(self, self.pruned(cotangents, asked), runner, values, tuple(scalars))
@@ -235,7 +237,7 @@ class Trained:
 
     def gradients_of(
         self, saved: Sequence[Any], cotangents: Sequence[Any], layout: Any, shapes: Mapping[str, Sequence[int]],
-        scalars: Mapping[str, Any], needed: frozenset[str] | None = None, places: Sequence[Any] = (),
+        scalars: Mapping[str, Any], needed: frozenset[str] | None = None, accumulate_into: Sequence[Any] = (),
     ) -> list[Any]:  # fmt: skip
         """A gradient, or None, for each of the forward's arguments.
 
@@ -245,7 +247,7 @@ class Trained:
             layout: (name, shape, strides) of each argument whose gradient is wanted.
             shapes: of all arguments by name.
             needed: arguments whose gradients are needed now; None: all that are wanted.
-            places: for each argument a tensor that its gradient may be added to, which then is None, or None.
+            accumulate_into: for each argument a tensor that its gradient may be added to, which then is None, or None.
         """
         arguments, pruned = self.forward.arguments, self.pruned(cotangents, needed)
         found: dict[str, Any] = {}
@@ -253,7 +255,9 @@ class Trained:
         if backward is not None:
             names, own = result_names(backward.runner.op), self.gradients.arguments
             twice = {*pruned.shared, *pruned.shared.values()}
-            added = {own[n]: t for n, t in zip(arguments, places, strict=False) if t is not None and n not in twice}
+            added = {
+                own[n]: t for n, t in zip(arguments, accumulate_into, strict=False) if t is not None and n not in twice
+            }
             run = partial(accumulate_grad.run_adding, backward.runner, names, added=added) if added else backward
             computed = dict(zip(names, run(values, scalars), strict=True))
             found = {name: computed[own[name]] for name in arguments if own[name] in computed}
@@ -354,8 +358,8 @@ class Node(torch.autograd.Function):
         trained: Trained = ctx.trained
         asked = ctx.needs_input_grad[2:]
         saved, layout, shapes = ctx.saved_tensors, ctx.layout, ctx.shapes
-        places = accumulate_grad.places(ctx, asked, (*saved, *cotangents))
-        found = trained.gradients_for(saved, cotangents, layout, shapes, ctx.scalars, asked, places)
+        accumulate_into = accumulate_grad.accumulate_into(ctx, asked, (*saved, *cotangents))
+        found = trained.gradients_for(saved, cotangents, layout, shapes, ctx.scalars, asked, accumulate_into)
         if ctx.unverified is not None:
             _verify_gradients(trained, ctx.unverified, cotangents, found, ctx.scalars, shapes)
         return (None, None, *separated(found, cotangents, ctx.apart))

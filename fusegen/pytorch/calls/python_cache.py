@@ -159,10 +159,10 @@ class CachedNode(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *cotangents: Any) -> tuple[Any, ...]:
         needed, saved = ctx.needs_input_grad[4:], ctx.saved_tensors
-        places = accumulate_grad.places(ctx, needed, (*saved, *cotangents))
+        accumulate_into = accumulate_grad.accumulate_into(ctx, needed, (*saved, *cotangents))
         entry, scalars = ctx.entry, ctx.entry.scalars(ctx.numbers)
         trained, layout, shapes = entry.trained, entry.layout, entry.shapes
-        found = trained.gradients_for(saved, cotangents, layout, shapes, scalars, needed, places)
+        found = trained.gradients_for(saved, cotangents, layout, shapes, scalars, needed, accumulate_into)
         return (None, None, None, None, *(separated(found, cotangents, ctx.apart) if any(ctx.apart) else found))
 
 
