@@ -4,6 +4,7 @@
     python -m tools.fuzz --programs 5000 --stage evaluators     # every stage, without a compiler
     python -m tools.fuzz --programs 1000 --stage cubins         # compiled for a GPU, without one
     python -m tools.fuzz --programs 2000 --stage gpu --jobs 8   # called in every mode, on the GPU
+    python -m tools.fuzz --programs 500 --long                  # rows that threads, blocks and clusters share
     python -m tools.fuzz --block 412 --stage evaluators         # one block again: a failure repeats itself
 
 Programs come in blocks of 25, and a block has a number: the seed of its programs and of their arguments. ``--record``
@@ -65,14 +66,14 @@ class Found:
         return f"| {stage} | {blocks[0]} to {blocks[-1]} | {numbers} |"
 
 
-def run_block(block: int, how: str, most: int, modes: Sequence[str] = ()) -> Found:
+def run_block(block: int, how: str, most: int, modes: Sequence[str] = (), long: bool = False) -> Found:
     """The programs of one block."""
     import torch
     from hypothesis import HealthCheck, Phase, given, seed, settings
 
     from fusegen.core.errors import DeclarationError
     from tools.program_checks import REFUSED, Unstable, checked
-    from tools.programs import Program, programs
+    from tools.programs import LONG_SIZES, SIZES, Program, programs
 
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -110,16 +111,16 @@ def run_block(block: int, how: str, most: int, modes: Sequence[str] = ()) -> Fou
     run = settings(
         max_examples=EACH, database=None, deadline=None, phases=(Phase.generate,),
         suppress_health_check=list(HealthCheck),
-    )(given(programs(most=most))(check))  # fmt: skip
+    )(given(programs(most=most, sizes=LONG_SIZES if long else SIZES))(check))  # fmt: skip
     seed(block)(run)()
     return found
 
 
 def run_blocks(
-    blocks: Sequence[int], how: str, most: int, modes: Sequence[str], jobs: int, seconds: float
+    blocks: Sequence[int], how: str, most: int, modes: Sequence[str], long: bool, jobs: int, seconds: float
 ) -> Iterator[Found]:
     """Blocks in processes of their own; after so many seconds no further one, so that the first ones are done."""
-    work = partial(run_block, how=how, most=most, modes=modes)
+    work = partial(run_block, how=how, most=most, modes=modes, long=long)
     end = time.monotonic() + seconds
     if jobs == 1:
         for block in blocks:
@@ -168,6 +169,7 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--modes", default="", metavar="A,B", help="of calls: 'jvp,vmap' (default: all)")
     parser.add_argument("--statements", type=int, default=8, metavar="N", help="of a program, at most (default 8)")
+    parser.add_argument("--long", action="store_true", help="dimensions of up to thousands of elements, not of a dozen")
     parser.add_argument("--first", type=int, metavar="BLOCK", help="the first block (default: behind the page's)")
     parser.add_argument("--block", type=int, help="this block alone")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
@@ -176,12 +178,13 @@ def main() -> int:
     given = parser.parse_args()
     os.environ.setdefault("FUSEGEN_CACHE_DIR", str(PAGE.parents[1] / "build" / "cache"))
     page = PAGE.read_text(encoding="utf-8")
-    first = next_block(given.stage, page) if given.first is None else given.first
+    stage = f"{given.stage}_long" if given.long else given.stage
+    first = next_block(stage, page) if given.first is None else given.first
     blocks = range(first, first + -(-given.programs // EACH)) if given.block is None else [given.block]
     modes = [mode for mode in given.modes.split(",") if mode]
     found, start, done = Found(), time.monotonic(), 0
     jobs = min(given.jobs, len(blocks))
-    for block in run_blocks(blocks, given.stage, given.statements, modes, jobs, given.seconds):
+    for block in run_blocks(blocks, given.stage, given.statements, modes, given.long, jobs, given.seconds):
         for key, (program, text) in block.failures.items():
             if key not in found.failures:  # at once: a run that is ended has named what it found
                 print(f"---- {key}\n{program}\n{text}\n", flush=True)
@@ -190,8 +193,8 @@ def main() -> int:
         if sys.stderr.isatty() or done % 20 == 0:  # in a log too, so that a run that is ended says how far it came
             said = f"{done} of {len(blocks)} blocks, {time.monotonic() - start:.0f} s"
             print(f"\r{said}" if sys.stderr.isatty() else f"{said}: {dict(found.counts)}", file=sys.stderr, flush=True)
-    row = found.row(given.stage, blocks[:done])
-    print(f"{COLUMNS}\n{row}\n{total(given.stage, page) + found.counts['programs']} programs of this stage so far")
+    row = found.row(stage, blocks[:done])
+    print(f"{COLUMNS}\n{row}\n{total(stage, page) + found.counts['programs']} programs of this stage so far")
     if given.record:
         PAGE.write_text(recorded(page, row), encoding="utf-8")
     return int(found.failed)

@@ -466,6 +466,8 @@ PAIRED = _words("mse_loss l1_loss huber_loss smooth_l1_loss bce kl_div cosine")
 INTEGER = _words("index compare masked any argmax count mod times isfinite hit both wide ints")
 NUMBERS = (-2.0, -0.5, 0.25, 0.5, 1.5, 2.0, 3.0)
 SIZES = (2, 3, 4, 5, 7, 8, 12)
+# Rows of a warp and of a block, some that no vector divides; as many as fit into MOST_ELEMENTS.
+LONG_SIZES = (2, 3, 16, 64, 129, 1000, 4097)
 MOST_ELEMENTS = 4096
 
 

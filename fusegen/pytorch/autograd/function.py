@@ -48,7 +48,7 @@ from fusegen.pytorch.autograd.replayed_backward import ReplayedBackward
 from fusegen.pytorch.replay.modes import nobody_looks
 from fusegen.pytorch.replay.reading import read_into
 from fusegen.run import verify
-from fusegen.run.runner import MOST_PLANS, Runner
+from fusegen.run.runner import MOST_PLANS, Run, Runner, record_runs
 from fusegen.run.runners import runner_of
 
 T = TypeVar("T")
@@ -224,16 +224,30 @@ class Trained:
         if found is None:
             named = zip(self.forward.arguments, needed, strict=True)
             asked = frozenset(name for name, is_needed in named if is_needed and name in self.training.wanted)
-            if not may_replay:
-                return self.gradients_of(saved, cotangents, layout, shapes, scalars, asked, accumulate_into)
             backward, values = self.asked(saved, cotangents, layout, shapes, asked)
-            runner = None if backward is None else backward.runner
-            found = ReplayedBackward(self, self.pruned(cotangents, asked), runner, values, tuple(scalars))
-            if found.has_products and not has_products:
-                self.has_products = True  # the key lacks the settings
-            else:
-                self.backwards.put(tuple(key), found)
+            pruned = self.pruned(cotangents, asked)
+            with record_runs() as runs:
+                gradients = self._computed(backward, values, pruned, cotangents, scalars, accumulate_into)
+            if may_replay:
+                done = self._replayed(backward, pruned, values, tuple(scalars), runs)
+                if done is not None and done.has_products and not has_products:
+                    self.has_products = True  # this key lacks the settings
+                elif done is not None:
+                    self.backwards.put(tuple(key), done)
+            return gradients
         return found.run(tensors, addresses, scalars, cotangents)
+
+    def _replayed(
+        self, backward: Differentiable | None, pruned: PrunedBackward, values: Mapping[str, Any],
+        names: tuple[str, ...], runs: Sequence[Run],
+    ) -> ReplayedBackward | None:  # fmt: skip
+        """A backward as it was just done; None where something else did it, or on other tensors."""
+        run = None
+        if backward is not None:
+            run = next((run for run in runs if run.runner is backward.runner), None)
+            if run is None or any(run.tensors[name] is not values[name] for name in run.runner.arguments):
+                return None
+        return ReplayedBackward(self, pruned, run, values, names)
 
     def gradients_of(
         self, saved: Sequence[Any], cotangents: Sequence[Any], layout: Any, shapes: Mapping[str, Sequence[int]],
@@ -249,9 +263,17 @@ class Trained:
             needed: arguments whose gradients are needed now; None: all that are wanted.
             accumulate_into: for each argument a tensor that its gradient may be added to, which then is None, or None.
         """
-        arguments, pruned = self.forward.arguments, self.pruned(cotangents, needed)
-        found: dict[str, Any] = {}
         backward, values = self.asked(saved, cotangents, layout, shapes, needed)
+        return self._computed(
+            backward, values, self.pruned(cotangents, needed), cotangents, scalars, accumulate_into
+        )  # fmt: skip
+
+    def _computed(
+        self, backward: Differentiable | None, values: Mapping[str, Any], pruned: PrunedBackward,
+        cotangents: Sequence[Any], scalars: Mapping[str, Any], accumulate_into: Sequence[Any],
+    ) -> list[Any]:  # fmt: skip
+        """A gradient, or None, for each of the forward's arguments, by a backward that reads these values."""
+        arguments, found = self.forward.arguments, dict[str, Any]()
         if backward is not None:
             names, own = result_names(backward.runner.op), self.gradients.arguments
             twice = {*pruned.shared, *pruned.shared.values()}

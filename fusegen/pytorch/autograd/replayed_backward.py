@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fusegen.plan import frameworks
 from fusegen.plan.backward import PrunedBackward, result_names
 from fusegen.pytorch.replay.runs import Replay, replay_of
-from fusegen.run.runner import Run, Runner
+from fusegen.run.runner import Run
 
 if TYPE_CHECKING:
     from fusegen.pytorch.autograd.function import Trained
@@ -18,13 +18,13 @@ class ReplayedBackward:
     """What one backward computes, and which arguments' gradients that is.
 
     Args:
-        runner: of what is computed; None if that is nothing.
+        run: of what is computed; None if that is nothing.
         values: what it reads, by name, in the order in which later calls pass their tensors.
         names: of the numbers that it reads.
     """
 
     def __init__(
-        self, trained: Trained, pruned: PrunedBackward, runner: Runner | None, values: Mapping[str, Any],
+        self, trained: Trained, pruned: PrunedBackward, run: Run | None, values: Mapping[str, Any],
         names: Sequence[str],
     ) -> None:  # fmt: skip
         own, arguments = trained.gradients.arguments, trained.forward.arguments
@@ -32,10 +32,9 @@ class ReplayedBackward:
         self.replay: Replay | None = None
         self.has_products = False
         results: list[str] = []
-        if runner is not None:
-            framework = frameworks.torch()
-            self.has_products = runner.settings(framework) is not None
-            run = Run(runner, runner.planned(values, framework), values, {}, [])
+        if run is not None:
+            runner = run.runner
+            self.has_products = runner.settings(frameworks.torch()) is not None
             places = {name: place for place, name in enumerate(values)}
             numbers = {name: place for place, name in enumerate(names)}
             self.replay = replay_of(run, [places[name] for name in runner.arguments], numbers, {})
