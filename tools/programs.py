@@ -485,6 +485,7 @@ class _Writer:
 
     draw: st.DrawFn
     sizes: tuple[int, ...]
+    most_elements: int
     arguments: list[Argument] = field(default_factory=list)
     values: list[_Value] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
@@ -513,7 +514,7 @@ class _Writer:
 
         def meets(other: _Value) -> bool:
             shape = broadcast(other.shape, value.shape)
-            return shape is not None and math.prod(shape) <= MOST_ELEMENTS
+            return shape is not None and math.prod(shape) <= self.most_elements
 
         return self.pick(kind, meets) or self.argument(kind, value.shape)
 
@@ -644,7 +645,7 @@ class _Writer:
         if y is not None and self.flip():
             text, (inner, n) = (y.at(NEG), y.shape[-2:]) if y.shape[-2] == k else (f"{y.at(10)}.mT", y.shape[:-3:-1])
             batch = broadcast(x.shape[:-2], y.shape[:-2])
-            if batch is not None and inner == k and math.prod((*batch, m, n)) <= MOST_ELEMENTS:
+            if batch is not None and inner == k and math.prod((*batch, m, n)) <= self.most_elements:
                 return _Value(f"{x.at(MUL)} @ {text}", "f", (*batch, m, n), MUL)
         n = self.of([*(s for s in self.sizes if s not in x.shape), 1])
         form = self.of(["matmul", "linear", "linear_bias", "guarded"])
@@ -846,9 +847,10 @@ def programs(draw: st.DrawFn, *, sizes: Sequence[int] = SIZES, most: int = 8, ki
     rank = draw(st.integers(1, 4))
     chosen = draw(st.permutations(list(sizes)))
     full = tuple(sorted(chosen[:rank], reverse=draw(st.booleans())))
-    while math.prod(full) > MOST_ELEMENTS:
+    most_elements = max(MOST_ELEMENTS, 3 * max(sizes))
+    while math.prod(full) > most_elements:
         full = full[1:]
-    writer = _Writer(draw, tuple(sizes))
+    writer = _Writer(draw, tuple(sizes), most_elements)
     writer.argument("f", full)
     for _ in range(draw(st.integers(0, 3))):
         kept = full[draw(st.integers(0, len(full))) :]
