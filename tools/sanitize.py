@@ -106,6 +106,35 @@ IMAGES = (((5, 24, 8, 8), 3), ((3, 6, 7, 7), 2), ((2, 8, 33, 40), 2), ((2, 20, 5
 PRODUCTS = ((64, 96, 128), (33, 17, 41), (300, 64, 1000), (0, 8, 8))
 
 
+# Rows whose costly intermediates are kept between traversals: a thread's, a block's, unaligned, staged, in chunks.
+COSTLY = ((300, 16), (40, 256), (5, 197), (9, 4097), (7, 1152), (3, 20003))
+
+
+def costly(x: Any, w: Any) -> Any:
+    """A norm of what costs much, in fusegen's functions."""
+    y = fg.sigmoid(x) * fg.tanh(x) / (fg.abs(w) + 1.0) + fg.cos(x)
+    return (y - fg.mean(y, -1, keepdims=True)) / fg.sqrt(fg.var(y, -1, correction=0, keepdims=True) + 0.1)
+
+
+def torch_costly(x: Any, w: Any) -> Any:
+    """The same in torch."""
+    y = x.sigmoid() * x.tanh() / (w.abs() + 1.0) + x.cos()
+    return (y - y.mean(-1, keepdim=True)) / (y.var(-1, correction=0, keepdim=True) + 0.1).sqrt()
+
+
+def check_costly(dtype: torch.dtype) -> int:
+    """Kept intermediates, rows side by side among them; many results side by side, which take vectors; short rows."""
+    for m, n in COSTLY:
+        check(fg.op(costly, name="costly"), torch_costly, *(_tensor(s, dtype, "dense") for s in ((m, n), (n,))))
+    side_by_side = fg.op(lambda x: costly(x.mT, 1.0), name="costly_side_by_side")
+    check(side_by_side, lambda x: torch_costly(x.mT, x.new_ones(())), _tensor((5, 21, 500), dtype, "dense"))
+    for shape in ((3, 2**17), (70, 2**16), (3, 2**16 + 1)):
+        check(lambda x: fg.ops.sum(x * x, 0), lambda x: (x * x).sum(0), _tensor(shape, dtype, "dense"))
+    for shape in ((70000, 16), (70000, 33), (3000, 128)):
+        check(lambda x: fg.ops.sum(x * x, -1), lambda x: (x * x).sum(-1), _tensor(shape, dtype, "dense"))
+    return len(COSTLY) + 7
+
+
 def check_products(dtype: torch.dtype) -> int:
     """What comes before and behind matrix products, and the passes of their backward."""
     functional = torch.nn.functional
@@ -230,7 +259,7 @@ def main() -> None:
             rms, lambda x, w: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w,
             _tensor((33, 1000), dtype, "dense"), _tensor((1000,), dtype, "dense"),
         )  # fmt: skip
-        count += check_rows(dtype)
+        count += check_rows(dtype) + check_costly(dtype)
         if dtype.itemsize > 2 or not options.no_half_products:
             count += check_products(dtype)
         check(cell, torch_cell, _tensor((17, 128), dtype, "dense"), _tensor((17, 32), dtype, "dense"))
