@@ -1,0 +1,316 @@
+"""Two libraries with the same words, which random programs (tools/programs) call: fusegen's own, and torch's."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+
+import fusegen as fg
+
+
+def words(text: str) -> tuple[str, ...]:
+    """Names that a text has."""
+    return tuple(text.split())
+
+
+LIBRARY = frozenset(
+    words(
+        "relu silu gelu mish elu softsign hardswish leaky_relu squared_relu quick_gelu selu celu tanhshrink "
+        "softshrink hardtanh layer_norm rms_norm softmin normalize swiglu glu lerp mse_loss l1_loss "
+        "huber_loss cross_entropy batch_norm instance_norm group_norm binary_cross_entropy_with_logits "
+        "kl_div cosine_similarity smooth_l1_loss"
+    )
+)
+
+
+@fg.op
+def _smooth(a: Any, b: Any) -> Any:
+    """An op of the user's own, called within others."""
+    inner = a * fg.sigmoid(b)
+    return inner + fg.tanh(inner) * 0.5
+
+
+@fg.op
+def _two(a: Any) -> Any:
+    """The same with two results."""
+    return fg.sin(a), fg.cos(a) * 2.0
+
+
+def _guarded(a: Any, b: Any) -> Any:
+    """Nothing where a is not positive, whatever b is; the root and the logarithm have no value there."""
+    root = fg.sqrt(a)
+    return fg.where(a > 0.1, root * fg.log(a) + fg.tanh(root * b) * fg.rsqrt(a), 0)
+
+
+def _guarded_rows(a: Any) -> Any:
+    """Rows of a mean that is not positive are nothing; the sum that is read elsewhere has no value there."""
+    mean = fg.mean(a, -1, keepdims=True)
+    total = fg.sum(fg.sqrt(mean) * a, -1, keepdims=True)
+    return fg.where(mean > 0.1, fg.tanh(total * a) * fg.log(mean), 0)
+
+
+def _chosen_rows(a: Any) -> Any:
+    """Each branch reads a sum that has no value where the other is taken."""
+    mean = fg.mean(a, -1, keepdims=True)
+    above = fg.sum(fg.sqrt(mean) * a, -1, keepdims=True)
+    below = fg.sum(fg.log(0.3 - mean) * a, -1, keepdims=True)
+    return fg.where(mean > 0.1, fg.tanh(above * a), fg.sin(below * a))
+
+
+def _root(a: Any) -> Any:
+    """Which rows are taken, and the root of their means: the others have none."""
+    mean = fg.mean(a, -1, keepdims=True)
+    return mean > 0.1, fg.sqrt(mean)
+
+
+def _guarded_extremum(a: Any) -> Any:
+    """An extremum, and a norm that is one, of rows without a value."""
+    taken, root = _root(a)
+    y = root * a
+    norm = fg.norm(y, ord=float("inf"), axis=-1, keepdims=True)
+    return fg.where(taken, fg.sin(y - fg.amin(y, -1, keepdims=True)) * a / (norm + fg.amax(y, -1, keepdims=True)), 0)
+
+
+def _guarded_call(a: Any) -> Any:
+    """Declared gradients of what has no value, and lacks an axis: also for some elements of a row alone."""
+    taken, root = _root(a)
+    inner = _bent(root, a)
+    return fg.where(taken, fg.sin(inner) + _straight(root * 4) * a, 0) * fg.where(
+        taken & (a > 0), _bent(root, root), 0.5
+    )
+
+
+def _guarded_product(a: Any, m: Any) -> Any:
+    """A matrix product of rows that have no value."""
+    taken, root = _root(a)
+    y = (fg.log(root) * a) @ m
+    return fg.where(taken, fg.sin(y) * y, 0)
+
+
+def _written_softmax(a: Any) -> Any:
+    """Not the library's."""
+    e = fg.exp(a - fg.amax(a, -1, keepdims=True))
+    return e / fg.sum(e, -1, keepdims=True)
+
+
+@fg.op
+def _total(*xs: Any) -> Any:
+    """An op of a list of tensors."""
+    first, *rest = xs
+    for i, x in enumerate(rest):
+        first = first * 0.5 + x * (i + 1)
+    return first
+
+
+# What is declared is not what would be derived, and is linear in its cotangents: so it has further derivatives.
+_bent = fg.op(lambda a, b: fg.tanh(a) * b, name="bent")
+_bent.gradient(lambda d_out, a, b: (d_out * (b + fg.sin(a)), d_out * a * 0.5))
+_straight = fg.op(lambda a: fg.round(a), name="straight")
+_straight.gradient(lambda d_out, a: d_out)
+_joint = fg.op(lambda a: (a * 2.0, a - fg.mean(a, -1, keepdims=True)), name="joint")
+_joint.gradient(lambda d_first, d_second, a: d_first * fg.cos(a) + fg.mean(d_second * a, -1, keepdims=True))
+
+
+class Ours:
+    """fusegen's functions, by the names that programs use."""
+
+    smooth, two, guarded = staticmethod(_smooth), staticmethod(_two), staticmethod(_guarded)
+    guarded_rows, chosen_rows = staticmethod(_guarded_rows), staticmethod(_chosen_rows)
+    guarded_extremum, guarded_call = staticmethod(_guarded_extremum), staticmethod(_guarded_call)
+    guarded_product = staticmethod(_guarded_product)
+    written_softmax = staticmethod(_written_softmax)
+    total, bent, joint = staticmethod(_total), staticmethod(_bent), staticmethod(_joint)
+    cast = staticmethod(fg.cast)
+    as_float = staticmethod(lambda x, like: fg.cast(x, like.dtype))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(fg.ops, name) if name in LIBRARY else getattr(fg, name)
+
+
+def _all(axis: Any, x: Any) -> Any:
+    return tuple(range(x.ndim)) if axis is None else axis
+
+
+def _reduced(function: Callable[..., Any], **names: str) -> Callable[..., Any]:
+    """A reduction of torch's that takes ``axis`` and ``keepdims``."""
+
+    def call(x: Any, axis: Any = None, keepdims: bool = False, **options: Any) -> Any:
+        return function(x, dim=_all(axis, x), keepdim=keepdims, **options)
+
+    return call
+
+
+def _prod(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
+    dims = sorted((d % x.ndim for d in ((axis,) if isinstance(axis, int) else _all(axis, x))), reverse=True)
+    for dim in dims:
+        x = torch.prod(x, dim, keepdim=keepdims)
+    return x
+
+
+def _torch_guarded(a: Any, b: Any) -> Any:
+    # As torch's users write it: a value that the branch could take stands in where it is not taken.
+    taken = a > 0.1
+    safe = torch.where(taken, a, 1.0)
+    root = torch.sqrt(safe)
+    return torch.where(taken, root * torch.log(safe) + torch.tanh(root * b) * torch.rsqrt(safe), 0.0)
+
+
+def _torch_guarded_rows(a: Any) -> Any:
+    mean = torch.mean(a, -1, keepdim=True)
+    taken = mean > 0.1
+    safe = torch.where(taken, mean, 1.0)
+    total = torch.sum(torch.sqrt(safe) * a, -1, keepdim=True)
+    return torch.where(taken, torch.tanh(total * a) * torch.log(safe), 0.0)
+
+
+def _torch_chosen_rows(a: Any) -> Any:
+    mean = torch.mean(a, -1, keepdim=True)
+    taken = mean > 0.1
+    above = torch.sum(torch.sqrt(torch.where(taken, mean, 1.0)) * a, -1, keepdim=True)
+    below = torch.sum(torch.log(torch.where(taken, 1.0, 0.3 - mean)) * a, -1, keepdim=True)
+    return torch.where(taken, torch.tanh(above * a), torch.sin(below * a))
+
+
+def _torch_root(a: Any) -> Any:
+    mean = torch.mean(a, -1, keepdim=True)
+    return mean > 0.1, torch.sqrt(torch.where(mean > 0.1, mean, 1.0))
+
+
+def _torch_guarded_extremum(a: Any) -> Any:
+    taken, root = _torch_root(a)
+    y = root * a
+    norm = torch.amax(torch.abs(y), -1, keepdim=True) + torch.amax(y, -1, keepdim=True)
+    norm = torch.where(taken, norm, 1.0)
+    return torch.where(taken, torch.sin(y - torch.amin(y, -1, keepdim=True)) * a / norm, 0.0)
+
+
+def _torch_guarded_call(a: Any) -> Any:
+    taken, root = _torch_root(a)
+    inner = Theirs.bent(root, a)
+    straight = root * 4 + (torch.round(root * 4) - root * 4).detach()
+    chosen = torch.where(taken & (a > 0), Theirs.bent(root, root), 0.5)
+    return torch.where(taken, torch.sin(inner) + straight * a, 0.0) * chosen
+
+
+def _torch_guarded_product(a: Any, m: Any) -> Any:
+    taken, root = _torch_root(a)
+    y = (torch.log(root) * a) @ m
+    return torch.where(taken, torch.sin(y) * y, 0.0)
+
+
+def _torch_total(first: Any, *rest: Any) -> Any:
+    for i, x in enumerate(rest):
+        first = first * 0.5 + x * (i + 1)
+    return first
+
+
+class _Bent(torch.autograd.Function):
+    """What ``_bent`` declares."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Any, b: Any) -> Any:
+        return torch.tanh(a) * b
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        (a, b), (d,) = ctx.saved_tensors, cotangents
+        return (d * (b + torch.sin(a))).sum_to_size(a.shape), (d * a * 0.5).sum_to_size(b.shape)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        (a, b), (t, u) = ctx.saved_tensors, tangents
+        return (0 if t is None else t * (b + torch.sin(a))) + (0 if u is None else u * a * 0.5)
+
+
+class _Joint(torch.autograd.Function):
+    """What ``_joint`` declares."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(a: Any) -> Any:
+        return a * 2.0, a - a.mean(-1, keepdim=True)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.save_for_backward(*inputs)
+        ctx.save_for_forward(*inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *cotangents: Any) -> Any:
+        (a,), (first, second) = ctx.saved_tensors, cotangents
+        return first * torch.cos(a) + (second * a).mean(-1, keepdim=True)
+
+    @staticmethod
+    def jvp(ctx: Any, *tangents: Any) -> Any:
+        (a,), (t,) = ctx.saved_tensors, tangents
+        return t * torch.cos(a), a * t.mean(-1, keepdim=True)
+
+
+class Theirs:
+    """torch's, by the same names. Floats are doubles throughout."""
+
+    total, bent, joint = staticmethod(_torch_total), staticmethod(_Bent.apply), staticmethod(_Joint.apply)
+    where = staticmethod(lambda c, a, b: torch.where(c, _tensor(a), _tensor(b)))
+    minimum = staticmethod(lambda a, b: torch.minimum(_tensor(a), _tensor(b)))
+    maximum = staticmethod(lambda a, b: torch.maximum(_tensor(a), _tensor(b)))
+    sum, mean, amax, amin = (staticmethod(_reduced(f)) for f in (torch.sum, torch.mean, torch.amax, torch.amin))
+    var, std = staticmethod(_reduced(torch.var)), staticmethod(_reduced(torch.std))
+    any, all = staticmethod(_reduced(torch.any)), staticmethod(_reduced(torch.all))
+    logsumexp, prod = staticmethod(_reduced(torch.logsumexp)), staticmethod(_prod)
+    norm = staticmethod(
+        lambda x, ord=2, axis=None, keepdims=False: torch.linalg.vector_norm(x, ord, _all(axis, x), keepdims)
+    )
+    argmax = staticmethod(lambda x, axis=None, keepdims=False: torch.argmax(x, axis, keepdims))
+    argmin = staticmethod(lambda x, axis=None, keepdims=False: torch.argmin(x, axis, keepdims))
+    stop_gradient = staticmethod(lambda x: x.detach())
+    expand_dims = staticmethod(torch.unsqueeze)
+    softplus = staticmethod(lambda x: torch.logaddexp(x, torch.zeros((), dtype=x.dtype)))
+    split = staticmethod(lambda x, count, axis=-1: torch.chunk(x, count, axis))
+    concat = staticmethod(lambda parts, axis=-1: torch.cat(torch.broadcast_tensors(*parts), axis))
+    smooth = staticmethod(lambda a, b: a * torch.sigmoid(b) + torch.tanh(a * torch.sigmoid(b)) * 0.5)
+    two = staticmethod(lambda a: (torch.sin(a), torch.cos(a) * 2.0))
+    guarded, guarded_rows = staticmethod(_torch_guarded), staticmethod(_torch_guarded_rows)
+    chosen_rows = staticmethod(_torch_chosen_rows)
+    guarded_extremum, guarded_call = staticmethod(_torch_guarded_extremum), staticmethod(_torch_guarded_call)
+    guarded_product = staticmethod(_torch_guarded_product)
+    written_softmax = staticmethod(lambda x: torch.softmax(x, -1))
+    rms_norm = staticmethod(lambda x, shape, w=None, eps=1e-5: F.rms_norm(x, shape, w, eps))
+    swiglu = staticmethod(lambda a, b: F.silu(a) * b)
+    squared_relu = staticmethod(lambda x: F.relu(x) ** 2)
+    quick_gelu = staticmethod(lambda x: x * torch.sigmoid(1.702 * x))
+    lerp = staticmethod(lambda x, y, w: x + w * (y - x))
+    as_float = staticmethod(lambda x, like: x.to(torch.float64))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(F, name, None) or getattr(torch, name)
+
+    @staticmethod
+    def index(x: Any, axis: int) -> Any:
+        axis %= max(x.ndim, 1)
+        return torch.arange(x.shape[axis]).reshape([-1] + [1] * (x.ndim - 1 - axis)) if x.ndim else torch.tensor(0)
+
+    @staticmethod
+    def size(x: Any, axis: Any = None) -> int:
+        return math.prod(x.shape[d] for d in ((axis,) if isinstance(axis, int) else _all(axis, x)))
+
+    @staticmethod
+    def cast(x: Any, dtype: str) -> Any:
+        """Rounded as the declaration says, where gradients are not; floats go on in double."""
+        rounded = x.detach().to(getattr(torch, dtype))
+        return x + (rounded.to(torch.float64) - x.detach()) if rounded.is_floating_point() else rounded
+
+
+def _tensor(x: Any) -> Any:
+    return x if isinstance(x, torch.Tensor) else torch.tensor(x, dtype=torch.float64 if isinstance(x, float) else None)
