@@ -128,8 +128,8 @@ class Reads:
 
     def _of_factor(self, side: Factor, product: Reduce, mask: Any) -> Any:
         """Of a factor's elements those that are part of an element of the product which is read."""
-        if mask is None:
-            return None
+        if mask is None or not mask.dim():  # all of them, or as numbers alone say
+            return mask
         result = self.known[product.name]
         own = {side.name_of(axis): axis for axis in expr_axes(side.expr, self.known)}
         lacking = [d for d, axis in enumerate(self.axes) if axis in result and axis not in own]

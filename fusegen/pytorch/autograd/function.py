@@ -247,7 +247,8 @@ class Trained:
             run = next((run for run in runs if run.runner is backward.runner), None)
             if run is None or any(run.tensors[name] is not values[name] for name in run.runner.arguments):
                 return None
-        return ReplayedBackward(self, pruned, run, values, names)
+        own = self.gradients.arguments
+        return ReplayedBackward({n: own[n] for n in self.forward.arguments}, pruned, run, values, names)
 
     def gradients_of(
         self, saved: Sequence[Any], cotangents: Sequence[Any], layout: Any, shapes: Mapping[str, Sequence[int]],

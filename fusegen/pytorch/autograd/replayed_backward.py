@@ -3,31 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fusegen.plan import frameworks
 from fusegen.plan.backward import PrunedBackward, result_names
 from fusegen.pytorch.replay.runs import Replay, replay_of
 from fusegen.run.runner import Run
 
-if TYPE_CHECKING:
-    from fusegen.pytorch.autograd.function import Trained
-
 
 class ReplayedBackward:
     """What one backward computes, and which arguments' gradients that is.
 
     Args:
+        gradients: what each of the forward's arguments' gradients is called, in order.
         run: of what is computed; None if that is nothing.
         values: what it reads, by name, in the order in which later calls pass their tensors.
         names: of the numbers that it reads.
     """
 
     def __init__(
-        self, trained: Trained, pruned: PrunedBackward, run: Run | None, values: Mapping[str, Any],
+        self, gradients: Mapping[str, str], pruned: PrunedBackward, run: Run | None, values: Mapping[str, Any],
         names: Sequence[str],
     ) -> None:  # fmt: skip
-        own, arguments = trained.gradients.arguments, trained.forward.arguments
+        arguments = list(gradients)
         self.numbers = tuple(names)
         self.replay: Replay | None = None
         self.has_products = False
@@ -39,7 +37,7 @@ class ReplayedBackward:
             numbers = {name: place for place, name in enumerate(names)}
             self.replay = replay_of(run, [places[name] for name in runner.arguments], numbers, {})
             results = result_names(runner.op)
-        self.computed = [results.index(own[n]) if own[n] in results else None for n in arguments]
+        self.computed = [results.index(n) if n in results else None for n in gradients.values()]
         self.handed_on = [(arguments.index(name), at) for name, at in pruned.handed_on.items()]
         self.shared = [(arguments.index(name), arguments.index(other)) for name, other in pruned.shared.items()]
 
