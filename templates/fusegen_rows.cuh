@@ -179,7 +179,7 @@ FG_COLUMNS(columns_merge, Merge)
 #undef FG_COLUMNS
 #undef FG_IN_PLACE
 
-// Numbers (or vectors) of the rows of a block added up, in row 0. Rows that lie in one warp are added up by its lanes, so
+// Numbers (or vectors) of the rows of a block added up, in row 0. Rows that lie in one warp are added up within it, so
 // that few are left for a thread to read one after the other; and as many numbers as then fit where rows would be share
 // an exchange.
 template <int Threads, int Rows, typename T, int N> FG_DEVICE void rows_sum(T (&values)[N]) {
