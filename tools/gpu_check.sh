@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
 # The whole GPU check in one command, for a machine with a GPU, torch, CuPy and the CUDA tools:
-#   tools/gpu_check.sh [tests] [large] [sanitizer] [bench] [accuracy] ...   (default: these; distributed needs two GPUs)
+#   tools/gpu_check.sh [tests] [large] [sanitizer] [programs] [bench] [accuracy] ...
+#                      (default: these; distributed needs two GPUs)
 # Logs go to $OUT (default build/gpu). Ends with one line per part; exits non-zero if a part failed.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 OUT=${OUT:-build/gpu}
 mkdir -p "$OUT"
-parts=${*:-tests large sanitizer bench accuracy}
+parts=${*:-tests large sanitizer programs bench accuracy}
 export PYTHONUNBUFFERED=1 FUSEGEN_CACHE_DIR=${FUSEGEN_CACHE_DIR:-/tmp/fusegen-cache}
 python3 -c 'import fusegen' 2>/dev/null || python3 -m pip install -q --no-build-isolation --no-deps -e . >"$OUT/install.log" 2>&1
 summary=""
@@ -55,6 +56,14 @@ for name in $parts; do
         [ $tool = synccheck ] && arguments="--clusters 8"
         case $tool in racecheck | initcheck) arguments+=" --no-half-products" ;; esac
         part "$tool" sanitized "$tool" "$arguments" $filter
+      done
+      ;;
+    programs)  # random ones: many by themselves, and the same first ones under the tools
+      part programs python3 -m tools.fuzz --stage gpu --programs 2000 --jobs 12
+      for tool in memcheck racecheck; do
+        part "programs_$tool" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "$tool" \
+          --target-processes all --kernel-name kernel_substring=ward_ --error-exitcode 1 \
+          python3 -m tools.fuzz --stage gpu --programs 200 --jobs 8
       done
       ;;
     large) part large python3 tools/gpu_large.py ;;
