@@ -10,6 +10,9 @@ mkdir -p "$OUT"
 parts=${*:-tests large sanitizer programs bench accuracy}
 export PYTHONUNBUFFERED=1 FUSEGEN_CACHE_DIR=${FUSEGEN_CACHE_DIR:-/tmp/fusegen-cache}
 python3 -c 'import fusegen' 2>/dev/null || python3 -m pip install -q --no-build-isolation --no-deps -e . >"$OUT/install.log" 2>&1
+# All our kernels, by the kind of op in their names, and none of torch's: a kernel that any of these matches is checked.
+ours="--kernel-name kernel_substring=ward_ --kernel-name kernel_substring=tangent"
+ours+=" --kernel-name kernel_substring=value_and_gradient"
 summary=""
 failed=0
 
@@ -48,8 +51,7 @@ for name in $parts; do
       ;;
     sanitizer)
       for tool in memcheck racecheck synccheck initcheck; do
-        # All our kernels, and none of torch's; but initcheck has to see torch write the inputs.
-        filter="--kernel-name kernel_substring=ward_"
+        filter=$ours  # but initcheck has to see torch write the inputs
         [ $tool = initcheck ] && filter=""
         # See tools/sanitize.py.
         arguments="--clusters 16"
@@ -62,7 +64,7 @@ for name in $parts; do
       part programs python3 -m tools.fuzz --stage gpu --programs 2000 --jobs 12
       for tool in memcheck racecheck; do
         part "programs_$tool" env PYTORCH_NO_CUDA_MEMORY_CACHING=1 compute-sanitizer --tool "$tool" \
-          --target-processes all --kernel-name kernel_substring=ward_ --error-exitcode 1 \
+          --target-processes all $ours --error-exitcode 1 \
           python3 -m tools.fuzz --stage gpu --programs 200 --jobs 8
       done
       ;;
