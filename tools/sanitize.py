@@ -150,7 +150,13 @@ def check_products(dtype: torch.dtype) -> int:
         check(
             gated, lambda x, w, u, d: (functional.silu(x @ w.mT) * (x @ u.mT)) @ d.mT, x, w, u, d,
         )  # fmt: skip
-    return 3 * len(PRODUCTS)
+        # A chunked loss is computed with its gradient.
+        targets = torch.randint(0, n, (m,), device=DEVICE)
+        check(
+            lambda x, w, t=targets: fg.ops.linear_cross_entropy(x, w, t, reduction="sum"),
+            lambda x, w, t=targets: functional.cross_entropy(x @ w.mT, t, reduction="sum"), x, w,
+        )  # fmt: skip
+    return 4 * len(PRODUCTS)
 
 
 def check_rows(dtype: torch.dtype) -> int:
@@ -204,14 +210,21 @@ def _tensor(shape: tuple[int, ...], dtype: torch.dtype, layout: str) -> torch.Te
 
 
 def check(ours: Callable[..., Any], theirs: Callable[..., Any], *inputs: torch.Tensor) -> None:
-    """Value and gradients of both on the same inputs; fails where they differ by more than the dtype explains."""
+    """Value, gradients and tangents of both on the same inputs: they differ by no more than the dtype explains."""
     mine = [t.detach().requires_grad_() for t in inputs]
     reference = [t.detach().double().requires_grad_() for t in inputs]
-    a, b = ours(*mine), theirs(*reference)
-    a, b = (r if isinstance(r, tuple) else (r,) for r in (a, b))
+    a, b = (r if isinstance(r, tuple) else (r,) for r in (ours(*mine), theirs(*reference)))
     cotangents = [torch.randn_like(r) for r in a]
     found = [*a, *torch.autograd.grad(a, mine, cotangents)]
     wanted = [*b, *torch.autograd.grad(b, reference, [c.double() for c in cotangents])]
+    # Forward mode has kernels of its own, which compute the values once more beside the tangents.
+    tangents = tuple(torch.randn_like(t) for t in inputs)
+    for function, given, along, into in (
+        (ours, inputs, tangents, found),
+        (theirs, [t.double() for t in inputs], tuple(t.double() for t in tangents), wanted),
+    ):
+        for results in torch.func.jvp(function, tuple(given), along):
+            into += results if isinstance(results, tuple) else (results,)
     tolerance = 20 * torch.finfo(inputs[0].dtype).eps
     for f, w in zip(found, wanted, strict=True):
         if w.numel():
