@@ -5,6 +5,7 @@ The libraries are fakes on the CPU (tests/support/fake_cublaslt.py, tests/suppor
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -17,13 +18,14 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
+from fusegen.matmul.epilogue import Epilogue
 from fusegen.matmul.libraries import cublaslt_autotune, stopwatch
 from fusegen.matmul.task import Factors
 from fusegen.native import module as native
 from fusegen.run import libraries
 from tests.matmul.test_algorithms import FASTER, halves, linear, lt, plain
 from tests.matmul.test_cudnn import dnn, linear_silu
-from tests.support.call_paths import Counted
+from tests.support.call_paths import DEVICE, Counted
 from tests.support.fake_cublaslt import Clock, CublasLt
 from tests.support.fake_cudnn import Cudnn
 
@@ -281,3 +283,38 @@ def test_products_with_their_own_loop_ask_each_time(lt: CublasLt, monkeypatch: p
         assert not lt.used
     cublaslt_autotune.multiply(given)
     assert lt.used
+
+
+# -- how exact --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_a_function_that_a_library_approximates_is_taken_for_halves_only(dtype: torch.dtype) -> None:
+    gelu = Epilogue("gelu", "bias")
+    short = {torch.float64: 0.7978845608, torch.float32: 0.7979}.get(dtype, 0.79788)  # sqrt(2 / pi), digits missing
+
+    def multiply(coefficient: float) -> Callable[[Epilogue, Factors], None]:
+        def run(epilogue: Epilogue, given: Factors) -> None:
+            assert given.bias is not None
+            total = given.bias.double() + given.left.double() @ given.right.double()
+            given.out.copy_(0.5 * total * (1 + (coefficient * (total + 0.044715 * total**3)).tanh()))
+
+        return run
+
+    exact, approximate = (
+        replace(libraries.LIBRARIES[0], run=multiply(coefficient)) for coefficient in (math.sqrt(2 / math.pi), short)
+    )
+    assert libraries._is_right(exact, gelu, dtype, "cpu")
+    assert libraries._is_right(approximate, gelu, dtype, "cpu") == (dtype.itemsize == 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
+@pytest.mark.parametrize("name", ["relu", "gelu"])
+def test_what_is_written_without_gradients_is_as_exact(name: str, dtype: torch.dtype) -> None:
+    x, w, b = (torch.randn(*shape, dtype=dtype, device=DEVICE) for shape in ((300, 64), (1000, 64), (1000,)))
+    options = {"approximate": "tanh"} if name == "gelu" else {}
+    for _ in range(2):  # measured by the first call, chosen in the second
+        found = getattr(fg.ops, f"linear_{name}")(x, w / 8, b, **options)
+    wanted = getattr(F, name)(F.linear(x.double(), w.double() / 8, b.double()), **options)
+    eps = torch.finfo(dtype).eps
+    torch.testing.assert_close(found.double(), wanted, rtol=64 * eps, atol=64 * eps)
