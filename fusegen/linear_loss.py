@@ -130,13 +130,14 @@ class Rows:
         return found
 
     def cotangents(self, losses: torch.Tensor) -> torch.Tensor:
-        """The losses' cotangents where the result's is 1. They depend on no loss, which may be anything."""
+        """The losses' cotangents where the result's is 1. They depend on no loss, so the losses need not be written."""
         values = {"loss": losses, **self.options}
-        joint, cotangent = _with_gradient(self.total.trace(**values), "loss")
+        gradient, cotangent = _gradient(self.total.trace(**values), "loss")
         one = losses.new_ones((), dtype=frameworks.torch().back[self.options["dtype"]])
         found = torch.empty_like(losses)
         if len(losses):
-            _launch(joint, {**values, cotangent: one}, [torch.empty_like(one), found])
+            sizes = tuple((axis, len(losses)) for axis in gradient.outputs[0].shape if axis)
+            _launch(gradient, {**values, cotangent: one}, [found], sizes)
         return found
 
 
@@ -284,14 +285,23 @@ def _with_gradient(traced: Op, wanted: str) -> tuple[Op, str]:
 
 
 @functools.lru_cache(maxsize=256)
-def _runner(traced: Op) -> Runner:
-    return Runner(traced)
+def _gradient(traced: Op, wanted: str) -> tuple[Op, str]:
+    """The gradient of one argument by itself; what the result's cotangent is called."""
+    cotangent = GradientNames.of(traced).cotangent(traced.outputs[0])
+    return pipeline.gradient_op(traced, (wanted,), (0,)), cotangent.name
 
 
-def _launch(traced: Op, values: Mapping[str, Any], out: Sequence[torch.Tensor]) -> None:
-    """Write the op's results into ``out``, without autograd's knowledge."""
+@functools.lru_cache(maxsize=256)
+def _runner(traced: Op, sizes: tuple[tuple[str, int], ...]) -> Runner:
+    return Runner(traced, dict(sizes))
+
+
+def _launch(
+    traced: Op, values: Mapping[str, Any], out: Sequence[torch.Tensor], sizes: tuple[tuple[str, int], ...] = ()
+) -> None:
+    """Write the op's results into ``out``, without autograd's knowledge; ``sizes`` are of axes that no operand has."""
     scalars = {scalar.name: values[scalar.name] for scalar in traced.scalars}
-    _runner(traced)(values, scalars, frameworks.torch(), out)
+    _runner(traced, sizes)(values, scalars, frameworks.torch(), out)
 
 
 def _into(what: Any, values: dict[str, Any], out: torch.Tensor) -> torch.Tensor:

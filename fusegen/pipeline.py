@@ -191,6 +191,17 @@ def tangent_op(op: Op, wanted: tuple[str, ...]) -> Op:
     return op_from_json(text)
 
 
+def gradient_op(op: Op, wanted: tuple[str, ...], given: Sequence[int]) -> Op:
+    """The gradients of ``wanted`` by themselves, without what a forward saved; the derivation is remembered between
+    processes.
+    """
+    if not is_memorable(op):
+        return _checked(gradient(op, wanted, given))
+    parts = (op_to_json(op), *wanted, "given", *map(str, given))
+    (text,) = remember("gradient", parts, lambda: [op_to_json(_checked(gradient(op, wanted, given)))])
+    return op_from_json(text)
+
+
 def value_and_grad_op(op: Op, wanted: tuple[str, ...], given: Sequence[int]) -> Op:
     """``op`` and the gradients of ``wanted`` in one (derive/value_and_grad); the derivation is remembered between
     processes.
