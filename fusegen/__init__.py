@@ -116,12 +116,9 @@ _LATER = {
 
 
 def _missing(name: str) -> AttributeError:
-    import importlib
     from difflib import get_close_matches
 
     near = [f"fg.{found}" for found in get_close_matches(name, __all__, n=1, cutoff=0.8)]
-    if not name.startswith("_") and name in vars(importlib.import_module("fusegen.ops")):
-        near = [f"fg.ops.{name}"]
     advice = f": did you mean {near[0]}?" if near else "; `fusegen list --functions` names what declarations may call"
     return AttributeError(f"module 'fusegen' has no attribute {name!r}{advice}", name=name)
 
@@ -129,11 +126,14 @@ def _missing(name: str) -> AttributeError:
 if not TYPE_CHECKING:  # which would take any name to be there
 
     def __getattr__(name: str) -> Any:
-        """``fusegen.ops``, ``fusegen.nn``, and functions that need torch."""
-        if name not in _LATER:
-            raise _missing(name)
+        """``fusegen.ops`` and what is in it, ``fusegen.nn``, and functions that need torch."""
         import importlib
 
+        if name not in _LATER:
+            found = importlib.import_module("fusegen.ops").__dict__.get(name) if name[:1].isalpha() else None
+            if isinstance(found, FusedOp):
+                return found
+            raise _missing(name)
         module = importlib.import_module(_LATER[name])
         return module if _LATER[name] == f"fusegen.{name}" else getattr(module, name)
 

@@ -1,7 +1,7 @@
 """The language of declarations. Made by tools/stubs.py of what fusegen is at run time: run it again when that changes."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, overload
 
 from fusegen.declare.tensor import Axis, DTypeLike, Number, Tensor
 
@@ -11,18 +11,36 @@ def acos(x: Number, /) -> Tensor:
     """Elementwise acos; arguments broadcast and promote as torch's."""
 def acosh(x: Number, /) -> Tensor:
     """Elementwise acosh; arguments broadcast and promote as torch's."""
+@overload
 def all(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether no element is zero; of nothing: True. A bool, of uint8 a uint8, as torch's."""
+@overload
+def all(x: Number, *, dim: Axis = None, keepdim: bool = False) -> Tensor: ...
+@overload
 def amax(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Maximum over ``axis``; NaN wins. Its gradient is shared evenly by elements that tie."""
+@overload
+def amax(x: Number, *, dim: Axis = None, keepdim: bool = False) -> Tensor: ...
+@overload
 def amin(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Minimum over ``axis``; NaN wins. Its gradient is shared evenly by elements that tie."""
+@overload
+def amin(x: Number, *, dim: Axis = None, keepdim: bool = False) -> Tensor: ...
+@overload
 def any(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether some element is not zero; of nothing: False. A bool, of uint8 a uint8, as torch's."""
+@overload
+def any(x: Number, *, dim: Axis = None, keepdim: bool = False) -> Tensor: ...
+@overload
 def argmax(x: Number, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """Position of the maximum along ``axis`` (None: in the flattened tensor), the first where several tie; NaN wins."""
+@overload
+def argmax(x: Number, *, dim: int | None = None, keepdim: bool = False) -> Tensor: ...
+@overload
 def argmin(x: Number, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """Position of the minimum along ``axis`` (None: in the flattened tensor), the first where several tie; NaN wins."""
+@overload
+def argmin(x: Number, *, dim: int | None = None, keepdim: bool = False) -> Tensor: ...
 def asin(x: Number, /) -> Tensor:
     """Elementwise asin; arguments broadcast and promote as torch's."""
 def asinh(x: Number, /) -> Tensor:
@@ -41,7 +59,7 @@ def bitwise_or(a: Number, b: Number, /) -> Tensor:
     """Elementwise bitwise_or; arguments broadcast and promote as torch's."""
 def bitwise_xor(a: Number, b: Number, /) -> Tensor:
     """Elementwise bitwise_xor; arguments broadcast and promote as torch's."""
-def cast(x: Number, dtype: DTypeLike) -> Tensor:
+def cast(x: Number, dtype: DTypeLike | None) -> Tensor:
     """``x`` in another dtype (a fusegen or torch dtype, or its name); to a half type it rounds."""
 def cbrt(x: Number, /) -> Tensor:
     """Real cube root."""
@@ -49,14 +67,18 @@ def ceil(x: Number, /) -> Tensor:
     """Elementwise ceil; arguments broadcast and promote as torch's."""
 def clamp(x: Number, low: Number, high: Number, /) -> Tensor:
     """min(max(x, lo), hi); the gradient passes at the bounds."""
+@overload
 def concat(parts: Sequence[Number], axis: int = -1) -> Tensor:
     """One output made of equally shaped ``parts`` along ``axis``; each kernel writes its block in place.
 
     A number is a whole part; along other dimensions parts broadcast.
 
     Raises:
+        DeclarationError: the parts are no list.
         ShapeError: there is no dimension, or parts differ along ``axis``.
     """
+@overload
+def concat(parts: Sequence[Number], *, dim: int = -1) -> Tensor: ...
 def copysign(a: Number, b: Number, /) -> Tensor:
     """Elementwise copysign; arguments broadcast and promote as torch's."""
 def cos(x: Number, /) -> Tensor:
@@ -79,12 +101,15 @@ def exp2(x: Number, /) -> Tensor:
     """2^x."""
 def exp_clamped(x: Number, /) -> Tensor:
     """exp(min(x, 40)), 350 in float64: lowering's exponential. Its square is finite, its -4th power zero."""
+@overload
 def expand_dims(x: Number, axis: int | Sequence[int]) -> Tensor:
     """``x`` with a dimension of size one at each position ``axis`` of the result, as NumPy's; no data moves.
 
     Raises:
         ShapeError: there is no such position in the result, or one is named twice.
     """
+@overload
+def expand_dims(x: Number, *, dim: int | Sequence[int]) -> Tensor: ...
 def expm1(x: Number, /) -> Tensor:
     """exp(x) - 1 without cancellation near 0."""
 def flatten(x: Number, first: int = 0, last: int = -1) -> Tensor:
@@ -108,8 +133,11 @@ def gt(a: Number, b: Number, /) -> Tensor:
     """Elementwise gt; arguments broadcast and promote as torch's."""
 def hypot(a: Number, b: Number, /) -> Tensor:
     """sqrt(a^2 + b^2) without overflow."""
+@overload
 def index(x: Tensor, axis: int) -> Tensor:
     """The position along one axis of ``x``, from 0, as an int64 tensor of that one dimension that broadcasts with x."""
+@overload
+def index(x: Tensor, *, dim: int) -> Tensor: ...
 def isfinite(x: Number, /) -> Tensor:
     """Elementwise isfinite; arguments broadcast and promote as torch's."""
 def isinf(x: Number, /) -> Tensor:
@@ -137,8 +165,11 @@ def log1p(x: Number, /) -> Tensor:
     """log(1 + x) without cancellation."""
 def log2(x: Number, /) -> Tensor:
     """Elementwise log2; arguments broadcast and promote as torch's."""
-def log_softmax(x: Number, axis: int = -1) -> Tensor:
-    """x - max - log(sum(exp(x - max))) along ``axis``."""
+@overload
+def log_softmax(x: Number, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
+    """x - max - log(sum(exp(x - max))) along ``axis``. ``dtype``: what ``x`` is cast to first."""
+@overload
+def log_softmax(x: Number, *, dim: int = -1, dtype: DTypeLike | None = None) -> Tensor: ...
 def logical_and(a: Number, b: Number, /) -> Tensor:
     """Elementwise logical_and; arguments broadcast and promote as torch's."""
 def logical_not(x: Number, /) -> Tensor:
@@ -149,8 +180,11 @@ def logical_xor(a: Number, b: Number, /) -> Tensor:
     """Elementwise logical_xor; arguments broadcast and promote as torch's."""
 def logsigmoid(x: Number, /) -> Tensor:
     """log(sigmoid(x)) = min(x, 0) - log1p(exp(-|x|))."""
+@overload
 def logsumexp(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """log(sum(exp(x))) over ``axis``, without overflow: max + log(sum(exp(x - max))); of integers in float32."""
+@overload
+def logsumexp(x: Number, *, dim: Axis = None, keepdim: bool = False) -> Tensor: ...
 def lt(a: Number, b: Number, /) -> Tensor:
     """Elementwise lt; arguments broadcast and promote as torch's."""
 def matmul(a: Number, b: Number) -> Tensor:
@@ -167,16 +201,22 @@ def matmul(a: Number, b: Number) -> Tensor:
     """
 def maximum(a: Number, b: Number, /) -> Tensor:
     """NaN wins. A tie gives each side half of the gradient."""
-def mean(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Arithmetic mean over ``axis``; of no elements NaN."""
+@overload
+def mean(x: Number, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None) -> Tensor:
+    """Arithmetic mean over ``axis``; of no elements NaN. ``dtype``: what ``x`` is cast to first."""
+@overload
+def mean(x: Number, *, dim: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
 def minimum(a: Number, b: Number, /) -> Tensor:
     """NaN wins. A tie gives each side half of the gradient."""
 def ne(a: Number, b: Number, /) -> Tensor:
     """Elementwise ne; arguments broadcast and promote as torch's."""
-def norm(x: Number, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Tensor:
+@overload
+def norm(x: Number, ord: float | str | None = 2, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """(sum |x|^ord)^(1/ord) over ``axis``; the largest |x| for infinity, the smallest for -infinity, the number of
     nonzeros for 0. Source: torch.linalg.vector_norm, also for gradients at zero.
     """
+@overload
+def norm(x: Number, ord: float | str | None = 2, *, dim: Axis = None, keepdim: bool = False) -> Tensor: ...
 def polygamma(n: int, x: Number) -> Tensor:
     """The n-th derivative of digamma at ``x``.
 
@@ -185,8 +225,14 @@ def polygamma(n: int, x: Number) -> Tensor:
     """
 def pow(base: Number, exponent: Number) -> Tensor:
     """``base ** exponent``; small whole exponents become products, 0.5 and -0.5 roots, as torch does."""
-def prod(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Product over ``axis``; of integers and bools in int64. Of four zeros in it the fourth gradient is zero."""
+@overload
+def prod(x: Number, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None) -> Tensor:
+    """Product over ``axis``; of integers and bools in int64. Of four zeros in it the fourth gradient is zero.
+
+    ``dtype``: what ``x`` is cast to first.
+    """
+@overload
+def prod(x: Number, *, dim: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
 def ratio(a: Number, b: Number, /) -> Tensor:
     """a / b where b is known to lie between 1 and 2^120, so that half-precision kernels may use a reciprocal."""
 def reciprocal(x: Number) -> Tensor:
@@ -236,12 +282,19 @@ def sin(x: Number, /) -> Tensor:
     """Elementwise sin; arguments broadcast and promote as torch's."""
 def sinh(x: Number, /) -> Tensor:
     """Elementwise sinh; arguments broadcast and promote as torch's."""
+@overload
 def size(x: Tensor, axis: Axis = None) -> Tensor:
     """Number of elements along ``axis`` (None: all), as a weak integer known at launch."""
-def softmax(x: Number, axis: int = -1) -> Tensor:
-    """exp(x - max) / sum(exp(x - max)) along ``axis``."""
+@overload
+def size(x: Tensor, *, dim: Axis = None) -> Tensor: ...
+@overload
+def softmax(x: Number, axis: int = -1, dtype: DTypeLike | None = None) -> Tensor:
+    """exp(x - max) / sum(exp(x - max)) along ``axis``. ``dtype``: what ``x`` is cast to first."""
+@overload
+def softmax(x: Number, *, dim: int = -1, dtype: DTypeLike | None = None) -> Tensor: ...
 def softplus(x: Number, /) -> Tensor:
     """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|))."""
+@overload
 def split(x: Tensor, count: int, axis: int = -1) -> tuple[Tensor, ...]:
     """``count`` equal blocks of an *argument* of the op along ``axis``: views, no data moves.
 
@@ -251,18 +304,42 @@ def split(x: Tensor, count: int, axis: int = -1) -> tuple[Tensor, ...]:
         DeclarationError: ``x`` is an intermediate, or split in another way as well.
         ShapeError: the dimension does not divide by ``count``.
     """
+@overload
+def split(x: Tensor, count: int, *, dim: int = -1) -> tuple[Tensor, ...]: ...
 def sqrt(x: Number, /) -> Tensor:
     """Elementwise sqrt; arguments broadcast and promote as torch's."""
 def square(x: Number) -> Tensor:
     """``x * x``."""
-def std(x: Number, axis: Axis = None, correction: Number | None = 1, keepdims: bool = False) -> Tensor:
+@overload
+def std(
+    x: Number,
+    axis: Axis = None,
+    correction: Number | None = 1,
+    keepdims: bool = False,
+    unbiased: bool | None = None,
+) -> Tensor:
     """sqrt(var(x)); where that is 0 no gradient flows, as in torch."""
+@overload
+def std(
+    x: Number,
+    *,
+    dim: Axis = None,
+    correction: Number | None = 1,
+    keepdim: bool = False,
+    unbiased: bool | None = None,
+) -> Tensor: ...
 def stop_gradient(x: Number) -> Tensor:
     """``x``, through which no gradient flows."""
-def sum(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
-    """Sum over ``axis``; of integers and bools in int64."""
+@overload
+def sum(x: Number, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike | None = None) -> Tensor:
+    """Sum over ``axis``; of integers and bools in int64. ``dtype``: what ``x`` is cast to first."""
+@overload
+def sum(x: Number, *, dim: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
+@overload
 def sum_exp(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """sum(exp(x - max(x))) over ``axis``, in one pass; in its gradient the maximum counts as a constant."""
+@overload
+def sum_exp(x: Number, *, dim: Axis = None, keepdim: bool = False) -> Tensor: ...
 def tan(x: Number, /) -> Tensor:
     """Elementwise tan; arguments broadcast and promote as torch's."""
 def tanh(x: Number, /) -> Tensor:
@@ -275,6 +352,7 @@ def transpose(x: Number, axis0: int, axis1: int) -> Tensor:
     """
 def trunc(x: Number, /) -> Tensor:
     """Elementwise trunc; arguments broadcast and promote as torch's."""
+@overload
 def unflatten(x: Number, axis: int, sizes: Sequence[int]) -> Tensor:
     """``x`` with dimension ``axis`` in groups: ``sizes`` are their number, perhaps that of groups in each, and behind
     them -1 for the elements of a group. Source: torch.unflatten.
@@ -285,11 +363,30 @@ def unflatten(x: Number, axis: int, sizes: Sequence[int]) -> Tensor:
         ShapeError: there is no such dimension, or it does not divide so.
         DeclarationError: no such sizes, or the dimension is in other groups already, which are none of these.
     """
-def var(x: Number, axis: Axis = None, correction: Number | None = 1, keepdims: bool = False) -> Tensor:
+@overload
+def unflatten(x: Number, *, dim: int, sizes: Sequence[int]) -> Tensor: ...
+@overload
+def var(
+    x: Number,
+    axis: Axis = None,
+    correction: Number | None = 1,
+    keepdims: bool = False,
+    unbiased: bool | None = None,
+) -> Tensor:
     """sum((x - mean(x))^2) / max(n - correction, 0) over ``axis``, n elements each; one pass, without cancellation.
 
-    No ``correction`` is one of 1, as in torch.
+    No ``correction`` is one of 1, as in torch; ``unbiased`` says 1 or 0, as a bool in the place of ``correction`` or
+    of ``axis`` does.
     """
+@overload
+def var(
+    x: Number,
+    *,
+    dim: Axis = None,
+    correction: Number | None = 1,
+    keepdim: bool = False,
+    unbiased: bool | None = None,
+) -> Tensor: ...
 def where(condition: Number, a: Number, b: Number, /) -> Tensor:
     """A select: the branch not taken cannot leak a NaN into the value or the gradient."""
 def xlogy(a: Number, b: Number, /) -> Tensor:

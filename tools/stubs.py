@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import fusegen as fg
-from fusegen.declare import language
+from fusegen.declare import language, torch_names
 from fusegen.declare.tensor import Tensor
 from fusegen.declare.value import Value, cast
 from fusegen.fused_op import FusedOp
@@ -31,6 +31,9 @@ LENIENT = "# mypy: disable-error-code=override\n\n"
 
 # What the functions of the language say of their arguments, as their callers know it.
 WORDS = {"Value": "Tensor", "Packed": "Tensor", "Like": "Number"}
+TYPES = {"dtype": {"Any": "DTypeLike | None"}}
+# torch's names of arguments, which are taken as well.
+TORCHS = {"axis": "dim", "keepdims": "keepdim"}
 OPERANDS = {
     **dict.fromkeys(("add", "sub", "mul", "truediv", "floordiv", "mod", "pow"), "Number"),
     **dict.fromkeys(("and", "or", "xor", "lshift", "rshift"), "Tensor | int"),
@@ -51,6 +54,9 @@ OWN = '''
     def ndim(self) -> int:
         """How many dimensions it has."""
     @property
+    def shape(self) -> tuple[int, ...]:
+        """The sizes of the tensors of this call, which are ints, and of any call where they are computed with."""
+    @property
     def sizes(self) -> tuple[int, ...]:
         """The sizes of the tensors of this call, for checks. A declaration that reads them is traced for each shape."""
     @property
@@ -61,19 +67,23 @@ OWN = '''
         """A matrix transposed."""
     def to(self, dtype: DTypeLike) -> Tensor:
         """In another dtype (fusegen's, torch's or NumPy's, or a name); to a half type it rounds."""
+    def __getitem__(self, key: NewDims | tuple[NewDims, ...], /) -> Tensor:
+        """``x[:, None]``: new dimensions of size one, and whole ones."""
 '''
 BESIDE = '''
 Number: TypeAlias = Tensor | float
+NewDims: TypeAlias = slice | EllipsisType | None
 Axis: TypeAlias = int | Sequence[int] | None
 DTypeLike: TypeAlias = DType | str | torch.dtype | np.dtype[Any] | type[object]
 
 class HasShape(Protocol):
-    """What every library's arrays have."""
+    """What every library's arrays have, and symbolic tensors do not."""
 
     @property
     def shape(self) -> Any: ...
     @property
     def ndim(self) -> int: ...
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 class Unknown:
     """What no declaration returns, unless it does not say."""
@@ -93,7 +103,8 @@ Option: TypeAlias = (
 def tensor() -> str:
     """The class of symbolic tensors with all their operators and methods, and the types of what a call is given."""
     text = HEADER.format("What a declaration's tensors can do.")
-    text += "from collections.abc import Callable, Sequence\nfrom typing import Any, Protocol, TypeAlias, TypeVar\n\n"
+    text += "import builtins\nfrom collections.abc import Callable, Sequence\n"
+    text += "from types import EllipsisType\nfrom typing import Any, Protocol, TypeAlias, TypeVar, overload\n\n"
     text += "import numpy as np\nimport torch\nfrom numpy.typing import NDArray\n\n"
     text += "from fusegen.core.dtypes import DType\nfrom fusegen.declare.axes import Dims\n\n"
     text += "class Tensor:\n" + _quoted(Tensor.__doc__, 4) + OWN
@@ -105,8 +116,49 @@ def tensor() -> str:
         text += f"    def __{name}__(self, other: Number, /) -> Tensor: ...{ignored}\n"
     text += "    def __hash__(self) -> int: ...\n"
     text += "".join(f"    def __{name}__(self) -> Tensor: ...\n" for name in UNARY)
-    text += "".join(_spoken(name, getattr(Value, name), method=True) for name in methods())
-    return text + BESIDE
+    made = {name: _spoken(name, getattr(Value, name), method=True) for name in methods()}
+    made |= {name: _torchs(name) for name in torch_names.methods() if name not in made and name.isidentifier()}
+    text += "".join(made[name] for name in sorted(made) if not name.startswith("_"))
+    return _with_builtins(text) + BESIDE
+
+
+def _with_builtins(text: str) -> str:
+    """``int``, ``float`` and ``bool`` are methods of the class: as types they are said to be Python's."""
+    names = r"(?<![\w.])(int|float|bool)\b(?!\()"
+    quoted = False
+    lines = []
+    for line in text.splitlines(keepends=True):
+        is_doc = quoted or line.lstrip().startswith('"""')
+        quoted ^= line.count('"""') % 2 == 1
+        kept = is_doc or line.startswith(("from", "import"))
+        lines.append(line if kept else re.sub(rf"(?<!def ){names}", r"builtins.\1", line))
+    return "".join(lines)
+
+
+# What torch's methods return that do not return a tensor, or not always.
+RETURNS = {
+    "size": "Any", "dim": "int", "ndimension": "int", "numel": "int", "nelement": "int", "is_floating_point": "bool",
+    "max": "Any", "min": "Any", "aminmax": "tuple[Tensor, Tensor]", "chunk": "tuple[Tensor, ...]",
+    "split": "tuple[Tensor, ...]", "unbind": "tuple[Tensor, ...]",
+}  # fmt: skip
+
+
+def _torchs(name: str) -> str:
+    """A method that symbolic tensors have because torch's have it, with its arguments."""
+    entry = torch_names.method_of(name)
+    assert entry is not None
+    function, doc = entry.function, entry.function.__doc__
+    op = re.fullmatch(r"``fg\.ops\.(\w+)``\.", doc or "")
+    signature = getattr(fg.ops, op[1]).declaration.signature if op else inspect.signature(function)
+
+    def type_of(parameter: inspect.Parameter) -> str:
+        text, lacks = str(parameter.annotation), parameter.default is None and "None" not in str(parameter.annotation)
+        word = _replaced(text.replace("fg.", ""), WORDS | {"Tensor": "Number", "Scalar": "Number"})
+        word = CONSTANTS.get(parameter.name, "Any") if word == "Const" else word
+        return word + " | None" * (lacks and word != "Any")
+
+    parameters = [p for p in list(signature.parameters.values())[1:] if p.name not in ("inplace", "inplace_backward")]
+    return _def(name, ["self", *_listed(parameters, type_of)], RETURNS.get(name, "Tensor"), doc, 4)
 
 
 def methods() -> list[str]:
@@ -117,7 +169,7 @@ def methods() -> list[str]:
 def spoken() -> str:
     """The functions that declarations call as ``fg.NAME``."""
     text = HEADER.format("The language of declarations.")
-    text += "from collections.abc import Callable, Sequence\nfrom typing import Any\n\n"
+    text += "from collections.abc import Callable, Sequence\nfrom typing import Any, overload\n\n"
     text += "from fusegen.declare.tensor import Axis, DTypeLike, Number, Tensor\n\n"
     functions = {"cast": cast, **{name: getattr(language, name) for name in language.__all__}}
     return text + "".join(_spoken(name, function) for name, function in sorted(functions.items()))
@@ -127,9 +179,19 @@ def _spoken(name: str, function: Callable[..., Any], method: bool = False) -> st
     signature = inspect.signature(function)
     words = WORDS | ({"Any": "DTypeLike"} if name == "cast" else {})
     parameters = list(signature.parameters.values())[1 if method else 0 :]
-    listed = _listed(parameters, lambda p: _replaced(p.annotation, words))
-    returns = _replaced(signature.return_annotation, words)
-    return _def(name, ["self", *listed] if method else listed, returns, function.__doc__, 4 if method else 0)
+    returns, indent = _replaced(signature.return_annotation, words), 4 if method else 0
+
+    def made(parameters: Sequence[inspect.Parameter], doc: str | None) -> str:
+        listed = _listed(parameters, lambda p: _replaced(p.annotation, words | TYPES.get(p.name, {})))
+        return _def(name, ["self", *listed] if method else listed, returns, doc, indent)
+
+    torchs = [p.replace(name=TORCHS.get(p.name, p.name)) for p in parameters]
+    if torchs == parameters:
+        return made(parameters, function.__doc__)
+    first = next(at for at, p in enumerate(torchs) if p.name in TORCHS.values())
+    torchs[first:] = [p.replace(kind=p.KEYWORD_ONLY) for p in torchs[first:]]
+    overload = f"{' ' * indent}@overload\n"
+    return overload + made(parameters, function.__doc__) + overload + made(torchs, None)
 
 
 # -- the library -----------------------------------------------------------------------------------------------------

@@ -45,6 +45,19 @@ class DType:
         """float16 or bfloat16: stored in two bytes, computed in float32."""
         return self.compute_name != self.name
 
+    @property
+    def is_floating_point(self) -> bool:
+        """torch's name of ``is_float``."""
+        return self.is_float
+
+    def __eq__(self, other: object) -> bool:
+        """Whether it is the same, or torch's dtype of the same name: ``x.dtype == torch.float32`` in a declaration."""
+        if self is other:
+            return True
+        if isinstance(other, DType):
+            return self.name == other.name
+        return type(other).__module__ == "torch" and str(other) == f"torch.{self.name}"
+
     def __hash__(self) -> int:
         return hash(self.name)  # on every call's path: a string remembers its hash
 

@@ -114,7 +114,7 @@ def _results(tracer: Tracer, returned: Any) -> tuple[list[Result], str]:
         if isinstance(item, Packed):
             base = f"out_{position}" if many else "out"
             outputs += [
-                (value, PackedBlock(base, item.dim, index, len(item.parts))) for index, value in enumerate(item.parts)
+                (value, PackedBlock(base, item.place, index, len(item.parts))) for index, value in enumerate(item.parts)
             ]
         elif isinstance(plain_number(item), (Value, bool, int, float)):
             outputs.append((lift(item), None))

@@ -1,10 +1,15 @@
-"""What meets a symbolic tensor and is none of the language: functions of torch and NumPy, unknown methods."""
+"""What meets a symbolic tensor under torch's or NumPy's name: functions, methods, attributes.
+
+What declare/torch_names knows is done; anything else is refused, with what comes nearest.
+"""
 
 from __future__ import annotations
 
 import difflib
 import functools
+import importlib
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,24 +25,20 @@ _UFUNCS = {
     "left_shift": "left_shift", "right_shift": "right_shift",
 }  # fmt: skip
 _FIXES = {
-    "shape": "use fg.size(x, axis) for a size, x.ndim for the rank",
-    "size": "use fg.size(x, axis)",
-    "dim": "use x.ndim",
-    "float": "use x.to(fg.float32)", "double": "use x.to(fg.float64)", "half": "use x.to(fg.float16)",
-    "bfloat16": "use x.to(fg.bfloat16)", "long": "use x.to(fg.int64)", "int": "use x.to(fg.int32)",
-    "bool": "use x.to(fg.bool_)", "type": "use x.to(dtype)", "astype": "use x.to(dtype)",
-    "detach": "use fg.stop_gradient(x)",
-    "unsqueeze": "use fg.expand_dims(x, axis)",
-    "chunk": "use fg.split(x, count, axis)", "cat": "use fg.concat(parts, axis)",
-    "concatenate": "use fg.concat(parts, axis)",
-    "power": "use x ** y", "max": "use fg.amax(x, axis), or fg.maximum(x, y) of two tensors",
-    "min": "use fg.amin(x, axis), or fg.minimum(x, y) of two tensors",
-    "relu": "use fg.maximum(x, 0.0), or fg.ops.relu(x)",
     **dict.fromkeys(
-        ("view", "reshape", "flatten", "squeeze", "expand", "permute", "contiguous"),
-        "do it to the argument, outside the op: views cost nothing, and broadcasting needs no expand",
+        ("view", "reshape", "expand", "view_as", "reshape_as", "broadcast_to", "ravel"),
+        "do it to the argument, outside the op: views cost nothing, and broadcasting needs no expand; "
+        "x.unflatten and x.flatten see a dimension in groups",
     ),
-    **dict.fromkeys(("numel", "nelement", "len"), "use fg.size(x), of one dimension fg.size(x, axis)"),
+    **dict.fromkeys(
+        ("rand_like", "randn_like", "bernoulli", "rand", "randn"),
+        "pass random numbers as an argument: the language has none yet",
+    ),
+    **dict.fromkeys(
+        ("gather", "scatter", "scatter_add", "index_select", "take", "take_along_dim", "embedding", "index_add"),
+        "index outside the op, or select with fg.where(fg.index(x, axis) == i, a, b)",
+    ),
+    **dict.fromkeys(("cumsum", "cumprod", "sort", "topk", "median", "argsort", "unique"), "do it outside the op"),
     **dict.fromkeys(
         ("item", "tolist", "numpy"), "compute with the tensor: there are no values yet; pass numbers as arguments"
     ),
@@ -46,11 +47,7 @@ _FIXES = {
         "ask the argument, outside the op: a declaration is for every device and layout",
     ),
     **dict.fromkeys(("backward", "grad"), "differentiate what the op returns, outside it: gradients are derived"),
-    "clone": "use x itself: nothing is written in place",
-    **dict.fromkeys(("mm", "bmm", "mv", "dot", "inner", "vdot", "einsum", "tensordot", "multi_dot"), "use x @ w"),
-    **dict.fromkeys(("t", "transpose", "swapaxes", "swapdims"), "use x.mT for the last two dimensions"),
-    "masked_fill": "use fg.where(mask, value, x)",
-    "add": "use x + y", "sub": "use x - y", "mul": "use x * y", "div": "use x / y",
+    **dict.fromkeys(("dot", "inner", "einsum", "tensordot", "multi_dot"), "use x @ w"),
 }  # fmt: skip
 
 
@@ -61,8 +58,13 @@ class UnknownMethod(DeclarationError, AttributeError):
 def explained(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, whose wrong calls say what it takes instead of raising Python's own error."""
 
+    renamed = {"axis": "dim", "keepdims": "keepdim", "ord": "p"}
+    torchs = {renamed[name]: name for name in inspect.signature(function).parameters if name in renamed}
+
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
+        if kwargs and not torchs.keys().isdisjoint(kwargs):
+            kwargs = {torchs.get(name, name): value for name, value in kwargs.items()}
         try:
             return function(*args, **kwargs)
         except TypeError as error:
@@ -82,14 +84,51 @@ def _misfit(function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[st
     except TypeError as error:
         plain = [p.replace(annotation=p.empty) for p in signature.parameters.values()]
         shown = signature.replace(parameters=plain, return_annotation=signature.empty)
-        torchs = {"dim", "keepdim"} & kwargs.keys()
         unknown = [name for name in kwargs if name not in signature.parameters]
         given = f"got an unexpected keyword argument {unknown[0]!r}" if unknown else str(error)
         return DeclarationError(
             f"{current().where}, {function.__name__}", given=given, expected=f"{function.__name__}{shown}",
-            fix="torch's dim= and keepdim= are axis= and keepdims= here" if torchs else "call it so",
+            fix="call it so",
         )  # fmt: skip
     return None
+
+
+def _table() -> Any:
+    """The functions of torch and NumPy: made of the language, to which this belongs."""
+    return importlib.import_module("fusegen.declare.torch_names")
+
+
+def called(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """A function of the table, whose arguments are torch's.
+
+    Raises:
+        DeclarationError: it takes others.
+    """
+    if kwargs.get("out") is not None:
+        raise DeclarationError(
+            f"{current().where}, {name}", given="out=", expected="a result: nothing is written in place",
+            fix="return it, and pass out= to the op",
+        )  # fmt: skip
+    kwargs = {key: value for key, value in _table().spelled(kwargs).items() if key != "out"}
+    try:
+        return function(*args, **kwargs)
+    except TypeError as error:
+        if isinstance(error, FusegenError):
+            raise
+        problem = _misfit(function, args, kwargs)
+        if problem is None:
+            raise
+        raise problem from None
+
+
+def _line() -> str:
+    """``, line 12`` of the declaration that is running, for the innermost function of it that is on the stack."""
+    codes, frame = current().codes, sys._getframe(1)
+    while frame is not None:
+        if frame.f_code in codes:
+            return f", line {frame.f_lineno}"
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
 
 
 def attach(names: Sequence[str]) -> None:
@@ -112,15 +151,18 @@ def attach(names: Sequence[str]) -> None:
 
     def refuse(given: str, name: str) -> DeclarationError:
         return DeclarationError(
-            current().where, given=f"{given} of a symbolic tensor", expected="operators, and functions of fusegen",
-            fix=fix(name),
+            current().where + _line(), given=f"{given} of a symbolic tensor",
+            expected="operators, and functions of fusegen and torch", fix=fix(name),
         )  # fmt: skip
 
     def torch_function(cls: type, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         for value in args:
-            if not isinstance(value, (Value, bool, int, float, str, tuple, list)):
+            if not isinstance(value, (Value, bool, int, float, str, tuple, list)) and hasattr(value, "shape"):
                 lift(value)  # a real tensor: says so
         name = str(getattr(function, "__name__", function))
+        found = _table().of_torch(function)
+        if found is not None:
+            return called(name, found.function, args, kwargs or {})
         raise refuse(f"torch.{name}", name)
 
     def array_ufunc(self: Value, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
@@ -128,17 +170,28 @@ def attach(names: Sequence[str]) -> None:
             return elementwise(
                 _UFUNCS[ufunc.__name__], *(v[()] if getattr(v, "shape", None) == () else v for v in inputs)
             )
+        found = _table().of_numpy(ufunc.__name__) if method == "__call__" and not kwargs else None
+        if found is not None:
+            return found.function(*inputs)
         raise refuse(f"numpy.{ufunc.__name__}", ufunc.__name__)
 
     def array_function(self: Value, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        raise refuse(f"numpy.{function.__name__}", function.__name__)
+        name = f"{'linalg.' * ('linalg' in str(function.__module__))}{function.__name__}"
+        found = _table().of_numpy(name)
+        if found is not None:
+            return _table().call_numpy(found, function, args, kwargs)
+        raise refuse(f"numpy.{name}", function.__name__)
 
     def unknown(self: Any, name: str) -> Any:
         if name.startswith("_"):  # other libraries look for their protocols
             raise AttributeError(name)
+        found = _table().method_of(name) if isinstance(self, Value) else None
+        if found is not None:
+            return lambda *args, **kwargs: called(name, found.function, (self, *args), kwargs)
         raise UnknownMethod(
-            self.tracer.where if self.tracer else "fusegen", given=f".{name} of a symbolic tensor",
-            expected="an attribute that expressions have: dtype, ndim, to, mT, and functions of fusegen", fix=fix(name),
+            self.tracer.where + _line() if self.tracer else "fusegen", given=f".{name} of a symbolic tensor",
+            expected="an attribute that expressions have: dtype, shape, to, mT, and functions of torch and fusegen",
+            fix=fix(name),
         )  # fmt: skip
 
     def packed(self: Packed, *_: Any) -> Any:

@@ -212,7 +212,7 @@ def _operators() -> None:
         "__abs__": lambda x: elementwise("abs", x),
         "__invert__": lambda x: elementwise("bitwise_not", x),
     }
-    for method, function in (operators | {"unflatten": unflatten, "flatten": flatten}).items():
+    for method, function in operators.items():
         setattr(Value, method, function)
     for name, function in (TABLE_FUNCTIONS | REDUCTIONS).items():
         if name not in NOT_METHODS:
@@ -220,7 +220,7 @@ def _operators() -> None:
 
 
 # What torch's methods of these names do, or would, is something else.
-NOT_METHODS = ("where", "index", "size", "linear", "sum_exp", "ratio", "exp_clamped")
+NOT_METHODS = ("where", "index", "size", "linear", "sum_exp", "ratio", "exp_clamped", "clamp", "round")
 _operators()
 _OTHERS = ("pow", "square", "reciprocal", "concat", "split", "expand_dims", "flatten", "unflatten")
 attach((*TABLE_FUNCTIONS, *REDUCTIONS, *PRODUCTS, *_OTHERS))

@@ -97,7 +97,7 @@ class Packed(Tensor):
     """Equal blocks to be written side by side into one output tensor; only returned, never computed with."""
 
     parts: tuple[Value, ...]
-    dim: int
+    place: int
 
 
 def concat(parts: Sequence[Like], axis: int = -1) -> Packed:
@@ -106,8 +106,14 @@ def concat(parts: Sequence[Like], axis: int = -1) -> Packed:
     A number is a whole part; along other dimensions parts broadcast.
 
     Raises:
+        DeclarationError: the parts are no list.
         ShapeError: there is no dimension, or parts differ along ``axis``.
     """
+    if isinstance(parts, Value):
+        raise DeclarationError(
+            f"{current().where}, concat", given="parts side by side" if isinstance(axis, Value) else "one tensor",
+            expected="a list or tuple of parts", fix="write fg.concat([a, b], axis)",
+        )  # fmt: skip
     values = [lift(part) for part in parts]
     if not values or all(value.ndim == 0 for value in values):
         raise ShapeError(

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
@@ -102,6 +103,10 @@ def _count(value: Value, axis: Axis, what: str) -> Expr | None:
     return total
 
 
+def _as(x: Like, dtype: Any) -> Value:
+    return lift(x) if dtype is None else cast(x, dtype)
+
+
 def _float(name: str, x: Like) -> Value:
     value = lift(x)
     if not value.dtype.is_float:
@@ -109,15 +114,18 @@ def _float(name: str, x: Like) -> Value:
     return value
 
 
-def sum(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
-    """Sum over ``axis``; of integers and bools in int64."""
-    value = lift(x)
+def sum(x: Like, axis: Axis = None, keepdims: bool = False, dtype: Any = None) -> Value:
+    """Sum over ``axis``; of integers and bools in int64. ``dtype``: what ``x`` is cast to first."""
+    value = _as(x, dtype)
     return reduce("sum", value, axis, keepdims, value.dtype if value.dtype.is_float else dtypes.int64)
 
 
-def prod(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
-    """Product over ``axis``; of integers and bools in int64. Of four zeros in it the fourth gradient is zero."""
-    value = lift(x)
+def prod(x: Like, axis: Axis = None, keepdims: bool = False, dtype: Any = None) -> Value:
+    """Product over ``axis``; of integers and bools in int64. Of four zeros in it the fourth gradient is zero.
+
+    ``dtype``: what ``x`` is cast to first.
+    """
+    value = _as(x, dtype)
     return reduce("prod", value, axis, keepdims, value.dtype if value.dtype.is_float else dtypes.int64)
 
 
@@ -196,20 +204,27 @@ def _size(dim: AxisVar) -> Value:
     return Value(current().size(dim), dtypes.int64)
 
 
-def mean(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
-    """Arithmetic mean over ``axis``; of no elements NaN."""
-    value = _float("mean", x)
+def mean(x: Like, axis: Axis = None, keepdims: bool = False, dtype: Any = None) -> Value:
+    """Arithmetic mean over ``axis``; of no elements NaN. ``dtype``: what ``x`` is cast to first."""
+    value = _float("mean", _as(x, dtype))
     total, count = reduce("sum", value, axis, keepdims), _count(value, axis, "mean")
     return total if count is None else Value(total.expr / convert(count, total.dtype), total.dtype, total.dims)
 
 
-def var(x: Like, axis: Axis = None, correction: Like | None = 1, keepdims: bool = False) -> Value:
+def var(
+    x: Like, axis: Axis = None, correction: Like | None = 1, keepdims: bool = False, unbiased: bool | None = None
+) -> Value:
     """sum((x - mean(x))^2) / max(n - correction, 0) over ``axis``, n elements each; one pass, without cancellation.
 
-    No ``correction`` is one of 1, as in torch.
+    No ``correction`` is one of 1, as in torch; ``unbiased`` says 1 or 0, as a bool in the place of ``correction`` or
+    of ``axis`` does.
     """
     value = _float("var", x)
+    if isinstance(axis, bool):
+        axis, unbiased = None, axis
     correction = 1 if correction is None else plain_number(correction)
+    if unbiased is not None or isinstance(correction, bool):
+        correction = int(correction if unbiased is None else unbiased)
     count = _count(value, axis, "var")
     if count is None and isinstance(correction, (int, float)) and correction >= 1:
         return reduce("sum", elementwise("mul", value, math.nan), axis, keepdims)  # 0 / 0, whose gradient is NaN too
@@ -221,9 +236,11 @@ def var(x: Like, axis: Axis = None, correction: Like | None = 1, keepdims: bool 
     return Value(total.expr / convert(divisor.expr, total.dtype), total.dtype, total.dims)
 
 
-def std(x: Like, axis: Axis = None, correction: Like | None = 1, keepdims: bool = False) -> Value:
+def std(
+    x: Like, axis: Axis = None, correction: Like | None = 1, keepdims: bool = False, unbiased: bool | None = None
+) -> Value:
     """sqrt(var(x)); where that is 0 no gradient flows, as in torch."""
-    return _root(var(x, axis, correction, keepdims))
+    return _root(var(x, axis, correction, keepdims, unbiased))
 
 
 def _root(value: Value) -> Value:
@@ -232,27 +249,32 @@ def _root(value: Value) -> Value:
     return elementwise("where", zero, value, elementwise("sqrt", elementwise("where", zero, 1.0, value)))
 
 
-def norm(x: Like, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Value:
+def norm(x: Like, ord: float | str | None = 2, axis: Axis = None, keepdims: bool = False) -> Value:
     """(sum |x|^ord)^(1/ord) over ``axis``; the largest |x| for infinity, the smallest for -infinity, the number of
     nonzeros for 0. Source: torch.linalg.vector_norm, also for gradients at zero."""
     value = _float("norm", x)
-    if ord == 2:
+    if isinstance(ord, str) and ord != "fro":
+        raise DeclarationError(
+            f"{current().where}, norm", given=f"ord={ord!r}", expected='a number, or "fro"', fix="do it outside the op"
+        )
+    p = 2 if ord is None or isinstance(ord, str) else ord  # torch's words for it
+    if p == 2:
         return _root(reduce("sum", elementwise("mul", value, value), axis, keepdims))
     size = elementwise("abs", value)
-    if ord == math.inf or ord == -math.inf:
-        return reduce("max" if ord > 0 else "min", size, axis, keepdims)
-    if ord == 0:
+    if p == math.inf or p == -math.inf:
+        return reduce("max" if p > 0 else "min", size, axis, keepdims)
+    if p == 0:
         truth = elementwise("ne", value, 0.0)
         return reduce("sum", Value(convert(truth.expr, value.dtype), value.dtype, truth.dims), axis, keepdims)
-    if ord == 1:
+    if p == 1:
         return reduce("sum", size, axis, keepdims)
     zero = elementwise("eq", value, 0.0)
-    power = elementwise("pow", elementwise("where", zero, 1.0, size), ord)
-    powers = elementwise("where", zero, 0.0 if ord > 0 else math.inf, power)
+    power = elementwise("pow", elementwise("where", zero, 1.0, size), p)
+    powers = elementwise("where", zero, 0.0 if p > 0 else math.inf, power)
     total = reduce("sum", powers, axis, keepdims)
     none = elementwise("eq", total, 0.0)
-    root = elementwise("pow", elementwise("where", none, 1.0, total), 1.0 / ord)
-    return elementwise("where", none, 0.0 if ord > 0 else math.inf, root)
+    root = elementwise("pow", elementwise("where", none, 1.0, total), 1.0 / p)
+    return elementwise("where", none, 0.0 if p > 0 else math.inf, root)
 
 
 def _stopped(value: Value) -> Value:
@@ -274,16 +296,16 @@ def logsumexp(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:
     return elementwise("where", infinite, top, elementwise("add", top, elementwise("log", total)))
 
 
-def softmax(x: Like, axis: int = -1) -> Value:
-    """exp(x - max) / sum(exp(x - max)) along ``axis``."""
-    value = _float("softmax", x)
+def softmax(x: Like, axis: int = -1, dtype: Any = None) -> Value:
+    """exp(x - max) / sum(exp(x - max)) along ``axis``. ``dtype``: what ``x`` is cast to first."""
+    value = _float("softmax", _as(x, dtype))
     top = _stopped(reduce("max", value, axis, keepdims=True))
     return elementwise("div", elementwise("exp", elementwise("sub", value, top)), reduce("sum_exp", value, axis, True))
 
 
-def log_softmax(x: Like, axis: int = -1) -> Value:
-    """x - max - log(sum(exp(x - max))) along ``axis``."""
-    value = _float("log_softmax", x)
+def log_softmax(x: Like, axis: int = -1, dtype: Any = None) -> Value:
+    """x - max - log(sum(exp(x - max))) along ``axis``. ``dtype``: what ``x`` is cast to first."""
+    value = _float("log_softmax", _as(x, dtype))
     top = _stopped(reduce("max", value, axis, keepdims=True))
     total = reduce("sum_exp", value, axis, keepdims=True)
     return elementwise("sub", elementwise("sub", value, top), elementwise("log", total))

@@ -1,7 +1,9 @@
 """What a declaration's tensors can do. Made by tools/stubs.py of what fusegen is at run time: run it again when that changes."""
 
+import builtins
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol, TypeAlias, TypeVar
+from types import EllipsisType
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 import numpy as np
 import torch
@@ -21,14 +23,17 @@ class Tensor:
     """The dtype torch would give it."""
     dims: Dims
     """An axis for each dimension, None where its size is one: for the library's own checks."""
-    weak: bool
+    weak: builtins.bool
     """Whether it is a number, which has no dtype of its own."""
 
     @property
-    def ndim(self) -> int:
+    def ndim(self) -> builtins.int:
         """How many dimensions it has."""
     @property
-    def sizes(self) -> tuple[int, ...]:
+    def shape(self) -> tuple[builtins.int, ...]:
+        """The sizes of the tensors of this call, which are ints, and of any call where they are computed with."""
+    @property
+    def sizes(self) -> tuple[builtins.int, ...]:
         """The sizes of the tensors of this call, for checks. A declaration that reads them is traced for each shape."""
     @property
     def mT(self) -> Tensor:
@@ -38,6 +43,8 @@ class Tensor:
         """A matrix transposed."""
     def to(self, dtype: DTypeLike) -> Tensor:
         """In another dtype (fusegen's, torch's or NumPy's, or a name); to a half type it rounds."""
+    def __getitem__(self, key: NewDims | tuple[NewDims, ...], /) -> Tensor:
+        """``x[:, None]``: new dimensions of size one, and whole ones."""
     def __add__(self, other: Number, /) -> Tensor: ...
     def __radd__(self, other: Number, /) -> Tensor: ...
     def __sub__(self, other: Number, /) -> Tensor: ...
@@ -52,16 +59,16 @@ class Tensor:
     def __rmod__(self, other: Number, /) -> Tensor: ...
     def __pow__(self, other: Number, /) -> Tensor: ...
     def __rpow__(self, other: Number, /) -> Tensor: ...
-    def __and__(self, other: Tensor | int, /) -> Tensor: ...
-    def __rand__(self, other: Tensor | int, /) -> Tensor: ...
-    def __or__(self, other: Tensor | int, /) -> Tensor: ...
-    def __ror__(self, other: Tensor | int, /) -> Tensor: ...
-    def __xor__(self, other: Tensor | int, /) -> Tensor: ...
-    def __rxor__(self, other: Tensor | int, /) -> Tensor: ...
-    def __lshift__(self, other: Tensor | int, /) -> Tensor: ...
-    def __rlshift__(self, other: Tensor | int, /) -> Tensor: ...
-    def __rshift__(self, other: Tensor | int, /) -> Tensor: ...
-    def __rrshift__(self, other: Tensor | int, /) -> Tensor: ...
+    def __and__(self, other: Tensor | builtins.int, /) -> Tensor: ...
+    def __rand__(self, other: Tensor | builtins.int, /) -> Tensor: ...
+    def __or__(self, other: Tensor | builtins.int, /) -> Tensor: ...
+    def __ror__(self, other: Tensor | builtins.int, /) -> Tensor: ...
+    def __xor__(self, other: Tensor | builtins.int, /) -> Tensor: ...
+    def __rxor__(self, other: Tensor | builtins.int, /) -> Tensor: ...
+    def __lshift__(self, other: Tensor | builtins.int, /) -> Tensor: ...
+    def __rlshift__(self, other: Tensor | builtins.int, /) -> Tensor: ...
+    def __rshift__(self, other: Tensor | builtins.int, /) -> Tensor: ...
+    def __rrshift__(self, other: Tensor | builtins.int, /) -> Tensor: ...
     def __matmul__(self, other: Tensor, /) -> Tensor: ...
     def __rmatmul__(self, other: Tensor, /) -> Tensor: ...
     def __lt__(self, other: Number, /) -> Tensor: ...
@@ -70,61 +77,151 @@ class Tensor:
     def __ge__(self, other: Number, /) -> Tensor: ...
     def __eq__(self, other: Number, /) -> Tensor: ...  # type: ignore[override]
     def __ne__(self, other: Number, /) -> Tensor: ...  # type: ignore[override]
-    def __hash__(self) -> int: ...
+    def __hash__(self) -> builtins.int: ...
     def __neg__(self) -> Tensor: ...
     def __pos__(self) -> Tensor: ...
     def __abs__(self) -> Tensor: ...
     def __invert__(self) -> Tensor: ...
     def abs(self) -> Tensor:
         """Derivative 0 at 0."""
+    def absolute(self) -> Tensor:
+        """``fg.abs(x)``."""
     def acos(self) -> Tensor:
         """Elementwise acos; arguments broadcast and promote as torch's."""
     def acosh(self) -> Tensor:
         """Elementwise acosh; arguments broadcast and promote as torch's."""
-    def all(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def add(self, other: Number, *, alpha: Number = 1) -> Tensor:
+        """``x + y``."""
+    def addcdiv(self, tensor1: Number, tensor2: Number, *, value: Number = 1) -> Tensor:
+        """``fg.ops.addcdiv``."""
+    def addcmul(self, tensor1: Number, tensor2: Number, *, value: Number = 1) -> Tensor:
+        """``fg.ops.addcmul``."""
+    def addmm(self, mat1: Number, mat2: Number, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+        """``fg.ops.addmm``."""
+    @overload
+    def all(self, axis: Axis = None, keepdims: builtins.bool = False) -> Tensor:
         """Whether no element is zero; of nothing: True. A bool, of uint8 a uint8, as torch's."""
-    def amax(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    @overload
+    def all(self, *, dim: Axis = None, keepdim: builtins.bool = False) -> Tensor: ...
+    @overload
+    def amax(self, axis: Axis = None, keepdims: builtins.bool = False) -> Tensor:
         """Maximum over ``axis``; NaN wins. Its gradient is shared evenly by elements that tie."""
-    def amin(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    @overload
+    def amax(self, *, dim: Axis = None, keepdim: builtins.bool = False) -> Tensor: ...
+    @overload
+    def amin(self, axis: Axis = None, keepdims: builtins.bool = False) -> Tensor:
         """Minimum over ``axis``; NaN wins. Its gradient is shared evenly by elements that tie."""
-    def any(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    @overload
+    def amin(self, *, dim: Axis = None, keepdim: builtins.bool = False) -> Tensor: ...
+    def aminmax(self, *, dim: Any = None, keepdim: builtins.bool = False) -> tuple[Tensor, Tensor]:
+        """``fg.amin(x, axis), fg.amax(x, axis)``."""
+    @overload
+    def any(self, axis: Axis = None, keepdims: builtins.bool = False) -> Tensor:
         """Whether some element is not zero; of nothing: False. A bool, of uint8 a uint8, as torch's."""
-    def argmax(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    @overload
+    def any(self, *, dim: Axis = None, keepdim: builtins.bool = False) -> Tensor: ...
+    def arccos(self) -> Tensor:
+        """``fg.acos(x)``."""
+    def arccosh(self) -> Tensor:
+        """``fg.acosh(x)``."""
+    def arcsin(self) -> Tensor:
+        """``fg.asin(x)``."""
+    def arcsinh(self) -> Tensor:
+        """``fg.asinh(x)``."""
+    def arctan(self) -> Tensor:
+        """``fg.atan(x)``."""
+    def arctan2(self, other: Number) -> Tensor:
+        """``fg.atan2(x, y)``."""
+    def arctanh(self) -> Tensor:
+        """``fg.atanh(x)``."""
+    @overload
+    def argmax(self, axis: builtins.int | None = None, keepdims: builtins.bool = False) -> Tensor:
         """Position of the maximum along ``axis`` (None: in the flattened tensor), the first where several tie; NaN wins."""
-    def argmin(self, axis: int | None = None, keepdims: bool = False) -> Tensor:
+    @overload
+    def argmax(self, *, dim: builtins.int | None = None, keepdim: builtins.bool = False) -> Tensor: ...
+    @overload
+    def argmin(self, axis: builtins.int | None = None, keepdims: builtins.bool = False) -> Tensor:
         """Position of the minimum along ``axis`` (None: in the flattened tensor), the first where several tie; NaN wins."""
+    @overload
+    def argmin(self, *, dim: builtins.int | None = None, keepdim: builtins.bool = False) -> Tensor: ...
     def asin(self) -> Tensor:
         """Elementwise asin; arguments broadcast and promote as torch's."""
     def asinh(self) -> Tensor:
         """Elementwise asinh; arguments broadcast and promote as torch's."""
+    def astype(self, dtype: Any) -> Tensor:
+        """``x.to(dtype)``."""
     def atan(self) -> Tensor:
         """Elementwise atan; arguments broadcast and promote as torch's."""
     def atan2(self, b: Number, /) -> Tensor:
         """Angle of (b, a); derivative 0 at the origin."""
     def atanh(self) -> Tensor:
         """Elementwise atanh; arguments broadcast and promote as torch's."""
+    def baddbmm(self, batch1: Number, batch2: Number, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
+        """``fg.ops.baddbmm``."""
+    def bfloat16(self) -> Tensor:
+        """``x.to(fg.bfloat16)``."""
     def bitwise_and(self, b: Number, /) -> Tensor:
         """Elementwise bitwise_and; arguments broadcast and promote as torch's."""
+    def bitwise_left_shift(self, other: Number) -> Tensor:
+        """``fg.left_shift(x, y)``."""
     def bitwise_not(self) -> Tensor:
         """Elementwise bitwise_not; arguments broadcast and promote as torch's."""
     def bitwise_or(self, b: Number, /) -> Tensor:
         """Elementwise bitwise_or; arguments broadcast and promote as torch's."""
+    def bitwise_right_shift(self, other: Number) -> Tensor:
+        """``fg.right_shift(x, y)``."""
     def bitwise_xor(self, b: Number, /) -> Tensor:
         """Elementwise bitwise_xor; arguments broadcast and promote as torch's."""
+    def bmm(self, other: Number) -> Tensor:
+        """``x @ y``."""
+    def bool(self) -> Tensor:
+        """``x.to(fg.bool_)``."""
+    def byte(self) -> Tensor:
+        """``x.to(fg.uint8)``."""
     def cbrt(self) -> Tensor:
         """Real cube root."""
     def ceil(self) -> Tensor:
         """Elementwise ceil; arguments broadcast and promote as torch's."""
-    def clamp(self, low: Number, high: Number, /) -> Tensor:
-        """min(max(x, lo), hi); the gradient passes at the bounds."""
+    def char(self) -> Tensor:
+        """``x.to(fg.int8)``."""
+    def chunk(self, chunks: builtins.int, dim: builtins.int = 0) -> tuple[Tensor, ...]:
+        """``fg.split(x, count, axis)``, of an argument."""
+    def clamp(self, min: Number | None = None, max: Number | None = None) -> Tensor:
+        """``fg.ops.clamp``."""
+    def clamp_max(self, max: Number) -> Tensor:
+        """``fg.ops.clamp(x, max=high)``."""
+    def clamp_min(self, min: Number) -> Tensor:
+        """``fg.ops.clamp(x, min=low)``."""
+    def clip(self, min: Number | None = None, max: Number | None = None) -> Tensor:
+        """``fg.ops.clamp(x, low, high)``."""
+    def clone(self, *, memory_format: Any = None) -> Tensor:
+        """``x``."""
+    def contiguous(self, *, memory_format: Any = None) -> Tensor:
+        """``x``."""
     def copysign(self, b: Number, /) -> Tensor:
         """Elementwise copysign; arguments broadcast and promote as torch's."""
     def cos(self) -> Tensor:
         """Elementwise cos; arguments broadcast and promote as torch's."""
     def cosh(self) -> Tensor:
         """Elementwise cosh; arguments broadcast and promote as torch's."""
+    def count_nonzero(self, dim: Any = None) -> Tensor:
+        """``fg.sum(x != 0, axis)``."""
+    def deg2rad(self) -> Tensor:
+        """``x * (pi / 180)``."""
+    def detach(self) -> Tensor:
+        """``fg.stop_gradient(x)``."""
     def digamma(self) -> Tensor:
         """d/dx lgamma(x)."""
+    def dim(self) -> builtins.int:
+        """``x.ndim``."""
+    def div(self, other: Number, *, rounding_mode: str | None = None) -> Tensor:
+        """``x / y``."""
+    def divide(self, other: Number, *, rounding_mode: str | None = None) -> Tensor:
+        """``x / y``."""
+    def dot(self, other: Number) -> Tensor:
+        """``x @ y``."""
+    def double(self) -> Tensor:
+        """``x.to(fg.float64)``."""
     def eq(self, b: Number, /) -> Tensor:
         """Elementwise eq; arguments broadcast and promote as torch's."""
     def erf(self) -> Tensor:
@@ -137,39 +234,64 @@ class Tensor:
         """Elementwise exp; arguments broadcast and promote as torch's."""
     def exp2(self) -> Tensor:
         """2^x."""
+    def expand_as(self, other: Number) -> Tensor:
+        """``x``, broadcast against ``y``."""
     def expm1(self) -> Tensor:
         """exp(x) - 1 without cancellation near 0."""
-    def flatten(self, first: int = 0, last: int = -1) -> Tensor:
-        """``x`` with the dimensions from ``first`` to ``last`` as one. Source: torch.flatten.
-
-        All but the last must be numbers of groups (``unflatten``), or of size one: sizes that are the same in every call.
-
-        Raises:
-            ShapeError: there are no such dimensions.
-            DeclarationError: they are of any size.
-        """
+    def fix(self) -> Tensor:
+        """``fg.trunc(x)``."""
+    def flatten(self, start_dim: builtins.int = 0, end_dim: builtins.int = -1) -> Tensor:
+        """``fg.flatten(x, first, last)``."""
+    def float(self) -> Tensor:
+        """``x.to(fg.float32)``."""
     def floor(self) -> Tensor:
         """Elementwise floor; arguments broadcast and promote as torch's."""
     def floor_divide(self, b: Number, /) -> Tensor:
         """Elementwise floor_divide; arguments broadcast and promote as torch's."""
     def fmod(self, b: Number, /) -> Tensor:
         """Elementwise fmod; arguments broadcast and promote as torch's."""
+    def frac(self) -> Tensor:
+        """``x - fg.trunc(x)``."""
     def ge(self, b: Number, /) -> Tensor:
         """Elementwise ge; arguments broadcast and promote as torch's."""
+    def greater(self, other: Number) -> Tensor:
+        """``fg.gt(x, y)``."""
+    def greater_equal(self, other: Number) -> Tensor:
+        """``fg.ge(x, y)``."""
     def gt(self, b: Number, /) -> Tensor:
         """Elementwise gt; arguments broadcast and promote as torch's."""
+    def half(self) -> Tensor:
+        """``x.to(fg.float16)``."""
+    def hardshrink(self, lambd: builtins.float = 0.5) -> Tensor:
+        """``fg.ops.hardshrink``."""
+    def heaviside(self, values: Number) -> Tensor:
+        """``fg.where(x == 0, y, x > 0)``."""
     def hypot(self, b: Number, /) -> Tensor:
         """sqrt(a^2 + b^2) without overflow."""
+    def int(self) -> Tensor:
+        """``x.to(fg.int32)``."""
+    def is_floating_point(self) -> builtins.bool:
+        """``x.dtype.is_float``."""
     def isfinite(self) -> Tensor:
         """Elementwise isfinite; arguments broadcast and promote as torch's."""
     def isinf(self) -> Tensor:
         """Elementwise isinf; arguments broadcast and promote as torch's."""
     def isnan(self) -> Tensor:
         """Elementwise isnan; arguments broadcast and promote as torch's."""
+    def isneginf(self) -> Tensor:
+        """``x == -math.inf``."""
+    def isposinf(self) -> Tensor:
+        """``x == math.inf``."""
     def le(self, b: Number, /) -> Tensor:
         """Elementwise le; arguments broadcast and promote as torch's."""
     def left_shift(self, b: Number, /) -> Tensor:
         """Elementwise left_shift; arguments broadcast and promote as torch's."""
+    def lerp(self, end: Number, weight: builtins.float) -> Tensor:
+        """``fg.ops.lerp``."""
+    def less(self, other: Number) -> Tensor:
+        """``fg.lt(x, y)``."""
+    def less_equal(self, other: Number) -> Tensor:
+        """``fg.le(x, y)``."""
     def lgamma(self) -> Tensor:
         """log |gamma(x)|."""
     def log(self) -> Tensor:
@@ -180,8 +302,13 @@ class Tensor:
         """log(1 + x) without cancellation."""
     def log2(self) -> Tensor:
         """Elementwise log2; arguments broadcast and promote as torch's."""
-    def log_softmax(self, axis: int = -1) -> Tensor:
-        """x - max - log(sum(exp(x - max))) along ``axis``."""
+    @overload
+    def log_softmax(self, axis: builtins.int = -1, dtype: DTypeLike | None = None) -> Tensor:
+        """x - max - log(sum(exp(x - max))) along ``axis``. ``dtype``: what ``x`` is cast to first."""
+    @overload
+    def log_softmax(self, *, dim: builtins.int = -1, dtype: DTypeLike | None = None) -> Tensor: ...
+    def logaddexp(self, other: Number) -> Tensor:
+        """``fg.maximum(x, y) + fg.log1p(fg.exp(-fg.abs(x - y)))``."""
     def logical_and(self, b: Number, /) -> Tensor:
         """Elementwise logical_and; arguments broadcast and promote as torch's."""
     def logical_not(self) -> Tensor:
@@ -190,12 +317,21 @@ class Tensor:
         """Elementwise logical_or; arguments broadcast and promote as torch's."""
     def logical_xor(self, b: Number, /) -> Tensor:
         """Elementwise logical_xor; arguments broadcast and promote as torch's."""
+    def logit(self, eps: builtins.float | None = None) -> Tensor:
+        """``fg.log(x / (1 - x))``."""
     def logsigmoid(self) -> Tensor:
         """log(sigmoid(x)) = min(x, 0) - log1p(exp(-|x|))."""
-    def logsumexp(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    @overload
+    def logsumexp(self, axis: Axis = None, keepdims: builtins.bool = False) -> Tensor:
         """log(sum(exp(x))) over ``axis``, without overflow: max + log(sum(exp(x - max))); of integers in float32."""
+    @overload
+    def logsumexp(self, *, dim: Axis = None, keepdim: builtins.bool = False) -> Tensor: ...
+    def long(self) -> Tensor:
+        """``x.to(fg.int64)``."""
     def lt(self, b: Number, /) -> Tensor:
         """Elementwise lt; arguments broadcast and promote as torch's."""
+    def masked_fill(self, mask: Number, value: Number) -> Tensor:
+        """``fg.ops.masked_fill``."""
     def matmul(self, b: Number) -> Tensor:
         """``a @ b``: the matrix product of the last two dimensions, batched over the others, which broadcast.
 
@@ -208,28 +344,90 @@ class Tensor:
             ShapeError: the inner dimensions differ, or a side has no dimension.
             DeclarationError: a Python number on one side.
         """
+    def max(self, dim: Any = None, keepdim: builtins.bool = False, *, other: Number | None = None) -> Any:
+        """``fg.amax(x)``; of a dimension ``fg.amax(x, axis), fg.argmax(x, axis)``; of two ``fg.maximum(x, y)``."""
     def maximum(self, b: Number, /) -> Tensor:
         """NaN wins. A tie gives each side half of the gradient."""
-    def mean(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Arithmetic mean over ``axis``; of no elements NaN."""
+    @overload
+    def mean(self, axis: Axis = None, keepdims: builtins.bool = False, dtype: DTypeLike | None = None) -> Tensor:
+        """Arithmetic mean over ``axis``; of no elements NaN. ``dtype``: what ``x`` is cast to first."""
+    @overload
+    def mean(self, *, dim: Axis = None, keepdim: builtins.bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
+    def min(self, dim: Any = None, keepdim: builtins.bool = False, *, other: Number | None = None) -> Any:
+        """``fg.amin(x)``; of a dimension ``fg.amin(x, axis), fg.argmin(x, axis)``; of two ``fg.minimum(x, y)``."""
     def minimum(self, b: Number, /) -> Tensor:
         """NaN wins. A tie gives each side half of the gradient."""
+    def mm(self, other: Number) -> Tensor:
+        """``x @ y``."""
+    def moveaxis(self, source: Any, destination: Any) -> Tensor:
+        """``x`` with a dimension at another place."""
+    def movedim(self, source: Any, destination: Any) -> Tensor:
+        """``x`` with a dimension at another place."""
+    def mul(self, other: Number) -> Tensor:
+        """``x * y``."""
+    def multiply(self, other: Number) -> Tensor:
+        """``x * y``."""
+    def mv(self, other: Number) -> Tensor:
+        """``x @ y``."""
+    def nan_to_num(self, nan: builtins.float | None = None, posinf: builtins.float | None = None, neginf: builtins.float | None = None) -> Tensor:
+        """``fg.where(fg.isnan(x), nan, ...)``."""
+    def ndimension(self) -> builtins.int:
+        """``x.ndim``."""
     def ne(self, b: Number, /) -> Tensor:
         """Elementwise ne; arguments broadcast and promote as torch's."""
-    def norm(self, ord: float = 2, axis: Axis = None, keepdims: bool = False) -> Tensor:
+    def neg(self) -> Tensor:
+        """``-x``."""
+    def negative(self) -> Tensor:
+        """``-x``."""
+    def nelement(self) -> builtins.int:
+        """``fg.size(x)``."""
+    @overload
+    def norm(self, ord: builtins.float | str | None = 2, axis: Axis = None, keepdims: builtins.bool = False) -> Tensor:
         """(sum |x|^ord)^(1/ord) over ``axis``; the largest |x| for infinity, the smallest for -infinity, the number of
         nonzeros for 0. Source: torch.linalg.vector_norm, also for gradients at zero.
         """
-    def prod(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Product over ``axis``; of integers and bools in int64. Of four zeros in it the fourth gradient is zero."""
+    @overload
+    def norm(self, ord: builtins.float | str | None = 2, *, dim: Axis = None, keepdim: builtins.bool = False) -> Tensor: ...
+    def not_equal(self, other: Number) -> Tensor:
+        """``fg.ne(x, y)``."""
+    def numel(self) -> builtins.int:
+        """``fg.size(x)``."""
+    def permute(self, *dims: Any) -> Tensor:
+        """``x`` with its dimensions in another order."""
+    def polygamma(self, input: Number) -> Tensor:
+        """``fg.polygamma(n, x)``."""
+    def positive(self) -> Tensor:
+        """``x``."""
+    def pow(self, exponent: Number) -> Tensor:
+        """``x ** y``."""
+    def prelu(self, weight: Number) -> Tensor:
+        """``fg.ops.prelu``."""
+    @overload
+    def prod(self, axis: Axis = None, keepdims: builtins.bool = False, dtype: DTypeLike | None = None) -> Tensor:
+        """Product over ``axis``; of integers and bools in int64. Of four zeros in it the fourth gradient is zero.
+
+        ``dtype``: what ``x`` is cast to first.
+        """
+    @overload
+    def prod(self, *, dim: Axis = None, keepdim: builtins.bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
+    def rad2deg(self) -> Tensor:
+        """``x * (180 / pi)``."""
+    def reciprocal(self) -> Tensor:
+        """``1 / x``."""
+    def relu(self) -> Tensor:
+        """``fg.ops.relu``."""
     def remainder(self, b: Number, /) -> Tensor:
         """Sign of the divisor (Python's %)."""
     def right_shift(self, b: Number, /) -> Tensor:
         """Elementwise right_shift; arguments broadcast and promote as torch's."""
-    def round(self) -> Tensor:
-        """Half to even."""
+    def round(self, *, decimals: builtins.int = 0) -> Tensor:
+        """``fg.round(x)``."""
     def rsqrt(self) -> Tensor:
         """Elementwise rsqrt; arguments broadcast and promote as torch's."""
+    def sgn(self) -> Tensor:
+        """``fg.sign(x)``."""
+    def short(self) -> Tensor:
+        """``x.to(fg.int16)``."""
     def sigmoid(self) -> Tensor:
         """Elementwise sigmoid; arguments broadcast and promote as torch's."""
     def sign(self) -> Tensor:
@@ -238,57 +436,122 @@ class Tensor:
         """Elementwise sin; arguments broadcast and promote as torch's."""
     def sinh(self) -> Tensor:
         """Elementwise sinh; arguments broadcast and promote as torch's."""
-    def softmax(self, axis: int = -1) -> Tensor:
-        """exp(x - max) / sum(exp(x - max)) along ``axis``."""
+    def size(self, dim: builtins.int | None = None) -> Any:
+        """``x.shape``, or one of it."""
+    @overload
+    def softmax(self, axis: builtins.int = -1, dtype: DTypeLike | None = None) -> Tensor:
+        """exp(x - max) / sum(exp(x - max)) along ``axis``. ``dtype``: what ``x`` is cast to first."""
+    @overload
+    def softmax(self, *, dim: builtins.int = -1, dtype: DTypeLike | None = None) -> Tensor: ...
     def softplus(self) -> Tensor:
         """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|))."""
+    def split(self, split_size_or_sections: Any, dim: builtins.int = 0) -> tuple[Tensor, ...]:
+        """``fg.split(x, count, axis)``, of an argument in equal parts."""
     def sqrt(self) -> Tensor:
         """Elementwise sqrt; arguments broadcast and promote as torch's."""
-    def std(self, axis: Axis = None, correction: Number | None = 1, keepdims: bool = False) -> Tensor:
+    def square(self) -> Tensor:
+        """``x * x``."""
+    def squeeze(self, dim: Any = None) -> Tensor:
+        """``x`` without dimensions of size one."""
+    @overload
+    def std(
+        self,
+        axis: Axis = None,
+        correction: Number | None = 1,
+        keepdims: builtins.bool = False,
+        unbiased: builtins.bool | None = None,
+    ) -> Tensor:
         """sqrt(var(x)); where that is 0 no gradient flows, as in torch."""
-    def sum(self, axis: Axis = None, keepdims: bool = False) -> Tensor:
-        """Sum over ``axis``; of integers and bools in int64."""
+    @overload
+    def std(
+        self,
+        *,
+        dim: Axis = None,
+        correction: Number | None = 1,
+        keepdim: builtins.bool = False,
+        unbiased: builtins.bool | None = None,
+    ) -> Tensor: ...
+    def sub(self, other: Number, *, alpha: Number = 1) -> Tensor:
+        """``x - y``."""
+    def subtract(self, other: Number, *, alpha: Number = 1) -> Tensor:
+        """``x - y``."""
+    @overload
+    def sum(self, axis: Axis = None, keepdims: builtins.bool = False, dtype: DTypeLike | None = None) -> Tensor:
+        """Sum over ``axis``; of integers and bools in int64. ``dtype``: what ``x`` is cast to first."""
+    @overload
+    def sum(self, *, dim: Axis = None, keepdim: builtins.bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
+    def swapaxes(self, dim0: builtins.int, dim1: builtins.int) -> Tensor:
+        """``fg.transpose(x, axis, axis)``."""
+    def swapdims(self, dim0: builtins.int, dim1: builtins.int) -> Tensor:
+        """``fg.transpose(x, axis, axis)``."""
+    def t(self) -> Tensor:
+        """``x.mT`` of a matrix."""
     def tan(self) -> Tensor:
         """Elementwise tan; arguments broadcast and promote as torch's."""
     def tanh(self) -> Tensor:
         """Elementwise tanh; arguments broadcast and promote as torch's."""
-    def transpose(self, axis0: int, axis1: int) -> Tensor:
+    def transpose(self, axis0: builtins.int, axis1: builtins.int) -> Tensor:
         """``x`` with two dimensions exchanged; no data moves. Source: torch.transpose.
 
         Raises:
             ShapeError: there is no such dimension.
         """
+    def true_divide(self, other: Number, *, rounding_mode: str | None = None) -> Tensor:
+        """``x / y``."""
     def trunc(self) -> Tensor:
         """Elementwise trunc; arguments broadcast and promote as torch's."""
-    def unflatten(self, axis: int, sizes: Sequence[int]) -> Tensor:
-        """``x`` with dimension ``axis`` in groups: ``sizes`` are their number, perhaps that of groups in each, and behind
-        them -1 for the elements of a group. Source: torch.unflatten.
-
-        Of a value of any kind; ``flatten`` is the inverse. What else meets the dimension is seen in the same groups.
-
-        Raises:
-            ShapeError: there is no such dimension, or it does not divide so.
-            DeclarationError: no such sizes, or the dimension is in other groups already, which are none of these.
-        """
-    def var(self, axis: Axis = None, correction: Number | None = 1, keepdims: bool = False) -> Tensor:
+    def type(self, dtype: Any) -> Tensor:
+        """``x.to(dtype)``."""
+    def type_as(self, other: Number) -> Tensor:
+        """``x.to(y.dtype)``."""
+    def unbind(self, dim: builtins.int = 0) -> tuple[Tensor, ...]:
+        """``fg.split(x, count, axis)``, its parts without that dimension."""
+    def unflatten(self, dim: builtins.int, sizes: Sequence[builtins.int]) -> Tensor:
+        """``fg.unflatten(x, axis, sizes)``."""
+    def unsqueeze(self, dim: builtins.int) -> Tensor:
+        """``fg.expand_dims(x, axis)``."""
+    @overload
+    def var(
+        self,
+        axis: Axis = None,
+        correction: Number | None = 1,
+        keepdims: builtins.bool = False,
+        unbiased: builtins.bool | None = None,
+    ) -> Tensor:
         """sum((x - mean(x))^2) / max(n - correction, 0) over ``axis``, n elements each; one pass, without cancellation.
 
-        No ``correction`` is one of 1, as in torch.
+        No ``correction`` is one of 1, as in torch; ``unbiased`` says 1 or 0, as a bool in the place of ``correction`` or
+        of ``axis`` does.
         """
+    @overload
+    def var(
+        self,
+        *,
+        dim: Axis = None,
+        correction: Number | None = 1,
+        keepdim: builtins.bool = False,
+        unbiased: builtins.bool | None = None,
+    ) -> Tensor: ...
+    def vdot(self, other: Number) -> Tensor:
+        """``x @ y``."""
+    def where(self, condition: Number, other: Number) -> Tensor:
+        """``fg.where(condition, x, y)``."""
     def xlogy(self, b: Number, /) -> Tensor:
         """a log(b), and 0 where a = 0 unless b is NaN."""
 
 Number: TypeAlias = Tensor | float
+NewDims: TypeAlias = slice | EllipsisType | None
 Axis: TypeAlias = int | Sequence[int] | None
 DTypeLike: TypeAlias = DType | str | torch.dtype | np.dtype[Any] | type[object]
 
 class HasShape(Protocol):
-    """What every library's arrays have."""
+    """What every library's arrays have, and symbolic tensors do not."""
 
     @property
     def shape(self) -> Any: ...
     @property
     def ndim(self) -> int: ...
+    def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 
 class Unknown:
     """What no declaration returns, unless it does not say."""

@@ -171,6 +171,11 @@ class Value(Tensor):
         return len(self.dims)
 
     @property
+    def shape(self) -> tuple[SizeOf, ...]:
+        """The sizes of the tensors of this call, which are ints, and of any call where they are computed with."""
+        return tuple(SizeOf.of(self, place) for place in range(self.ndim))
+
+    @property
     def sizes(self) -> tuple[int, ...]:
         """The sizes of the tensors of this call, for checks. A declaration that reads them is traced for each shape."""
         current().reads_sizes = True
@@ -187,9 +192,11 @@ class Value(Tensor):
     __index__ = _no_python_value("the int value", "annotate the argument `: fg.Const`")
     __len__ = _no_python_value("the length", "use fg.size(x, axis)")
     __iter__ = _no_python_value("the elements", "use fg.split(x, count, axis) for equal parts")
-    __getitem__ = _no_python_value(
-        "an item", "use fg.split(x, count, axis) for equal parts, fg.expand_dims(x, axis) for x[None]"
-    )
+
+    def __getitem__(self, key: Any) -> Value:
+        """``x[:, None]``: new dimensions of size one, and whole ones."""
+        return _with_new_dims(self, key if isinstance(key, tuple) else (key,))
+
     __contains__ = _no_python_value("an element", "use fg.any(x == value)")
     __setitem__ = _no_python_value("an assignment to items", "use fg.where(fg.index(x, axis) == i, a, x)")
     __round__ = _no_python_value("Python's round", "use fg.round(x)")
@@ -202,6 +209,61 @@ class Value(Tensor):
 
 
 Like = Value | bool | int | float
+
+
+def _with_new_dims(x: Value, key: tuple[Any, ...]) -> Value:
+    plain = [k is None or k is Ellipsis or (isinstance(k, slice) and k == slice(None)) for k in key]
+    named = sum(isinstance(k, slice) for k in key)
+    if not all(plain) or sum(k is Ellipsis for k in key) > 1 or named > x.ndim:
+        raise DeclarationError(
+            current().where, given=f"x[{', '.join(map(_shown, key))}] of {shape_of(x)}",
+            expected="None, ... and : alone: a new dimension, and whole ones",
+            fix="use fg.split(x, count, axis) for equal parts of an argument, or take others outside the op",
+        )  # fmt: skip
+    if Ellipsis not in key:
+        key = (*key, Ellipsis)
+    rest, dims = list(x.dims), list[AxisVar | None]()
+    for place, k in enumerate(key):
+        if k is None:
+            dims.append(None)
+            continue
+        behind = sum(isinstance(other, slice) for other in key[place + 1 :])
+        count = 1 if isinstance(k, slice) else len(rest) - behind
+        dims += rest[:count]
+        del rest[:count]
+    return Value(x.expr, x.dtype, tuple(dims), x.weak)
+
+
+def _shown(key: Any) -> str:
+    if isinstance(key, slice):
+        parts = ["" if part is None else f"{part}" for part in (key.start, key.stop, key.step)]
+        return ":".join(parts if parts[2] else parts[:2])
+    return "..." if key is Ellipsis else "a tensor" if isinstance(key, Value) else f"{key}"
+
+
+class SizeOf(int):
+    """A size of this call's tensors: an int to Python, and to an expression the size of whatever call it is.
+
+    A declaration that asks for one is traced for each shape. What it computes with the int alone (``n // 2``, a loop
+    over ``range(n)``, a test) becomes a part of the compiled op; what meets a symbolic tensor (``x / x.shape[-1]``)
+    does not.
+    """
+
+    value: Value
+
+    @classmethod
+    def of(cls, x: Value, place: int | None) -> SizeOf:
+        """Of one dimension; None: of all, multiplied."""
+        current().reads_sizes = True
+        dims = x.dims if place is None else (x.dims[place],)
+        size, expr = 1, None
+        for dim in filter(None, dims):
+            size *= dim.find().size
+            factor = current().size(dim)
+            expr = factor if expr is None else expr * factor
+        made = cls(size)
+        made.value = Value(const(1, dtypes.int64) if expr is None else expr, dtypes.int64, weak=True)
+        return made
 
 
 def lift(value: Any) -> Value:
@@ -219,6 +281,8 @@ def lift(value: Any) -> Value:
                 fix="keep nothing from one run of a declaration to the next: pass it as an argument",
             )  # fmt: skip
         return value
+    if isinstance(value, SizeOf):
+        return lift(value.value)
     if isinstance(value, bool):
         return Value(const(value, dtypes.bool_), dtypes.bool_, weak=True)
     if isinstance(value, int):

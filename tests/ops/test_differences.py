@@ -41,6 +41,9 @@ OPS: dict[str, tuple[Function, Function]] = {
     "smooth_l1_loss, beta 0": (smooth_l1(fg.ops.smooth_l1_loss), smooth_l1(F.smooth_l1_loss)),
     "where(x > 0, log(x), 0 * x)": (guarded, lambda x: torch.where(x > 0, x.log(), 0 * x)),
     "amax, cotangent inf": (lambda x: fg.ops.amax(x, 0), lambda x: x.amax(0)),
+    "max(dim) in a declaration": (
+        fg.op(lambda x: torch.max(x, 0).values, name="highest"), lambda x: torch.max(x, 0).values,
+    ),
     "vector_norm, ord inf": (
         lambda x: fg.ops.vector_norm(x, math.inf), lambda x: torch.linalg.vector_norm(x, math.inf),
     ),

@@ -73,7 +73,7 @@ def _erf(x: Expr, complement: bool) -> Expr:
 
 def power(node: Call) -> int:
     """n of x^n, where n is 2 or 3, which are multiplications; else 0."""
-    return node.detail if node.function == "powi" and node.detail in (2, 3) else 0
+    return node.detail if node.function == "powi" and isinstance(node.detail, int) and node.detail in (2, 3) else 0
 
 
 def _is_test(node: Expr) -> bool:

@@ -1,0 +1,673 @@
+"""Functions of torch that the language has under other names or with other arguments, as expressions of it.
+
+Each definition takes torch's arguments, and its docstring is the expression. declare/torch_names puts them into one
+table with what has torch's name and arguments already.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeVar
+
+from fusegen.core import dtypes
+from fusegen.core.dtypes import DType
+from fusegen.core.errors import DeclarationError, ShapeError
+from fusegen.declare import language, products, reductions
+from fusegen.declare.language import expand_dims
+from fusegen.declare.parts import Packed, concat, flatten, split, unflatten
+from fusegen.declare.value import (
+    Like,
+    SizeOf,
+    Value,
+    broadcast,
+    cast,
+    current,
+    elementwise,
+    lift,
+    normalize_axes,
+    one_axis,
+    shape_of,
+)
+
+Function = Callable[..., Any]
+F = TypeVar("F", bound=Function)
+
+
+@dataclass(frozen=True)
+class TorchFunction:
+    """A function of torch, as the language says it.
+
+    Attributes:
+        names: below ``torch``: "exp", "special.expit", "nn.functional.gelu", or "Tensor.float" of a method alone.
+        function: takes torch's arguments; its docstring is the expression.
+        numpy: names below ``numpy`` of functions that are the same; their arguments are told in torch's words.
+    """
+
+    names: tuple[str, ...]
+    function: Function
+    numpy: tuple[str, ...] = ()
+
+
+# -- definitions with torch's arguments ------------------------------------------------------------------------------
+
+DEFINED: list[TorchFunction] = []
+
+
+def _torchs(*names: str, numpy: Sequence[str] = ()) -> Callable[[F], F]:
+    """Say that a definition, whose docstring is what it stands for, is torch's function of these names."""
+
+    def add(function: F) -> F:
+        DEFINED.append(TorchFunction(names, function, tuple(numpy)))
+        return function
+
+    return add
+
+
+def library(name: str) -> Any:
+    """An op of ``fusegen.ops``, which imports what is here."""
+    return getattr(importlib.import_module("fusegen.ops"), name)
+
+
+@_torchs("add", numpy=["add"])
+def add(input: Like, other: Like, *, alpha: Like = 1) -> Value:
+    """``x + y``."""
+    return elementwise("add", input, _times(other, alpha))
+
+
+@_torchs("sub", "subtract", numpy=["subtract"])
+def sub(input: Like, other: Like, *, alpha: Like = 1) -> Value:
+    """``x - y``."""
+    return elementwise("sub", input, _times(other, alpha))
+
+
+@_torchs("rsub")
+def rsub(input: Like, other: Like, *, alpha: Like = 1) -> Value:
+    """``y - x``."""
+    return elementwise("sub", other, _times(input, alpha))
+
+
+def _times(value: Like, alpha: Like) -> Like:
+    return value if isinstance(alpha, (int, float)) and alpha == 1 else elementwise("mul", value, alpha)
+
+
+@_torchs("mul", "multiply", numpy=["multiply"])
+def mul(input: Like, other: Like) -> Value:
+    """``x * y``."""
+    return elementwise("mul", input, other)
+
+
+@_torchs("div", "divide", "true_divide", numpy=["divide", "true_divide"])
+def div(input: Like, other: Like, *, rounding_mode: str | None = None) -> Value:
+    """``x / y``."""
+    if rounding_mode is None:
+        return elementwise("div", input, other)
+    if rounding_mode == "floor":
+        return elementwise("floor_divide", input, other)
+    if rounding_mode != "trunc":
+        raise DeclarationError(
+            f"{current().where}, div", given=f"rounding_mode={rounding_mode!r}", expected='None, "floor" or "trunc"',
+            fix="use one of them",
+        )  # fmt: skip
+    if lift(input).dtype.is_float or lift(other).dtype.is_float:
+        return elementwise("trunc", elementwise("div", input, other))
+    down = elementwise("floor_divide", input, other)
+    rest = elementwise("sub", input, elementwise("mul", down, other))
+    is_below = elementwise("ne", elementwise("lt", input, 0), elementwise("lt", other, 0))
+    is_off = elementwise("logical_and", elementwise("ne", rest, 0), is_below)
+    return elementwise("where", is_off, elementwise("add", down, 1), down)
+
+
+@_torchs("neg", "negative", numpy=["negative"])
+def neg(input: Like) -> Value:
+    """``-x``."""
+    return elementwise("neg", input)
+
+
+@_torchs("positive", numpy=["positive"])
+def positive(input: Like) -> Value:
+    """``x``."""
+    return lift(input)
+
+
+@_torchs("pow", "Tensor.__pow__", numpy=["power", "float_power"])
+def power(input: Like, exponent: Like) -> Value:
+    """``x ** y``."""
+    return language.pow(input, exponent)
+
+
+@_torchs("square", numpy=["square"])
+def square(input: Like) -> Value:
+    """``x * x``."""
+    return language.square(input)
+
+
+@_torchs("reciprocal", numpy=["reciprocal"])
+def reciprocal(input: Like) -> Value:
+    """``1 / x``."""
+    return language.reciprocal(input)
+
+
+@_torchs("clamp_min")
+def clamp_min(input: Like, min: Like) -> Any:
+    """``fg.ops.clamp(x, min=low)``."""
+    return library("clamp")(input, min=min)
+
+
+@_torchs("clamp_max")
+def clamp_max(input: Like, max: Like) -> Any:
+    """``fg.ops.clamp(x, max=high)``."""
+    return library("clamp")(input, max=max)
+
+
+@_torchs("clip", numpy=["clip"])
+def clip(input: Like, min: Like | None = None, max: Like | None = None) -> Any:
+    """``fg.ops.clamp(x, low, high)``."""
+    return library("clamp")(input, min, max)
+
+
+@_torchs("where", numpy=["where"])
+def where(condition: Like, input: Like | None = None, other: Like | None = None) -> Value:
+    """``fg.where(condition, x, y)``."""
+    if input is None or other is None:
+        raise DeclarationError(
+            f"{current().where}, where", given="a condition alone", expected="what is taken where it holds, and else",
+            fix="positions cannot be counted before there are values: use fg.where(condition, x, y)",
+        )  # fmt: skip
+    return elementwise("where", condition, input, other)
+
+
+@_torchs("Tensor.where")
+def where_of(input: Like, condition: Like, other: Like) -> Value:
+    """``fg.where(condition, x, y)``."""
+    return elementwise("where", condition, input, other)
+
+
+@_torchs("round", "special.round", numpy=["round", "around", "rint"])
+def rounded_to(input: Like, *, decimals: int = 0) -> Value:
+    """``fg.round(x)``."""
+    if not decimals or not lift(input).dtype.is_float:
+        return elementwise("round", input)
+    scale = 10.0 ** abs(decimals)
+    if decimals > 0:
+        return elementwise("div", elementwise("round", elementwise("mul", input, scale)), scale)
+    return elementwise("mul", elementwise("round", elementwise("div", input, scale)), scale)
+
+
+@_torchs("frac")
+def frac(input: Like) -> Value:
+    """``x - fg.trunc(x)``."""
+    return elementwise("sub", input, elementwise("trunc", input))
+
+
+@_torchs("sgn")
+def sgn(input: Like) -> Value:
+    """``fg.sign(x)``."""
+    return elementwise("sign", input)
+
+
+@_torchs("isposinf", numpy=["isposinf"])
+def isposinf(input: Like) -> Value:
+    """``x == math.inf``."""
+    return elementwise("eq", input, math.inf) if lift(input).dtype.is_float else elementwise("ne", input, input)
+
+
+@_torchs("isneginf", numpy=["isneginf"])
+def isneginf(input: Like) -> Value:
+    """``x == -math.inf``."""
+    return elementwise("eq", input, -math.inf) if lift(input).dtype.is_float else elementwise("ne", input, input)
+
+
+@_torchs("nan_to_num", numpy=["nan_to_num"])
+def nan_to_num(
+    input: Like, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
+) -> Value:
+    """``fg.where(fg.isnan(x), nan, ...)``."""
+    value = lift(input)
+    if not value.dtype.is_float:
+        return value
+    largest = {"float16": 65504.0, "bfloat16": 3.3895313892515355e38, "float32": 3.4028234663852886e38}
+    most = largest.get(value.dtype.name, 1.7976931348623157e308)
+    high, low = (most if posinf is None else posinf), (-most if neginf is None else neginf)
+    finite = elementwise("where", elementwise("eq", value, math.inf), high, value)
+    finite = elementwise("where", elementwise("eq", value, -math.inf), low, finite)
+    return elementwise("where", elementwise("isnan", value), 0.0 if nan is None else nan, finite)
+
+
+@_torchs("logit", "special.logit")
+def logit(input: Like, eps: float | None = None) -> Value:
+    """``fg.log(x / (1 - x))``."""
+    value = lift(input)
+    if eps is not None:
+        value = elementwise("clamp", value, eps, 1 - eps)
+    return elementwise("log", elementwise("div", value, elementwise("sub", 1, value)))
+
+
+@_torchs("logaddexp", numpy=["logaddexp"])
+def logaddexp(input: Like, other: Like) -> Value:
+    """``fg.maximum(x, y) + fg.log1p(fg.exp(-fg.abs(x - y)))``."""
+    same = elementwise("eq", input, other)  # infinities among them, whose difference is NaN
+    apart = elementwise("where", same, 0.0, elementwise("sub", input, other))
+    rest = elementwise("log1p", elementwise("exp", elementwise("neg", elementwise("abs", apart))))
+    return elementwise("add", elementwise("maximum", input, other), rest)
+
+
+@_torchs("deg2rad", numpy=["deg2rad", "radians"])
+def deg2rad(input: Like) -> Value:
+    """``x * (pi / 180)``."""
+    return elementwise("mul", input, math.pi / 180)
+
+
+@_torchs("rad2deg", numpy=["rad2deg", "degrees"])
+def rad2deg(input: Like) -> Value:
+    """``x * (180 / pi)``."""
+    return elementwise("mul", input, 180 / math.pi)
+
+
+@_torchs("heaviside", numpy=["heaviside"])
+def heaviside(input: Like, values: Like) -> Value:
+    """``fg.where(x == 0, y, x > 0)``."""
+    value, at_zero = lift(input), lift(values)
+    positive = cast(elementwise("gt", value, 0), value.dtype)
+    found = elementwise("where", elementwise("eq", value, 0), at_zero, positive)
+    return elementwise("where", elementwise("isnan", value), value, found) if value.dtype.is_float else found
+
+
+@_torchs("special.xlog1py")
+def xlog1py(input: Like, other: Like) -> Value:
+    """``fg.where(x == 0, 0, x * fg.log1p(y))``."""
+    product = elementwise("mul", input, elementwise("log1p", other))
+    found = elementwise("where", elementwise("eq", input, 0), 0.0, product)
+    return elementwise("where", elementwise("isnan", other), math.nan, found)
+
+
+@_torchs("special.entr")
+def entr(input: Like) -> Value:
+    """``-x * fg.log(x)``."""
+    value = lift(input)
+    found = elementwise("neg", elementwise("mul", value, elementwise("log", value)))
+    found = elementwise("where", elementwise("eq", value, 0), 0.0, found)
+    return elementwise("where", elementwise("lt", value, 0), -math.inf, found)
+
+
+@_torchs("special.ndtr")
+def ndtr(input: Like) -> Value:
+    """``0.5 * fg.erfc(-x / sqrt(2))``."""
+    return elementwise("mul", 0.5, elementwise("erfc", elementwise("mul", input, -math.sqrt(0.5))))
+
+
+@_torchs("polygamma", "special.polygamma")
+def polygamma(n: int, input: Like) -> Value:
+    """``fg.polygamma(n, x)``."""
+    if isinstance(n, Value):  # x.polygamma(n)
+        n, input = input, n
+    return language.polygamma(n, input)
+
+
+@_torchs("zeros_like", numpy=["zeros_like"])
+def zeros_like(input: Like, *, dtype: Any = None, **_: Any) -> Value:
+    """0 for each element."""
+    return full_like(input, 0, dtype=dtype)
+
+
+@_torchs("ones_like", numpy=["ones_like"])
+def ones_like(input: Like, *, dtype: Any = None, **_: Any) -> Value:
+    """1 for each element."""
+    return full_like(input, 1, dtype=dtype)
+
+
+@_torchs("full_like", numpy=["full_like"])
+def full_like(input: Like, fill_value: Like, *, dtype: Any = None, **_: Any) -> Value:
+    """A number for each element; where it is, and how it lies, is the op's business."""
+    value = lift(input)
+    filled = cast(fill_value, value.dtype if dtype is None else dtype)
+    return Value(filled.expr, filled.dtype, value.dims)
+
+
+@_torchs("nn.functional.pairwise_distance")
+def pairwise_distance(x1: Like, x2: Like, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Value:
+    """``fg.norm(x - y + eps, p, -1)``."""
+    apart = elementwise("add", elementwise("sub", x1, x2), eps)
+    return reductions.norm(apart, p, -1, keepdim)
+
+
+@_torchs("nn.functional.dropout", "dropout")
+def dropout(input: Like, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:
+    """``x``, with ``training=False`` or ``p=0``."""
+    if training is not False and p != 0:
+        raise DeclarationError(
+            f"{current().where}, dropout", given=f"p={p}, training={training}", expected="training=False, or p=0",
+            fix="pass a mask as an argument and multiply by it: the language has no random numbers yet",
+        )  # fmt: skip
+    return lift(input)
+
+
+# -- reductions ------------------------------------------------------------------------------------------------------
+
+
+class Extremum(NamedTuple):
+    """What ``max`` and ``min`` along one dimension return."""
+
+    values: Value
+    indices: Value
+
+
+def _extremum(kind: str, input: Like, dim: Any, keepdim: bool) -> Any:
+    """torch's four functions of one name: of all elements, along a dimension, and of two tensors."""
+    if isinstance(dim, Value):
+        return elementwise("maximum" if kind == "max" else "minimum", input, dim)
+    best, place = (
+        (reductions.amax, reductions.argmax) if kind == "max" else (reductions.amin, reductions.argmin)
+    )  # fmt: skip
+    if dim is None:
+        return best(input)
+    return Extremum(best(input, dim, keepdim), place(input, dim, keepdim))
+
+
+@_torchs("max")
+def maximum_of(input: Like, dim: Any = None, keepdim: bool = False, *, other: Like | None = None) -> Any:
+    """``fg.amax(x)``; of a dimension ``fg.amax(x, axis), fg.argmax(x, axis)``; of two ``fg.maximum(x, y)``."""
+    return _extremum("max", input, dim if other is None else lift(other), keepdim)
+
+
+@_torchs("min")
+def minimum_of(input: Like, dim: Any = None, keepdim: bool = False, *, other: Like | None = None) -> Any:
+    """``fg.amin(x)``; of a dimension ``fg.amin(x, axis), fg.argmin(x, axis)``; of two ``fg.minimum(x, y)``."""
+    return _extremum("min", input, dim if other is None else lift(other), keepdim)
+
+
+@_torchs("aminmax")
+def aminmax(input: Like, *, dim: Any = None, keepdim: bool = False) -> tuple[Value, Value]:
+    """``fg.amin(x, axis), fg.amax(x, axis)``."""
+    return reductions.amin(input, dim, keepdim), reductions.amax(input, dim, keepdim)
+
+
+@_torchs("var_mean")
+def var_mean(input: Like, dim: Any = None, *args: Any, keepdim: bool = False, **kwargs: Any) -> tuple[Value, Value]:
+    """``fg.var(x, axis), fg.mean(x, axis)``."""
+    return _with_mean("var", input, dim, *args, keepdim=keepdim, **kwargs)
+
+
+@_torchs("std_mean")
+def std_mean(input: Like, dim: Any = None, *args: Any, keepdim: bool = False, **kwargs: Any) -> tuple[Value, Value]:
+    """``fg.std(x, axis), fg.mean(x, axis)``."""
+    return _with_mean("std", input, dim, *args, keepdim=keepdim, **kwargs)
+
+
+def _with_mean(
+    name: str, input: Like, dim: Any, unbiased: bool | None = None, keepdims: bool = False, *,
+    correction: Like | None = None, keepdim: bool = False,
+) -> tuple[Value, Value]:  # fmt: skip
+    if isinstance(dim, bool):  # (x, unbiased)
+        dim, unbiased = None, dim
+    kept = keepdims or keepdim
+    return library(name)(input, dim, unbiased, kept, correction=correction), reductions.mean(input, dim, kept)
+
+
+@_torchs("norm")
+def norm(input: Like, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
+    """``fg.norm(x, p, axis)``."""
+    value = lift(input) if dtype is None else cast(input, dtype)
+    if p not in (None, "fro") and isinstance(p, str):
+        raise DeclarationError(
+            f"{current().where}, norm", given=f"p={p!r}", expected='a number, or "fro"', fix="do it outside the op"
+        )
+    return reductions.norm(value, 2 if p in (None, "fro") else p, dim, keepdim)
+
+
+@_torchs("linalg.norm", numpy=["linalg.norm"])
+def linalg_norm(input: Like, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
+    """``fg.norm(x, ord, axis)``, of vectors."""
+    value = lift(input) if dtype is None else cast(input, dtype)
+    several = value.ndim > 1 if dim is None else not isinstance(dim, int)
+    if several and ord is not None:
+        raise DeclarationError(
+            f"{current().where}, linalg.norm", given=f"ord={ord!r} of matrices", expected="ord=None, or vectors",
+            fix="name the vectors' dimension: dim=-1",
+        )  # fmt: skip
+    return reductions.norm(value, 2 if ord is None else ord, dim, keepdim)
+
+
+@_torchs("count_nonzero", numpy=["count_nonzero"])
+def count_nonzero(input: Like, dim: Any = None) -> Value:
+    """``fg.sum(x != 0, axis)``."""
+    return reductions.sum(elementwise("ne", input, 0), dim)
+
+
+# -- products --------------------------------------------------------------------------------------------------------
+
+
+@_torchs("matmul", "linalg.matmul", "Tensor.__matmul__", numpy=["matmul"])
+def matmul(input: Like, other: Like) -> Value:
+    """``x @ y``."""
+    return products.matmul(input, other)
+
+
+def _of_rank(name: str, left: int, right: int) -> Function:
+    def multiply(input: Like, other: Like) -> Value:
+        """``x @ y``."""
+        for value, rank in ((lift(input), left), (lift(other), right)):
+            if value.ndim != rank:
+                raise ShapeError(
+                    f"{current().where}, {name}", given=f"{shape_of(value)}, of rank {value.ndim}",
+                    expected=f"rank {rank}", fix="use x @ y, which takes any",
+                )  # fmt: skip
+        return products.matmul(input, other)
+
+    return multiply
+
+
+for _name, _left, _right in (("mm", 2, 2), ("bmm", 3, 3), ("mv", 2, 1), ("dot", 1, 1), ("vdot", 1, 1)):
+    DEFINED.append(TorchFunction((_name,), _of_rank(_name, _left, _right)))
+
+
+# -- shapes ----------------------------------------------------------------------------------------------------------
+
+
+@_torchs("unsqueeze", numpy=["expand_dims"])
+def unsqueeze(input: Like, dim: int) -> Value:
+    """``fg.expand_dims(x, axis)``."""
+    return expand_dims(input, dim)
+
+
+@_torchs("squeeze", numpy=["squeeze"])
+def squeeze(input: Like, dim: Any = None) -> Value:
+    """``x`` without dimensions of size one."""
+    value = lift(input)
+    chosen = range(value.ndim) if dim is None else normalize_axes(value, dim, "squeeze")
+    dims = tuple(axis for place, axis in enumerate(value.dims) if axis is not None or place not in chosen)
+    return Value(value.expr, value.dtype, dims, value.weak)
+
+
+@_torchs("permute", numpy=["permute_dims"])
+def permute(input: Like, *dims: Any) -> Value:
+    """``x`` with its dimensions in another order."""
+    value = lift(input)
+    order = list(dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims)
+    if len(order) != value.ndim or sorted(one_axis(value, place, "permute") or 0 for place in order) != [
+        *range(value.ndim)
+    ]:
+        raise ShapeError(
+            f"{current().where}, permute", given=f"{tuple(order)} for {shape_of(value)}",
+            expected="each dimension once", fix="count dimensions from 0, or from -1 at the end",
+        )  # fmt: skip
+    return Value(value.expr, value.dtype, tuple(value.dims[place] for place in order), value.weak)
+
+
+@_torchs("movedim", "moveaxis", numpy=["moveaxis"])
+def movedim(input: Like, source: Any, destination: Any) -> Value:
+    """``x`` with a dimension at another place."""
+    value = lift(input)
+    starts, ends = (
+        [one_axis(value, place, "movedim") or 0 for place in (given if isinstance(given, (tuple, list)) else [given])]
+        for given in (source, destination)
+    )
+    order = [place for place in range(value.ndim) if place not in starts]
+    for end, start in sorted(zip(ends, starts, strict=True)):
+        order.insert(end, start)
+    return permute(value, order)
+
+
+@_torchs("transpose", "swapaxes", "swapdims", numpy=["swapaxes"])
+def transpose(input: Like, dim0: int, dim1: int) -> Value:
+    """``fg.transpose(x, axis, axis)``."""
+    return products.transpose(input, dim0, dim1)
+
+
+@_torchs("t")
+def t(input: Like) -> Value:
+    """``x.mT`` of a matrix."""
+    value = lift(input)
+    return products.T(value) if value.ndim > 1 else value
+
+
+@_torchs("flatten")
+def flatten_dims(input: Like, start_dim: int = 0, end_dim: int = -1) -> Value:
+    """``fg.flatten(x, first, last)``."""
+    return flatten(input, start_dim, end_dim)
+
+
+@_torchs("unflatten")
+def unflatten_dim(input: Like, dim: int, sizes: Sequence[int]) -> Value:
+    """``fg.unflatten(x, axis, sizes)``."""
+    value, wanted = lift(input), list(sizes)
+    if len(wanted) < 2 or wanted[-1] == -1:
+        return value if len(wanted) == 1 else unflatten(value, dim, wanted)
+    place = one_axis(value, dim, "unflatten")
+    length = value.sizes[place] if place is not None else 1
+    if wanted.count(-1) == 1:
+        known = -math.prod(wanted)
+        wanted[wanted.index(-1)] = length // known if known else 0
+    if math.prod(wanted) != length:
+        raise ShapeError(
+            f"{current().where}, unflatten", given=f"dimension {dim} of {shape_of(value)} as {tuple(sizes)}",
+            expected="sizes that make it up", fix="let one of them be -1",
+        )  # fmt: skip
+    return unflatten(value, dim, (*wanted[:-1], -1))
+
+
+@_torchs("Tensor.expand_as")
+def expand_as(input: Like, other: Like) -> Value:
+    """``x``, broadcast against ``y``."""
+    value, like = lift(input), lift(other)
+    return Value(value.expr, value.dtype, broadcast([value, like], "expand_as"), value.weak)
+
+
+@_torchs("chunk")
+def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
+    """``fg.split(x, count, axis)``, of an argument."""
+    return split(input, chunks, dim)
+
+
+@_torchs("split", "Tensor.split", numpy=["split"])
+def split_by_size(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Value, ...]:
+    """``fg.split(x, count, axis)``, of an argument in equal parts."""
+    value = lift(tensor)
+    place = one_axis(value, dim, "split")
+    length = value.sizes[place] if place is not None else 1
+    sizes = split_size_or_sections
+    sizes = list(sizes) if isinstance(sizes, (tuple, list)) else [sizes] * -(-length // max(int(sizes), 1))
+    if len(set(sizes)) != 1 or sizes[0] * len(sizes) != length:
+        raise ShapeError(
+            f"{current().where}, split", given=f"dimension {dim} of {shape_of(value)} in parts of {sizes}",
+            expected="parts of one size, which make up the dimension", fix="split it outside, and pass the parts",
+        )  # fmt: skip
+    return split(tensor, len(sizes), dim)
+
+
+@_torchs("unbind")
+def unbind(input: Any, dim: int = 0) -> tuple[Value, ...]:
+    """``fg.split(x, count, axis)``, its parts without that dimension."""
+    value = lift(input)
+    place = one_axis(value, dim, "unbind") or 0
+    return tuple(squeeze(part, place) for part in split(input, value.sizes[place], place))
+
+
+@_torchs("cat", "concat", "concatenate", numpy=["concatenate"])
+def cat(tensors: Sequence[Like], dim: int = 0) -> Packed:
+    """``fg.concat(parts, axis)``."""
+    return concat(tensors, dim)
+
+
+@_torchs("stack", numpy=["stack"])
+def stack(tensors: Sequence[Like], dim: int = 0) -> Packed:
+    """``fg.concat`` of parts with a new dimension."""
+    return concat([expand_dims(part, dim) for part in tensors], dim)
+
+
+# -- what tensors are, and what they become ---------------------------------------------------------------------------
+
+
+def _cast_to(dtype: DType) -> Function:
+    def convert(input: Like) -> Value:
+        return cast(input, dtype)
+
+    convert.__doc__ = f"``x.to(fg.{dtype.name}{'_' * (dtype.name == 'bool')})``."
+    return convert
+
+
+for _name, _dtype in (
+    ("float", dtypes.float32), ("double", dtypes.float64), ("half", dtypes.float16), ("bfloat16", dtypes.bfloat16),
+    ("int", dtypes.int32), ("long", dtypes.int64), ("short", dtypes.int16), ("char", dtypes.int8),
+    ("byte", dtypes.uint8), ("bool", dtypes.bool_),
+):  # fmt: skip
+    DEFINED.append(TorchFunction((f"Tensor.{_name}",), _cast_to(_dtype)))
+
+
+@_torchs("Tensor.type_as")
+def type_as(input: Like, other: Like) -> Value:
+    """``x.to(y.dtype)``."""
+    return cast(input, lift(other).dtype)
+
+
+@_torchs("Tensor.type", "Tensor.astype")
+def type_of(input: Like, dtype: Any) -> Value:
+    """``x.to(dtype)``."""
+    return cast(input, dtype)
+
+
+@_torchs("detach")
+def detach(input: Like) -> Value:
+    """``fg.stop_gradient(x)``."""
+    return language.stop_gradient(input)
+
+
+@_torchs("clone", "Tensor.contiguous", numpy=["ascontiguousarray"])
+def clone(input: Like, *, memory_format: Any = None) -> Value:
+    """``x``."""
+    return lift(input)
+
+
+@_torchs("Tensor.size")
+def size(input: Value, dim: int | None = None) -> SizeOf | tuple[SizeOf, ...]:
+    """``x.shape``, or one of it."""
+    if dim is None:
+        return input.shape
+    place = one_axis(input, dim, "size")
+    return input.shape[0 if place is None else place]
+
+
+@_torchs("Tensor.dim", "Tensor.ndimension")
+def rank(input: Value) -> int:
+    """``x.ndim``."""
+    return input.ndim
+
+
+@_torchs("numel", "Tensor.nelement")
+def numel(input: Value) -> SizeOf:
+    """``fg.size(x)``."""
+    return SizeOf.of(input, None)
+
+
+@_torchs("is_floating_point")
+def is_floating_point(input: Value) -> bool:
+    """``x.dtype.is_float``."""
+    return input.dtype.is_float
+
+
+@_torchs("is_complex")
+def is_complex(input: Value) -> bool:
+    """False: there are no complex numbers."""
+    return False

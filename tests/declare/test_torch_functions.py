@@ -1,0 +1,381 @@
+"""Functions of torch and NumPy in declarations: each that the table has, under torch's own sample inputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch.testing._internal import common_utils
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo import core
+
+import fusegen as fg
+from fusegen.declare import torch_names
+from tools import torch_functions as page
+
+KNOWN = {name: entry for entry in torch_names.table() for name in entry.names if not name.startswith("Tensor.")}
+INFOS = {
+    f"{info.name} {info.variant_test_name}".strip(): info
+    for info in op_db
+    if info.name in KNOWN and not info.variant_test_name.startswith(("complex", "decomposed"))
+}
+# torch's samples of these ask for what no declaration can say, too: parts of several sizes, views that move data,
+# random numbers, statistics that are updated, matrices' norms.
+PARTLY = (
+    "batch_norm", "cat", "chunk", "dropout", "flatten", "instance_norm", "norm nuc", "split", "stack", "unflatten",
+)  # fmt: skip
+# Products are of floats, and what is made of them; bounds of bools are none.
+FLOATS = ("addmm", "baddbmm", "bmm", "dot", "linear", "matmul", "mm", "mv", "vdot", "clamp_max", "clamp_min")
+MOST = 4
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_search_for_the_test() -> Iterator[None]:
+    """For each op torch looks, in vain and for a quarter of a second, for the unittest method that asks it."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (common_utils, core):
+            patch.setattr(module, "extract_test_fn", lambda: None)
+        yield
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a tensor stands among a sample's arguments."""
+
+    at: int
+
+
+def taken_apart(sample: Any) -> tuple[list[torch.Tensor], Callable[..., Any]]:
+    """The tensors of a sample, and ``call(function, tensors)`` of the same arguments."""
+    tensors: list[torch.Tensor] = []
+
+    def places(value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            tensors.append(value)
+            return Place(len(tensors) - 1)
+        several = isinstance(value, (list, tuple)) and any(isinstance(v, torch.Tensor) for v in value)
+        return [places(v) for v in value] if several else value
+
+    args = [places(value) for value in (sample.input, *sample.args)]
+    kwargs = {name: places(value) for name, value in sample.kwargs.items()}
+
+    def call(function: Callable[..., Any], given: Any) -> Any:
+        def filled(value: Any) -> Any:
+            if isinstance(value, Place):
+                return given[value.at]
+            return [filled(v) for v in value] if isinstance(value, list) else value
+
+        return function(*map(filled, args), **{name: filled(value) for name, value in kwargs.items()})
+
+    return tensors, call
+
+
+def listed(result: Any) -> list[Any]:
+    return list(result) if isinstance(result, (tuple, list)) else [result]
+
+
+def as_op(function: Callable[..., Any], call: Callable[..., Any]) -> fg.FusedOp[..., Any]:
+    return fg.op(lambda *xs: call(function, xs), name="torchs")
+
+
+def samples(name: str, dtype: torch.dtype, requires_grad: bool = False) -> Iterator[tuple[Any, Any, list[Any]]]:
+    """Tensors of each of the first samples, the call, and torch's results."""
+    for at, sample in enumerate(INFOS[name].sample_inputs("cpu", dtype, requires_grad=requires_grad)):
+        if at == MOST:
+            return
+        tensors, call = taken_apart(sample)
+        try:
+            theirs = listed(call(INFOS[name].op, tensors))
+        except NotImplementedError:  # of torch's, for its own sample
+            continue
+        yield tensors, call, theirs
+
+
+def is_refused(name: str, error: fg.FusegenError) -> bool:
+    short = name.removeprefix("nn.functional.")
+    return short.startswith(PARTLY) or (short in FLOATS and isinstance(error, fg.DtypeError))
+
+
+def assert_same(ours: list[Any], theirs: list[Any], tolerance: float) -> None:
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        if isinstance(b, torch.Tensor):
+            torch.testing.assert_close(a, b, rtol=tolerance, atol=tolerance, equal_nan=True)
+        else:
+            assert a == b
+
+
+@pytest.mark.parametrize("name", sorted(INFOS))
+def test_values_and_gradients_are_torchs(name: str) -> None:
+    info = INFOS[name]
+    dtype = torch.float64 if torch.float64 in info.dtypes else torch.int64
+    done = 0
+    for tensors, call, theirs in samples(name, dtype, requires_grad=info.supports_autograd and dtype.is_floating_point):
+        try:
+            ours = listed(as_op(info.op, call)(*tensors))
+        except fg.FusegenError as error:
+            assert is_refused(name, error)
+            continue
+        done += 1
+        assert_same(ours, theirs, 1e-8)
+        leaves = [tensor for tensor in tensors if tensor.requires_grad]
+        for a, b in zip(ours, theirs, strict=True):
+            if not (isinstance(b, torch.Tensor) and b.requires_grad):
+                continue
+            cotangent = torch.randn_like(b)
+            found, wanted = (
+                torch.autograd.grad(r, leaves, cotangent, retain_graph=True, allow_unused=True, materialize_grads=True)
+                for r in (a, b)
+            )
+            for mine, other in zip(found, wanted, strict=True):
+                torch.testing.assert_close(mine, other, rtol=1e-7, atol=1e-7, equal_nan=True)
+    assert done or is_refused(name, fg.DtypeError("", given="", expected="", fix=""))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int64, torch.bool], ids=str)
+@pytest.mark.parametrize("name", sorted(INFOS))
+def test_dtypes_are_torchs(name: str, dtype: torch.dtype) -> None:
+    if dtype not in INFOS[name].dtypes:
+        pytest.skip("torch's CPU op does not support it")
+    tolerance = 2e-2 if dtype is torch.bfloat16 else 1e-5
+    for tensors, call, theirs in samples(name, dtype):
+        try:
+            assert_same(listed(as_op(INFOS[name].op, call)(*tensors)), theirs, tolerance)
+        except fg.FusegenError as error:
+            assert is_refused(name, error)
+        return
+
+
+@pytest.mark.parametrize("name", sorted(name for name, info in INFOS.items() if info.method_variant))
+def test_methods_are_torchs(name: str) -> None:
+    method = getattr(INFOS[name].method_variant, "__name__", "")
+    if not method.isidentifier():
+        pytest.skip("torch's test says it by a lambda")
+    for tensors, call, theirs in samples(name, torch.float64 if torch.float64 in INFOS[name].dtypes else torch.int64):
+        try:
+            ours = as_op(lambda x, *args, **kwargs: getattr(x, method)(*args, **kwargs), call)(*tensors)
+        except fg.FusegenError as error:
+            assert is_refused(name, error)
+        else:
+            assert_same(listed(ours), theirs, 1e-8)
+
+
+def test_every_name_is_torchs() -> None:
+    for entry in torch_names.table():
+        for name in entry.names:
+            held: Any = torch
+            for part in name.split("."):
+                held = getattr(held, part, None)
+            assert held is not None or name == "Tensor.astype", name
+        for name in entry.numpy:
+            assert callable(getattr(np.linalg if name.startswith("linalg.") else np, name.removeprefix("linalg."))), (
+                name
+            )
+
+
+# -- functions of torch code, as they stand ----------------------------------------------------------------------------
+
+
+def gelu(x: torch.Tensor) -> torch.Tensor:
+    return 0.5 * x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * torch.pow(x, 3))))
+
+
+def softmax(x: torch.Tensor, dim: int = -1) -> torch.Tensor:
+    e = torch.exp(x - x.max(dim=dim, keepdim=True).values)
+    return e / e.sum(dim=dim, keepdim=True)
+
+
+def layer_norm(x: torch.Tensor, w: torch.Tensor, b: torch.Tensor, eps: float = 1e-5) -> torch.Tensor:
+    mean, var = x.mean(-1, keepdim=True), x.var(-1, unbiased=False, keepdim=True)
+    return (x - mean) / torch.sqrt(var + eps) * w + b
+
+
+def rms_norm(x: torch.Tensor, w: torch.Tensor, eps: float = 1e-6) -> torch.Tensor:
+    h = x.float()
+    h = h * torch.rsqrt(h.pow(2).mean(-1, keepdim=True) + eps)
+    return w * h.to(x.dtype)
+
+
+def swiglu(x: torch.Tensor) -> torch.Tensor:
+    a, b = x.chunk(2, dim=-1)
+    return F.silu(a) * b
+
+
+def focal_loss(x: torch.Tensor, t: torch.Tensor, gamma: float = 2.0) -> torch.Tensor:
+    p, t = torch.sigmoid(x), t.sigmoid()
+    loss = F.binary_cross_entropy_with_logits(x, t, reduction="none")
+    return (loss * (1 - (p * t + (1 - p) * (1 - t))) ** gamma).mean()
+
+
+def masked(x: torch.Tensor, m: torch.Tensor) -> torch.Tensor:
+    return F.softmax(x.masked_fill(m > 1, float("-inf")), dim=-1)
+
+
+def sizes(x: torch.Tensor) -> torch.Tensor:
+    b, n = x.shape
+    assert x.dim() == 2 and len(x.shape) == x.ndim and x.numel() == b * n
+    return x.sum(-1) / x.shape[-1] + x.size(0) * x.mean((0, 1)) + (x.square().sum() / x.numel()).sqrt()
+
+
+def outer(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x[:, None, :] * y[None] + x.unsqueeze(1)[..., :] - y[None, ...]
+
+
+def cosine(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return (x * y).sum(1) / torch.clamp(x.norm(dim=1) * y.norm(p=2, dim=1), min=1e-8)
+
+
+def huber(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    d = (x - y).abs()
+    return torch.where(d < 1, 0.5 * d * d, d - 0.5).mean()
+
+
+def mlp(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+    return torch.relu(F.linear(x, w)).log1p()
+
+
+def standardized(x: torch.Tensor) -> torch.Tensor:
+    std, mean = torch.std_mean(x, dim=0, unbiased=False)
+    return (x - mean) / std.clamp(min=1e-3)
+
+
+def by_dtype(x: torch.Tensor) -> torch.Tensor:
+    h = x.double() if x.dtype == torch.float32 else x.float()
+    return torch.zeros_like(x) + h.type_as(x) + torch.ones_like(h).to(torch.float64)
+
+
+def contrastive(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    x, y = F.normalize(x, dim=-1), F.normalize(y, dim=-1)
+    return -torch.log_softmax(torch.matmul(x, y.t()) / 0.1, dim=-1).mean()
+
+
+def packed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return torch.cat([torch.exp(x), y.detach() * 2], dim=-1)
+
+
+TORCH_CODE = {
+    f.__name__: (f, shapes)
+    for f, *shapes in (
+        (gelu, (4, 6)), (softmax, (4, 6)), (layer_norm, (4, 6), (6,), (6,)), (rms_norm, (4, 6), (6,)),
+        (swiglu, (4, 6)), (focal_loss, (4, 6), (4, 6)), (masked, (4, 6), (4, 6)), (sizes, (4, 6)),
+        (outer, (4, 6), (5, 6)), (cosine, (4, 6), (4, 6)), (huber, (4, 6), (4, 6)), (mlp, (4, 6), (5, 6)),
+        (standardized, (4, 6)), (by_dtype, (4, 6)), (contrastive, (4, 6), (5, 6)), (packed, (4, 6), (4, 6)),
+    )
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TORCH_CODE)
+def test_torch_code_is_an_op_as_it_stands(name: str) -> None:
+    function, shapes = TORCH_CODE[name]
+    op = fg.op(function)
+    for more in (0, 3):  # a second size, of which the first one's trace says nothing
+        given = [torch.randn(*(s + more * (d < len(shape) - 1) for d, s in enumerate(shape))) for shape in shapes]
+        if name in ("layer_norm", "rms_norm"):
+            given[1:] = [torch.randn(shape) for shape in shapes[1:]]
+        leaves, others = ([t.clone().requires_grad_() for t in given] for _ in range(2))
+        ours, theirs = op(*leaves), function(*others)
+        torch.testing.assert_close(ours, theirs, rtol=2e-5, atol=2e-5)
+        cotangent = torch.randn_like(theirs)
+        found, wanted = (
+            torch.autograd.grad(r, inputs, cotangent, allow_unused=True, materialize_grads=True)
+            for r, inputs in ((ours, leaves), (theirs, others))
+        )
+        for a, b in zip(found, wanted, strict=True):
+            torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-4)
+
+
+def test_sizes_that_meet_tensors_are_those_of_every_call() -> None:
+    """The kernel is one for all sizes: what is divided by is a parameter of it."""
+    op = fg.op(lambda x: x.sum(-1) / x.shape[-1], name="mean_by_hand")
+    for n in (6, 8, 10):
+        x = torch.randn(4, n, dtype=torch.float64)
+        torch.testing.assert_close(op(x), x.mean(-1))
+    texts = {str(op.trace(x=torch.empty(4, n))) for n in (6, 8, 10)}
+    assert len(texts) == 1
+
+
+def test_numbers_made_of_sizes_are_this_calls() -> None:
+    op = fg.op(lambda q: q / math.sqrt(q.shape[-1]) + q.shape[0] // 2, name="scaled")
+    for shape in ((4, 6), (5, 9)):
+        x = torch.randn(shape, dtype=torch.float64)
+        torch.testing.assert_close(op(x), x / math.sqrt(shape[-1]) + shape[0] // 2)
+
+
+# -- NumPy -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: np.exp(x) + np.maximum(x, y) - np.absolute(y),
+        lambda x, y: np.sum(x * y, axis=-1) + np.mean(x, axis=-1) * np.var(y, axis=-1),
+        lambda x, y: np.where(x > y, np.power(x, 2), np.arctan2(x, y)),
+        lambda x, y: np.std(x, axis=0, ddof=1, keepdims=True) + np.max(y, axis=0) - np.amin(x, 0),
+        lambda x, y: np.clip(x, -0.5, 0.5) + np.expand_dims(np.prod(y, axis=1), 1) + np.float64(2) * x,
+        lambda x, y: np.concatenate((np.tanh(x), y), axis=1),
+        lambda x, y: (
+            np.swapaxes(x, 0, 1) + np.matmul(np.swapaxes(y, 0, 1), x)[..., :4].sum() * 0
+            if isinstance(x, np.ndarray)
+            else np.swapaxes(x, 0, 1) + np.sum(np.matmul(np.swapaxes(y, 0, 1), x)) * 0
+        ),
+        lambda x, y: np.linalg.norm(x, axis=1) + np.log1p(np.square(y)).sum(axis=1),
+    ],
+)
+def test_functions_of_numpy(function: Callable[..., Any]) -> None:
+    rng = np.random.default_rng(0)
+    x, y = rng.standard_normal((4, 6)), rng.standard_normal((4, 6))
+    np.testing.assert_allclose(fg.op(function, name="numpys")(x, y), function(x, y), rtol=1e-9, atol=1e-9)
+
+
+# -- what is refused, and where ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("function", "says"),
+    [
+        (lambda x: torch.cumsum(x, 0), "torch.cumsum of a symbolic tensor"),
+        (lambda x: x.view(-1), r"x\.unflatten and x\.flatten"),
+        (lambda x: torch.randn_like(x), "pass random numbers as an argument"),
+        (lambda x: x.add_(1), "nothing is written in place"),
+        (lambda x: torch.exp(x, out=torch.empty(3)), "nothing is written in place"),
+        (lambda x: F.dropout(x, 0.5), "pass a mask as an argument"),
+        (lambda x: x[0], r"x\[0\] of x"),
+        (lambda x: x[:, 1:3], r"x\[:, 1:3\] of x"),
+        (lambda x: torch.where(x > 0), "a condition alone"),
+        (lambda x: x.sum(dims=0), "unexpected keyword argument 'dims'"),
+        (lambda x: torch.mm(x, x[None]), "rank 2"),
+        (lambda x: torch.exp(x) + torch.ones(3), "Tensor inside the declaration"),
+        (lambda x: np.cumsum(x), "numpy.cumsum"),
+        (lambda x: fg.concat(x, x), r"fg\.concat\(\[a, b\], axis\)"),
+    ],
+)
+def test_what_cannot_be_said_is_refused_where_it_stands(function: Callable[..., Any], says: str) -> None:
+    with pytest.raises(fg.FusegenError, match=says) as caught:
+        fg.op(function, name="refused")(torch.randn(4, 4))
+    assert "test_torch_functions.py" in str(caught.value)
+
+
+def test_an_error_names_the_line() -> None:
+    def two_lines(x: Any) -> Any:
+        y = torch.exp(x)
+        return torch.fft.fft(y)
+
+    line = two_lines.__code__.co_firstlineno + 2
+    with pytest.raises(fg.DeclarationError, match=f"line {line}"):
+        fg.op(two_lines)(torch.randn(4))
+
+
+def test_the_library_is_found_under_its_names() -> None:
+    assert fg.gelu is fg.ops.gelu
+    with pytest.raises(AttributeError, match=r"did you mean fg\.exp"):
+        fg.expp  # noqa: B018
+
+
+def test_the_page_is_printed_from_the_table() -> None:
+    assert page.PAGE.read_text(encoding="utf-8") == page.text()

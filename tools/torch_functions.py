@@ -1,0 +1,54 @@
+"""Writes docs/torch_functions.md: which function of torch is which expression of the language, from the one table.
+
+python tools/torch_functions.py
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fusegen.declare import torch_names
+
+PAGE = Path(__file__).resolve().parent.parent / "docs" / "torch_functions.md"
+HEAD = """# Functions of torch and NumPy in a declaration
+
+A function of torch code is an op as it stands, wherever the language can say what it does: `@fg.op` above it is all.
+This page is printed by `tools/torch_functions.py` from the table that declarations use
+(fusegen/declare/torch_names.py). Each row is compared with torch under torch's own sample inputs
+(tests/declare/test_torch_functions.py).
+
+- `dim` and `keepdim`, `axis` and `keepdims` mean the same everywhere.
+- `x.shape`, `x.size()` and `x.numel()` are ints of this call: Python may test them and count with them, and what it
+  computes becomes part of the compiled op. Where a size meets a tensor (`x.sum(-1) / x.shape[-1]`) it stays a size.
+- `x[:, None]`, `x.unsqueeze(1)`, `x.mT`, `x.permute(...)`: views cost nothing. `chunk` and `split` take an argument of
+  the op, in equal parts. What selects elements (`x[0]`, `x[:, 1:3]`) is refused.
+- `x.max(dim)` and `x.min(dim)`: elements that tie share the gradient of `values` evenly, as those of `torch.amax` do.
+  torch's own gives all of it to one of them.
+- Products are of floats: `matmul` of integers is refused.
+- JAX's functions do not ask what they are given, so the error is JAX's: use the language's, whose names are the same.
+
+What is not here is refused. The error says where, and what comes nearest.
+
+| torch | NumPy | in fusegen |
+|---|---|---|
+"""
+
+
+def text() -> str:
+    """The page."""
+    lines = []
+    for entry in torch_names.table():
+        names = ", ".join(f"`{_written(name)}`" for name in entry.names)
+        numpys = ", ".join(f"`{name}`" for name in entry.numpy)
+        meaning = " ".join((entry.function.__doc__ or "").split()).replace("``", "`").removesuffix(".")
+        lines.append(f"| {names} | {numpys} | {meaning} |\n")
+    return HEAD + "".join(lines)
+
+
+def _written(name: str) -> str:
+    place, _, last = name.rpartition(".")
+    return f"x.{last}" if place == "Tensor" else name.replace("nn.functional.", "F.")
+
+
+if __name__ == "__main__":
+    PAGE.write_text(text(), encoding="utf-8")
