@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Computed, Expr, Operand, Output, Ref, Scalar, Size, refs, walk
@@ -13,18 +14,24 @@ from fusegen.fuse.schedule import Access, Placement, Schedule
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import Names
 
+ParamKind = Literal[
+    "in", "out", "partial", "scalar", "count", "divisor", "extent", "stride", "axis", "chunk", "splits", "segment",
+    "shares",
+]  # fmt: skip
+
 
 @dataclass(frozen=True)
 class Param:
     """One parameter.
 
     ``kind``: "in", "out" (pointers to the tensor ``source``), "partial" (workspace), "scalar" (``source`` is its
-    name), "count" (product of loop sizes), "divisor" (one loop's size), "stride" (``source`` along loop ``loop``),
-    "axis" (the size of axis ``source``), "chunk" (reduced elements a block takes), "splits" (how many blocks share),
-    "segment" (elements of a segment), "shares" (how many blocks leave a number for each segment).
+    name), "count" (product of loop sizes), "divisor" (one loop's size, to divide by), "extent" (one loop's size),
+    "stride" (``source`` along loop ``loop``), "axis" (the size of axis ``source``), "chunk" (reduced elements a block
+    takes), "splits" (how many blocks share), "segment" (elements of a segment), "shares" (how many blocks leave a
+    number for each segment).
     """
 
-    kind: str
+    kind: ParamKind
     name: str
     ctype: str
     source: str = ""

@@ -18,7 +18,7 @@ from fusegen.core.ir import Op
 from fusegen.core.products import mismatch
 from fusegen.fuse.products import Product, Source
 from fusegen.plan.frameworks import Framework
-from fusegen.plan.native_step import TorchStep, View
+from fusegen.plan.native_step import StepKind, TorchStep, View
 
 Strides = Mapping[str, int]
 
@@ -30,7 +30,7 @@ class MatmulViews:
     names: tuple[str, str, str]
     views: tuple[View, View, View]
 
-    def multiply(self, dtype: DType, kind: str = "", bias: tuple[str, View] | None = None) -> TorchStep | None:
+    def multiply(self, dtype: DType, kind: StepKind = "", bias: tuple[str, View] | None = None) -> TorchStep | None:
         """The same as a step of the native call path; None where a factor has to be copied first."""
         if any(view.copied for view in self.views):
             return None

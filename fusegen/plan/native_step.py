@@ -6,12 +6,13 @@ Apart from matmul/views, which only ops with products import: a first call impor
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from fusegen.core.dtypes import DType
 
+StepKind = Literal["zero", "copy", "", "added", "relu", "gelu", "bias", "planned", "fused"]
 # The kind of a product that is added to its result.
-ADDED = "added"
+ADDED: StepKind = "added"
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,6 @@ class TorchStep:
     names: tuple[str, ...]
     views: tuple[View, ...]
     dtype: DType
-    kind: str = ""
+    kind: StepKind = ""
     fields: tuple[int, ...] = ()
     keeps: Any = None

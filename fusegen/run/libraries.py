@@ -30,7 +30,7 @@ from fusegen.matmul.epilogue import Epilogue, activate, match_epilogue
 from fusegen.matmul.libraries import cublaslt, cublaslt_autotune, cublaslt_epilogues, cudnn, cudnn_ops
 from fusegen.matmul.task import MEASURING, Factors, TransientFailure
 from fusegen.matmul.views import MatmulViews
-from fusegen.plan.native_step import TorchStep, View
+from fusegen.plan.native_step import StepKind, TorchStep, View
 
 OWN, LIBRARY, CUBLASLT = "product and kernel", "cuBLASLt's epilogue", "its fastest algorithm with the epilogue"
 CUDNN = "cuDNN's kernel"
@@ -69,6 +69,10 @@ class Library:
         return _rounded(rows) * _rounded(columns) >= self.least
 
 
+# Epilogues that torch has, and what a step of the native call path calls them.
+_TORCHS: Mapping[str, StepKind] = {"relu": "relu", "gelu": "gelu", "bias": "bias"}
+
+
 def by_torch(epilogue: Epilogue, given: Factors) -> None:
     """Compute an epilogue that torch has; a bias alone on any device."""
     import torch
@@ -82,13 +86,13 @@ def by_torch(epilogue: Epilogue, given: Factors) -> None:
 
 def torch_has(epilogue: Epilogue, dtype: str) -> bool:
     """Whether torch has an epilogue."""
-    return epilogue.activation in ("relu", "gelu", "bias") and bool(epilogue.bias) and not epilogue.preactivation
+    return epilogue.activation in _TORCHS and bool(epilogue.bias) and not epilogue.preactivation
 
 
 def torch_step(epilogue: Epilogue, matmul: MatmulViews, dtype: DType, device: str) -> TorchStep | None:
     """The same for the native call path."""
     bias = View(matmul.views[2].shape[-1:], (1,), 0)
-    return matmul.multiply(dtype, epilogue.activation, (epilogue.bias, bias))
+    return matmul.multiply(dtype, _TORCHS[epilogue.activation], (epilogue.bias, bias))
 
 
 LIBRARIES = (
