@@ -65,8 +65,9 @@ OWN = '''
     @property
     def T(self) -> Tensor:
         """A matrix transposed."""
-    def to(self, dtype: DTypeLike) -> Tensor:
-        """In another dtype (fusegen's, torch's or NumPy's, or a name); to a half type it rounds."""
+    def to(self, dtype: DTypeLike | Tensor, /, **options: Any) -> Tensor:
+        """In another dtype (fusegen's, torch's or NumPy's, a name, or another tensor's); to a half type it rounds."""
+    def __len__(self) -> int: ...
     def __getitem__(self, key: NewDims | tuple[NewDims, ...], /) -> Tensor:
         """``x[:, None]``: new dimensions of size one, and whole ones."""
 '''

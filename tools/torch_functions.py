@@ -20,8 +20,9 @@ This page is printed by `tools/torch_functions.py` from the table that declarati
 - `dim` and `keepdim`, `axis` and `keepdims` mean the same everywhere.
 - `x.shape`, `x.size()` and `x.numel()` are ints of this call: Python may test them and count with them, and what it
   computes becomes part of the compiled op. Where a size meets a tensor (`x.sum(-1) / x.shape[-1]`) it stays a size.
-- `x[:, None]`, `x.unsqueeze(1)`, `x.mT`, `x.permute(...)`: views cost nothing. `chunk` and `split` take an argument of
-  the op, in equal parts. What selects elements (`x[0]`, `x[:, 1:3]`) is refused.
+- `x[:, None]`, `x.unsqueeze(1)`, `x.mT`, `x.permute(...)`: views cost nothing. `view` and `reshape` take dimensions
+  apart and put them together again. `chunk` and `split` take an argument of the op, in equal parts. What selects
+  elements (`x[0]`, `x[:, 1:3]`) is refused.
 - `x.max(dim)` and `x.min(dim)`: elements that tie share the gradient of `values` evenly, as those of `torch.amax` do.
   torch's own gives all of it to one of them.
 - Products are of floats: `matmul` of integers is refused.

@@ -26,9 +26,8 @@ _UFUNCS = {
 }  # fmt: skip
 _FIXES = {
     **dict.fromkeys(
-        ("view", "reshape", "expand", "view_as", "reshape_as", "broadcast_to", "ravel"),
-        "do it to the argument, outside the op: views cost nothing, and broadcasting needs no expand; "
-        "x.unflatten and x.flatten see a dimension in groups",
+        ("view_as", "reshape_as", "ravel", "narrow", "unfold", "roll", "flip", "repeat", "tile"),
+        "do it to the argument, outside the op: views cost nothing, and operands broadcast",
     ),
     **dict.fromkeys(
         ("rand_like", "randn_like", "bernoulli", "rand", "randn"),

@@ -219,7 +219,7 @@ def _renamed(tracer: Tracer, own: AxisVar, new: AxisVar) -> tuple[str, str]:
 
 _METHODS: dict[str, Any] = {
     "__matmul__": matmul, "__rmatmul__": lambda self, other: matmul(other, self), "matmul": matmul,
-    "transpose": transpose, "mT": property(mT), "T": property(T),
+    "mT": property(mT), "T": property(T),
 }  # fmt: skip
 for _name_of, _method in _METHODS.items():
     setattr(Value, _name_of, _method)

@@ -41,8 +41,9 @@ class Tensor:
     @property
     def T(self) -> Tensor:
         """A matrix transposed."""
-    def to(self, dtype: DTypeLike) -> Tensor:
-        """In another dtype (fusegen's, torch's or NumPy's, or a name); to a half type it rounds."""
+    def to(self, dtype: DTypeLike | Tensor, /, **options: Any) -> Tensor:
+        """In another dtype (fusegen's, torch's or NumPy's, a name, or another tensor's); to a half type it rounds."""
+    def __len__(self) -> builtins.int: ...
     def __getitem__(self, key: NewDims | tuple[NewDims, ...], /) -> Tensor:
         """``x[:, None]``: new dimensions of size one, and whole ones."""
     def __add__(self, other: Number, /) -> Tensor: ...
@@ -176,6 +177,8 @@ class Tensor:
         """``x @ y``."""
     def bool(self) -> Tensor:
         """``x.to(fg.bool_)``."""
+    def broadcast_to(self, *shape: Any) -> Tensor:
+        """``x`` along dimensions that other tensors have: ``x[None].expand(y.shape[0], -1)``."""
     def byte(self) -> Tensor:
         """``x.to(fg.uint8)``."""
     def cbrt(self) -> Tensor:
@@ -234,6 +237,8 @@ class Tensor:
         """Elementwise exp; arguments broadcast and promote as torch's."""
     def exp2(self) -> Tensor:
         """2^x."""
+    def expand(self, *shape: Any) -> Tensor:
+        """``x`` along dimensions that other tensors have: ``x[None].expand(y.shape[0], -1)``."""
     def expand_as(self, other: Number) -> Tensor:
         """``x``, broadcast against ``y``."""
     def expm1(self) -> Tensor:
@@ -418,6 +423,8 @@ class Tensor:
         """``fg.ops.relu``."""
     def remainder(self, b: Number, /) -> Tensor:
         """Sign of the divisor (Python's %)."""
+    def reshape(self, *shape: Any) -> Tensor:
+        """``fg.unflatten`` and ``fg.flatten``, where dimensions are only taken apart and put together again."""
     def right_shift(self, b: Number, /) -> Tensor:
         """Elementwise right_shift; arguments broadcast and promote as torch's."""
     def round(self, *, decimals: builtins.int = 0) -> Tensor:
@@ -490,12 +497,12 @@ class Tensor:
         """Elementwise tan; arguments broadcast and promote as torch's."""
     def tanh(self) -> Tensor:
         """Elementwise tanh; arguments broadcast and promote as torch's."""
-    def transpose(self, axis0: builtins.int, axis1: builtins.int) -> Tensor:
-        """``x`` with two dimensions exchanged; no data moves. Source: torch.transpose.
-
-        Raises:
-            ShapeError: there is no such dimension.
-        """
+    def transpose(self, dim0: builtins.int, dim1: builtins.int) -> Tensor:
+        """``fg.transpose(x, axis, axis)``."""
+    def tril(self, diagonal: builtins.int = 0) -> Tensor:
+        """``fg.where(column - row <= diagonal, x, 0)``."""
+    def triu(self, diagonal: builtins.int = 0) -> Tensor:
+        """``fg.where(column - row >= diagonal, x, 0)``."""
     def true_divide(self, other: Number, *, rounding_mode: str | None = None) -> Tensor:
         """``x / y``."""
     def trunc(self) -> Tensor:
@@ -534,6 +541,8 @@ class Tensor:
     ) -> Tensor: ...
     def vdot(self, other: Number) -> Tensor:
         """``x @ y``."""
+    def view(self, *shape: Any) -> Tensor:
+        """``fg.unflatten`` and ``fg.flatten``, where dimensions are only taken apart and put together again."""
     def where(self, condition: Number, other: Number) -> Tensor:
         """``fg.where(condition, x, y)``."""
     def xlogy(self, b: Number, /) -> Tensor:

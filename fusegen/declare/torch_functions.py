@@ -548,6 +548,96 @@ def unflatten_dim(input: Like, dim: int, sizes: Sequence[int]) -> Value:
     return unflatten(value, dim, (*wanted[:-1], -1))
 
 
+@_torchs("reshape", "Tensor.view", numpy=["reshape"])
+def reshape(input: Like, *shape: Any) -> Value:
+    """``fg.unflatten`` and ``fg.flatten``, where dimensions are only taken apart and put together again."""
+    value = lift(input)
+    if len(shape) == 1 and not isinstance(shape[0], int):
+        shape = tuple(shape[0])
+    sizes, total = list(shape), math.prod(value.sizes)
+    if sizes.count(-1) == 1 and (known := -math.prod(sizes)):
+        sizes[sizes.index(-1)] = total // known
+    if math.prod(sizes) != total or min(sizes, default=1) < 0:
+        raise ShapeError(
+            f"{current().where}, reshape", given=f"{shape_of(value)} as {[*map(int, shape)]}",
+            expected=f"{total} elements", fix="let one size be -1",
+        )  # fmt: skip
+    if total == 0 or 1 in sizes or None in value.dims:  # sizes of one stand where they are wanted
+        place_of_ones = [at for at, size in enumerate(sizes) if size == 1]
+        inner = [size for size in sizes if size != 1]
+        found = _reshaped(squeeze(value), inner) if total else value
+        if total == 0 and [*value.sizes] != sizes:
+            raise ShapeError(
+                f"{current().where}, reshape", given=f"{shape_of(value)}, of no elements", expected="elements",
+                fix="reshape it outside the op",
+            )  # fmt: skip
+        return expand_dims(found, place_of_ones) if place_of_ones and total else found
+    return _reshaped(value, sizes)
+
+
+def _reshaped(value: Value, sizes: Sequence[int]) -> Value:
+    """No size is one: dimensions, from the first on, are taken apart or put together until all are there."""
+    place = 0
+    while place < len(sizes):
+        own, wanted = value.sizes[place], sizes[place]
+        if own > wanted and own % wanted == 0:
+            value = unflatten(value, place, (wanted, -1))
+        elif own < wanted:
+            value = flatten(value, place, place + 1)
+            continue
+        elif own != wanted:
+            raise ShapeError(
+                f"{current().where}, reshape", given=f"{shape_of(value)} as {[*map(int, sizes)]}",
+                expected="dimensions that are taken apart, or put together", fix="reshape it outside the op",
+            )  # fmt: skip
+        place += 1
+    return value
+
+
+@_torchs("Tensor.expand", "broadcast_to", numpy=["broadcast_to"])
+def expand(input: Like, *shape: Any) -> Value:
+    """``x`` along dimensions that other tensors have: ``x[None].expand(y.shape[0], -1)``."""
+    value = lift(input)
+    if len(shape) == 1 and not isinstance(shape[0], int):
+        shape = tuple(shape[0])
+    dims = [*(None,) * (len(shape) - value.ndim), *value.dims]
+    for place, size in enumerate(shape):
+        axis = dims[place]
+        if size == -1 or size == (axis.find().size if axis else 1):
+            continue
+        if axis is not None or not isinstance(size, SizeOf) or size.axis is None:
+            raise ShapeError(
+                f"{current().where}, expand", given=f"{shape_of(value)} to {[*map(int, shape)]}",
+                expected="-1, its own size, or a size of another tensor, for a dimension of size 1",
+                fix="leave it out: operands broadcast, and a result takes the shape of what it is made of",
+            )  # fmt: skip
+        dims[place] = size.axis
+    return Value(value.expr, value.dtype, tuple(dims), value.weak)
+
+
+@_torchs("tril", numpy=["tril"])
+def tril(input: Like, diagonal: int = 0) -> Value:
+    """``fg.where(column - row <= diagonal, x, 0)``."""
+    return _triangle("le", input, diagonal)
+
+
+@_torchs("triu", numpy=["triu"])
+def triu(input: Like, diagonal: int = 0) -> Value:
+    """``fg.where(column - row >= diagonal, x, 0)``."""
+    return _triangle("ge", input, diagonal)
+
+
+def _triangle(kept: str, input: Like, diagonal: int) -> Value:
+    value = lift(input)
+    if value.ndim < 2:
+        raise ShapeError(
+            f"{current().where}, tri{'l' if kept == 'le' else 'u'}", given=shape_of(value), expected="matrices",
+            fix="it keeps what is on one side of a diagonal",
+        )  # fmt: skip
+    offset = elementwise("sub", reductions.index(value, -1), reductions.index(value, -2))
+    return elementwise("where", elementwise(kept, offset, diagonal), value, cast(0, value.dtype))
+
+
 @_torchs("Tensor.expand_as")
 def expand_as(input: Like, other: Like) -> Value:
     """``x``, broadcast against ``y``."""

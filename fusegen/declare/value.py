@@ -181,8 +181,26 @@ class Value(Tensor):
         current().reads_sizes = True
         return tuple(dim.find().size if dim else 1 for dim in self.dims)
 
-    def to(self, dtype: Any) -> Value:
-        return cast(self, dtype)
+    def to(self, *args: Any, dtype: Any = None, **options: Any) -> Value:
+        """In another dtype: fusegen's, torch's or NumPy's, a name, or another tensor's.
+
+        torch's further arguments say how to copy, which nothing does here.
+
+        Raises:
+            DeclarationError: it is to move to a device.
+        """
+        first, *_ = (*args, dtype)
+        unknown = options.keys() - {"non_blocking", "copy", "memory_format", "other"}
+        if unknown or options.get("other", first) is None or _is_device(first):
+            raise DeclarationError(
+                current().where, given=f"x.to({', '.join(map(repr, (*args, *unknown)))})",
+                expected="a dtype, or a tensor", fix="move the argument, outside the op, which is for every device",
+            )  # fmt: skip
+        wanted = options.get("other", first)
+        return cast(self, wanted.dtype if isinstance(wanted, Value) else wanted)
+
+    def __len__(self) -> int:
+        return self.shape[0] if self.dims else _no_length(self)
 
     __bool__ = _no_python_value(
         "the truth", "use fg.where(condition, a, b); to branch on an argument while tracing annotate it `: fg.Const`"
@@ -190,7 +208,6 @@ class Value(Tensor):
     __float__ = _no_python_value("the float value", "use fusegen's function (fg.exp) instead of math's")
     __int__ = _no_python_value("the int value", "use .to(fg.int64)")
     __index__ = _no_python_value("the int value", "annotate the argument `: fg.Const`")
-    __len__ = _no_python_value("the length", "use fg.size(x, axis)")
     __iter__ = _no_python_value("the elements", "use fg.split(x, count, axis) for equal parts")
 
     def __getitem__(self, key: Any) -> Value:
@@ -209,6 +226,13 @@ class Value(Tensor):
 
 
 Like = Value | bool | int | float
+_no_length = _no_python_value("the length", "a tensor without dimensions has none")
+
+
+def _is_device(given: Any) -> bool:
+    """Whether it is one of torch's, or the name of one."""
+    names = isinstance(given, str) and given.partition(":")[0] in ("cpu", "cuda", "meta", "mps", "xpu")
+    return names or type(given).__name__ == "device"
 
 
 def _with_new_dims(x: Value, key: tuple[Any, ...]) -> Value:
@@ -247,9 +271,14 @@ class SizeOf(int):
     A declaration that asks for one is traced for each shape. What it computes with the int alone (``n // 2``, a loop
     over ``range(n)``, a test) becomes a part of the compiled op; what meets a symbolic tensor (``x / x.shape[-1]``)
     does not.
+
+    Attributes:
+        value: what an expression sees.
+        axis: the axis, where it is the size of one.
     """
 
     value: Value
+    axis: AxisVar | None
 
     @classmethod
     def of(cls, x: Value, place: int | None) -> SizeOf:
@@ -262,6 +291,7 @@ class SizeOf(int):
             factor = current().size(dim)
             expr = factor if expr is None else expr * factor
         made = cls(size)
+        made.axis = dims[0].find() if len(dims) == 1 and dims[0] is not None else None
         made.value = Value(const(1, dtypes.int64) if expr is None else expr, dtypes.int64, weak=True)
         return made
 

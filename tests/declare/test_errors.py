@@ -178,7 +178,14 @@ WRONG: dict[str, tuple[Call, type[Exception], type[Exception], str, str, str]] =
     ),
     "an item": (lambda: made(lambda x: x[0])(X), fg.DeclarationError, TypeError, r"x\[0\] of", "", "fg.split"),
     "a loop": (lambda: made(lambda x: sum(x))(X), fg.DeclarationError, TypeError, "the elements of", "", "fg.split"),
-    "the length": (lambda: made(lambda x: len(x))(X), fg.DeclarationError, TypeError, "the length of", "", "fg.size"),
+    "the length": (
+        lambda: made(lambda x: len(fg.sum(x)))(X),
+        fg.DeclarationError,
+        TypeError,
+        "the length of",
+        "",
+        "without dimensions",
+    ),
     "an index": (lambda: made(lambda x: [1][x])(X), fg.DeclarationError, TypeError, "the int value of", "", "fg.Const"),
     "nothing returned": (
         lambda: made(lambda x: None)(X),

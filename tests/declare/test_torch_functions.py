@@ -28,7 +28,8 @@ INFOS = {
 # torch's samples of these ask for what no declaration can say, too: parts of several sizes, views that move data,
 # random numbers, statistics that are updated, matrices' norms.
 PARTLY = (
-    "batch_norm", "cat", "chunk", "dropout", "flatten", "instance_norm", "norm nuc", "split", "stack", "unflatten",
+    "batch_norm", "broadcast_to", "cat", "chunk", "dropout", "flatten", "instance_norm", "norm nuc", "reshape", "split",
+    "stack", "unflatten",
 )  # fmt: skip
 # Products are of floats, and what is made of them; bounds of bools are none.
 FLOATS = ("addmm", "baddbmm", "bmm", "dot", "linear", "matmul", "mm", "mv", "vdot", "clamp_max", "clamp_min")
@@ -255,6 +256,21 @@ def contrastive(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return -torch.log_softmax(torch.matmul(x, y.t()) / 0.1, dim=-1).mean()
 
 
+def heads_normed(x: torch.Tensor) -> torch.Tensor:
+    h = x.view(*x.shape[:-1], 2, -1)
+    h = h * torch.rsqrt(h.square().mean(-1, keepdim=True) + 1e-6)
+    return h.reshape(x.shape)
+
+
+def causal(q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+    scores = q @ k.transpose(-2, -1) / math.sqrt(q.size(-1))
+    return torch.softmax(scores.masked_fill(torch.ones_like(scores).triu(1) > 0, float("-inf")), dim=-1)
+
+
+def along_others(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.unsqueeze(1).expand(-1, y.shape[0], -1).to(y) * len(y)
+
+
 def packed(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return torch.cat([torch.exp(x), y.detach() * 2], dim=-1)
 
@@ -265,7 +281,8 @@ TORCH_CODE = {
         (gelu, (4, 6)), (softmax, (4, 6)), (layer_norm, (4, 6), (6,), (6,)), (rms_norm, (4, 6), (6,)),
         (swiglu, (4, 6)), (focal_loss, (4, 6), (4, 6)), (masked, (4, 6), (4, 6)), (sizes, (4, 6)),
         (outer, (4, 6), (5, 6)), (cosine, (4, 6), (4, 6)), (huber, (4, 6), (4, 6)), (mlp, (4, 6), (5, 6)),
-        (standardized, (4, 6)), (by_dtype, (4, 6)), (contrastive, (4, 6), (5, 6)), (packed, (4, 6), (4, 6)),
+        (standardized, (4, 6)), (by_dtype, (4, 6)), (contrastive, (4, 6), (5, 6)), (heads_normed, (4, 6)),
+        (causal, (4, 6), (5, 6)), (along_others, (4, 6), (5, 6)), (packed, (4, 6), (4, 6)),
     )
 }  # fmt: skip
 
@@ -340,7 +357,11 @@ def test_functions_of_numpy(function: Callable[..., Any]) -> None:
     ("function", "says"),
     [
         (lambda x: torch.cumsum(x, 0), "torch.cumsum of a symbolic tensor"),
-        (lambda x: x.view(-1), r"x\.unflatten and x\.flatten"),
+        (lambda x: x.view(-1), "flatten the argument"),
+        (lambda x: x.view(8, 2), "of any size, in front of another one"),
+        (lambda x: x.reshape(3, -1), "16 elements"),
+        (lambda x: x[None].expand(3, -1, -1), "a size of another tensor"),
+        (lambda x: x.to("cuda"), "for every device"),
         (lambda x: torch.randn_like(x), "pass random numbers as an argument"),
         (lambda x: x.add_(1), "nothing is written in place"),
         (lambda x: torch.exp(x, out=torch.empty(3)), "nothing is written in place"),
