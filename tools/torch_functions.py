@@ -14,7 +14,7 @@ HEAD = """# Functions of torch and NumPy in a declaration
 
 A function of torch code is an op as it stands, wherever the language can say what it does: `@fg.op` above it is all.
 This page is printed by `tools/torch_functions.py` from the table that declarations use
-(fusegen/declare/torch_names.py). Each row is compared with torch under torch's own sample inputs
+(fusegen/declare/torch_names.py). Functions that torch has sample inputs for are compared with torch under these
 (tests/declare/test_torch_functions.py).
 
 - `dim` and `keepdim`, `axis` and `keepdims` mean the same everywhere.
@@ -25,6 +25,11 @@ This page is printed by `tools/torch_functions.py` from the table that declarati
   elements (`x[0]`, `x[:, 1:3]`) is refused.
 - `x.max(dim)` and `x.min(dim)`: elements that tie share the gradient of `values` evenly, as those of `torch.amax` do.
   torch's own gives all of it to one of them.
+- `x.dtype` is fusegen's: it compares equal to torch's of the same name (`==`, `in (torch.float16, ...)`), and is none
+  to `is`, to sets and dicts, and to `torch.finfo`. `isinstance(x, torch.Tensor)` is False in a declaration.
+- `with torch.no_grad():` is `fg.stop_gradient` of what is computed within. `torch.autocast` within a declaration is not
+  seen: autocast is the op's (`fg.op(autocast=...)`). `x += y` is `x = x + y`, whoever else has a name for `x`.
+- A `torch.autograd.Function` is refused: declare the gradient of an op instead.
 - Products are of floats: `matmul` of integers is refused.
 - JAX's functions do not ask what they are given, so the error is JAX's: use the language's, whose names are the same.
 

@@ -82,12 +82,12 @@ def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar]
     statements, bound = introduce_lets(live, outputs, local_names, taken | set(names.values()))
     used = tuple(_used_operands(operands, statements, bound))
     op = Op(name, "forward", used, tuple(found), tuple(statements), tuple(bound), kind, declared, doc)
-    return _with_known_sizes(op, builder.mirrors())
+    return _with_known_sizes(op, builder.mirrors(), builder.wholes())
 
 
-def _with_known_sizes(op: Op, mirrors: Mapping[str, str]) -> Op:
-    """The op, where it asks for the size of an axis that only a product had, which nothing reads: that of the factor's
-    axis which it mirrors."""
+def _with_known_sizes(op: Op, mirrors: Mapping[str, str], wholes: Mapping[str, Expr]) -> Op:
+    """The op, where it asks for the size of an axis that no operand has: of one that only a product had, which nothing
+    reads, that of the factor's axis which it mirrors; of an argument that is read in blocks, that of all of them."""
     named = contracted_sizes(op, dict.fromkeys(op.axes, 1)).keys()
     items = (*op.statements, *op.outputs)
     values: dict[Expr, Expr] = {}
@@ -96,7 +96,7 @@ def _with_known_sizes(op: Op, mirrors: Mapping[str, str]) -> Op:
             axis = node.axis
             while axis not in named and axis in mirrors:
                 axis = mirrors[axis]
-            values[node] = Size(axis)
+            values[node] = Size(axis) if axis in named else wholes.get(axis, Size(axis))
     if not values:
         return op
     known = Substitution(values)
@@ -167,6 +167,19 @@ class _Builder:
         """For axes that products have made, those that they are as long as."""
         pairs = [zip(leaves([new]), leaves([own]), strict=True) for own, new in self.tracer.mirrored]
         return {self.names[new]: self.names[own] for pair in pairs for new, own in pair}
+
+    def wholes(self) -> dict[str, Expr]:
+        """The sizes of axes of arguments that are read in blocks."""
+        whole = {operand.name: dims for operand, dims in self.tracer.operands if operand.packed is None}
+        found: dict[str, Expr] = {}
+        for (base, place, count), blocks in self.tracer.blocks.items():
+            axes = leaves([whole[base][place]])
+            if len(axes) == 1 and axes[0] in self.names:
+                size: Expr = const(count, dtypes.int64)
+                for axis in leaves([blocks[0].dims[place]]):
+                    size = size * Size(self.names[axis])
+                found[self.names[axes[0]]] = size
+        return found
 
     def shape(self, dims: Dims) -> Shape:
         """Names of the axes, of a dimension in groups those that it is made of."""

@@ -9,7 +9,6 @@ import difflib
 import functools
 import importlib
 import inspect
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -120,16 +119,6 @@ def called(name: str, function: Callable[..., Any], args: tuple[Any, ...], kwarg
         raise problem from None
 
 
-def _line() -> str:
-    """``, line 12`` of the declaration that is running, for the innermost function of it that is on the stack."""
-    codes, frame = current().codes, sys._getframe(1)
-    while frame is not None:
-        if frame.f_code in codes:
-            return f", line {frame.f_lineno}"
-        frame = frame.f_back  # type: ignore[assignment]
-    return ""
-
-
 def attach(names: Sequence[str]) -> None:
     """Give symbolic tensors the hooks that torch and NumPy ask, and answers to unknown names.
 
@@ -150,7 +139,7 @@ def attach(names: Sequence[str]) -> None:
 
     def refuse(given: str, name: str) -> DeclarationError:
         return DeclarationError(
-            current().where + _line(), given=f"{given} of a symbolic tensor",
+            current().where, given=f"{given} of a symbolic tensor",
             expected="operators, and functions of fusegen and torch", fix=fix(name),
         )  # fmt: skip
 
@@ -188,7 +177,7 @@ def attach(names: Sequence[str]) -> None:
         if found is not None:
             return lambda *args, **kwargs: called(name, found.function, (self, *args), kwargs)
         raise UnknownMethod(
-            self.tracer.where + _line() if self.tracer else "fusegen", given=f".{name} of a symbolic tensor",
+            self.tracer.where if self.tracer else "fusegen", given=f".{name} of a symbolic tensor",
             expected="an attribute that expressions have: dtype, shape, to, mT, and functions of torch and fusegen",
             fix=fix(name),
         )  # fmt: skip

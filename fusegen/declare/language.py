@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Sequence
@@ -193,6 +194,21 @@ def _swap(function: Callable[..., Value]) -> Callable[..., Value]:
     return lambda self, other: function(other, self)
 
 
+# Methods of torch's that reduce all dimensions where none is named; NumPy's functions, and fusegen's, reduce none then.
+ALL_OF_NONE = ("sum", "mean", "amax", "amin", "var", "std", "norm", "logsumexp")
+
+
+def _over_all(function: Callable[..., Value]) -> Callable[..., Value]:
+    @functools.wraps(function)
+    def method(x: Value, *args: Any, **kwargs: Any) -> Value:
+        def named(value: Any) -> Any:
+            return None if isinstance(value, (tuple, list)) and not value else value
+
+        return function(x, *map(named, args), **{key: named(value) for key, value in kwargs.items()})
+
+    return method
+
+
 def _operators() -> None:
     binary = {
         "add": "add", "sub": "sub", "mul": "mul", "truediv": "div", "floordiv": "floor_divide", "mod": "remainder",
@@ -215,8 +231,8 @@ def _operators() -> None:
     for method, function in operators.items():
         setattr(Value, method, function)
     for name, function in (TABLE_FUNCTIONS | REDUCTIONS).items():
-        if name not in NOT_METHODS:
-            setattr(Value, name, function)  # x.exp(), x.sum(-1), as torch's methods
+        if name not in NOT_METHODS:  # x.exp(), x.sum(-1), as torch's methods
+            setattr(Value, name, _over_all(function) if name in ALL_OF_NONE else function)
 
 
 # What torch's methods of these names do, or would, is something else.

@@ -117,7 +117,7 @@ def _float(name: str, x: Like) -> Value:
 def sum(x: Like, axis: Axis = None, keepdims: bool = False, dtype: Any = None) -> Value:
     """Sum over ``axis``; of integers and bools in int64. ``dtype``: what ``x`` is cast to first."""
     value = _as(x, dtype)
-    return reduce("sum", value, axis, keepdims, value.dtype if value.dtype.is_float else dtypes.int64)
+    return reduce("sum", value, axis, keepdims, value.dtype if value.dtype.is_float or dtype else dtypes.int64)
 
 
 def prod(x: Like, axis: Axis = None, keepdims: bool = False, dtype: Any = None) -> Value:
@@ -126,7 +126,7 @@ def prod(x: Like, axis: Axis = None, keepdims: bool = False, dtype: Any = None) 
     ``dtype``: what ``x`` is cast to first.
     """
     value = _as(x, dtype)
-    return reduce("prod", value, axis, keepdims, value.dtype if value.dtype.is_float else dtypes.int64)
+    return reduce("prod", value, axis, keepdims, value.dtype if value.dtype.is_float or dtype else dtypes.int64)
 
 
 def amax(x: Like, axis: Axis = None, keepdims: bool = False) -> Value:

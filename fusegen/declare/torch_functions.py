@@ -240,8 +240,10 @@ def nan_to_num(
 def logit(input: Like, eps: float | None = None) -> Value:
     """``fg.log(x / (1 - x))``."""
     value = lift(input)
+    value = value if value.dtype.is_float else cast(value, dtypes.float32)
     if eps is not None:
-        value = elementwise("clamp", value, eps, 1 - eps)
+        low, high = elementwise("lt", value, eps), elementwise("gt", value, 1 - eps)
+        value = elementwise("where", low, eps, elementwise("where", high, 1 - eps, value))
     return elementwise("log", elementwise("div", value, elementwise("sub", 1, value)))
 
 
@@ -271,8 +273,7 @@ def heaviside(input: Like, values: Like) -> Value:
     """``fg.where(x == 0, y, x > 0)``."""
     value, at_zero = lift(input), lift(values)
     positive = cast(elementwise("gt", value, 0), value.dtype)
-    found = elementwise("where", elementwise("eq", value, 0), at_zero, positive)
-    return elementwise("where", elementwise("isnan", value), value, found) if value.dtype.is_float else found
+    return elementwise("where", elementwise("eq", value, 0), at_zero, positive)
 
 
 @_torchs("special.xlog1py")
@@ -724,7 +725,7 @@ def detach(input: Like) -> Value:
     return language.stop_gradient(input)
 
 
-@_torchs("clone", "Tensor.contiguous", numpy=["ascontiguousarray"])
+@_torchs("clone", "Tensor.contiguous")
 def clone(input: Like, *, memory_format: Any = None) -> Value:
     """``x``."""
     return lift(input)

@@ -64,7 +64,7 @@ _LIBRARY_ALIASES = {
 # Ops of the library below torch itself; all others that torch has are functions of torch.nn.functional.
 _NOT_FUNCTIONAL = (
     "addcdiv", "addcmul", "addmm", "all", "amax", "amin", "any", "argmax", "argmin", "baddbmm", "clamp", "lerp",
-    "logsumexp", "mean", "prod", "std", "sum", "var",
+    "mean", "prod", "std", "sum", "var",
 )  # fmt: skip
 _FUNCTIONAL = (
     "batch_norm", "binary_cross_entropy", "binary_cross_entropy_with_logits", "cosine_embedding_loss",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,7 +12,7 @@ from typing import Any
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
-from fusegen.core.errors import DeclarationError
+from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.core.ir import Op, Operand, Scalar
 from fusegen.declare.axes import AxisVar
 from fusegen.declare.build_op import build_op
@@ -93,7 +94,7 @@ class _Trace:
         self.tracer = Tracer(
             _where(self.name, self.declared), self.double, codes=self.codes, arguments=frozenset(given),
             constants=constants,
-            separate_product_axes=self.separate_product_axes,
+            separate_product_axes=self.separate_product_axes, began=(_Trace.run.__code__,),
         )  # fmt: skip
 
     def run(self, function: Callable[[Mapping[str, Any]], Any]) -> Op:
@@ -110,10 +111,43 @@ class _Trace:
                     expected="Python that comes to an end without looking at values",
                     fix="end the recursion by a constant argument (`depth: fg.Const`), or write a loop",
                 ) from None  # fmt: skip
+            except FusegenError as error:
+                raise _with_line(error, self.codes) from None
             except AttributeError as error:
                 _explain(tracer, self.arguments, error)
                 raise
         return build_op(tracer, self.name, self.declared, scalars, returned, self.doc)
+
+
+# Where no declaration of a user's is.
+_NOT_USERS = tuple(
+    os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), room, "")
+    for room in ("fusegen", "ops", "nn")
+)
+
+
+def _with_line(error: FusegenError, codes: set[Any]) -> FusegenError:
+    """The error, which says at which line of the declaration, or of a function that it calls, it was raised."""
+    frames = []
+    traceback = error.__traceback__
+    while traceback is not None:
+        frames.append((traceback.tb_frame.f_code, traceback.tb_lineno))
+        traceback = traceback.tb_next
+    first = next((at for at, (code, _) in enumerate(frames) if code in codes), None)
+    if first is None or ", line " in error.where:
+        return error
+    users = []
+    for code, line in frames[first:]:
+        if code.co_filename.startswith(_NOT_USERS):
+            break
+        users.append((code, line))
+    if not users:  # an op of the library: its lines are not the user's
+        return error
+    code, line = users[-1]
+    name = os.path.basename(code.co_filename)
+    place = f", line {line}" if name in error.where else f" ({name}, line {line})"
+    found = type(error)(error.where + place, given=error.given, expected=error.expected, fix=error.fix)
+    return found.with_traceback(error.__traceback__)
 
 
 def called(function: Callable[..., Any], values: Mapping[str, Any], listed: Sequence[str] = ()) -> Any:

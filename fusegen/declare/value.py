@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import math
+import os
+import sys
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import Any
 
 from fusegen.core import dtypes
 from fusegen.core.casts import converted, rounded
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
-from fusegen.core.ir import DOT, Const, Detail, Expr, Index, Operand, Reduce, Ref, Size, computed_of, const, walk
+from fusegen.core.ir import DOT, Call, Const, Detail, Expr, Index, Operand, Reduce, Ref, Size, computed_of, const, walk
 from fusegen.declare.axes import AxisVar, Dims, NotNested, are_same, leaves, unite
 from fusegen.declare.table import Function, Kind, lookup
 from fusegen.declare.tensor import Tensor
@@ -67,6 +70,7 @@ class Tracer:
     made: int = 0
     # A factor's axis, and the product's own for it: of one length, in the same groups, and yet two axes.
     mirrored: list[tuple[AxisVar, AxisVar]] = field(default_factory=list)
+    began: tuple[Any, ...] = ()  # Code objects of the trace itself: what is on the stack behind them is its caller's.
 
     def tensors(self) -> list[tuple[str, Dims]]:
         """Of what every dimension is an axis of its own: arguments, and what reductions and products read."""
@@ -124,7 +128,11 @@ def current() -> Tracer:
 
 
 class tracing:
-    """Context manager that makes ``tracer`` current."""
+    """Context manager that makes ``tracer`` current.
+
+    torch's gradients are on: what is declared does not depend on whether the first call, or a backward, has them.
+    ``torch.no_grad()`` within a declaration turns them off.
+    """
 
     def __init__(self, tracer: Tracer) -> None:
         self.tracer = tracer
@@ -132,10 +140,41 @@ class tracing:
     def __enter__(self) -> Tracer:
         self.outer = getattr(_current, "tracer", None)
         _current.tracer = self.tracer
+        self.was_off = is_grad_off()
+        if self.was_off:
+            sys.modules["torch"].set_grad_enabled(True)
         return self.tracer
 
     def __exit__(self, *_: object) -> None:
+        if self.was_off:
+            sys.modules["torch"].set_grad_enabled(False)
         _current.tracer = self.outer
+
+
+def is_grad_off() -> bool:
+    """Whether the declaration is within ``torch.no_grad()``: a trace begins with gradients on, whoever calls it."""
+    torch = sys.modules.get("torch")
+    return torch is not None and hasattr(torch, "is_grad_enabled") and not torch.is_grad_enabled()
+
+
+def check_no_autograd_function(tracer: Tracer) -> None:
+    """Without gradients because a ``torch.autograd.Function`` runs its forward.
+
+    Raises:
+        DeclarationError: its backward would be lost.
+    """
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code not in tracer.began:
+        if frame.f_code.co_name == "apply" and frame.f_code.co_filename.endswith(_FUNCTIONS):
+            raise DeclarationError(
+                tracer.where, given="a torch.autograd.Function in a declaration", expected="expressions, and ops",
+                fix="make an op of its forward, and declare its backward: @my_op.gradient",
+            )  # fmt: skip
+        frame = frame.f_back
+
+
+# Where torch.autograd.Function is.
+_FUNCTIONS = os.path.join("torch", "autograd", "function.py")
 
 
 def _no_python_value(what: str, fix: str) -> Any:
@@ -163,8 +202,11 @@ class Value(Tensor):
     __slots__ = ("dims", "dtype", "expr", "tracer", "weak")
 
     def __init__(self, expr: Expr, dtype: DType, dims: Dims = (), weak: bool = False) -> None:
-        self.expr, self.dtype, self.dims, self.weak = expr, dtype, dims, weak
         self.tracer: Tracer | None = getattr(_current, "tracer", None)
+        if dtype.is_float and not isinstance(expr, Const) and self.tracer is not None and is_grad_off():
+            check_no_autograd_function(self.tracer)
+            expr = Call("stop_gradient", (expr,), expr.dtype)
+        self.expr, self.dtype, self.dims, self.weak = expr, dtype, dims, weak
 
     @property
     def ndim(self) -> int:

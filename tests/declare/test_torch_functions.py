@@ -150,7 +150,8 @@ def test_dtypes_are_torchs(name: str, dtype: torch.dtype) -> None:
             assert_same(listed(as_op(INFOS[name].op, call)(*tensors)), theirs, tolerance)
         except fg.FusegenError as error:
             assert is_refused(name, error)
-        return
+        else:
+            return
 
 
 @pytest.mark.parametrize("name", sorted(name for name, info in INFOS.items() if info.method_variant))
@@ -322,6 +323,71 @@ def test_numbers_made_of_sizes_are_this_calls() -> None:
     for shape in ((4, 6), (5, 9)):
         x = torch.randn(shape, dtype=torch.float64)
         torch.testing.assert_close(op(x), x / math.sqrt(shape[-1]) + shape[0] // 2)
+
+
+def test_sizes_of_arguments_that_are_read_in_blocks() -> None:
+    def gated(x: torch.Tensor) -> torch.Tensor:
+        a, b = x.chunk(2, -1)
+        return a * b * x.shape[-1] + x.shape[0] + a.sum() / x.numel()
+
+    op = fg.op(gated)
+    for shape in ((4, 6), (3, 10)):
+        x = torch.randn(shape, dtype=torch.float64)
+        torch.testing.assert_close(op(x), gated(x))
+
+
+def scaled_by_constant(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        scale = x.abs().amax(-1, keepdim=True)
+    return x / scale
+
+
+def test_what_is_without_gradients_in_torch_is_so_in_an_op() -> None:
+    op = fg.op(scaled_by_constant)
+    with torch.no_grad():  # which the first call's trace does not remember
+        op(torch.randn(4, 6, dtype=torch.float64))
+    x, y = (torch.linspace(-2, 3, 24, dtype=torch.float64).view(4, 6).requires_grad_() for _ in range(2))
+    cotangent = torch.linspace(1, 2, 24, dtype=torch.float64).view(4, 6)
+    (found,), (wanted,) = (
+        torch.autograd.grad(f(leaf), leaf, cotangent) for f, leaf in ((op, x), (scaled_by_constant, y))
+    )
+    torch.testing.assert_close(found, wanted)
+
+
+def test_a_backward_is_derived_whatever_is_on_when_it_is_first_asked_for() -> None:
+    """A declared gradient is traced within torch's backward, where gradients are off."""
+    op = fg.op(lambda x: fg.round(x) * x, name="rounded")
+    op.gradient(lambda d_out, x: d_out * fg.round(x))
+    outer = fg.op(lambda x: op(x * 2) * x, name="outer")
+    x = torch.linspace(0.3, 2.2, 6, dtype=torch.float64, requires_grad=True)
+    (first,) = torch.autograd.grad(outer(x).sum(), x, create_graph=True)
+    torch.testing.assert_close(first, 2 * (2 * x).round() * x + (2 * x).round() * 2 * x)
+
+
+def test_an_autograd_function_would_lose_its_backward() -> None:
+    class Straight(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            return torch.round(x)
+
+        @staticmethod
+        def backward(ctx: Any, gradient: Any) -> Any:
+            return gradient
+
+    with pytest.raises(fg.DeclarationError, match=r"@my_op\.gradient"):
+        fg.op(lambda x: Straight.apply(x * 3), name="straight")(torch.randn(3))
+
+
+@pytest.mark.parametrize("name", ["sum", "mean", "amax", "var", "std", "norm", "any"])
+def test_no_dimension_named_is_what_it_is_in_torch(name: str) -> None:
+    x = torch.randn(4, 6, dtype=torch.float64)
+    given = {"dim": ()}
+    ours = fg.op(lambda x: getattr(x, name)(**given), name="reduced")(x)
+    torch.testing.assert_close(ours, getattr(x, name)(**given))
+    for dtype in (torch.int32, torch.float32):
+        counts = x.long()
+        ours = fg.op(lambda x, dtype=dtype: x.sum(dtype=dtype), name="summed")(counts)
+        torch.testing.assert_close(ours, counts.sum(dtype=dtype))
 
 
 # -- NumPy -----------------------------------------------------------------------------------------------------------
