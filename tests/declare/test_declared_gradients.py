@@ -420,7 +420,9 @@ def test_its_errors_name_the_op_that_is_called() -> None:
     inner = fg.op(lambda x, y: x * y, name="inner")
     inner.gradient(lambda d_out, x, y: d_out)
     outer = fg.op(lambda x, y: inner(x, y) + 1, name="outer")
-    with pytest.raises(fg.DerivativeError, match=r"inner, gradient\n.*1 gradients returned\n.*tensor argument: x, y"):
+    with pytest.raises(
+        fg.DerivativeError, match=r"inner, gradient \(.*, line \d+\)\n.*1 gradients returned\n.*tensor argument: x, y"
+    ):
         outer(*draw(2, 3, 4).detach())
     with pytest.raises(fg.ShapeError, match="gradient"):
         wrong = fg.op(lambda x: x * 2, name="wrong")
