@@ -233,7 +233,7 @@ def test_a_tensor_meets_its_own_transpose_in_products_alone() -> None:
         return fg.sum(fg.expand_dims(fg.mean(x, 1), 0) * fg.expand_dims(fg.mean(x, 1), 1))
 
     for wrong, where in ((mirrored, "py, add"), (outer, "py")):
-        with pytest.raises(fg.DeclarationError, match=rf"(?s){where}, line \d+\n.*meets itself"):
+        with pytest.raises(fg.DeclarationError, match=rf"(?s){where}(, line \d+)?\n.*meets itself"):
             wrong(halved(3, 3))
     x = halved(3, 4)
     torch.testing.assert_close(symmetric(x), 2 * x @ x.mT)
