@@ -308,19 +308,22 @@ def polygamma(n: int, input: Like) -> Value:
 
 
 @_torchs("zeros_like", numpy=["zeros_like"])
-def zeros_like(input: Like, *, dtype: Any = None, **_: Any) -> Value:
+def zeros_like(input: Like, *, dtype: Any = None, **placed: Any) -> Value:
     """0 for each element."""
-    return full_like(input, 0, dtype=dtype)
+    return full_like(input, 0, dtype=dtype, **placed)
 
 
 @_torchs("ones_like", numpy=["ones_like"])
-def ones_like(input: Like, *, dtype: Any = None, **_: Any) -> Value:
+def ones_like(input: Like, *, dtype: Any = None, **placed: Any) -> Value:
     """1 for each element."""
-    return full_like(input, 1, dtype=dtype)
+    return full_like(input, 1, dtype=dtype, **placed)
 
 
 @_torchs("full_like", numpy=["full_like"])
-def full_like(input: Like, fill_value: Like, *, dtype: Any = None, **_: Any) -> Value:
+def full_like(
+    input: Like, fill_value: Like, *, dtype: Any = None, device: Any = None, layout: Any = None,
+    memory_format: Any = None, pin_memory: bool = False,
+) -> Value:  # fmt: skip
     """A number for each element; where it is, and how it lies, is the op's business."""
     value = lift(input)
     filled = cast(fill_value, value.dtype if dtype is None else dtype)
