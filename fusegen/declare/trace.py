@@ -136,9 +136,11 @@ def _with_line(error: FusegenError, codes: set[Any]) -> FusegenError:
     first = next((at for at, (code, _) in enumerate(frames) if code in codes), None)
     if first is None or ", line " in error.where:
         return error
+    libraries = [sys.modules[name].__file__ for name in ("torch", "numpy") if name in sys.modules]
+    others = (*_NOT_USERS, *(os.path.join(os.path.dirname(file), "") for file in libraries if file))
     users = []
     for code, line in frames[first:]:
-        if code.co_filename.startswith(_NOT_USERS):
+        if code.co_filename.startswith(others):
             break
         users.append((code, line))
     if not users:  # an op of the library: its lines are not the user's

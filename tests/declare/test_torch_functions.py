@@ -458,6 +458,13 @@ def test_an_error_names_the_line() -> None:
         fg.op(two_lines)(torch.randn(4))
 
 
+def test_a_line_of_torchs_own_is_none_of_the_declarations() -> None:
+    function: Any = lambda x: F.dropout(x, 0.5)  # noqa: E731
+    line = function.__code__.co_firstlineno
+    with pytest.raises(fg.DeclarationError, match=f"test_torch_functions.py, dropout, line {line}"):
+        fg.op(function, name="dropped")(torch.randn(4))
+
+
 def test_the_library_is_found_under_its_names() -> None:
     assert fg.gelu is fg.ops.gelu
     with pytest.raises(AttributeError, match=r"did you mean fg\.exp"):
