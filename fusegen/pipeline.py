@@ -9,7 +9,7 @@ prints them all for one op and layout.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import prod
 
@@ -184,32 +184,30 @@ def _backward_op(training: Training, given: tuple[int, ...]) -> Op:
 
 def tangent_op(op: Op, wanted: tuple[str, ...]) -> Op:
     """The tangents of ``op``, given those of ``wanted``; the derivation is remembered between processes."""
-    if not is_memorable(op):
-        return _checked(tangent(op, gradient(op, wanted)))
-    parts = (op_to_json(op), *wanted)
-    (text,) = remember("tangent", parts, lambda: [op_to_json(_checked(tangent(op, gradient(op, wanted))))])
-    return op_from_json(text)
+    return _derived("tangent", op, wanted, lambda: tangent(op, gradient(op, wanted)))
 
 
 def gradient_op(op: Op, wanted: tuple[str, ...], given: Sequence[int]) -> Op:
     """The gradients of ``wanted`` by themselves, without what a forward saved; the derivation is remembered between
     processes.
     """
-    if not is_memorable(op):
-        return _checked(gradient(op, wanted, given))
-    parts = (op_to_json(op), *wanted, "given", *map(str, given))
-    (text,) = remember("gradient", parts, lambda: [op_to_json(_checked(gradient(op, wanted, given)))])
-    return op_from_json(text)
+    parts = (*wanted, "given", *map(str, given))
+    return _derived("gradient", op, parts, lambda: gradient(op, wanted, given))
 
 
 def value_and_grad_op(op: Op, wanted: tuple[str, ...], given: Sequence[int]) -> Op:
     """``op`` and the gradients of ``wanted`` in one (derive/value_and_grad); the derivation is remembered between
     processes.
     """
+    parts = (*wanted, "given", *map(str, given))
+    return _derived("value_and_grad", op, parts, lambda: value_and_gradient(op, wanted, given))
+
+
+def _derived(kind: str, op: Op, parts: tuple[str, ...], derive: Callable[[], Op]) -> Op:
+    """What ``derive`` makes of ``op``, remembered by the op's text and ``parts``; not where functions are a user's."""
     if not is_memorable(op):
-        return _checked(value_and_gradient(op, wanted, given))
-    parts = (op_to_json(op), *wanted, "given", *map(str, given))
-    (text,) = remember("value_and_grad", parts, lambda: [op_to_json(_checked(value_and_gradient(op, wanted, given)))])
+        return _checked(derive())
+    (text,) = remember(kind, (op_to_json(op), *parts), lambda: [op_to_json(_checked(derive()))])
     return op_from_json(text)
 
 

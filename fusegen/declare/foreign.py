@@ -14,15 +14,8 @@ from typing import Any
 
 from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.declare.parts import Packed
-from fusegen.declare.value import Value, current, elementwise, lift
+from fusegen.declare.value import Value, current, lift
 
-# NumPy's names of the operators: ``np.float32(2) * x`` asks numpy.multiply first.
-_UFUNCS = {
-    "add": "add", "subtract": "sub", "multiply": "mul", "divide": "div", "floor_divide": "floor_divide",
-    "remainder": "remainder", "less": "lt", "less_equal": "le", "greater": "gt", "greater_equal": "ge", "equal": "eq",
-    "not_equal": "ne", "bitwise_and": "bitwise_and", "bitwise_or": "bitwise_or", "bitwise_xor": "bitwise_xor",
-    "left_shift": "left_shift", "right_shift": "right_shift",
-}  # fmt: skip
 _FIXES = {
     **dict.fromkeys(
         ("view_as", "reshape_as", "ravel", "narrow", "unfold", "roll", "flip", "repeat", "tile"),
@@ -154,13 +147,9 @@ def attach(names: Sequence[str]) -> None:
         raise refuse(f"torch.{name}", name)
 
     def array_ufunc(self: Value, ufunc: Any, method: str, *inputs: Any, **kwargs: Any) -> Any:
-        if method == "__call__" and ufunc.__name__ in _UFUNCS and not kwargs:  # comparisons come with 0-d arrays
-            return elementwise(
-                _UFUNCS[ufunc.__name__], *(v[()] if getattr(v, "shape", None) == () else v for v in inputs)
-            )
         found = _table().of_numpy(ufunc.__name__) if method == "__call__" and not kwargs else None
-        if found is not None:
-            return found.function(*inputs)
+        if found is not None:  # ``np.float32(2) * x`` asks numpy.multiply first; comparisons come with 0-d arrays
+            return found.function(*(v[()] if getattr(v, "shape", None) == () else v for v in inputs))
         raise refuse(f"numpy.{ufunc.__name__}", ufunc.__name__)
 
     def array_function(self: Value, function: Any, types: Any, args: Any, kwargs: Any) -> Any:

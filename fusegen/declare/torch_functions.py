@@ -132,7 +132,7 @@ def positive(input: Like) -> Value:
     return lift(input)
 
 
-@_torchs("pow", "Tensor.__pow__", numpy=["power", "float_power"])
+@_torchs("pow", "Tensor.__pow__", numpy=["power"])
 def power(input: Like, exponent: Like) -> Value:
     """``x ** y``."""
     return language.pow(input, exponent)
@@ -382,43 +382,41 @@ def minimum_of(input: Like, dim: Any = None, keepdim: bool = False, *, other: Li
     return _extremum("min", input, dim if other is None else lift(other), keepdim)
 
 
+class Extrema(NamedTuple):
+    """What ``aminmax`` returns."""
+
+    min: Value
+    max: Value
+
+
 @_torchs("aminmax")
-def aminmax(input: Like, *, dim: Any = None, keepdim: bool = False) -> tuple[Value, Value]:
+def aminmax(input: Like, *, dim: Any = None, keepdim: bool = False) -> Extrema:
     """``fg.amin(x, axis), fg.amax(x, axis)``."""
-    return reductions.amin(input, dim, keepdim), reductions.amax(input, dim, keepdim)
+    return Extrema(reductions.amin(input, dim, keepdim), reductions.amax(input, dim, keepdim))
 
 
-@_torchs("var_mean")
-def var_mean(input: Like, dim: Any = None, *args: Any, keepdim: bool = False, **kwargs: Any) -> tuple[Value, Value]:
-    """``fg.var(x, axis), fg.mean(x, axis)``."""
-    return _with_mean("var", input, dim, *args, keepdim=keepdim, **kwargs)
+def _with_mean(name: str) -> Function:
+    def both(
+        input: Like, dim: Any = None, unbiased: bool | None = None, keepdim: bool = False, *,
+        correction: Like | None = None,
+    ) -> tuple[Value, Value]:  # fmt: skip
+        if isinstance(dim, bool):  # (x, unbiased)
+            dim, unbiased = None, dim
+        deviation = library(name)(input, dim, unbiased, keepdim, correction=correction)
+        return deviation, reductions.mean(input, dim, keepdim)
+
+    both.__doc__ = f"``fg.{name}(x, axis), fg.mean(x, axis)``."
+    return both
 
 
-@_torchs("std_mean")
-def std_mean(input: Like, dim: Any = None, *args: Any, keepdim: bool = False, **kwargs: Any) -> tuple[Value, Value]:
-    """``fg.std(x, axis), fg.mean(x, axis)``."""
-    return _with_mean("std", input, dim, *args, keepdim=keepdim, **kwargs)
-
-
-def _with_mean(
-    name: str, input: Like, dim: Any, unbiased: bool | None = None, keepdims: bool = False, *,
-    correction: Like | None = None, keepdim: bool = False,
-) -> tuple[Value, Value]:  # fmt: skip
-    if isinstance(dim, bool):  # (x, unbiased)
-        dim, unbiased = None, dim
-    kept = keepdims or keepdim
-    return library(name)(input, dim, unbiased, kept, correction=correction), reductions.mean(input, dim, kept)
+for _name in ("var", "std"):
+    DEFINED.append(TorchFunction((f"{_name}_mean",), _with_mean(_name)))
 
 
 @_torchs("norm")
 def norm(input: Like, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     """``fg.norm(x, p, axis)``."""
-    value = lift(input) if dtype is None else cast(input, dtype)
-    if p not in (None, "fro") and isinstance(p, str):
-        raise DeclarationError(
-            f"{current().where}, norm", given=f"p={p!r}", expected='a number, or "fro"', fix="do it outside the op"
-        )
-    return reductions.norm(value, 2 if p in (None, "fro") else p, dim, keepdim)
+    return reductions.norm(lift(input) if dtype is None else cast(input, dtype), p, dim, keepdim)
 
 
 @_torchs("linalg.norm", numpy=["linalg.norm"])
@@ -431,7 +429,7 @@ def linalg_norm(input: Like, ord: Any = None, dim: Any = None, keepdim: bool = F
             f"{current().where}, linalg.norm", given=f"ord={ord!r} of matrices", expected="ord=None, or vectors",
             fix="name the vectors' dimension: dim=-1",
         )  # fmt: skip
-    return reductions.norm(value, 2 if ord is None else ord, dim, keepdim)
+    return reductions.norm(value, ord, dim, keepdim)
 
 
 @_torchs("count_nonzero", numpy=["count_nonzero"])
@@ -485,7 +483,7 @@ def squeeze(input: Like, dim: Any = None) -> Value:
     return Value(value.expr, value.dtype, dims, value.weak)
 
 
-@_torchs("permute", numpy=["permute_dims"])
+@_torchs("permute")
 def permute(input: Like, *dims: Any) -> Value:
     """``x`` with its dimensions in another order."""
     value = lift(input)
@@ -537,8 +535,8 @@ def flatten_dims(input: Like, start_dim: int = 0, end_dim: int = -1) -> Value:
 def unflatten_dim(input: Like, dim: int, sizes: Sequence[int]) -> Value:
     """``fg.unflatten(x, axis, sizes)``."""
     value, wanted = lift(input), list(sizes)
-    if len(wanted) < 2 or wanted[-1] == -1:
-        return value if len(wanted) == 1 else unflatten(value, dim, wanted)
+    if len(wanted) > 1 and wanted[-1] == -1:
+        return unflatten(value, dim, wanted)
     place = one_axis(value, dim, "unflatten")
     length = value.sizes[place] if place is not None else 1
     if wanted.count(-1) == 1:
@@ -549,7 +547,7 @@ def unflatten_dim(input: Like, dim: int, sizes: Sequence[int]) -> Value:
             f"{current().where}, unflatten", given=f"dimension {dim} of {shape_of(value)} as {tuple(sizes)}",
             expected="sizes that make it up", fix="let one of them be -1",
         )  # fmt: skip
-    return unflatten(value, dim, (*wanted[:-1], -1))
+    return unflatten(value, dim, (*wanted[:-1], -1)) if len(wanted) > 1 else value
 
 
 @_torchs("reshape", "Tensor.view", numpy=["reshape"])
@@ -646,7 +644,13 @@ def _triangle(kept: str, input: Like, diagonal: int) -> Value:
 def expand_as(input: Like, other: Like) -> Value:
     """``x``, broadcast against ``y``."""
     value, like = lift(input), lift(other)
-    return Value(value.expr, value.dtype, broadcast([value, like], "expand_as"), value.weak)
+    dims = broadcast([value, like], "expand_as")
+    if [dim is None for dim in dims] != [dim is None for dim in like.dims]:
+        raise ShapeError(
+            f"{current().where}, expand_as", given=f"{shape_of(value)} as {shape_of(like)}", expected="a larger tensor",
+            fix="leave it out: operands broadcast",
+        )  # fmt: skip
+    return Value(value.expr, value.dtype, dims, value.weak)
 
 
 @_torchs("chunk")

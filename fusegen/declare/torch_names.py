@@ -14,9 +14,10 @@ import inspect
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from fusegen.core.errors import DeclarationError
 from fusegen.declare.language import TABLE_FUNCTIONS
 from fusegen.declare.torch_functions import DEFINED, Function, TorchFunction, library
-from fusegen.declare.value import Like, plain_number
+from fusegen.declare.value import Like, current, plain_number
 
 # Functions of the language that torch calls otherwise, too, or NumPy does.
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -35,7 +36,7 @@ NUMPYS: Mapping[str, tuple[str, ...]] = {
     "asin": ("arcsin",), "asinh": ("arcsinh",), "atan": ("arctan",), "atanh": ("arctanh",), "atan2": ("arctan2",),
     "trunc": ("fix",),
 }  # fmt: skip
-# No functions of torch's, and those that have other arguments there and are defined above.
+# No functions of torch's, and those that have other arguments there: declare/torch_functions or the library has them.
 _NOT_TORCHS = (
     "cbrt", "exp_clamped", "ratio", "left_shift", "right_shift", "where", "clamp", "round", "softplus", "logsigmoid",
 )  # fmt: skip
@@ -45,7 +46,7 @@ _NUMPY_TOO = (
     "logical_or", "logical_xor", "maximum", "minimum", "remainder", "right_shift", "sign", "sin", "sinh", "sqrt",
     "tan", "tanh", "trunc", "bitwise_and", "bitwise_or", "bitwise_xor",
 )  # fmt: skip
-# Ops of the library that are called otherwise in NumPy, and torch's names of some that are not where most are.
+# NumPy's names of ops of the library, and torch's of some that have several or are somewhere else.
 _LIBRARY_NUMPYS = {
     "sum": ("sum",), "mean": ("mean",), "prod": ("prod",), "var": ("var",), "std": ("std",), "amax": ("amax", "max"),
     "amin": ("amin", "min"), "argmax": ("argmax",), "argmin": ("argmin",), "any": ("any",), "all": ("all",),
@@ -204,7 +205,12 @@ def call_numpy(entry: TorchFunction, function: Any, args: tuple[Any, ...], kwarg
     given = {
         key: value for key, value in given.items() if value is not no_value and not (key == "out" and value is None)
     }
-    if name == "split":
-        place = given.get("dim", 0)
-        given["split_size_or_sections"] = given["tensor"].shape[place] // plain_number(given["split_size_or_sections"])
+    if name == "split":  # into so many parts, or at these places
+        count = plain_number(given["split_size_or_sections"])
+        if not isinstance(count, int):
+            raise DeclarationError(
+                f"{current().where}, numpy.split", given=f"places {count!r}", expected="the number of equal parts",
+                fix="split it outside, and pass the parts",
+            )  # fmt: skip
+        given["split_size_or_sections"] = given["tensor"].shape[given.get("dim", 0)] // count
     return entry.function(**given)

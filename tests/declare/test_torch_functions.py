@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from torch.testing._internal import common_utils
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo import core
 
 import fusegen as fg
 from fusegen.declare import torch_names
+from tests.support.opinfo import no_search_for_the_test
 from tools import torch_functions as page
+
+__all__ = ["no_search_for_the_test"]  # a fixture
 
 KNOWN = {name: entry for entry in torch_names.table() for name in entry.names if not name.startswith("Tensor.")}
 INFOS = {
@@ -34,15 +35,6 @@ PARTLY = (
 # Products are of floats, and what is made of them; bounds of bools are none.
 FLOATS = ("addmm", "baddbmm", "bmm", "dot", "linear", "matmul", "mm", "mv", "vdot", "clamp_max", "clamp_min")
 MOST = 4
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_search_for_the_test() -> Iterator[None]:
-    """For each op torch looks, in vain and for a quarter of a second, for the unittest method that asks it."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (common_utils, core):
-            patch.setattr(module, "extract_test_fn", lambda: None)
-        yield
 
 
 @dataclass(frozen=True)

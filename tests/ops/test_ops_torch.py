@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 import torch
-from torch.testing._internal import common_utils
 from torch.testing._internal.common_methods_invocations import op_db
-from torch.testing._internal.opinfo import core
 
 import fusegen as fg
+from tests.support.opinfo import no_search_for_the_test
+
+__all__ = ["no_search_for_the_test"]  # a fixture
 
 # torch says so where its own chunks do not apply.
 pytestmark = pytest.mark.filterwarnings("ignore:linear_cross_entropy. ``options`` ignored")
@@ -38,15 +39,6 @@ OURS = {name: getattr(fg.ops, name.partition(" ")[0]) for name in NAMES} | {
 LENIENT = {"masked_fill", "maximum", "minimum"}
 # torch multiplies by a sixth that it rounded to float32.
 ROUGH = {"hardsigmoid": 1e-7}
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _no_search_for_the_test() -> Iterator[None]:
-    """For each op torch looks, in vain and for a quarter of a second, for the unittest method that asks it."""
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (common_utils, core):
-            patch.setattr(module, "extract_test_fn", lambda: None)
-        yield
 
 
 def flat(sample: Any) -> list[Any]:
