@@ -50,12 +50,17 @@ def explained(function: Callable[..., Any]) -> Callable[..., Any]:
     """``function``, whose wrong calls say what it takes instead of raising Python's own error."""
 
     renamed = {"axis": "dim", "keepdims": "keepdim", "ord": "p"}
-    torchs = {renamed[name]: name for name in inspect.signature(function).parameters if name in renamed}
+    parameters = inspect.signature(function).parameters
+    torchs = {renamed[name]: name for name in parameters if name in renamed}
+    unnamed = sum(parameter.kind is parameter.POSITIONAL_ONLY for parameter in parameters.values())
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
         if kwargs and not torchs.keys().isdisjoint(kwargs):
             kwargs = {torchs.get(name, name): value for name, value in kwargs.items()}
+        for place, name in enumerate(("input", "other")[:unnamed]):  # torch's names of what has none here
+            if len(args) == place and name in kwargs:
+                args = (*args, kwargs.pop(name))
         try:
             return function(*args, **kwargs)
         except TypeError as error:
@@ -171,11 +176,22 @@ def attach(names: Sequence[str]) -> None:
             fix=fix(name),
         )  # fmt: skip
 
-    def packed(self: Packed, *_: Any) -> Any:
-        raise DeclarationError(
-            f"{current().where}, concat", given="a result of fg.concat that is computed with",
+    def of_concat(given: str, kind: type[DeclarationError] = DeclarationError) -> DeclarationError:
+        return kind(
+            f"{current().where}, concat", given=f"a result of fg.concat that is {given}",
             expected="one that is returned: each part is written to its place", fix="compute on the parts first",
         )  # fmt: skip
+
+    def packed(self: Packed, *_: Any, **__: Any) -> Any:
+        raise of_concat("computed with")
+
+    def packed_in_torch(cls: type, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise of_concat(f"handed to torch.{getattr(function, '__name__', function)}")
+
+    def unknown_of_packed(self: Packed, name: str) -> Any:
+        if name.startswith("_"):  # as above
+            raise AttributeError(name)
+        raise of_concat(f"asked for .{name}", UnknownMethod)
 
     hooks = {
         "__torch_function__": classmethod(torch_function), "__array_ufunc__": array_ufunc,
@@ -183,6 +199,9 @@ def attach(names: Sequence[str]) -> None:
     }  # fmt: skip
     for name, hook in hooks.items():
         setattr(Value, name, hook)
+    Packed.__torch_function__ = classmethod(packed_in_torch)  # type: ignore[attr-defined]
+    Packed.__array_ufunc__ = Packed.__array_function__ = packed  # type: ignore[attr-defined]
+    Packed.__getattr__ = unknown_of_packed  # type: ignore[attr-defined]
     for name in vars(Value):
         if name.startswith("__") and name.strip("_") in _COMPUTING:
             setattr(Packed, name, packed)

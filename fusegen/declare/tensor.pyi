@@ -397,7 +397,7 @@ class Tensor:
         """``fg.ne(x, y)``."""
     def numel(self) -> builtins.int:
         """``fg.size(x)``."""
-    def permute(self, *dims: Any) -> Tensor:
+    def permute(self, *order: Any, dims: Sequence[builtins.int] | None = None) -> Tensor:
         """``x`` with its dimensions in another order."""
     def polygamma(self, input: Number) -> Tensor:
         """``fg.polygamma(n, x)``."""

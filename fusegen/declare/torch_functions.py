@@ -484,15 +484,16 @@ def squeeze(input: Like, dim: Any = None) -> Value:
 
 
 @_torchs("permute")
-def permute(input: Like, *dims: Any) -> Value:
+def permute(input: Like, *order: Any, dims: Sequence[int] | None = None) -> Value:
     """``x`` with its dimensions in another order."""
     value = lift(input)
-    order = list(dims[0] if len(dims) == 1 and isinstance(dims[0], (tuple, list)) else dims)
+    order = order if dims is None else (*order, dims)
+    order = tuple(order[0]) if len(order) == 1 and isinstance(order[0], (tuple, list)) else order
     if len(order) != value.ndim or sorted(one_axis(value, place, "permute") or 0 for place in order) != [
         *range(value.ndim)
     ]:
         raise ShapeError(
-            f"{current().where}, permute", given=f"{tuple(order)} for {shape_of(value)}",
+            f"{current().where}, permute", given=f"{order} for {shape_of(value)}",
             expected="each dimension once", fix="count dimensions from 0, or from -1 at the end",
         )  # fmt: skip
     return Value(value.expr, value.dtype, tuple(value.dims[place] for place in order), value.weak)

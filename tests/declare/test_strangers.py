@@ -68,7 +68,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
     "Python's round": (lambda: run(lambda x: round(x)), "Python's round", r"fg\.round"),
     "torch's keyword": (lambda: run(lambda x: fg.sum(x, dims=1)), "argument 'dims'", "call it so"),
     "torch's keyword of a method": (lambda: run(lambda x: x.log_softmax(dims=1)), "argument 'dims'", "call it so"),
-    "a keyword of a function": (lambda: run(lambda x: fg.exp(input=x)), "argument 'input'", "call it so"),
+    "a keyword of a function": (lambda: run(lambda x: fg.exp(value=x)), "argument 'value'", "call it so"),
     "an axis that is a float": (lambda: run(lambda x: fg.sum(x, 1.0)), "axis 1.0", "count"),
     "keepdims as the axis": (lambda: run(lambda x: fg.sum(x, True)), "axis True", "count"),
     "two axes of an index": (lambda: run(lambda x: fg.index(x, (0, 1))), r"axis=\(0, 1\)", "one axis"),

@@ -408,6 +408,19 @@ def test_functions_of_numpy(function: Callable[..., Any]) -> None:
     np.testing.assert_allclose(fg.op(function, name="numpys")(x, y), function(x, y), rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, y: x.maximum(other=y) + torch.minimum(input=x, other=y),
+        lambda x, y: x.permute(dims=(1, 0)) + torch.permute(y, dims=(1, 0)),
+        lambda x, y: torch.atan2(x, other=y) + torch.exp(input=y),
+    ],
+)
+def test_arguments_by_torchs_names(function: Callable[..., Any]) -> None:
+    x, y = torch.randn(4, 6), torch.randn(4, 6)
+    torch.testing.assert_close(fg.op(function, name="named")(x, y), function(x, y))
+
+
 # -- what is refused, and where ----------------------------------------------------------------------------------------
 
 
@@ -432,6 +445,12 @@ def test_functions_of_numpy(function: Callable[..., Any]) -> None:
         (lambda x: torch.exp(x) + torch.ones(3), "Tensor inside the declaration"),
         (lambda x: np.cumsum(x), "numpy.cumsum"),
         (lambda x: fg.concat(x, x), r"fg\.concat\(\[a, b\], axis\)"),
+        (lambda x: torch.exp(torch.cat([x, x])), r"handed to torch\.exp\n.*\n.*compute on the parts first"),
+        (lambda x: np.exp(torch.cat([x, x])), "computed with"),
+        (lambda x: torch.cat([torch.cat([x, x]), x]), "handed to torch.cat"),
+        (lambda x: torch.stack([x, x]).sum(0), r"asked for \.sum\n.*\n.*compute on the parts first"),
+        (lambda x: torch.cat([x, x]).shape[0] * x, r"asked for \.shape"),
+        (lambda x: x.maximum(others=x), "unexpected keyword argument 'others'"),
     ],
 )
 def test_what_cannot_be_said_is_refused_where_it_stands(function: Callable[..., Any], says: str) -> None:
