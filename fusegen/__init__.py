@@ -52,6 +52,7 @@ with paused():
         from fusegen.declare.language import *  # noqa: F403
         from fusegen.declare.value import cast
 
+# The only place that says it: packages are built with it, and a release is refused whose tag is another.
 __version__ = "0.1.0"
 
 __all__ = [

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fusegen.cli import blame
 from fusegen.cli.examples import Example, example_of
 from fusegen.cli.formula import formula_op, is_formula
 from fusegen.core import dtypes
@@ -51,8 +52,13 @@ def resolve(text: str, request: Request | None = None) -> FusedOp:
     Raises:
         DeclarationError: there is none; the message names the nearest.
     """
-    op = _named(text)
-    return op.of(_listed(op, request)) if request is not None and isinstance(op, ListOp) else op
+    op = named(text)
+    return op if request is None else of_request(op, request)
+
+
+def of_request(op: FusedOp, request: Request) -> FusedOp:
+    """The op itself; of one that takes a list of tensors, the op for as many as the request names."""
+    return op.of(_listed(op, request)) if isinstance(op, ListOp) else op
 
 
 def _listed(op: ListOp, request: Request) -> int:
@@ -66,7 +72,8 @@ def _listed(op: ListOp, request: Request) -> int:
     return others if others > 0 else LISTED
 
 
-def _named(text: str) -> FusedOp:
+def named(text: str) -> FusedOp:
+    """As ``resolve``, of any number of tensors in its list."""
     in_file = _IN_FILE.fullmatch(text)
     if in_file:
         return _member(_module_of_file(in_file["file"]), in_file["op"], text)
@@ -100,6 +107,32 @@ def _member(module: Any, name: str, text: str) -> FusedOp:
     return known[name]
 
 
+def ops_of_file(file: str) -> dict[str, FusedOp]:
+    """The ops that a file declares, by name and in its order, each once; not those that it imports.
+
+    Raises:
+        DeclarationError: it has none, or cannot be imported.
+    """
+    module = _module_of_file(file)
+    found: dict[int, tuple[str, FusedOp]] = {}
+    for name, value in vars(module).items():
+        if isinstance(value, FusedOp) and not _is_imported(value, module):
+            found.setdefault(id(value), (name, value))
+    if not found:
+        raise DeclarationError(
+            file, given="a file that declares no op", expected="functions with @fg.op in it",
+            fix="decorate one with @fg.op; ops that a file imports are named where they are declared",
+        )  # fmt: skip
+    return dict(found.values())
+
+
+def _is_imported(op: FusedOp, module: Any) -> bool:
+    """Whether the op has its name in another module: that of its function, which may be a factory's, or the library."""
+    homes = (getattr(op.declaration.function, "__module__", None), "fusegen.ops")
+    others = [sys.modules.get(name or "") for name in homes if name != module.__name__]
+    return any(value is op for other in others if other is not None for value in vars(other).values())
+
+
 def _module_of_file(file: str) -> Any:
     path = Path(file)
     if not path.is_file():
@@ -115,10 +148,8 @@ def _module_of_file(file: str) -> Any:
     sys.path.insert(0, str(path.resolve().parent))  # as if it were run as a script
     try:
         spec.loader.exec_module(module)
-    except FusegenError:
-        raise
-    except Exception as error:
-        del sys.modules[name]
+    except (Exception, SystemExit) as error:
+        del sys.modules[name]  # half of it must not be taken for all of it
         raise _broken(file, error) from error
     finally:
         sys.path.pop(0)
@@ -129,19 +160,22 @@ def _import(name: str) -> Any:
     sys.path.insert(0, "")
     try:
         return importlib.import_module(name)
-    except FusegenError:
-        raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _broken(name, error) from error
     finally:
         sys.path.pop(0)
 
 
-def _broken(name: str, error: Exception) -> DeclarationError:
-    return DeclarationError(
-        f"importing {name}", given=f"{type(error).__name__}: {error}", expected="a module that imports",
-        fix="run it with python first (--debug shows the traceback)",
-    )  # fmt: skip
+def _broken(name: str, error: BaseException) -> FusegenError:
+    """The error of an import, which says at which line of the user's it was raised."""
+    at = blame.place(error)
+    where = f"importing {name}" + (f", at {at}" if at else "")
+    if isinstance(error, FusegenError):
+        return error.within(where)
+    given, fix = f"{type(error).__name__}: {error}", "run it with python first (--debug shows the traceback)"
+    if isinstance(error, SystemExit):
+        given, fix = f"a file that ends Python ({given})", 'put what it runs below `if __name__ == "__main__":`'
+    return DeclarationError(where, given=given, expected="a module that imports", fix=fix)
 
 
 # -- arguments -------------------------------------------------------------------------------------------------------
@@ -269,14 +303,21 @@ def _check_assumed(op: FusedOp, values: Mapping[str, Any], assumed: Sequence[str
     Raises:
         ShapeError: they do not.
     """
+    shapes = ", ".join(f"{name}={','.join(map(str, values[name].shape))}" for name in assumed)
+    fix = f"say --shape NAME=16,3 with sizes that fit: where nothing was said, this is assumed: {shapes}"
     try:
         op.trace(**values)
     except ShapeError as error:
-        shapes = ", ".join(f"{name}={','.join(map(str, values[name].shape))}" for name in assumed)
+        raise ShapeError(error.where, given=error.given, expected=error.expected, fix=fix) from None
+    except FusegenError:
+        raise
+    except (ValueError, IndexError, AssertionError) as error:  # what Python makes of `n, c, h, w = x.shape`
+        at = blame.place(error)
         raise ShapeError(
-            error.where, given=error.given, expected=error.expected,
-            fix=f"say --shape NAME=... where nothing was said and this is assumed: {shapes}",
-        ) from None  # fmt: skip
+            f"{op.name}, declared in {op.declaration.declared}" + (f", at {at}" if at else ""),
+            given=f"{type(error).__name__}: {error}".rstrip(": "), expected="a declaration that takes these shapes",
+            fix=fix,
+        ) from error  # fmt: skip
 
 
 def _renamed(op: FusedOp, request: Request, tensors: Sequence[str]) -> Request:

@@ -6,11 +6,13 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from fusegen.cli.arguments import Request, bind, library, resolve
+from fusegen.cli import blame
+from fusegen.cli.arguments import Request, bind, library
+from fusegen.cli.progress import Bar
+from fusegen.cli.several import Chosen, chosen, outcome
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import FusegenError
-from fusegen.fused_op import FusedOp
 from fusegen.generate.rendered import headers
 from fusegen.inspect.passes import Pass, differentiable, passes
 from fusegen.launch.cache import default_cache
@@ -25,6 +27,7 @@ DEFAULT_ARCH = "sm_90"
 class _Job:
     """One file to compile for one architecture."""
 
+    op: str
     title: str
     text: str
     declared: str
@@ -34,38 +37,48 @@ class _Job:
 
 @dataclass
 class _Tally:
-    """What came out: kernels, the most registers any takes, those that spill, and failures by title."""
+    """What came out: kernels, the most registers any takes, those that spill, and what went wrong.
+
+    Attributes:
+        failures: an error's op and text to what it happened in: an op that fails says so once, not in every dtype.
+    """
 
     kernels: int = 0
     registers: tuple[int, str] = (0, "")
     spills: list[str] = field(default_factory=list)
-    failures: list[str] = field(default_factory=list)
+    failures: dict[tuple[str, str], list[str]] = field(default_factory=dict)
+
+    def fail(self, op: str, what: str, error: Exception) -> None:
+        """``what`` of the op called ``op`` ended in an error."""
+        self.failures.setdefault((op, blame.described(error)), []).append(what)
+
+    @property
+    def failed(self) -> list[str]:
+        """The ops of which anything failed."""
+        return list(dict.fromkeys(op for op, _ in self.failures))
 
 
 def check_ops(
     names: Sequence[str], arch: str | None, dtype: Sequence[str], shape: Sequence[str], arg: Sequence[str]
 ) -> bool:
-    """Compile forward and backward of the named ops (all of the library) in several dtypes; print a summary."""
+    """Compile forward and backward of the named ops (all of a file, or of the library) in several dtypes; print a
+    summary. An op that fails does not keep the others from being checked."""
     from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     request = Request.parse(shape, dtype, arg)
     wanted = (request.dtypes[""],) if "" in request.dtypes else DEFAULT_DTYPES
     archs = _architectures(arch)
-    ops = {name: resolve(name, request) for name in names} or library()
-    console = Console(highlight=False, soft_wrap=True)
+    items = chosen(names or list(library()), request)
     tally = _Tally()
-    columns = (TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=console, disable=not console.is_terminal) as progress, ThreadPoolExecutor() as pool:
-        task = progress.add_task("check", total=len(ops) * len(wanted))
-        for name, op in ops.items():
-            progress.update(task, description=name[:24])
+    with Bar(total=len(items) * len(wanted)) as bar, ThreadPoolExecutor() as pool:
+        for item in items:
             for kind in wanted:
-                jobs = list(_jobs(name, op, request, kind, archs, tally))
+                bar.step(f"{item.op.name} {kind}")
+                jobs = list(_jobs(item, kind, archs, tally))
                 for job, result in zip(jobs, pool.map(_compile, jobs), strict=True):
                     _record(tally, job, result)
-                progress.advance(task)
-    for line in _summary(tally, ops, wanted, archs):
+    console = Console(highlight=False, soft_wrap=True)
+    for line in _summary(tally, [item.title for item in items], wanted, archs):
         console.print(line, markup=False)
     return not tally.failures
 
@@ -82,44 +95,43 @@ def _architectures(arch: str | None) -> list[str]:
     return wanted
 
 
-def _jobs(
-    name: str, op: FusedOp, request: Request, dtype: DType, archs: Sequence[str], tally: _Tally
-) -> Iterator[_Job]:
+def _jobs(item: Chosen, dtype: DType, archs: Sequence[str], tally: _Tally) -> Iterator[_Job]:
     """The passes of one op in one dtype as compile jobs; what cannot even be printed is a failure."""
+    name, op = item.title, item.op
     try:
-        arguments = bind(op, request, dtype)
+        arguments = bind(op, item.request, dtype)
         (forward,) = passes(op, (), arguments)
         wanted = ["forward", "backward"] if differentiable(forward.op) else ["forward"]
-    except FusegenError as error:
-        tally.failures.append(f"{name}, {dtype}:\n{error}")
+    except Exception as error:  # a declaration is a user's Python, and may raise anything
+        tally.fail(name, str(dtype), error)
         return
     for which in wanted:
-        title = f"{name} {which} {dtype}"
+        title = f"{which} {dtype}"
         try:
             last = passes(op, (), arguments, which)[-1].on(archs)
             text, entries = last.text, _entries(last)
-        except FusegenError as error:
-            tally.failures.append(f"{title}:\n{error}")
+        except Exception as error:
+            tally.fail(name, title, error)
             continue
         declared = f"{op.name}, declared in {op.declaration.declared}" if op.declaration.declared else op.name
         for arch in archs:
-            yield _Job(f"{title} {arch}", text, declared, entries, arch)
+            yield _Job(name, f"{title} {arch}", text, declared, entries, arch)
 
 
 def _entries(item: Pass) -> tuple[str, ...]:
     return tuple(e for k in item.kernels for e in (k.rendered.entry, k.rendered.finish) if e)
 
 
-def _compile(job: _Job) -> bytes | FusegenError:
+def _compile(job: _Job) -> bytes | Exception:
     try:
         return cached_cubin(job.text, arch=job.arch, headers=headers(), declared=job.declared, cache=default_cache())
-    except FusegenError as error:
+    except Exception as error:
         return error
 
 
-def _record(tally: _Tally, job: _Job, result: bytes | FusegenError) -> None:
-    if isinstance(result, FusegenError):
-        tally.failures.append(f"{job.title}:\n{result}")
+def _record(tally: _Tally, job: _Job, result: bytes | Exception) -> None:
+    if isinstance(result, Exception):
+        tally.fail(job.op, job.title, result)
         return
     for entry in job.entries:
         used = resources(result, entry)
@@ -129,8 +141,8 @@ def _record(tally: _Tally, job: _Job, result: bytes | FusegenError) -> None:
             tally.spills.append(f"{entry} on {job.arch}: {used.local_bytes} bytes of local memory")
 
 
-def _summary(tally: _Tally, ops: dict[str, FusedOp], wanted: Sequence[DType], archs: Sequence[str]) -> Iterator[str]:
-    count = f"{len(ops)} {'op' if len(ops) == 1 else 'ops'}"
+def _summary(tally: _Tally, titles: Sequence[str], wanted: Sequence[DType], archs: Sequence[str]) -> Iterator[str]:
+    count = f"{len(titles)} {'op' if len(titles) == 1 else 'ops'}"
     yield f"{count} in {', '.join(map(str, wanted))} for {', '.join(archs)}: {tally.kernels} kernels compile"
     if tally.kernels:
         yield f"most registers: {tally.registers[0]} ({tally.registers[1]})"
@@ -138,4 +150,6 @@ def _summary(tally: _Tally, ops: dict[str, FusedOp], wanted: Sequence[DType], ar
     yield from (f"  {line}" for line in sorted(tally.spills))
     if tally.failures:
         yield f"\n{len(tally.failures)} failed:"
-    yield from (f"\n{text}" for text in tally.failures)
+    for (op, text), where in tally.failures.items():
+        yield f"\n{op}, {', '.join(where)}:\n{text}"
+    yield ("\n" if tally.failures else "") + outcome(titles, tally.failed, "compile")

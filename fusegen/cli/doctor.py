@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from fusegen.cli.progress import Bar
+
 
 @dataclass(frozen=True)
 class Finding:
@@ -27,7 +29,11 @@ def report() -> bool:
     from rich.console import Console
     from rich.table import Table
 
-    findings = [look() for look in LOOKS]
+    findings = []
+    with Bar(total=len(LOOKS)) as bar:  # torch alone takes seconds to import
+        for look in LOOKS:
+            bar.step(look.__name__.strip("_").replace("_", " "))
+            findings.append(look())
     table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
     for finding in findings:
         mark = "[yellow]--[/yellow]" if finding.fix else "[green]ok[/green]"
@@ -42,14 +48,27 @@ def report() -> bool:
     return bool(places)
 
 
+def build_call_path() -> None:
+    """Build the native call path, also where a build failed before; ``report`` says how it went."""
+    from fusegen.native import module as native
+
+    with Bar(total=1) as bar:
+        bar.step("building the call path")
+        native.build(native.recipe(), again=True)
+
+
 def installed_version() -> str:
-    """The version of the installed package."""
+    """The version of the code that runs, and how it is installed where that is not the whole story."""
     from importlib import metadata
 
+    import fusegen
+
     try:
-        return metadata.version("fusegen")
+        built = metadata.version("fusegen")
     except metadata.PackageNotFoundError:
-        return "from a source tree, not installed"
+        return f"{fusegen.__version__}, from a source tree"
+    stale = f" (installed as {built}: run pip install again)" if built != fusegen.__version__ else ""
+    return fusegen.__version__ + stale
 
 
 def _plain(text: str) -> str:
@@ -69,6 +88,7 @@ def _look(name: str, fix: str) -> Callable[[Callable[[], str]], Callable[[], Fin
                 text = getattr(error, "given", "") or f"{type(error).__name__}: {error}"
                 return Finding(name, text.splitlines()[0], getattr(error, "fix", "") or fix)
 
+        look.__name__ = function.__name__
         return look
 
     return decorate

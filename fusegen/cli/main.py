@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fusegen.cli import blame
 from fusegen.core.errors import FusegenError
 
 if TYPE_CHECKING:
@@ -27,7 +28,11 @@ app = typer.Typer(
 )  # fmt: skip
 
 OpName = Annotated[str, typer.Argument(metavar="OP", help='lerp, file.py:op, package.module:op or "x * sigmoid(y)"')]
-OpNames = Annotated[list[str] | None, typer.Argument(metavar="[OP ...]", help="all of the library if left out")]
+OpOrFile = Annotated[str, typer.Argument(metavar="OP|FILE", help="an op, as of show; or a file: all ops in it")]
+OpNames = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[OP|FILE ...]", help="ops, and files with all ops in them; all of the library if left out"),
+]
 Shapes = Annotated[list[str] | None, typer.Option("--shape", metavar="NAME=16,3,244", help="size of each dimension")]
 Dtypes = Annotated[list[str] | None, typer.Option("--dtype", metavar="[NAME=]bf16", help="of one tensor, or of all")]
 Arguments = Annotated[list[str] | None, typer.Option("--arg", metavar="NAME=VALUE", help="a number or option")]
@@ -62,17 +67,21 @@ def print_code(text: str, lexer: str = "cuda") -> None:
 
 @app.command("list")
 def list_ops(
+    file: Annotated[str | None, typer.Argument(metavar="[FILE]", help="name the ops that this file declares")] = None,
     functions: Annotated[bool, typer.Option("--functions", help="Print what declarations may call instead.")] = False,
 ) -> None:
-    """Name the ops of the library, or the functions that declarations may call."""
+    """Name the ops of the library or of a file, or the functions that declarations may call."""
     from rich.table import Table
 
     from fusegen.cli import arguments as cli_ops
 
+    if functions and file is not None:
+        raise FusegenError("fusegen list", given="a file and --functions", expected="one of them", fix="leave one away")
     if functions:
         lines = cli_ops.functions()
     else:
-        lines = [(name, cli_ops.signature_text(op), cli_ops.summary(op)) for name, op in cli_ops.library().items()]
+        ops = cli_ops.library() if file is None else cli_ops.ops_of_file(file)
+        lines = [(name, cli_ops.signature_text(op), cli_ops.summary(op)) for name, op in ops.items()]
     if not sys.stdout.isatty():
         sys.stdout.writelines("\t".join(line) + "\n" for line in lines)
         return
@@ -196,7 +205,7 @@ def check(
 
 @app.command()
 def run(
-    op: OpName,
+    op: OpOrFile,
     dtype: Dtypes = None,
     shape: Shapes = None,
     arg: Arguments = None,
@@ -205,9 +214,9 @@ def run(
     stages: Annotated[bool, typer.Option("--stages", help="say at which stage of the compiler numbers part")] = False,
 ) -> None:
     """Run on random arguments and compare results and gradients with the float64 reference."""
-    from fusegen.cli.run import run_op
+    from fusegen.cli.run import run_ops
 
-    raise typer.Exit(0 if run_op(op, dtype or [], shape or [], arg or [], device, seed, stages) else 1)
+    raise typer.Exit(0 if run_ops(op, dtype or [], shape or [], arg or [], device, seed, stages) else 1)
 
 
 @app.command()
@@ -234,11 +243,14 @@ def bench(
 @app.command()
 def cache(clear: Annotated[bool, typer.Option("--clear", help="Remove every entry.")] = False) -> None:
     """Show, or clear, the cache of compiled kernels."""
+    from fusegen.cli.progress import Bar
     from fusegen.launch.cache import default_cache
 
     found = default_cache()
     if clear:
-        count = found.clear()
+        with Bar(total=1) as bar:  # a full cache has tens of thousands
+            bar.step("removing entries")
+            count = found.clear()
         typer.echo(f"removed {count} {'entry' if count == 1 else 'entries'} from {found.folder}")
         return
     state = found.describe()
@@ -254,12 +266,10 @@ def doctor(
     build: Annotated[bool, typer.Option("--build", help="Build the native call path now, or try again.")] = False,
 ) -> None:
     """Say what was found on this machine, and what to do about what is missing."""
-    from fusegen.cli.doctor import report
+    from fusegen.cli.doctor import build_call_path, report
 
     if build:
-        from fusegen.native import module as native
-
-        native.build(native.recipe(), again=True)
+        build_call_path()
     raise typer.Exit(0 if report() else 1)
 
 
@@ -268,6 +278,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
     given = [argument for argument in given if argument != "--debug"]
+    blame.with_tracebacks = debug
     if given == ["--version"]:
         from fusegen.cli.doctor import installed_version
 
@@ -284,8 +295,7 @@ def main(arguments: list[str] | None = None) -> None:
     except Exception as error:
         if debug:
             raise
-        advice = "if it is not the op's own, run again with --debug and report it"
-        _fail(f"{type(error).__name__}: {error}\n  fix:      {advice}")
+        _fail(blame.described(error))
 
 
 def _fail(text: str) -> None:

@@ -17,13 +17,14 @@ class Bar:
         from rich.console import Console
         from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
+        # Colours may be forced on in a pipe (FORCE_COLOR): rich then takes it for a terminal, and a log would fill up.
         console = Console(stderr=True)
         columns = (
             SpinnerColumn(), TextColumn("{task.description:<24}"), BarColumn(), MofNCompleteColumn(),
             TimeElapsedColumn(),
         )  # fmt: skip
         self._progress = Progress(
-            *columns, console=console, transient=True, disable=not console.is_terminal,
+            *columns, console=console, transient=True, disable=not sys.stderr.isatty(),
             redirect_stdout=sys.stdout.isatty(), redirect_stderr=True,  # lines appear above the bar, but not in a pipe
         )  # fmt: skip
         self._task = self._progress.add_task("", total=total)

@@ -8,10 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from fusegen.cli import blame
 from fusegen.cli.arguments import Request, resolve
 from fusegen.cli.examples import example_of
 from fusegen.cli.inputs import POSITIVE, Case, apart, choose_device, elements, load_torch, size, sized
 from fusegen.cli.progress import Bar
+from fusegen.cli.several import chosen, is_file, outcome
 from fusegen.core.ir import Op
 from fusegen.declare.reference import reference
 from fusegen.fused_op import FusedOp
@@ -35,6 +37,27 @@ PATIENCE = 10.0
 LONG = 2**29
 
 
+def run_ops(
+    name: str, dtype: Sequence[str], shape: Sequence[str], arg: Sequence[str], device: str | None, seed: int,
+    stages: bool = False,
+) -> bool:  # fmt: skip
+    """As ``run_op``, or all ops of a file: one that fails does not keep the others from running."""
+    if not is_file(name):
+        return run_op(name, dtype, shape, arg, device, seed, stages)
+    choose_device(device)  # what is missing for all is said once
+    items, failed = chosen([name], Request.parse(shape, dtype, arg)), []
+    for item in items:
+        try:
+            passed = _run(item.op, item.request, device, seed, stages)
+        except Exception as error:  # a declaration is a user's Python, and may raise anything
+            print(f"{item.title} failed:\n{blame.described(error)}", flush=True)
+            passed = False
+        failed += [] if passed else [item.title]
+        print()
+    print(outcome([item.title for item in items], failed, "agree" if len(items) > 1 else "agrees"))
+    return not failed
+
+
 def run_op(
     name: str, dtype: Sequence[str], shape: Sequence[str], arg: Sequence[str], device: str | None, seed: int,
     stages: bool = False,
@@ -44,10 +67,16 @@ def run_op(
     Args:
         stages: compare every stage of the compiler instead, in float64 until the last one (cli/stages).
     """
+    load_torch()
+    request = Request.parse(shape, dtype, arg)
+    return _run(resolve(name, request), request, device, seed, stages)
+
+
+def _run(op: FusedOp, request: Request, device: str | None, seed: int, stages: bool) -> bool:
     torch = load_torch()
     with Bar(total=10) as bar:
-        bar.step("arguments")
-        case = _case(name, Request.parse(shape, dtype, arg), device, seed)
+        bar.step(f"{op.name}: arguments")
+        case = _case(op, request, device, seed)
         print(f"{case.op.name} on {case.place}")
         for parameter, tensor in case.tensors.items():
             print(f"  {parameter}: {str(tensor.dtype).removeprefix('torch.')}{list(tensor.shape)}", flush=True)
@@ -63,9 +92,9 @@ def run_op(
     return passed
 
 
-def _case(name: str, request: Request, device: str | None, seed: int) -> Case:
+def _case(op: FusedOp, request: Request, device: str | None, seed: int) -> Case:
     """Random arguments. Numbers are normal; where that leaves the op's domain (log, square roots), between 0 and 1."""
-    op, where = resolve(name, request), choose_device(device)
+    where = choose_device(device)
     specs = sized(op, request)
     if where == "cpu" and elements(op, specs) > LONG:
         print("the CPU emulator takes minutes for that; a smaller --shape shows as much", file=sys.stderr)
