@@ -304,7 +304,8 @@ class FusedOp(Generic[P, R_co]):
         It is declared like an op. It gets the cotangent of each float output, then all of the op's own arguments
         (options too; by name those that it takes by keyword only), and returns one gradient per tensor argument (None
         for none), each of the result's shape: sums over broadcast dimensions are added by fusegen. Use it for
-        straight-through estimators.
+        straight-through estimators. A result is handed over where it is asked for by keyword only, ``*, out`` (of
+        several float results ``out_0``, ``out_1``): ``def _(d_out, x, *, out): return d_out * out``.
 
         Raises:
             DeclarationError: other ops that call this one have been traced.

@@ -19,25 +19,32 @@ from fusegen.declare.value import CalledWith, Tracer, Value, broadcast, convert,
 
 
 def with_gradient(
-    name: str, declared: str, gradient: Callable[..., Any], values: Mapping[str, Any], returned: Any
-) -> Any:
+    name: str, declared: str, gradient: Callable[..., Any], values: Mapping[str, Any], returned: Any,
+    again: Callable[[Mapping[str, Any]], Any],
+) -> Any:  # fmt: skip
     """What an op's function ``returned`` for these arguments, with the gradient that was declared for the op.
+
+    Args:
+        again: what the function returns for other values: for a gradient that asks for results.
 
     Raises:
         DerivativeError: the gradient takes other arguments, or returns another number of gradients.
     """
     tracer = current()
     items = list(returned) if isinstance(returned, (tuple, list)) else [returned]
-    results = [lift(r) for item in items for r in (item.parts if isinstance(item, Packed) else (item,)) if _is_value(r)]
-    floats = [result for result in results if result.dtype.is_float]
+    floats = _float_results(returned)
     tensors = [name for name, value in values.items() if isinstance(value, Value) and not value.weak]
     if not floats or not tensors:
         return returned
     arguments = {n: _stand_in(tracer, v, is_number=v.weak) if isinstance(v, Value) else v for n, v in values.items()}
-    called_as = "d_out" if len(floats) == 1 else "d_out_{}"
-    cotangents = {called_as.format(i): _stand_in(tracer, result) for i, result in enumerate(floats)}
+    called_as = "out" if len(floats) == 1 else "out_{}"
+    cotangents = {f"d_{called_as}".format(i): _stand_in(tracer, result) for i, result in enumerate(floats)}
+
+    def results() -> dict[str, Value]:
+        return {called_as.format(i): result for i, result in enumerate(_float_results(again(arguments)))}
+
     call = CalledWith(name, declared, cotangents, {n: v for n, v in arguments.items() if isinstance(v, Value)})
-    _record(tracer, call, lambda: _gradients(name, gradient, cotangents, arguments, tensors))
+    _record(tracer, call, lambda: _gradients(name, gradient, cotangents, arguments, tensors, results))
     tracer.calls.append(call)
     given = [values[name] for name in call.inputs]
     marks = iter([_marked(tracer, value, given, i) for i, value in enumerate(floats)])
@@ -49,6 +56,13 @@ def with_gradient(
 
     found = [carrying(item) for item in items]
     return tuple(found) if isinstance(returned, (tuple, list)) else found[0]
+
+
+def _float_results(returned: Any) -> list[Value]:
+    """The float results among what a function returned, each part of a packed one by itself."""
+    items = list(returned) if isinstance(returned, (tuple, list)) else [returned]
+    results = [lift(r) for item in items for r in (item.parts if isinstance(item, Packed) else (item,)) if _is_value(r)]
+    return [result for result in results if result.dtype.is_float]
 
 
 def _is_value(item: Any) -> bool:
@@ -83,10 +97,10 @@ def _marked(tracer: Tracer, value: Value, given: Sequence[Value], result: int) -
 
 def _gradients(
     op: str, gradient: Callable[..., Any], cotangents: Mapping[str, Value], arguments: Mapping[str, Any],
-    tensors: Sequence[str],
+    tensors: Sequence[str], results: Callable[[], Mapping[str, Value]],
 ) -> dict[str, Value]:  # fmt: skip
     """The gradients of float tensors, each of its tensor's shape."""
-    returned = _called(op, gradient, {**cotangents, **arguments})
+    returned = _called(op, gradient, {**cotangents, **arguments}, results)
     found = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     # An argument may be a tensor in one call and a number in another: what is returned for a number goes nowhere.
     numbers = [name for name, value in arguments.items() if name not in tensors and _is_number(value)]
@@ -107,11 +121,17 @@ def _is_number(value: Any) -> bool:
     return value.weak if isinstance(value, Value) else isinstance(given, (int, float)) and not isinstance(given, bool)
 
 
-def _called(op: str, gradient: Callable[..., Any], values: Mapping[str, Any]) -> Any:
-    """What the user's function returns. It takes values in order, and by name what it says to take so only."""
+def _called(
+    op: str, gradient: Callable[..., Any], values: Mapping[str, Any], results: Callable[[], Mapping[str, Value]]
+) -> Any:
+    """What the user's function returns. It takes values in order, and by name what it says to take so only, which may
+    be results of the op: these are traced again, as what its function computes of the arguments."""
     signature = inspect.signature(gradient)
     by_name = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
     named = {name: values[name] for name in by_name if name in values}
+    if set(by_name) - set(named):
+        found = results()
+        named |= {name: found[name] for name in by_name if name in found and name not in named}
     ordered = [value for name, value in values.items() if name not in named]
     try:
         signature.bind(*ordered, **named)
@@ -119,7 +139,8 @@ def _called(op: str, gradient: Callable[..., Any], values: Mapping[str, Any]) ->
         raise DerivativeError(
             f"{op}, gradient", given=f"{getattr(gradient, '__name__', 'gradient')}{signature}: {error}",
             expected=f"({', '.join(values)})",
-            fix="take the cotangent of each float result, then all of the op's own arguments, options too",
+            fix="take the cotangent of each float result, then all of the op's own arguments, options too; "
+            "by keyword only, after a *, also results: out, or out_0 and so on",
         ) from None  # fmt: skip
     return gradient(*ordered, **named)
 

@@ -275,7 +275,8 @@ class Declaration:
         returned = called(self.function, values, self.listed or ())
         if self.gradient is None:
             return returned
-        return with_gradient(self.name, self.declared, self.gradient, values, returned)
+        again = functools.partial(called, self.function, listed=self.listed or ())
+        return with_gradient(self.name, self.declared, self.gradient, values, returned, again)
 
 
 def _without_kinds(signature: inspect.Signature) -> inspect.Signature:
