@@ -22,7 +22,7 @@ SANITIZED := $(PY) -c 'import os, sys; from fusegen.launch.emulator.build import
 
 .DELETE_ON_ERROR:
 .NOTPARALLEL:
-.PHONY: demo test install lint golden test-all test-sanitized test-races test-native format clean
+.PHONY: demo test install lint golden test-all test-sanitized test-races test-native docs format clean
 
 demo: $(INSTALLED)
 	$(PY) tools/demo.py
@@ -65,10 +65,17 @@ test-races: $(INSTALLED)
 test-native: $(INSTALLED)
 	$(SANITIZED) -n $(WORKERS) $(addprefix tests/,$(NATIVE))
 
+# The site, in build/docs. A warning is an error: a link that leads nowhere, a name without a page.
+docs: $(INSTALLED)
+	$(PY) -m pip install --quiet --disable-pip-version-check --editable ".[docs]"
+	$(PY) tools/gallery.py
+	$(PY) -m sphinx --fail-on-warning --keep-going --quiet --jobs auto docs build/docs
+	@echo "build/docs/index.html"
+
 format: $(INSTALLED)
 	$(PY) -m ruff check --fix
 	$(PY) -m ruff format
 
 clean:
-	rm -rf build .venv .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	rm -rf build docs/gallery .venv .import_linter_cache .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
 	find fusegen ops templates tests tools -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -111,6 +111,14 @@ def save(name: str, picture: torch.Tensor) -> None:
     skimage.io.imsave(OUT / f"{name}.png", values.squeeze(), check_contrast=False)
 
 
+def save_strip(*pictures: torch.Tensor) -> None:
+    """Write pictures of one size side by side, at half their size: docs/images/demo.jpg is such a strip."""
+    colours = [picture.detach().clamp(0, 1).expand(-1, -1, 3).permute(2, 0, 1) for picture in pictures]
+    half = torch.nn.functional.avg_pool2d(torch.cat(colours, -1), 2).permute(1, 2, 0)
+    values = half.mul(255).round().to(torch.uint8).cpu().numpy()
+    skimage.io.imsave(OUT / "strip.jpg", values, check_contrast=False, quality=88)
+
+
 def draw_losses(losses: list[float]) -> None:
     """The loss over the steps, on a logarithmic scale."""
     figure, axes = plt.subplots(figsize=(6, 3.5), layout="constrained")
@@ -133,6 +141,7 @@ def main() -> None:
     worst = clock("compare with torch", lambda: difference_from_torch(x, y, blended))
     for name, picture in {"first": x, "second": y, "mask": mask, "blended": blended, "recovered_mask": found}.items():
         save(name, picture)
+    save_strip(x, y, blended, found)
     draw_losses(losses)
     logits = torch.zeros(*x.shape[:2], 1, device=device)
     for which in ("forward", "backward"):

@@ -2,6 +2,7 @@
 
 While tuning: ``python -m tools.bench --only "layer_norm.*4096" --no-peers``, or ``--only products``. The whole takes
 some ten minutes; ``--parts rows,products --write docs/performance.md`` replaces these sections and leaves the others.
+The charts beside the page are drawn of its numbers, with it or later: ``--charts docs/performance.md``.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from fusegen.bench.baselines import NAMES, choose
+from fusegen.core.errors import FusegenError
 from fusegen.matmul.libraries.stopwatch import Stopwatch
 from fusegen.native import module as native
-from tools.bench import cold, host, kernels, linear_model, products, report
+from tools.bench import charts, cold, host, kernels, linear_model, products, report
 from tools.bench.report import PARTS, Page
 from tools.bench.rows import fits, matching, matching_products
 
@@ -37,7 +39,10 @@ def main() -> int:
     parser.add_argument("--repeats", type=int, default=30, help="timed calls of each pass")
     parser.add_argument("--parts", metavar="NAMES", help=f"some of {', '.join(PARTS)}, separated by commas")
     parser.add_argument("--write", type=Path, help="put what was measured into this page (docs/performance.md)")
+    parser.add_argument("--charts", metavar="PAGE", type=Path, help="measure nothing: draw the charts of this page")
     options = parser.parse_args()
+    if options.charts:
+        return draw_charts(options.charts)
     few = [part for part in PARTS if part in ("rows", "products", "model") or not (options.only or options.no_peers)]
     parts = options.parts.split(",") if options.parts else few
     if unknown := set(parts) - set(PARTS):
@@ -50,9 +55,21 @@ def main() -> int:
     # Training runs on the native call path; its build takes longer than a row.
     os.environ.setdefault(native.VARIABLE, "wait")
     failed = measure(parts, Page(options.write), wanted, options)
+    undrawn = draw_charts(options.write) if options.write and "rows" in parts else 0
     for title, error in failed.items():
         print(f"\n{title}\n{error}", file=sys.stderr)
-    return 1 if failed else 0
+    return 1 if failed or undrawn else 0
+
+
+def draw_charts(page: Path) -> int:
+    """Draw what the page says into the folder ``images`` beside it; 1 if it cannot be drawn."""
+    try:
+        for path in charts.draw(page.read_text(encoding="utf-8"), page.parent / "images"):
+            print(path)
+    except (FusegenError, OSError, ValueError) as error:
+        print(f"{page}: no charts: {error}", file=sys.stderr)
+        return 1
+    return 0
 
 
 def measure(parts: Sequence[str], page: Page, wanted: Sequence[str], options: argparse.Namespace) -> dict[str, str]:

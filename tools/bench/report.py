@@ -28,6 +28,10 @@ every call, the host ahead of the device, random data, median of 30. `fwd` has n
 gradients of every input, `step` is both as training does them. JAX launches on streams of its own: its times are those
 of calls back to back by the wall clock, without flushing. Rows with fewer peers are sizes that nobody tunes for.
 
+![Time of fusegen's passes over the floor, against the floor](images/roofline.svg)
+
+![Times of others over fusegen's, by pass](images/peers.svg)
+
 """
 _COLD = """## First calls
 
