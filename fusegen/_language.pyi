@@ -253,8 +253,9 @@ def register_function(
 
     Args:
         name: a new name.
-        cuda: the call's CUDA text, with ``{0}``, ``{1}`` for arguments and ``{f}`` for ``f`` in float32 and nothing in
-            float64, for example ``"j0{f}({0})"``.
+        cuda: an expression in CUDA, with ``{0}``, ``{1}`` for arguments and ``{f}`` for ``f`` in float32 and nothing in
+            float64, for example ``"j0{f}({0})"``. Parentheses around it, and around arguments, are added where it
+            needs them. A brace that is meant is doubled.
         reference: ``reference(torch, *args)`` computes it on torch tensors; the oracle of `fusegen check` and `run`.
         derivative: ``derivative(*args, y)`` returns one expression per argument (None for zero), built with ``+ - * /``
             and fusegen's table functions through ``fg.table``.
@@ -264,7 +265,7 @@ def register_function(
         header: CUDA text of device functions that ``cuda`` calls, placed before the kernel.
 
     Raises:
-        DeclarationError: the name is taken.
+        DeclarationError: the name is taken, or ``cuda`` asks for what there is not.
     """
 def remainder(a: Number, b: Number, /) -> Tensor:
     """Sign of the divisor (Python's %)."""

@@ -109,11 +109,15 @@ def show(
     arg: Arguments = None,
     gpu: Annotated[str, typer.Option("--gpu", metavar="NAME", help="whose cost to predict: h200, a100, ...")] = "h200",
     cost: Annotated[bool, typer.Option("--cost", help="only kernels, why, bytes, registers, predicted time")] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option("--html", metavar="PAGE.html", help="write a page that links lines of CUDA to expressions"),
+    ] = None,
 ) -> None:
     """Print every stage: declared, derived, fused, scheduled, cost, CUDA."""
     from fusegen.cli.show import show_op
 
-    show_op(op, which, shape or (), dtype or (), arg or (), gpu, cost, print_code)
+    show_op(op, which, shape or (), dtype or (), arg or (), gpu, cost, print_code, html)
 
 
 @app.command()

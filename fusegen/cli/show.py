@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import io
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fusegen.cli.arguments import Request, bind, resolve
+from fusegen.core.errors import FusegenError
 from fusegen.inspect.cost import KernelCost, PassCost, pass_cost
 from fusegen.inspect.gpus import LAUNCH_MICROSECONDS, PRODUCT_SHARE, Gpu, find_gpu
 from fusegen.inspect.passes import called, declared, heading, shown_passes, stages
@@ -18,18 +21,37 @@ from fusegen.launch.program import Grid
 if TYPE_CHECKING:
     from rich.table import Table
 
+    from fusegen.inspect.page import CostTable
+
 PLAIN_WIDTH = 200
+COLUMNS = ("kernel", "blocks", "threads", "read", "written", "registers", "shared", "local", "predicted")
 
 
 def show_op(
     name: str, which: str | None, shape: Sequence[str], dtype: Sequence[str], arg: Sequence[str], gpu: str,
-    cost_only: bool, print_code: Callable[[str], None],
+    cost_only: bool, print_code: Callable[[str], None], html: Path | None = None,
 ) -> None:  # fmt: skip
-    """Print the stages of both passes or of one, with their cost before the CUDA; with ``cost_only`` just that."""
+    """Print the stages of both passes or of one, with their cost before the CUDA; with ``cost_only`` just that.
+
+    Args:
+        html: write them to this file as a page instead.
+
+    Raises:
+        FusegenError: there is no such op, pass or GPU, or the page cannot be written there.
+    """
+    if html is not None:
+        _check_place(html)
     device = find_gpu(gpu)
     request = Request.parse(shape, dtype, arg)
     op = resolve(name, request)
     arguments = bind(op, request)
+    if html is not None:
+        from fusegen.inspect.page import ShownPass, html_page
+
+        passes = shown_passes(op, (), arguments, which)
+        shown = [ShownPass(item, _in_words(pass_cost(item, device), device), not cost_only) for item in passes]
+        _write_page(html, html_page(op, arguments, shown))
+        return
     sections: list[str | PassCost] = [*([] if cost_only else [declared(op)]), *called(op)]
     for item in shown_passes(op, (), arguments, which):
         *before, cuda = stages(item)
@@ -97,9 +119,17 @@ def cost_table(cost: PassCost, gpu: Gpu) -> Table:
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    table.add_column("kernel", overflow="fold")
-    for title in ("blocks", "threads", "read", "written", "registers", "shared", "local", "predicted"):
+    table.add_column(COLUMNS[0], overflow="fold")
+    for title in COLUMNS[1:]:
         table.add_column(title, justify="right", no_wrap=True)
+    for row in _cost_rows(cost, gpu):
+        table.add_row(*row)
+    return table
+
+
+def _cost_rows(cost: PassCost, gpu: Gpu) -> list[list[str]]:
+    """The cells of the table."""
+    rows = []
     for step in cost.steps:
         shape, compiled = ["-"] * 2, ["-"] * 3
         if isinstance(step, KernelCost):
@@ -108,11 +138,18 @@ def cost_table(cost: PassCost, gpu: Gpu) -> Table:
             if used is not None:
                 compiled = [str(used.registers), size_text(used.shared_bytes), size_text(used.local_bytes)]
         read, written = (size_text(sum(sizes.values())) for sizes in (step.read, step.written))
-        table.add_row(_name(step), *shape, read, written, *compiled, time_text(step.microseconds(gpu)))
+        rows.append([_name(step), *shape, read, written, *compiled, time_text(step.microseconds(gpu))])
     read_by_all = sum(sum(step.read.values()) for step in cost.steps)
     sums = size_text(read_by_all), size_text(cost.moved - read_by_all)
-    table.add_row("all", "", "", *sums, "", "", "", time_text(cost.microseconds(gpu)))
-    return table
+    return [*rows, ["all", "", "", *sums, "", "", "", time_text(cost.microseconds(gpu))]]
+
+
+def _in_words(cost: PassCost, gpu: Gpu) -> CostTable:
+    """The section for a page."""
+    from fusegen.inspect.page import CostTable
+
+    steps = [(_name(step), [line.strip() for line in _about(step)]) for step in cost.steps]
+    return CostTable(f"cost on {gpu.name}, {gpu.arch}", steps, COLUMNS, _cost_rows(cost, gpu), _remarks(cost, gpu))
 
 
 def _remarks(cost: PassCost, gpu: Gpu) -> list[str]:
@@ -147,3 +184,41 @@ def _remarks(cost: PassCost, gpu: Gpu) -> list[str]:
 def _across(sizes: Grid) -> str:
     """``16 x 10``; sizes of one are left out."""
     return " x ".join(str(size) for size in sizes if size > 1) or "1"
+
+
+# -- the page --------------------------------------------------------------------------------------------------------
+
+
+def _check_place(page: Path) -> None:
+    """Before anything is compiled."""
+    if not page.parent.is_dir():
+        raise FusegenError(
+            f"--html {page}", given=f"no folder {page.parent}", expected="a file in a folder that exists",
+            fix="make the folder first, or choose another",
+        )  # fmt: skip
+    if page.exists() and not page.is_file():
+        raise FusegenError(
+            f"--html {page}", given="a folder, or another thing that is no file", expected="the name of a file",
+            fix="name a file in it, such as page.html",
+        )  # fmt: skip
+
+
+def _write_page(page: Path, text: str) -> None:
+    """Make the file appear complete or not at all."""
+    from rich.console import Console
+
+    place = page.resolve()  # what a link leads to is replaced, not the link
+    temporary = place.with_name(f".{place.name}.{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        try:
+            with temporary.open("x", encoding="utf-8", newline="\n") as file:
+                file.write(text)
+            os.replace(temporary, place)
+        finally:
+            temporary.unlink(missing_ok=True)
+    except OSError as error:
+        given = str(error.strerror or error)
+        raise FusegenError(
+            f"--html {page}", given=given, expected="a file that can be written", fix="choose another"
+        ) from None
+    Console(stderr=True, highlight=False, soft_wrap=True).print(f"wrote {page}", markup=False)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -169,8 +170,9 @@ def register_function(
 
     Args:
         name: a new name.
-        cuda: the call's CUDA text, with ``{0}``, ``{1}`` for arguments and ``{f}`` for ``f`` in float32 and nothing in
-            float64, for example ``"j0{f}({0})"``.
+        cuda: an expression in CUDA, with ``{0}``, ``{1}`` for arguments and ``{f}`` for ``f`` in float32 and nothing in
+            float64, for example ``"j0{f}({0})"``. Parentheses around it, and around arguments, are added where it
+            needs them. A brace that is meant is doubled.
         reference: ``reference(torch, *args)`` computes it on torch tensors; the oracle of `fusegen check` and `run`.
         derivative: ``derivative(*args, y)`` returns one expression per argument (None for zero), built with ``+ - * /``
             and fusegen's table functions through ``fg.table``.
@@ -180,14 +182,47 @@ def register_function(
         header: CUDA text of device functions that ``cuda`` calls, placed before the kernel.
 
     Raises:
-        DeclarationError: the name is taken.
+        DeclarationError: the name is taken, or ``cuda`` asks for what there is not.
     """
     row = Function(
-        name, arity, Kind.FLOAT, cuda, reference, partials=derivative, sympy=sympy, header=header, cost=16, doc=doc,
+        name, arity, Kind.FLOAT, _closed(name, cuda, arity), reference, partials=derivative, sympy=sympy, header=header,
+        cost=16, doc=doc,
         builtin=False,
         smooth=smooth,
     )  # fmt: skip
     return _bind(register(row))
+
+
+def _closed(name: str, cuda: str, arity: int) -> str:
+    """The text of a function that means the same wherever it stands, and whatever its arguments are: each is in
+    parentheses unless it is all of an argument of a call, and so is the whole unless it is a call."""
+    try:
+        cuda.format(*"x" * arity, f="f", d=0, T="float")
+    except (IndexError, KeyError, ValueError) as error:
+        raise DeclarationError(
+            f"register_function({name!r})", given=f"cuda={cuda!r}: {type(error).__name__}: {error}",
+            expected=f"text with {', '.join(f'{{{place}}}' for place in range(arity))} for arguments, and {{f}}",
+            fix="say arity= if it takes more; write {{ and }} for braces that are meant",
+        ) from None  # fmt: skip
+
+    def argument(found: re.Match[str]) -> str:
+        before, after = cuda[: found.start()].rstrip(), cuda[found.end() :].lstrip()
+        whole = before.endswith(("(", ",")) and after.startswith((")", ","))
+        return found[0] if whole else f"({found[0]})"
+
+    text = re.sub(r"(?<!\{)\{\d\}(?!\})", argument, cuda)
+    return text if _is_call(text) else f"({text})"
+
+
+def _is_call(text: str) -> bool:
+    """Whether text is a name and one pair of parentheses behind it, as far as parentheses tell."""
+    head = re.match(r"(?:[\w:]|\{f\})+\(", text)
+    depth = 0
+    for place, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if letter == ")" and depth == 0:
+            return head is not None and place == len(text) - 1
+    return False
 
 
 def _swap(function: Callable[..., Value]) -> Callable[..., Value]:

@@ -16,7 +16,7 @@ from typing import Any, Protocol
 from fusegen import pipeline
 from fusegen.core.declared import without_declared_gradients
 from fusegen.core.errors import DerivativeError
-from fusegen.core.ir import Op, Output, Reduce, Tensorlike
+from fusegen.core.ir import Let, Op, Operand, Output, Reduce, Scalar, Tensorlike
 from fusegen.core.products import contracted_sizes
 from fusegen.core.text import expr_text, op_text, reduce_text, shape_text
 from fusegen.declare.op import Declaration
@@ -292,7 +292,7 @@ def heading(title: str) -> str:
 
 def declared(op: Inspected) -> str:
     """The section with the declaration."""
-    return section("declared", _declared(op))
+    return section("declared", source_of(op))
 
 
 def called(op: Inspected) -> list[str]:
@@ -300,7 +300,8 @@ def called(op: Inspected) -> list[str]:
     return [section("called", op.runs)] if op.runs else []
 
 
-def _declared(op: Inspected) -> str:
+def source_of(op: Inspected) -> str:
+    """The text of the declaration, and where it stands."""
     where = f"# {op.declaration.declared}\n" if op.declaration.declared else ""
     try:
         source = inspect.getsource(op.declaration.function)
@@ -309,42 +310,83 @@ def _declared(op: Inspected) -> str:
     return where + textwrap.dedent(source)
 
 
+@dataclass(frozen=True)
+class Block:
+    """A piece of a stage's text, and the op or kernel that it is the text of."""
+
+    text: str
+    of: Op | pipeline.ScheduledKernel | None = None
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of a pass as text.
+
+    Attributes:
+        label: the pass, or the part of it between matrix products.
+        kind: "op", "split", "rewritten", "fused", "scheduled" or "CUDA".
+        title: what happened at this stage.
+    """
+
+    label: str
+    kind: str
+    title: str
+    blocks: tuple[Block, ...]
+
+    @property
+    def text(self) -> str:
+        """All of it."""
+        return "\n".join(block.text for block in self.blocks)
+
+
 def stages(item: Pass) -> list[str]:
     """The sections of one pass, from the Op to CUDA."""
+    return [section(f"{stage.label}: {stage.title}", stage.text) for stage in stages_of(item)]
+
+
+def stages_of(item: Pass) -> list[Stage]:
+    """The stages of one pass, from the Op to CUDA."""
     label = item.op.label
-    first = "traced" if item.op.is_declared else "derived"
     beside = [f"  saved by the forward: {', '.join(item.saved)}"] if item.saved else []
     beside += [f"  the same tensor: {gradient} = {tensor}" for gradient, tensor in item.same.items()]
-    found = [section(f"{label}: {first}", "\n".join([op_text(item.op), *beside]))]
-    found += _split(item)
+    blocks = (Block(op_text(item.op), item.op), *map(Block, beside))
+    found = [Stage(label, "op", "traced" if item.op.is_declared else "derived", blocks), *_split(item)]
     for part in item.fused_passes:
         lowered = pipeline.compile_op(part.op).lowered
         if lowered != without_declared_gradients(part.op):
-            found.append(section(f"{part.op.label}: rewritten to call fewer special functions", op_text(lowered)))
+            title = "rewritten to call fewer special functions"
+            found.append(Stage(part.op.label, "rewritten", title, (Block(op_text(lowered), lowered),)))
     kernels = item.kernels
     sizes = dict(item.layout.sizes)
     for planned in kernels:  # partial results have axes of their own
         sizes |= planned.launch.partial_sizes
     count = f"{len(kernels)} kernel{'' if len(kernels) == 1 else 's'}"
-    found.append(section(f"{label}: fused into {count}", "\n".join(_kernel_text(k.kernel) for k in kernels)))
-    found.append(section(f"{label}: scheduled", "\n".join(_schedule_texts(item, sizes))))
-    found.append(section(f"{label}: CUDA", item.text))
+    fused = tuple(Block(_kernel_text(planned.kernel), planned) for planned in kernels)
+    found.append(Stage(label, "fused", f"fused into {count}", fused))
+    found.append(Stage(label, "scheduled", "scheduled", tuple(map(Block, _schedule_texts(item, sizes)))))
+    found.append(Stage(label, "CUDA", "CUDA", (Block(item.text),)))
     return found
 
 
-def _split(item: Pass) -> list[str]:
-    """The section with the steps of an op that has matrix products."""
+def _split(item: Pass) -> list[Stage]:
+    """The stage with the steps of an op that has matrix products."""
     cut = item.chain
     if cut is None:
         return []
     count = sum(isinstance(step, Product) for step in cut.steps)
-    steps: list[str] = []
+    steps: list[Block] = []
     known = notes(item.op) if item.by_torch else {}
     for step in cut.steps:
-        steps.append(product_text(step) if isinstance(step, Product) else op_text(step))
-        steps += [known[step.result]] if isinstance(step, Product) and step.result in known else []
-    title = f"{item.op.label}: split at {count} matrix product{'' if count == 1 else 's'}"
-    return [section(title, "\n".join(steps))]
+        steps.append(Block(product_text(step)) if isinstance(step, Product) else Block(op_text(step), step))
+        steps += [Block(known[step.result])] if isinstance(step, Product) and step.result in known else []
+    title = f"split at {count} matrix product{'' if count == 1 else 's'}"
+    return [Stage(item.op.label, "split", title, tuple(steps))]
+
+
+def things_of(kernel: Kernel) -> tuple[Operand | Scalar | Let | Reduce | Output, ...]:
+    """What the lines of a fused kernel's text are about, in order: what it reads, takes, computes and leaves."""
+    left = (output for output in kernel.partials if output not in kernel.items)
+    return (*kernel.tensors, *kernel.scalars, *kernel.items, *left)
 
 
 def _kernel_text(kernel: Kernel) -> str:

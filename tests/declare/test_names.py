@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import zlib
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -180,3 +182,40 @@ def test_what_is_derived_with_a_users_function_is_not_remembered(monkeypatch: py
             assert len(found) == count
     finally:
         unregister("test_doubled")
+
+
+@pytest.mark.parametrize(
+    ("cuda", "reference"),
+    [
+        ("{0} + 1", lambda x: x + 1),
+        ("{0}", lambda x: x),
+        ("-{0}", lambda x: -x),
+        ("2 * {0}", lambda x: 2 * x),
+        ("sin{f}(2 * {0})", lambda x: torch.sin(2 * x)),
+        ("sin{f}({0}) + 1", lambda x: torch.sin(x) + 1),
+        ("{0} / (1 + fabs{f}( {0} ))", lambda x: x / (1 + x.abs())),
+        ("sin{f}({0}) * cos{f}({0})", lambda x: torch.sin(x) * torch.cos(x)),
+        ("{0} > 0 ? {0} : 0", lambda x: torch.where(x > 0, x, 0)),
+        ("fmax{f}({0}, 1) - fmin{f}(-{0}, 1)", lambda x: x.clamp(min=1) - (-x).clamp(max=1)),
+        ("test_tanh({0})", torch.tanh),
+    ],
+)
+def test_text_means_the_same_wherever_it_stands(cuda: str, reference: Callable[..., Any]) -> None:
+    header = "template <class T> FG_DEVICE T test_tanh(T x) { return tanh(x); }" if "test_tanh" in cuda else ""
+    name = f"test_text_{zlib.crc32(cuda.encode())}"
+    try:
+        own = fg.register_function(name, cuda=cuda, reference=lambda t, x: reference(x), header=header)
+        x, y = torch.linspace(-2, 2, 9, dtype=torch.float64), torch.linspace(1, 3, 9, dtype=torch.float64)
+        op = fg.op(lambda x, y: (2 * own(x), own(x - y) * own(x), y - own(-x) / y, -own(x)), name="texts")
+        wanted = 2 * reference(x), reference(x - y) * reference(x), y - reference(-x) / y, -reference(x)
+        for found, expected in zip(op(x, y), wanted, strict=True):
+            torch.testing.assert_close(found, expected, rtol=1e-12, atol=1e-12)
+    finally:
+        unregister(name)
+
+
+@pytest.mark.parametrize("cuda", ["pow{f}({0}, {1})", "sin{g}({0})", "sin({0", "{x}"])
+def test_text_that_asks_for_what_there_is_not(cuda: str) -> None:
+    with pytest.raises(fg.DeclarationError, match=r"register_function\('test_asks'\)"):
+        fg.register_function("test_asks", cuda=cuda, reference=lambda t, x: x)
+    assert "test_asks" not in table._rows

@@ -144,7 +144,8 @@ def peers(pyplot: Any, table: Sequence[Row], gpu: str) -> Any:
     """What others take where fusegen takes 1, in the geometric mean of the rows that both have."""
     figure, axes = pyplot.subplots(figsize=(8.2, 4.8), layout="constrained")
     names = list(dict.fromkeys(name for row in table for name in row.times if name != "fusegen"))
-    labels, place = [], 0.0
+    labels: list[tuple[float, str]] = []
+    place = 0.0
     for name in names:
         for which in PASSES:
             found = ratios(table, name, which)
