@@ -11,10 +11,10 @@ from fusegen.bench.comparison import PASSES, Measured, Roof
 from fusegen.core.errors import FusegenError
 
 DOTS_PER_INCH = 130
-# An implementation has the same colour in every picture; fusegen's stands out.
+# An implementation has the same colour in every picture; fusegen's stands out, and the colour-blind tell them apart.
 COLOURS = {
-    "fusegen": "#d62728", "torch": "#7f7f7f", "torch.compile": "#1f77b4", "JAX": "#2ca02c", "Liger": "#9467bd",
-    "QuACK": "#ff7f0e",
+    "fusegen": "#d55e00", "torch": "#7f7f7f", "torch.compile": "#0072b2", "JAX": "#009e73", "Liger": "#cc79a7",
+    "QuACK": "#e69f00",
 }  # fmt: skip
 WITHOUT_FLOOR = ": plain times, not a GPU's, so without floor and roofline"
 
@@ -30,7 +30,7 @@ def load_matplotlib() -> Any:
     except ImportError:
         raise FusegenError(
             "fusegen bench --plot", given="no matplotlib, which draws the plots", expected="matplotlib",
-            fix='pip install "fusegen[plot]"',
+            fix='pip install "fusegen[plot]"; or --plot without a folder, which draws in the terminal',
         ) from None  # fmt: skip
     matplotlib.use("Agg")
     from matplotlib import pyplot

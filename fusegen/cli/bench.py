@@ -1,4 +1,4 @@
-"""``fusegen bench``: time of every pass compared with the floor and the peers, as a table and as plots."""
+"""``fusegen bench``: time of every pass compared with the floor and the peers, as a table, as plots and as text."""
 
 from __future__ import annotations
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 OURS = "fusegen"
+# The folder of --plot that stands for the terminal; what a bare --plot means.
+TERMINAL = Path("-")
 # Sizes of a sweep: bytes that the forward must move, from the launch to well beyond the caches. The emulator is slow:
 # from SLOW bytes on whoever waits for it is told so.
 SLOW = 2**22
@@ -103,11 +105,15 @@ def bench_op(
     name: str, dtype: Sequence[str], shape: Sequence[str], arg: Sequence[str], device: str | None, repeats: int,
     among: str | None, plot: Path | None,
 ) -> None:  # fmt: skip
-    """Print the table; with ``plot``, sweep sizes as well and write two pictures into that folder."""
+    """Print the table; with ``plot``, sweep sizes as well and draw two pictures.
+
+    Args:
+        plot: the folder of the pictures; TERMINAL: draw them as text.
+    """
     request = Request.parse(shape, dtype, arg)
     op, where = resolve(name, request), choose_device(device)
     wanted = choose(among) if among is not None or where == "cuda" else ("torch",)
-    if plot is not None:
+    if plot not in (None, TERMINAL):
         from fusegen.bench.plots import load_matplotlib
 
         load_matplotlib()  # before anything is measured
@@ -125,12 +131,20 @@ def bench_op(
         print_table(bench, specs, measured)
         known = set(bench.left_out)
         sweep = [bench.measure(scaled) for scaled in sweeping]
-    if plot is not None:
+    for who, why in bench.left_out.items():
+        if who not in known:
+            print(f"{who} left out of some sizes: {why}", file=sys.stderr)
+    if plot == TERMINAL:
+        from rich.console import Console
+
+        from fusegen.bench.text_plots import print_plots
+
+        print_plots(Console(highlight=False), measured, sweep, bench.roof)
+    elif plot is not None:
         from fusegen.bench.plots import write_plots
 
-        lines = [f"{who} left out of some sizes: {why}" for who, why in bench.left_out.items() if who not in known]
-        lines += [f"wrote {path}" for path in write_plots(plot, op.name, place(where), measured, sweep, bench.roof)]
-        print("\n".join(lines), file=sys.stderr)
+        for path in write_plots(plot, op.name, place(where), measured, sweep, bench.roof):
+            print(f"wrote {path}", file=sys.stderr)
 
 
 def place(device: str) -> str:

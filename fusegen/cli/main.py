@@ -235,7 +235,12 @@ def bench(
         str | None, typer.Option("--peers", metavar="torch,JAX", help="all that are installed, if left out; or none")
     ] = None,
     plot: Annotated[
-        Path | None, typer.Option("--plot", metavar="DIR", help="sweep sizes and draw bandwidth and time over floor")
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="[DIR]",
+            help="sweep sizes and draw bandwidth and time over floor: pictures in DIR, or text without one",
+        ),
     ] = None,
 ) -> None:
     """Time every pass beside the floor and beside torch, torch.compile, JAX, Liger and QuACK."""
@@ -281,7 +286,7 @@ def main(arguments: list[str] | None = None) -> None:
     """The entry point ``fusegen``. ``--debug`` may stand anywhere."""
     given = list(sys.argv[1:] if arguments is None else arguments)
     debug = "--debug" in given
-    given = [argument for argument in given if argument != "--debug"]
+    given = _bare_plot([argument for argument in given if argument != "--debug"])
     blame.with_tracebacks = debug
     if given == ["--version"]:
         from fusegen.cli.doctor import installed_version
@@ -300,6 +305,15 @@ def main(arguments: list[str] | None = None) -> None:
         if debug:
             raise
         _fail(blame.described(error))
+
+
+def _bare_plot(given: list[str]) -> list[str]:
+    """``--plot`` without a folder means ``--plot -``, the terminal: typer has no option whose value may be left out."""
+    following = [*given, "--"][1:]
+    bare = [
+        one == "--plot" and after.startswith("-") and after != "-" for one, after in zip(given, following, strict=True)
+    ]
+    return ["--plot=-" if alone else one for one, alone in zip(given, bare, strict=True)]
 
 
 def _fail(text: str) -> None:

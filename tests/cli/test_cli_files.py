@@ -262,7 +262,9 @@ def apart(code: str, *arguments: str, is_terminal: bool = True, **environment: s
     )
     os.close(theirs)
     assert process.stdout is not None
-    out, seen = process.stdout.read(), b""  # less than a terminal holds back
+    # First the terminal, to its end: it holds back 4 kB, and a bar writes more than that on a machine that is busy. What
+    # a command prints is less than a pipe holds back.
+    seen = b""
     while True:
         try:
             piece = os.read(ours, 4096)
@@ -271,6 +273,7 @@ def apart(code: str, *arguments: str, is_terminal: bool = True, **environment: s
         if not piece:
             break
         seen += piece
+    out = process.stdout.read()
     os.close(ours)
     assert process.wait() in (0, 1)
     return out, seen.decode()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import re
 import sys
 from pathlib import Path
@@ -11,15 +12,17 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from rich.console import Console
 
 import fusegen as fg
 from fusegen import pipeline
 from fusegen.bench.baselines import LIGER, NAMES, Call, choose, namesake, peers
 from fusegen.bench.comparison import Comparison, InTorch, Measured, Roof, disagreement, one_pass
 from fusegen.bench.plots import bandwidth_figure, floor_figure, load_matplotlib
+from fusegen.bench.text_plots import bar, print_plots
 from fusegen.cli.arguments import Request, bind, library, resolve
 from fusegen.cli.bench import Bench, print_table, sweep_specs
-from fusegen.cli.main import main
+from fusegen.cli.main import _bare_plot, main
 from fusegen.core import dtypes
 from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.declare.reference import reference
@@ -294,6 +297,68 @@ def test_no_panel_cuts_off_what_another_has_no_room_for() -> None:
     figure = bandwidth_figure(pyplot, "op on the CPU emulator", sweep, None)
     assert all(panel.get_ylim()[0] == 0 and panel.get_ylim()[1] > 9 for panel in figure.axes)
     pyplot.close("all")
+
+
+def test_bars_are_as_long_as_their_part() -> None:
+    assert [bar(part, 4) for part in (0, 0.25, 0.5 + 1 / 32, 1 / 8, 1, 3)] == ["", "█", "██▏", "▌", "████", "████"]
+    assert [bar(part, 4, blocks=False) for part in (0, 0.25, 0.3, 1)] == ["", "#", "#", "####"]
+
+
+def printed(measured: Any, sweep: Any, roof: Roof | None, encoding: str = "utf-8") -> list[str]:
+    raw = io.BytesIO()
+    console = Console(file=io.TextIOWrapper(raw, encoding=encoding), width=62, highlight=False, force_terminal=False)
+    print_plots(console, measured, sweep, roof)
+    console.file.flush()
+    return [line.rstrip() for line in raw.getvalue().decode(encoding).splitlines()]
+
+
+def test_text_shows_what_the_pictures_show() -> None:
+    """On a line 62 wide a bar has 20 characters; what is longest has them all."""
+    measured = [Measured("fwd", 4 * 10**6, {"fusegen": 1.5, "torch": 3.0}), Measured("bwd", 0, {"fusegen": 2.0})]
+    sweep = [[Measured("fwd", 4 * 10**6, {"fusegen": 2.0})], [Measured("fwd", 8 * 10**8, {"fusegen": 200.0})]]
+    assert printed(measured, sweep, Roof(4e6, 2.0), "ascii") == [
+        "", "time over the floor: the fewest bytes at 4.00 TB/s",
+        "fwd  floor    1.00  #######",
+        "     fusegen  1.50  ##########",
+        "     torch    3.00  ####################",
+        "", "fusegen's bandwidth, of a copy's 4.00 TB/s",
+        "fwd  4 MB    2 TB/s  ##########",
+        "     800 MB  4 TB/s  ####################",
+    ]  # fmt: skip
+    assert "     fusegen  1.50  ██████████" in printed(measured, sweep, Roof(4e6, 2.0))
+
+
+def test_text_makes_no_claims_about_a_gpu_either() -> None:
+    measured = [Measured("fwd", 10**6, {"fusegen": 1500.0, "torch": 750.0})]
+    lines = printed(measured, [measured], None, "ascii")
+    assert "without floor and roofline" in lines[1]
+    assert lines[2:4] == ["fwd  fusegen  1.5 ms  ####################", "     torch    750 us  ##########"]
+    assert lines[5:] == ["fusegen's bandwidth", "fwd  1 MB  0.667 GB/s  ####################"]
+
+
+def test_plot_without_a_folder_is_the_terminal() -> None:
+    assert _bare_plot(["bench", "silu", "--plot"]) == ["bench", "silu", "--plot=-"]
+    assert _bare_plot(["bench", "--plot", "--shape", "4", "silu"]) == ["bench", "--plot=-", "--shape", "4", "silu"]
+    for given in (["bench", "silu", "--plot", "folder"], ["bench", "silu", "--plot", "-"], ["bench", "silu"], []):
+        assert _bare_plot(given) == given
+
+
+@pytest.mark.emulator
+@pytest.mark.cpu
+def test_text_needs_no_matplotlib(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    monkeypatch.setattr("fusegen.cli.bench.SWEEP", {"cpu": [2**12, 2**14]})
+    arguments = ["silu", "--shape", "16,64", "--repeats", "1", "--device", "cpu", "--peers", "none"]
+    with pytest.raises(SystemExit) as left:
+        main(["bench", *arguments, "--plot"])
+    assert not left.value.code
+    out, _ = capsys.readouterr()
+    assert re.findall(r"^(\w+) +fusegen +[\d.]+ (?:µs|ms)  [█▉▊▋▌▍▎▏]+", out, re.MULTILINE) == ["fwd", "bwd", "step"]
+    assert re.findall(r"^fwd +4.1 kB .*\n +16.4 kB +[\d.]+ GB/s  ", out, re.MULTILINE)
+    with pytest.raises(SystemExit) as left:  # and pictures say so before anything is measured
+        main(["bench", *arguments, "--plot", "folder"])
+    out, err = capsys.readouterr()
+    assert left.value.code == 2 and not out and "--plot without a folder" in err
 
 
 def test_sizes_are_swept_along_the_first_axis() -> None:

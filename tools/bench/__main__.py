@@ -54,8 +54,10 @@ def main() -> int:
         wanted = tuple(name for name in wanted if name not in ("torch.compile", "JAX"))
     # Training runs on the native call path; its build takes longer than a row.
     os.environ.setdefault(native.VARIABLE, "wait")
-    failed = measure(parts, Page(options.write), wanted, options)
-    undrawn = draw_charts(options.write) if options.write and "rows" in parts else 0
+    page = Page(options.write)
+    failed = measure(parts, page, wanted, options)
+    drawn = {"rows", "products"} & set(parts) and "rows" in page.sections
+    undrawn = draw_charts(options.write) if options.write and drawn else 0
     for title, error in failed.items():
         print(f"\n{title}\n{error}", file=sys.stderr)
     return 1 if failed or undrawn else 0

@@ -28,9 +28,11 @@ every call, the host ahead of the device, random data, median of 30. `fwd` has n
 gradients of every input, `step` is both as training does them. JAX launches on streams of its own: its times are those
 of calls back to back by the wall clock, without flushing. Rows with fewer peers are sizes that nobody tunes for.
 
-![Time of fusegen's passes over the floor, against the floor](images/roofline.svg)
+![Time over the floor of every row, a strip for each family of ops, beside the roofline](images/roofline.svg)
 
-![Times of others over fusegen's, by pass](images/peers.svg)
+![Time over the floor of fusegen as bars and of others as marks, a row of each family](images/peers.svg)
+
+![Times of others over fusegen's, geometric means of all rows by implementation and pass](images/means.svg)
 
 """
 _COLD = """## First calls
