@@ -262,8 +262,8 @@ def apart(code: str, *arguments: str, is_terminal: bool = True, **environment: s
     )
     os.close(theirs)
     assert process.stdout is not None
-    # First the terminal, to its end: it holds back 4 kB, and a bar writes more than that on a machine that is busy. What
-    # a command prints is less than a pipe holds back.
+    # First the terminal, to its end: it holds back 4 kB, and on a busy machine a bar writes more than that. What a
+    # command prints is less than a pipe holds back.
     seen = b""
     while True:
         try:
