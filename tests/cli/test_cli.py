@@ -22,6 +22,7 @@ from fusegen.cli.formula import formula_op
 from fusegen.cli.main import main
 from fusegen.core.errors import DeclarationError, FusegenError
 from fusegen.declare.reference import reference
+from tests.support.terminals import read_to_end
 
 DECLARATIONS = '''
 import fusegen as fg
@@ -182,15 +183,7 @@ def test_a_terminal_gets_colours_and_a_pipe_the_same_bytes_without() -> None:
     environment.pop("NO_COLOR", None)
     process = subprocess.Popen(arguments, stdout=theirs, env=environment)
     os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            piece = os.read(ours, 4096)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        if not piece:
-            break
-        seen += piece
+    seen = read_to_end(ours)
     assert process.wait() == 0
     text = seen.decode().replace("\r\n", "\n")
     assert "\x1b[" in text

@@ -15,6 +15,7 @@ import pytest
 
 import fusegen as fg
 from fusegen.cli.main import main
+from tests.support.terminals import read_to_end
 
 GOOD = '''
 import fusegen as fg
@@ -262,19 +263,9 @@ def apart(code: str, *arguments: str, is_terminal: bool = True, **environment: s
     )
     os.close(theirs)
     assert process.stdout is not None
-    # First the terminal, to its end: it holds back 4 kB, and on a busy machine a bar writes more than that. What a
-    # command prints is less than a pipe holds back.
-    seen = b""
-    while True:
-        try:
-            piece = os.read(ours, 4096)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        if not piece:
-            break
-        seen += piece
+    # Of what a command prints a pipe holds back enough.
+    seen = read_to_end(ours)
     out = process.stdout.read()
-    os.close(ours)
     assert process.wait() in (0, 1)
     return out, seen.decode()
 

@@ -18,6 +18,7 @@ from fusegen.cli.arguments import Request, bind, library
 from fusegen.cli.inputs import MOST, elements, sized
 from fusegen.cli.run import run_op
 from fusegen.declare import table
+from tests.support.terminals import read_to_end
 
 DECLARATIONS = """
 import fusegen as fg
@@ -123,15 +124,7 @@ def in_terminal(*arguments: str) -> str:
     command = [sys.executable, "-c", "from fusegen.cli.main import main; main()", *arguments]
     process = subprocess.Popen(command, stdout=theirs, stderr=theirs, env=environment)
     os.close(theirs)
-    seen = b""
-    while True:
-        try:
-            piece = os.read(ours, 4096)
-        except OSError:  # how Linux says that the other end is closed
-            break
-        if not piece:
-            break
-        seen += piece
+    seen = read_to_end(ours)
     assert process.wait() == 0
     return seen.decode()
 
