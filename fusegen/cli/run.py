@@ -54,7 +54,7 @@ def run_ops(
             passed = False
         failed += [] if passed else [item.title]
         print()
-    print(outcome([item.title for item in items], failed, "agree" if len(items) > 1 else "agrees"))
+    print(outcome([item.title for item in items], failed, "agree"))
     return not failed
 
 

@@ -46,11 +46,11 @@ def chosen(names: Sequence[str], request: Request) -> list[Chosen]:
 
 
 def outcome(titles: Iterable[str], failed: Iterable[str], passed: str) -> str:
-    """The last line of a command: how many ops failed and which, or that all ``passed``."""
+    """The last line of a command: how many ops failed and which, or that all passed: the verb, of several ops."""
     every, bad = list(titles), list(failed)
     if bad:
         return f"{len(bad)} of {len(every)} {_ops(len(every))} failed: {', '.join(bad)}"
-    return f"all {len(every)} ops {passed}" if len(every) != 1 else f"the op {passed}"
+    return f"all {len(every)} ops {passed}" if len(every) != 1 else f"the op {passed}s"
 
 
 def _ops(count: int) -> str:
