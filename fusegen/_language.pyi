@@ -16,6 +16,14 @@ def all(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether no element is zero; of nothing: True. A bool, of uint8 a uint8, as torch's."""
 @overload
 def all(x: Number, *, dim: Axis = None, keepdim: bool = False) -> Tensor: ...
+def alpha_dropout(x: Number, p: Number = 0.5, training: bool = False) -> Tensor:
+    """``a * where(kept, x, m) + b``: dropout that keeps mean 0 and variance 1 behind a SELU (Klambauer et al., 2017).
+
+    ``m`` is what a SELU tends to at minus infinity, ``a = 1 / sqrt((1 - p) (1 + p m^2))`` and ``b = -a p m``.
+
+    Raises:
+        DeclarationError, DtypeError: as ``dropout``'s.
+    """
 @overload
 def amax(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Maximum over ``axis``; NaN wins. Its gradient is shared evenly by elements that tie."""
@@ -51,6 +59,13 @@ def atan2(a: Number, b: Number, /) -> Tensor:
     """Angle of (b, a); derivative 0 at the origin."""
 def atanh(x: Number, /) -> Tensor:
     """Elementwise atanh; arguments broadcast and promote as torch's."""
+def bernoulli(p: Number) -> Tensor:
+    """1 with the probability that each element of ``p`` says, else 0, in its dtype. No gradient flows through it.
+
+    Raises:
+        DeclarationError: the op does not say that it draws random numbers.
+        DtypeError: not a float dtype.
+    """
 def bitwise_and(a: Number, b: Number, /) -> Tensor:
     """Elementwise bitwise_and; arguments broadcast and promote as torch's."""
 def bitwise_not(x: Number, /) -> Tensor:
@@ -87,6 +102,20 @@ def cosh(x: Number, /) -> Tensor:
     """Elementwise cosh; arguments broadcast and promote as torch's."""
 def digamma(x: Number, /) -> Tensor:
     """d/dx lgamma(x)."""
+def dropout(x: Number, p: Number = 0.5, training: bool = True) -> Tensor:
+    """``x / (1 - p)`` where a random number is at least ``p``, else 0 (Srivastava et al., 2014).
+
+    The backward draws the same numbers again. What is dropped has no influence, NaN and infinity neither, and a
+    gradient of exactly 0.
+
+    Args:
+        p: how probable it is that an element is dropped, from 0 to 1.
+        training: False: ``x`` as it is.
+
+    Raises:
+        DeclarationError: the op does not say that it draws random numbers, or ``p`` is no probability.
+        DtypeError: ``x`` is not of floats.
+    """
 def eq(a: Number, b: Number, /) -> Tensor:
     """Elementwise eq; arguments broadcast and promote as torch's."""
 def erf(x: Number, /) -> Tensor:
@@ -112,6 +141,12 @@ def expand_dims(x: Number, axis: int | Sequence[int]) -> Tensor:
 def expand_dims(x: Number, *, dim: int | Sequence[int]) -> Tensor: ...
 def expm1(x: Number, /) -> Tensor:
     """exp(x) - 1 without cancellation near 0."""
+def feature_dropout(x: Number, p: Number = 0.5, training: bool = True) -> Tensor:
+    """``dropout`` that draws one number for each of the first two dimensions, the samples' channels.
+
+    Raises:
+        DeclarationError, DtypeError: as ``dropout``'s.
+    """
 def flatten(x: Number, first: int = 0, last: int = -1) -> Tensor:
     """``x`` with the dimensions from ``first`` to ``last`` as one. Source: torch.flatten.
 
@@ -233,6 +268,25 @@ def prod(x: Number, axis: Axis = None, keepdims: bool = False, dtype: DTypeLike 
     """
 @overload
 def prod(x: Number, *, dim: Axis = None, keepdim: bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
+def rand_like(x: Number, *, dtype: DTypeLike | None = None) -> Tensor:
+    """A random number for each element of ``x``, evenly distributed in [0, 1), of the dtype of ``x`` or the one given.
+
+    Only in an op that says so: ``@fg.op(random=True)``. No gradient flows through it.
+
+    Raises:
+        DeclarationError: the op does not say that it draws random numbers.
+        DtypeError: not a float dtype.
+    """
+def randn_like(x: Number, *, dtype: DTypeLike | None = None) -> Tensor:
+    """A random number for each element of ``x``, of the normal distribution with mean 0 and deviation 1.
+
+    ``sqrt(-2 log(u)) * cos(2 pi v)`` of two evenly distributed numbers (Box and Muller, 1958). In float32 and the half
+    types none is beyond 6.8. Otherwise as ``rand_like``.
+
+    Raises:
+        DeclarationError: the op does not say that it draws random numbers.
+        DtypeError: not a float dtype.
+    """
 def ratio(a: Number, b: Number, /) -> Tensor:
     """a / b where b is known to lie between 1 and 2^120, so that half-precision kernels may use a reciprocal."""
 def reciprocal(x: Number) -> Tensor:

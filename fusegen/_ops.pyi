@@ -15,6 +15,7 @@ __all__ = [
     "addmm",
     "all",
     "alpha_blend",
+    "alpha_dropout",
     "alpha_over",
     "amax",
     "amin",
@@ -62,8 +63,10 @@ __all__ = [
     "cosine_similarity",
     "crelu",
     "cross_entropy",
+    "dropout",
     "elu",
     "ema_update",
+    "feature_dropout",
     "gaussian_nll_loss",
     "geglu",
     "geglu_mlp",
@@ -364,6 +367,39 @@ alpha_blend: _alpha_blend
 """``foreground`` over an opaque ``background``: alpha foreground + (1 - alpha) background; the three broadcast.
 
 Source: Porter and Duff, Compositing Digital Images, SIGGRAPH 1984.
+"""
+
+class _alpha_dropout(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        p: Array | float = 0.5,
+        training: bool = False,
+        inplace: bool = False,
+        *,
+        seed: Array | float | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        """a where(kept, x, m) + b, with mean 0 and variance 1 behind a SELU; m is what a SELU tends to at minus infinity.
+
+        a = 1 / sqrt((1 - p) (1 + p m^2)), b = -a p m. Source: torch.nn.functional.alpha_dropout.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        p: Foreign | float = 0.5,
+        training: bool = False,
+        inplace: bool = False,
+        *,
+        seed: Foreign | float | None = None,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+alpha_dropout: _alpha_dropout
+"""a where(kept, x, m) + b, with mean 0 and variance 1 behind a SELU; m is what a SELU tends to at minus infinity.
+
+a = 1 / sqrt((1 - p) (1 + p m^2)), b = -a p m. Source: torch.nn.functional.alpha_dropout.
 """
 
 class _alpha_over(FusedOp[..., tuple[Tensor, ...]]):
@@ -1590,6 +1626,33 @@ Source: torch.nn.functional.cross_entropy; Szegedy et al., arXiv 1512.00567; z_l
 2204.02311.
 """
 
+class _dropout(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        p: Array | float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+        *,
+        seed: Array | float | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        """x / (1 - p) where a random number is at least p, else 0. Source: torch.nn.functional.dropout."""
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        p: Foreign | float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+        *,
+        seed: Foreign | float | None = None,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+dropout: _dropout
+"""x / (1 - p) where a random number is at least p, else 0. Source: torch.nn.functional.dropout."""
+
 class _elu(FusedOp[..., Tensor]):
     @overload
     def __call__(
@@ -1642,6 +1705,39 @@ ema_update: _ema_update
 
 It takes the weight of the new value rather than the decay, because 1 - 0.999 loses three digits in float32. Written
 in place with ``out=average``. Source: Polyak and Juditsky, SIAM J. Control Optim. 30 (4), 1992.
+"""
+
+class _feature_dropout(FusedOp[..., Tensor]):
+    @overload
+    def __call__(
+        self,
+        input: Array,
+        p: Array | float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+        *,
+        seed: Array | float | None = None,
+        out: Array | None = None,
+    ) -> Array:
+        """dropout of whole channels: one number for each of the first two dimensions.
+
+        Source: torch.nn.functional.dropout1d, dropout2d and dropout3d.
+        """
+    @overload
+    def __call__(
+        self,
+        input: Foreign,
+        p: Foreign | float = 0.5,
+        training: bool = True,
+        inplace: bool = False,
+        *,
+        seed: Foreign | float | None = None,
+        out: Foreign | None = None,
+    ) -> Foreign: ...
+feature_dropout: _feature_dropout
+"""dropout of whole channels: one number for each of the first two dimensions.
+
+Source: torch.nn.functional.dropout1d, dropout2d and dropout3d.
 """
 
 class _gaussian_nll_loss(FusedOp[..., Tensor]):

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any, Generic, overload
 
 from fusegen import intercept
 from fusegen.core.errors import DeclarationError, FusegenError
-from fusegen.core.ir import Op
+from fusegen.core.ir import Op, names_read
 from fusegen.core.recent import Recent
-from fusegen.declare.op import Declaration, is_symbolic
+from fusegen.declare.op import SEED, Declaration, is_symbolic
 from fusegen.declare.tensor import Tensor
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
 from fusegen.intercept import compiled_call
 from fusegen.plan import entry, frameworks, overlap
+from fusegen.plan.seeds import seeded
 from fusegen.pytorch.library.handles import token_of
 from fusegen.run import verify
 from fusegen.run.runner import Run, Runner, record_runs
@@ -331,6 +332,38 @@ class FusedOp(Generic[P, R_co]):
         return emit(self, args, kwargs, which)
 
 
+class RandomOp(FusedOp[P, R_co]):
+    """A declared op that draws random numbers: each call has a seed, of the framework's own generator or ``seed=``."""
+
+    def __init__(self, declaration: Declaration) -> None:
+        super().__init__(declaration)
+        self._drawing: dict[Any, bool] = {}  # whether calls with these constants draw any number
+
+    def __call__(self, /, *args: Any, **kwargs: Any) -> Any:
+        if torch_is_loaded():
+            import torch
+
+            if torch.compiler.is_dynamo_compiling():
+                return super().__call__(*args, **seeded(self.name, args, kwargs))
+        if kwargs.get(SEED) is None and not is_symbolic(args, kwargs):
+            kwargs = seeded(self.name, args, kwargs) if self._draws(args, kwargs) else {**kwargs, SEED: 0}
+        return super().__call__(*args, **kwargs)
+
+    def _draws(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> bool:
+        """Whether such a call needs a seed: not where it drops nothing since it is not training, say. Then the
+        generator stays where it is, as torch's."""
+        positions = tuple((i, a) for i, a in enumerate(args) if isinstance(a, (bool, str, type(None))))
+        key = positions, tuple((n, a) for n, a in kwargs.items() if isinstance(a, (bool, str, type(None))))
+        found = self._drawing.get(key)
+        if found is None:
+            try:
+                op = self.trace(*args, **kwargs)
+            except FusegenError:
+                return True  # the call itself says what is wrong
+            found = self._drawing[key] = SEED in names_read((*op.statements, *op.outputs))
+        return found
+
+
 class ListOp(FusedOp[P, R_co]):
     """A declared op that takes a list of tensors, ``*xs``: for each number of them it is an op of its own.
 
@@ -344,7 +377,8 @@ class ListOp(FusedOp[P, R_co]):
     def of(self, count: int) -> FusedOp:
         """The op that takes ``count`` tensors as its list."""
         found = self._ops.get(count)
-        return found or self._ops.setdefault(count, FusedOp(self.declaration.of_so_many(count)))
+        kind = RandomOp if self.declaration.random else FusedOp
+        return found or self._ops.setdefault(count, kind(self.declaration.of_so_many(count)))
 
     def for_call(self, args: tuple[Any, ...]) -> FusedOp:
         """The op for so many tensors."""
@@ -355,7 +389,8 @@ class ListOp(FusedOp[P, R_co]):
             import torch
 
             if torch.compiler.is_dynamo_compiling():
-                return compiled_call()(self, args, kwargs, True)
+                given = seeded(self.name, args, kwargs) if self.declaration.random else kwargs
+                return compiled_call()(self, args, given, True)
         return self.for_call(args)(*args, **kwargs)
 
     def trace(self, /, *args: Any, **kwargs: Any) -> Op:
@@ -390,10 +425,17 @@ def _plain(runner: Any) -> Runner:
 
 
 @overload
-def op(function: Callable[P, R_co], *, name: str | None = None, autocast: str | None = None) -> FusedOp[P, R_co]: ...
+def op(
+    function: Callable[P, R_co], *, name: str | None = None, autocast: str | None = None, random: bool = False
+) -> FusedOp[P, R_co]: ...
 @overload
-def op(*, name: str | None = None, autocast: str | None = None) -> Callable[[Callable[P, R_co]], FusedOp[P, R_co]]: ...
-def op(function: Callable[..., Any] | None = None, *, name: str | None = None, autocast: str | None = None) -> Any:
+def op(
+    *, name: str | None = None, autocast: str | None = None, random: bool = False
+) -> Callable[[Callable[P, R_co]], FusedOp[P, R_co]]: ...
+def op(
+    function: Callable[..., Any] | None = None, *, name: str | None = None, autocast: str | None = None,
+    random: bool = False,
+) -> Any:  # fmt: skip
     """Declare an op.
 
     The function is traced with symbolic tensors under torch's rules for broadcasting, ``axis``/``keepdims`` and dtype
@@ -403,12 +445,18 @@ def op(function: Callable[..., Any] | None = None, *, name: str | None = None, a
     Args:
         autocast: what becomes of float tensors where torch.autocast is on: "float32", "half" (autocast's own dtype),
             "widest" (the widest among them), or None: they stay as they are. Inside another op the other op's counts.
+        random: it draws random numbers (``fg.dropout``, ``fg.rand_like``, ...). Each call then has a seed of its own,
+            an int64 that is drawn on the tensors' device from the framework's own generator, so that it follows
+            ``torch.manual_seed``, checkpoints, CUDA graphs and vmap's ``randomness``. ``seed=`` takes its place: an
+            int, or such a tensor. The same seed and shapes are the same numbers, on every device.
 
     Raises:
         DeclarationError: the signature has ``**kwargs``, or a default in front of ``*xs``; no such autocast policy; on
             a call: what it does is not possible.
     """
     if function is None:
-        return lambda f: op(f, name=name, autocast=autocast)
-    declaration = Declaration.of(function, name, autocast)
-    return FusedOp(declaration) if declaration.tensors is None else ListOp(declaration)
+        return lambda f: op(f, name=name, autocast=autocast, random=random)
+    declaration = Declaration.of(function, name, autocast, random)
+    if declaration.tensors is not None:
+        return ListOp(declaration)
+    return RandomOp(declaration) if random else FusedOp(declaration)

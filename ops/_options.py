@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 import fusegen as fg
+from fusegen.fused_op import RandomOp
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -55,6 +56,7 @@ class LibraryOp(fg.FusedOp):
         return values if self.prepare is None else values | self.prepare(self.name, **values)
 
     def _inplace(self, values: dict[str, Any]) -> Any:
+        values = {name: value for name, value in values.items() if not isinstance(value, fg.TensorSpec)}  # no seed
         target, *rest = values.values()
         if fg.is_symbolic((target, *rest), {}):
             raise fg.DeclarationError(
@@ -63,6 +65,10 @@ class LibraryOp(fg.FusedOp):
             )  # fmt: skip
         names = list(values)[1:]
         return super().__call__(target, **dict(zip(names, rest, strict=True)) | {"inplace": False}, out=target)
+
+
+class RandomLibraryOp(LibraryOp, RandomOp):
+    """One that draws random numbers."""
 
 
 class limited:
@@ -82,7 +88,7 @@ class limited:
         self.limits = limits | getattr(like, "limits", {})
 
     def __call__(self, function: Callable[P, R]) -> fg.FusedOp[P, R]:
-        declaration = fg.op(function, autocast=self.autocast).declaration
+        declaration = fg.op(function, autocast=self.autocast, random=issubclass(self.kind, RandomOp)).declaration
         made: fg.FusedOp[Any, Any] = self.kind(declaration, self.limits, self.prepare)
         return cast("fg.FusedOp[P, R]", made)
 

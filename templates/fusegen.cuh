@@ -354,6 +354,7 @@ template <typename T> FG_DEVICE void store_remote(T* shared, int, T value) { *sh
 }  // namespace fg
 
 #include "fusegen_math.cuh"
+#include "fusegen_random.cuh"
 #include "fusegen_reduce.cuh"
 #include "fusegen_rows.cuh"
 #include "fusegen_trig.cuh"

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fusegen.bench.comparison import Implementation, InTorch, disagreement, results_of
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import Op
+from fusegen.declare.table import draws
 from fusegen.pytorch.library.eager import eager
 
 if TYPE_CHECKING:
@@ -161,6 +162,8 @@ def _of_package(package: Package, call: Call, on_gpu: bool) -> Implementation:
 
 
 def _jax(call: Call) -> Implementation:
+    if draws((*call.op.statements, *call.op.outputs)):
+        raise LookupError("draws other random numbers")
     from fusegen.bench.peer_jax import in_jax, load_jax
 
     load_jax()
@@ -176,6 +179,8 @@ def _compiled(function: Function) -> Function:
 
 
 def _in_torch(call: Call) -> Function:
+    if call.in_torch is None and draws((*call.op.statements, *call.op.outputs)):
+        raise LookupError("draws other random numbers")
     return call.in_torch or eager(call.op, call.names, call.options)
 
 

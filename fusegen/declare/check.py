@@ -163,6 +163,9 @@ class _Check:
         elif row.kind is Kind.SELECT:
             holds = dtypes_of[0] is dtypes.bool_ and all(dtype is node.dtype for dtype in dtypes_of[1:])
             self.require(holds, "a select between dtypes, or by other than a bool", what)
+        elif row.kind is Kind.DRAW:
+            holds = all(dtype is dtypes.int64 for dtype in dtypes_of) and node.dtype is row.draws
+            self.require(holds, "a random number of other than integers", what)
         elif row.kind in _TRUTHS:
             alike = len(set(dtypes_of)) == 1 and (row.kind is not Kind.LOGICAL or dtypes_of[0] is dtypes.bool_)
             self.require(alike and node.dtype is dtypes.bool_, "a comparison of dtypes that differ", what)

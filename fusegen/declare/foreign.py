@@ -22,8 +22,8 @@ _FIXES = {
         "do it to the argument, outside the op: views cost nothing, and operands broadcast",
     ),
     **dict.fromkeys(
-        ("rand_like", "randn_like", "bernoulli", "rand", "randn"),
-        "pass random numbers as an argument: the language has none yet",
+        ("rand", "randn", "randint", "randint_like", "normal", "multinomial", "randperm"),
+        "use fg.rand_like, fg.randn_like or fg.bernoulli, or pass random numbers as an argument",
     ),
     **dict.fromkeys(
         ("gather", "scatter", "scatter_add", "index_select", "take", "take_along_dim", "embedding", "index_add"),

@@ -11,8 +11,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from fusegen.core import dtypes
 from fusegen.core.dtypes import Category
 from fusegen.core.ir import Expr, const
+from fusegen.declare import philox
 from fusegen.declare.table import Function, Kind, apply, lookup, register
 
 _LN2, _LN10 = math.log(2), math.log(10)
@@ -254,6 +256,20 @@ for _name, _partials in (
             doc=f"{_name}, rounded by itself: the same bits in every kernel.",
         )
     )
+# -- random numbers (declare/random_numbers) -------------------------------------------------------------------------
+for _name, _dtype, _numbers in (
+    ("uniform", dtypes.float32, philox.uniform),
+    ("positive_uniform", dtypes.float32, philox.positive_uniform),
+    ("uniform_double", dtypes.float64, philox.uniform_double),
+):
+    register(
+        Function(
+            _name, 4, Kind.DRAW, f"fg::{_name}({{0}}, {{1}}, {{2}}, {{3}})", smooth=False, draws=_dtype,
+            cost=20 if _dtype.size == 4 else 80, reference=_numbers,
+            doc="Of a seed, the number of a draw, a row and a column: a random number, evenly distributed between 0 "
+            "and 1, by counting (Philox 4x32-10).",
+        )
+    )  # fmt: skip
 # -- steps, kinks and ties (as torch) --------------------------------------------------------------------------------
 for _name in ("floor", "ceil", "trunc"):
     _float(_name, smooth=False, cost=1, fixed=Category.INTEGER)

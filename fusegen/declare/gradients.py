@@ -7,7 +7,7 @@ so its axes are the trace's, wherever the call stands.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from fusegen.core.declared import Recorded
@@ -20,12 +20,13 @@ from fusegen.declare.value import CalledWith, Tracer, Value, broadcast, convert,
 
 def with_gradient(
     name: str, declared: str, gradient: Callable[..., Any], values: Mapping[str, Any], returned: Any,
-    again: Callable[[Mapping[str, Any]], Any],
+    again: Callable[[Mapping[str, Any]], Any], hidden: Collection[str] = (),
 ) -> Any:  # fmt: skip
     """What an op's function ``returned`` for these arguments, with the gradient that was declared for the op.
 
     Args:
         again: what the function returns for other values: for a gradient that asks for results.
+        hidden: arguments that ``again`` takes, and the gradient does not.
 
     Raises:
         DerivativeError: the gradient takes other arguments, or returns another number of gradients.
@@ -33,7 +34,8 @@ def with_gradient(
     tracer = current()
     items = list(returned) if isinstance(returned, (tuple, list)) else [returned]
     floats = _float_results(returned)
-    tensors = [name for name, value in values.items() if isinstance(value, Value) and not value.weak]
+    own = [name for name in values if name not in hidden]
+    tensors = [name for name in own if isinstance(values[name], Value) and not values[name].weak]
     if not floats or not tensors:
         return returned
     arguments = {n: _stand_in(tracer, v, is_number=v.weak) if isinstance(v, Value) else v for n, v in values.items()}
@@ -44,7 +46,8 @@ def with_gradient(
         return {called_as.format(i): result for i, result in enumerate(_float_results(again(arguments)))}
 
     call = CalledWith(name, declared, cotangents, {n: v for n, v in arguments.items() if isinstance(v, Value)})
-    _record(tracer, call, lambda: _gradients(name, gradient, cotangents, arguments, tensors, results))
+    seen = {name: arguments[name] for name in own}
+    _record(tracer, call, lambda: _gradients(name, gradient, cotangents, seen, tensors, results))
     tracer.calls.append(call)
     given = [values[name] for name in call.inputs]
     marks = iter([_marked(tracer, value, given, i) for i, value in enumerate(floats)])

@@ -15,6 +15,7 @@ from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.core.ir import Call
 from fusegen.declare import functions as _functions  # fills the table
 from fusegen.declare import products as _products
+from fusegen.declare import random_numbers as _random
 from fusegen.declare import reductions as _reductions
 from fusegen.declare.foreign import attach, explained
 from fusegen.declare.parts import concat, flatten, split, unflatten
@@ -61,12 +62,13 @@ def _public(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[..., 
 
 NOT_FUNCTIONS = (
     "powi", "int_pow", "cast", "stop_gradient", "factor", "located", "declared", "polygamma", "add", "sub", "mul",
-    "div", "neg", "pow", "add_rn", "sub_rn", "mul_rn", "div_rn",
+    "div", "neg", "pow", "add_rn", "sub_rn", "mul_rn", "div_rn", "uniform", "positive_uniform", "uniform_double",
 )  # fmt: skip
 TABLE_FUNCTIONS = _public(_bind(row) for row in rows() if row.name not in NOT_FUNCTIONS)
 REDUCTIONS = _public(_reductions.FUNCTIONS)
 PRODUCTS = _public(_products.FUNCTIONS)
-sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS | REDUCTIONS | PRODUCTS)
+RANDOM = _public(_random.FUNCTIONS)
+sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS | REDUCTIONS | PRODUCTS | RANDOM)
 
 
 def pow(base: Like, exponent: Like) -> Value:
@@ -274,12 +276,13 @@ def _operators() -> None:
 NOT_METHODS = ("where", "index", "size", "linear", "sum_exp", "ratio", "exp_clamped", "clamp", "round")
 _operators()
 _OTHERS = ("pow", "square", "reciprocal", "concat", "split", "expand_dims", "flatten", "unflatten")
-attach((*TABLE_FUNCTIONS, *REDUCTIONS, *PRODUCTS, *_OTHERS))
+attach((*TABLE_FUNCTIONS, *REDUCTIONS, *PRODUCTS, *RANDOM, *_OTHERS))
 
 __all__ = [
     *TABLE_FUNCTIONS,
     *REDUCTIONS,
     *PRODUCTS,
+    *RANDOM,
     "concat",
     "expand_dims",
     "flatten",

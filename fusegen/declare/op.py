@@ -11,15 +11,16 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
-from fusegen.core.errors import DeclarationError, ShapeError
+from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.core.ir import Op
 from fusegen.core.products import mismatch
 from fusegen.core.recent import Recent
 from fusegen.core.views import view_shape
 from fusegen.declare.gradients import with_gradient
+from fusegen.declare.random_numbers import drawing
 from fusegen.declare.tensor import Tensor as Tensor
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec, called, trace
-from fusegen.declare.value import Value, current, plain_number
+from fusegen.declare.value import Value, current, lift, plain_number
 
 if TYPE_CHECKING:
     from typing import Annotated
@@ -48,6 +49,8 @@ _codes: set[Any] = set()  # Code objects of ops: names of their local variables 
 AUTOCAST = (None, "float32", "half", "widest")
 # Keyword of calls of ops with ``Declaration.overwrites``: that argument's gradient is written over the argument.
 INPLACE_BACKWARD = "inplace_backward"
+# The argument that random numbers are drawn of.
+SEED = "seed"
 # Traces that a declaration keeps. Patterns of ranks and dtypes are far fewer; a constant that is another number at
 # each call would be traced without end.
 MOST_TRACES = 1024
@@ -70,6 +73,9 @@ class Declaration:
     ``overwrites`` is the argument whose gradient is written into its own memory by calls with ``inplace_backward=True``
     (pytorch/autograd/inplace).
 
+    ``random`` says that it draws random numbers. Then it has one more argument, ``seed``, which is not the function's:
+    an int64 without dimensions, or an int.
+
     ``listed`` are the names of the arguments that the function takes as ``*xs``, in the declaration for so many of them
     (``of_so_many``); each is what an argument without a default is.
     """
@@ -85,14 +91,17 @@ class Declaration:
     sized: Recent[Any, bool] = field(default_factory=lambda: Recent(MOST_TRACES))
     inlined: bool = False
     listed: tuple[str, ...] | None = None
+    random: bool = False
 
     @classmethod
-    def of(cls, function: Callable[..., Any], name: str | None = None, autocast: str | None = None) -> Declaration:
+    def of(
+        cls, function: Callable[..., Any], name: str | None = None, autocast: str | None = None, random: bool = False
+    ) -> Declaration:
         """Read the function's signature.
 
         Raises:
             DeclarationError: it takes ``**kwargs``, or what has a default in front of ``*xs``; there is no such policy
-                for autocast.
+                for autocast; it draws random numbers, and has an argument ``seed`` of its own.
         """
         if autocast not in AUTOCAST:
             raise DeclarationError(
@@ -118,8 +127,10 @@ class Declaration:
             ) from None  # fmt: skip
         _check_parameters(name, signature)
         signature = _without_kinds(signature)
+        if random:
+            signature = _with_seed(name, signature)
         _codes.add(getattr(function, "__code__", None))
-        return cls(function, name, signature, autocast=autocast)
+        return cls(function, name, signature, autocast=autocast, random=random)
 
     @property
     def tensors(self) -> str | None:
@@ -179,7 +190,29 @@ class Declaration:
             ) from None  # fmt: skip
         bound.apply_defaults()
         values = {name: plain_number(value) for name, value in bound.arguments.items()}
+        if self.random:
+            values[SEED] = self._seed(values[SEED])
         return values if self.prepare is None else self.prepare(values)
+
+    def _seed(self, given: Any) -> Any:
+        """What stands for the seed: of a call without one, what says of which kind it will be.
+
+        Raises:
+            DtypeError, ShapeError: it is no int64 without dimensions.
+        """
+        if given is None:
+            return TensorSpec(dtypes.int64, ())
+        if isinstance(given, int) and not isinstance(given, bool):
+            return (given + 2**63) % 2**64 - 2**63  # 64 bits of it
+        is_int64 = isinstance(given, Value) or str(getattr(given, "dtype", None)).rpartition(".")[2] == "int64"
+        if not is_int64 or len(getattr(given, "shape", (0,))):
+            kind = DtypeError if not is_int64 else ShapeError
+            shape = list(getattr(given, "shape", ()))
+            raise kind(
+                f"{self.name}, argument {SEED}", given=f"{getattr(given, 'dtype', type(given).__name__)}{shape}",
+                expected="an int, or an int64 tensor without dimensions", fix="pass one, or none for a new seed",
+            )  # fmt: skip
+        return given
 
     def is_runtime_number(self, name: str, value: Any) -> bool:
         """Whether this Python number is handed over at run time (see the class)."""
@@ -272,11 +305,41 @@ class Declaration:
 
     def _run(self, values: Mapping[str, Any]) -> Any:
         """What the function returns for symbolic tensors."""
-        returned = called(self.function, values, self.listed or ())
+        tracer = current()
+        seed = values.get(SEED) if self.random else None
+        if self.random and not isinstance(seed, Value):  # a call within another op, which draws of that one's
+            seed = tracer.seed if isinstance(seed, TensorSpec) else lift(seed)
+            values = {**values, SEED: seed}
+        with drawing(tracer, seed) as first:
+            returned = self._called(values)
         if self.gradient is None:
             return returned
-        again = functools.partial(called, self.function, listed=self.listed or ())
-        return with_gradient(self.name, self.declared, self.gradient, values, returned, again)
+
+        def again(others: Mapping[str, Any]) -> Any:
+            with drawing(tracer, others.get(SEED) if self.random else None, first):
+                return self._called(others)
+
+        own = {name: value for name, value in values.items() if not (name == SEED and value is None)}
+        hidden = {SEED} if self.random else set[str]()
+        with drawing(tracer, None):  # a gradient draws nothing of its own
+            return with_gradient(self.name, self.declared, self.gradient, own, returned, again, hidden)
+
+    def _called(self, values: Mapping[str, Any]) -> Any:
+        """The function called with its own arguments."""
+        own = {name: value for name, value in values.items() if not (self.random and name == SEED)}
+        return called(self.function, own, self.listed or ())
+
+
+def _with_seed(op: str, signature: inspect.Signature) -> inspect.Signature:
+    """The signature with the argument ``seed`` in addition."""
+    if SEED in signature.parameters:
+        raise DeclarationError(
+            f"op {op}", given=f"random=True, and an argument {SEED}",
+            expected=f"an op that draws random numbers has an argument {SEED}, which it is given anyway",
+            fix="call yours otherwise",
+        )  # fmt: skip
+    own = inspect.Parameter(SEED, inspect.Parameter.KEYWORD_ONLY, default=None, annotation="fg.Scalar")
+    return signature.replace(parameters=[*signature.parameters.values(), own])
 
 
 def _without_kinds(signature: inspect.Signature) -> inspect.Signature:

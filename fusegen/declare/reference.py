@@ -299,7 +299,9 @@ class Evaluation:
         if isinstance(node, Factor):
             return args[0]
         detail = () if node.detail is None else (node.detail,)
-        return lookup(node.function).reference(self.torch, *args, *detail)
+        row = lookup(node.function)
+        value = row.reference(self.torch, *args, *detail)
+        return value.to(self.floats) if row.draws else value
 
     def _cast(self, node: Call, value: Any) -> Any:
         if node.args[0].dtype.is_float and node.dtype.category is dtypes.Category.INTEGER:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -16,7 +16,7 @@ from typing import Any
 from fusegen.core import dtypes
 from fusegen.core.dtypes import Category, DType
 from fusegen.core.errors import DeclarationError
-from fusegen.core.ir import Call, Detail, Expr, Ref
+from fusegen.core.ir import Call, Computed, Detail, Expr, Ref, walk
 
 Partials = Callable[..., tuple["Expr | None", ...]]
 Reference = Callable[..., Any]
@@ -33,6 +33,7 @@ class Kind(Enum):
     BITWISE = "integers or bools; the result has their promoted dtype"
     SELECT = "a bool, then two arguments that are promoted together"
     CAST = "the dtype is the node's own"
+    DRAW = "int64 arguments; the result is of the row's own float dtype"
 
 
 @dataclass(frozen=True)
@@ -55,6 +56,7 @@ class Function:
         smooth: False marks a function that is constant between its jumps (sign, floor): derivative zero.
         reference: ``reference(torch, *args)`` computes it on torch tensors; in float64 it is the oracle.
         domain: where the sweep looks, as (low, high) of the first argument.
+        draws: the dtype of a random number.
         doc: formula and source.
     """
 
@@ -73,13 +75,14 @@ class Function:
     cost: int = 4
     header: str = ""
     builtin: bool = True
+    draws: DType | None = None
     doc: str = ""
 
     def result_dtype(self, args: tuple[Expr, ...]) -> DType:
         """The compute dtype of the result; arguments are already of one dtype where the kind says so."""
         if self.kind in (Kind.COMPARE, Kind.PREDICATE, Kind.LOGICAL):
             return dtypes.bool_
-        return args[-1].dtype
+        return self.draws or args[-1].dtype
 
     def __call__(self, *args: Expr, detail: Detail = None) -> Call:
         """The node; for derivative rows and rewrites, whose arguments need no promotion."""
@@ -128,6 +131,12 @@ def rows() -> tuple[Function, ...]:
 def apply(name: str, *args: Expr, detail: Detail = None) -> Call:
     """Short for ``lookup(name)(*args)``."""
     return lookup(name)(*args, detail=detail)
+
+
+def draws(items: Iterable[Computed]) -> bool:
+    """Whether a statement or a result has a random number in it."""
+    nodes = walk([item.expr for item in items])
+    return any(isinstance(node, Call) and lookup(node.function).draws is not None for node in nodes)
 
 
 def placeholders(count: int, dtype: DType) -> tuple[Ref, ...]:

@@ -159,6 +159,8 @@ class Tensor:
         """Elementwise atanh; arguments broadcast and promote as torch's."""
     def baddbmm(self, batch1: Number, batch2: Number, *, beta: Number = 1, alpha: Number = 1) -> Tensor:
         """``fg.ops.baddbmm``."""
+    def bernoulli(self, p: Number | None = None, *, generator: Any = None) -> Tensor:
+        """``fg.bernoulli(x)``; of a number ``p``, a tensor like ``x``."""
     def bfloat16(self) -> Tensor:
         """``x.to(fg.bfloat16)``."""
     def bitwise_and(self, b: Number, /) -> Tensor:
@@ -417,6 +419,10 @@ class Tensor:
     def prod(self, *, dim: Axis = None, keepdim: builtins.bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
     def rad2deg(self) -> Tensor:
         """``x * (180 / pi)``."""
+    def rand_like(self, *, dtype: Any = None, **options: Any) -> Tensor:
+        """``fg.rand_like(x)``."""
+    def randn_like(self, *, dtype: Any = None, **options: Any) -> Tensor:
+        """``fg.randn_like(x)``."""
     def reciprocal(self) -> Tensor:
         """``1 / x``."""
     def relu(self) -> Tensor:

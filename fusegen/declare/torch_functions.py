@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, ShapeError
-from fusegen.declare import language, products, reductions
+from fusegen.declare import language, products, random_numbers, reductions
 from fusegen.declare.language import expand_dims
 from fusegen.declare.parts import Packed, concat, flatten, split, unflatten
 from fusegen.declare.value import (
@@ -337,15 +337,66 @@ def pairwise_distance(x1: Like, x2: Like, p: float = 2.0, eps: float = 1e-6, kee
     return reductions.norm(apart, p, -1, keepdim)
 
 
-@_torchs("nn.functional.dropout", "dropout")
-def dropout(input: Like, p: float = 0.5, training: bool = True, inplace: bool = False) -> Value:
-    """``x``, with ``training=False`` or ``p=0``."""
-    if training is not False and p != 0:
+# -- random numbers --------------------------------------------------------------------------------------------------
+
+
+@_torchs("nn.functional.dropout")
+def dropout(input: Like, p: Like = 0.5, training: bool = True, inplace: bool = False) -> Value:
+    """``fg.dropout(x, p)``."""
+    return lift(input) if isinstance(p, (int, float)) and p == 0 else random_numbers.dropout(input, p, training)
+
+
+@_torchs("dropout")
+def torch_dropout(input: Like, p: Like, train: bool) -> Value:
+    """``fg.dropout(x, p)``."""
+    return dropout(input, p, train)
+
+
+@_torchs("nn.functional.dropout1d", "nn.functional.dropout2d", "nn.functional.dropout3d")
+def feature_dropout(input: Like, p: Like = 0.5, training: bool = True, inplace: bool = False) -> Value:
+    """``fg.dropout`` with one number for each channel."""
+    return random_numbers.feature_dropout(input, p, training)
+
+
+@_torchs("nn.functional.alpha_dropout")
+def alpha_dropout(input: Like, p: Like = 0.5, training: bool = False, inplace: bool = False) -> Value:
+    """``fg.alpha_dropout(x, p)``."""
+    return random_numbers.alpha_dropout(input, p, training)
+
+
+@_torchs("rand_like")
+def rand_like(input: Like, *, dtype: Any = None, **options: Any) -> Value:
+    """``fg.rand_like(x)``."""
+    _only_defaults("rand_like", options)
+    return random_numbers.rand_like(input, dtype=dtype)
+
+
+@_torchs("randn_like")
+def randn_like(input: Like, *, dtype: Any = None, **options: Any) -> Value:
+    """``fg.randn_like(x)``."""
+    _only_defaults("randn_like", options)
+    return random_numbers.randn_like(input, dtype=dtype)
+
+
+@_torchs("bernoulli")
+def bernoulli(input: Like, p: Like | None = None, *, generator: Any = None) -> Value:
+    """``fg.bernoulli(x)``; of a number ``p``, a tensor like ``x``."""
+    _only_defaults("bernoulli", {"generator": generator})
+    value = lift(input)
+    if p is None:
+        return random_numbers.bernoulli(value)
+    full = elementwise("where", elementwise("eq", value, value), p, p)
+    return random_numbers.bernoulli(Value(full.expr, full.dtype, value.dims).to(value.dtype))
+
+
+def _only_defaults(name: str, options: dict[str, Any]) -> None:
+    given = {key: value for key, value in options.items() if value is not None and value is not False}
+    unknown = given.keys() - {"memory_format"}
+    if unknown:
         raise DeclarationError(
-            f"{current().where}, dropout", given=f"p={p}, training={training}", expected="training=False, or p=0",
-            fix="pass a mask as an argument and multiply by it: the language has no random numbers yet",
+            f"{current().where}, {name}", given=", ".join(f"{key}={given[key]!r}" for key in sorted(unknown)),
+            expected="a tensor, and a dtype", fix="leave it away: an op draws of the seed of its call",
         )  # fmt: skip
-    return lift(input)
 
 
 # -- reductions ------------------------------------------------------------------------------------------------------

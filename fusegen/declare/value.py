@@ -70,6 +70,9 @@ class Tracer:
     made: int = 0
     # A factor's axis, and the product's own for it: of one length, in the same groups, and yet two axes.
     mirrored: list[tuple[AxisVar, AxisVar]] = field(default_factory=list)
+    # What random numbers are drawn of, where the op says that it draws any, and the number of the next draw.
+    seed: Value | None = None
+    draws: int = 0
     began: tuple[Any, ...] = ()  # Code objects of the trace itself: what is on the stack behind them is its caller's.
 
     def tensors(self) -> list[tuple[str, Dims]]:

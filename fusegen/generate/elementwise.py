@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fusegen.core.ir import Operand, Output
+from fusegen.declare.table import draws
 from fusegen.fuse.schedule import Access
 from fusegen.generate.params import needs_coordinates
 from fusegen.generate.slots import SlotFiller
@@ -62,6 +63,9 @@ class Elementwise(Sums, SlotFiller):
         used = self.moving(offset_names, range(last + 1))
         if offset_names and self.schedule.whole_rows:
             slots["coordinates"] = self.coordinates(0, last, "at", used)
+            if last in used and last > 0 and draws(self.kernel.items):
+                # Four neighbours share the work for their numbers, if it is known which of the four is which.
+                slots["coordinates"].append(f"fg::assume_multiple<{self.schedule.vector}>(j{last});")
         elif offset_names:
             slots["coordinates"] = self.coordinates(0, last, "at", set(range(min(used), last + 1)), constant=False)
         whole = bool(self.kernel.reduces)
