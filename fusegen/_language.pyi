@@ -84,12 +84,13 @@ def clamp(x: Number, low: Number, high: Number, /) -> Tensor:
     """min(max(x, lo), hi); the gradient passes at the bounds."""
 @overload
 def concat(parts: Sequence[Number], axis: int = -1) -> Tensor:
-    """One output made of equally shaped ``parts`` along ``axis``; each kernel writes its block in place.
+    """Equally shaped ``parts`` side by side along ``axis``. As a result, each kernel writes its block in place; what is
+    computed with it is computed with each part.
 
     A number is a whole part; along other dimensions parts broadcast.
 
     Raises:
-        DeclarationError: the parts are no list.
+        DeclarationError: the parts are no list; they cannot be divided along with what they meet.
         ShapeError: there is no dimension, or parts differ along ``axis``.
     """
 @overload
@@ -350,17 +351,19 @@ def softmax(x: Number, *, dim: int = -1, dtype: DTypeLike | None = None) -> Tens
 def softplus(x: Number, /) -> Tensor:
     """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|))."""
 @overload
-def split(x: Tensor, count: int, axis: int = -1) -> tuple[Tensor, ...]:
-    """``count`` equal blocks of an *argument* of the op along ``axis``: views, no data moves.
+def split(x: Number, count: int, axis: int = -1) -> tuple[Tensor, ...]:
+    """``count`` equal blocks of ``x`` along ``axis``. Of an argument they are views; of an intermediate each is computed
+    of views. No data moves.
 
     As torch.chunk and numpy.split count; torch.split's number is the size of a block.
 
     Raises:
-        DeclarationError: ``x`` is an intermediate, or split in another way as well.
         ShapeError: the dimension does not divide by ``count``.
+        DeclarationError: an argument, or an axis, is split in another way as well; what is split cannot be divided
+            along with the arguments that it is made of.
     """
 @overload
-def split(x: Tensor, count: int, *, dim: int = -1) -> tuple[Tensor, ...]: ...
+def split(x: Number, count: int, *, dim: int = -1) -> tuple[Tensor, ...]: ...
 def sqrt(x: Number, /) -> Tensor:
     """Elementwise sqrt; arguments broadcast and promote as torch's."""
 def square(x: Number) -> Tensor:

@@ -68,12 +68,12 @@ OWN = '''
     def to(self, dtype: DTypeLike | Tensor, /, **options: Any) -> Tensor:
         """In another dtype (fusegen's, torch's or NumPy's, a name, or another tensor's); to a half type it rounds."""
     def __len__(self) -> int: ...
-    def __getitem__(self, key: NewDims | tuple[NewDims, ...], /) -> Tensor:
+    def __getitem__(self, key: Key | tuple[Key, ...], /) -> Tensor:
         """``x[:, None]``: new dimensions of size one, and whole ones."""
 '''
 BESIDE = '''
 Number: TypeAlias = Tensor | float
-NewDims: TypeAlias = slice | EllipsisType | None
+Key: TypeAlias = int | slice | EllipsisType | None
 Axis: TypeAlias = int | Sequence[int] | None
 DTypeLike: TypeAlias = DType | str | torch.dtype | np.dtype[Any] | type[object]
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 from fusegen.core import dtypes
+from fusegen.core.blocks import Joined, Part
 from fusegen.core.declared import Declared, Recorded
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import (
@@ -26,6 +27,7 @@ from fusegen.core.ir import (
     Shape,
     Size,
     Substitution,
+    axis_order,
     const,
     names_read,
     refs,
@@ -34,7 +36,8 @@ from fusegen.core.ir import (
 from fusegen.core.monoids import BY_KIND
 from fusegen.core.products import contracted_sizes
 from fusegen.core.subexpressions import Renaming, introduce_lets, live_reduces, safe_name
-from fusegen.declare.axes import AxisVar, Dims, NotNested, leaves, mirror
+from fusegen.declare.axes import AxisVar, Dims, NotNested, leaves, mirror, unite
+from fusegen.declare.blocks import Divided
 from fusegen.declare.parts import Packed
 from fusegen.declare.scalars import in_double
 from fusegen.declare.value import (
@@ -60,6 +63,7 @@ def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar]
     """
     with tracing(tracer):
         results, kind = _results(tracer, returned)
+        counts = _unite_blocks(tracer)
         check_distinct(tracer.where, [*tracer.tensors(), *(("a result", value.dims) for value, _ in results)])
     builder = _Builder(tracer, [value.dims for value, _ in results])
     arguments = {operand.name for operand, _ in tracer.operands if operand.packed is None} | {s.name for s in scalars}
@@ -74,6 +78,12 @@ def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar]
     reduces = builder.reduces(tracer.reduces, final)
     outputs = builder.outputs(results, kind, final, taken)
     local_names = {builder.expr(e, final): n for e, n in tracer.names.items() if not isinstance(e, Ref)}
+    parts = {builder.names[whole]: (count, builder.names[part] if part else None) for whole, part, count in counts}
+    made = {*taken, *names.values(), *(o.name for o in outputs), *(o.name for o in operands)}
+    divided = Divided(tracer.where, parts, builder.fresh, operands, reduces, outputs, local_names, made)
+    divided.run()
+    operands, reduces, outputs, local_names = divided.operands, divided.reduces, divided.outputs, divided.names
+    taken |= divided.taken if divided.gone else set()
     found, reduces, outputs, local_names = in_double(scalars, reduces, outputs, local_names)
     for output in outputs:
         local_names.pop(output.expr, None)
@@ -82,7 +92,29 @@ def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar]
     statements, bound = introduce_lets(live, outputs, local_names, taken | set(names.values()))
     used = tuple(_used_operands(operands, statements, bound))
     op = Op(name, "forward", used, tuple(found), tuple(statements), tuple(bound), kind, declared, doc)
-    return _with_known_sizes(op, builder.mirrors(), builder.wholes())
+    return divided.renamed(_with_known_sizes(op, builder.mirrors(), builder.wholes()))
+
+
+def _unite_blocks(tracer: Tracer) -> list[tuple[AxisVar, AxisVar | None, int]]:
+    """The axes of which there are blocks, each once: where two of them have become one, so do their blocks' axes.
+
+    Raises:
+        DeclarationError: an axis is in blocks of two sizes.
+    """
+    found: dict[AxisVar, tuple[AxisVar | None, int]] = {}
+    for whole, part, count in tracer.divisions:
+        root = whole.find()
+        if len(leaves([root, part])) > 2 or root.parts:  # in groups: blocks of an argument's that nothing else is along
+            continue
+        known, other = found.setdefault(root, (part, count))
+        if other != count:
+            raise DeclarationError(
+                tracer.where, given=f"{root.origin} in {other} and in {count} blocks", expected="blocks of one size",
+                fix="split into the smallest blocks that are needed, everywhere",
+            )  # fmt: skip
+        if known is not None and part is not None:
+            unite(known, part)
+    return [(whole, part.find() if part else None, count) for whole, (part, count) in found.items()]
 
 
 def _with_known_sizes(op: Op, mirrors: Mapping[str, str], wholes: Mapping[str, Expr]) -> Op:
@@ -181,6 +213,13 @@ class _Builder:
                 found[self.names[axes[0]]] = size
         return found
 
+    def fresh(self) -> str:
+        """A name for one more axis."""
+        number = 1 + max((axis_order(name)[0] for name in self.names.values()), default=-1)
+        name = f"d{number}"
+        self.names[AxisVar(1, "blocks")] = name
+        return name
+
     def shape(self, dims: Dims) -> Shape:
         """Names of the axes, of a dimension in groups those that it is made of."""
         return tuple(self.names[axis] if axis else None for axis in _entries(dims))
@@ -191,6 +230,23 @@ class _Builder:
 
     def _axes(self, name: str) -> list[str]:
         return [self.names[axis] for axis in leaves([self.tracer.sizes[name]])]
+
+    @overload
+    def _axis(self, name: str) -> str: ...
+    @overload
+    def _axis(self, name: str | None) -> str | None: ...
+    def _axis(self, name: str | None) -> str | None:
+        """One axis that is not in groups."""
+        if name is None:
+            return None
+        found = self._axes(name)
+        if len(found) != 1:
+            raise DeclarationError(
+                self.tracer.where, given=f"blocks of {self.tracer.sizes[name].origin}, which is in groups",
+                expected="an axis that is not: blocks of groups are none of an argument's memory",
+                fix="split before fg.unflatten, or pass the parts as arguments of their own",
+            )  # fmt: skip
+        return found[0]
 
     def _renamed(self, node: Expr) -> Expr:
         if isinstance(node, Size) and node.axis in self.tracer.sizes:
@@ -205,6 +261,10 @@ class _Builder:
             return Factor(node.expr, node.stored, tuple(pair for pair in pairs if pair[0] != pair[1]))
         if isinstance(node, Recorded):
             return self._declared(node)
+        if isinstance(node, Part):
+            return Part(node.args[0], self._axis(node.whole), self._axis(node.part), node.index)
+        if isinstance(node, Joined):
+            return Joined(node.args, self._axis(node.whole), self._axis(node.part))
         return node
 
     def reduces(self, recorded: Sequence[tuple[Reduce, tuple[AxisVar, ...]]], final: Renaming) -> list[Reduce]:
@@ -313,6 +373,9 @@ def _axis_names(tracer: Tracer, results: Sequence[Dims]) -> dict[AxisVar, str]:
             name(axis, max(rank, len(names)))
     for _, dims in tracer.distinct:  # of products' results: what nothing else has
         for axis in leaves(dims):
+            name(axis, max(rank, len(names)))
+    for whole, part, _ in tracer.divisions:
+        for axis in leaves([whole, part]):
             name(axis, max(rank, len(names)))
     return names
 

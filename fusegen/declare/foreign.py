@@ -13,7 +13,6 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from fusegen.core.errors import DeclarationError, FusegenError
-from fusegen.declare.parts import Packed
 from fusegen.declare.value import Value, current, lift
 
 _FIXES = {
@@ -176,38 +175,9 @@ def attach(names: Sequence[str]) -> None:
             fix=fix(name),
         )  # fmt: skip
 
-    def of_concat(given: str, kind: type[DeclarationError] = DeclarationError) -> DeclarationError:
-        return kind(
-            f"{current().where}, concat", given=f"a result of fg.concat that is {given}",
-            expected="one that is returned: each part is written to its place", fix="compute on the parts first",
-        )  # fmt: skip
-
-    def packed(self: Packed, *_: Any, **__: Any) -> Any:
-        raise of_concat("computed with")
-
-    def packed_in_torch(cls: type, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        raise of_concat(f"handed to torch.{getattr(function, '__name__', function)}")
-
-    def unknown_of_packed(self: Packed, name: str) -> Any:
-        if name.startswith("_"):  # as above
-            raise AttributeError(name)
-        raise of_concat(f"asked for .{name}", UnknownMethod)
-
     hooks = {
         "__torch_function__": classmethod(torch_function), "__array_ufunc__": array_ufunc,
         "__array_function__": array_function, "__getattr__": unknown,
     }  # fmt: skip
     for name, hook in hooks.items():
         setattr(Value, name, hook)
-    Packed.__torch_function__ = classmethod(packed_in_torch)  # type: ignore[attr-defined]
-    Packed.__array_ufunc__ = Packed.__array_function__ = packed  # type: ignore[attr-defined]
-    Packed.__getattr__ = unknown_of_packed  # type: ignore[attr-defined]
-    for name in vars(Value):
-        if name.startswith("__") and name.strip("_") in _COMPUTING:
-            setattr(Packed, name, packed)
-
-
-_COMPUTING = {
-    *(f"{side}{name}" for side in ("", "r") for name in ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow")),
-    "matmul", "rmatmul", "neg", "abs", "lt", "le", "gt", "ge", "getitem", "iter",
-}  # fmt: skip

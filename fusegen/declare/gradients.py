@@ -54,7 +54,7 @@ def with_gradient(
 
     def carrying(item: Any) -> Any:
         if isinstance(item, Packed):
-            return Packed(tuple(map(carrying, item.parts)), item.place)
+            return Packed([carrying(part) for part in item.parts], item.place)
         return next(marks) if _is_value(item) and lift(item).dtype.is_float else item
 
     found = [carrying(item) for item in items]

@@ -1,16 +1,16 @@
-"""Arguments as equal blocks, results put together of them, and dimensions in groups: views, no data moves."""
+"""Equal blocks, what is put together of them, and dimensions in groups: no data moves."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
+from typing import Any
 
+from fusegen.core.blocks import Joined, Part
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.core.ir import Operand, PackedBlock
 from fusegen.core.subexpressions import safe_name
 from fusegen.declare.axes import AxisVar, NotNested, divided, grouped
-from fusegen.declare.tensor import Tensor
 from fusegen.declare.value import (
     Like,
     Value,
@@ -26,29 +26,23 @@ from fusegen.declare.value import (
 )
 
 
-def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
-    """``count`` equal blocks of an *argument* of the op along ``axis``: views, no data moves.
+def split(x: Like, count: int, axis: int = -1) -> tuple[Value, ...]:
+    """``count`` equal blocks of ``x`` along ``axis``: views of an argument, or each computed of such views.
 
-    As torch.chunk and numpy.split count; torch.split's number is the size of a block.
+    No data moves. As torch.chunk and numpy.split count; torch.split's number is the size of a block.
 
     Raises:
-        DeclarationError: ``x`` is an intermediate, or split in another way as well.
         ShapeError: the dimension does not divide by ``count``.
+        DeclarationError: an argument, or an axis, is split in another way as well; what is split cannot be divided
+            along with the arguments that it is made of.
     """
     tracer, x, count = current(), lift(x), plain_number(count)
     whole = ((o, dims) for o, dims in tracer.operands if o.ref is x.expr and o.packed is None)
     base, own = next(whole, (None, ()))
-    if base is None:
-        raise DeclarationError(
-            f"{tracer.where}, split",
-            given="an intermediate result",
-            expected="an argument of the op: a split is a view of its memory",
-            fix="split the argument first and compute on the parts; for a declared gradient, pass them as arguments",
-        )
     dim = one_axis(x, axis, "split")
     if dim is None or not isinstance(count, int) or count < 1:
         raise ShapeError(
-            f"{tracer.where}, split", given=f"{count!r} parts of {base.name} of rank {x.ndim}",
+            f"{tracer.where}, split", given=f"{count!r} parts of {shape_of(x)} of rank {x.ndim}",
             expected="a positive int, and a tensor with dimensions", fix="use fg.split(x, count, axis)",
         )  # fmt: skip
     axis_var = x.dims[dim]
@@ -56,20 +50,16 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
     if length % count:
         raise ShapeError(
             f"{tracer.where}, split",
-            given=f"dimension {dim} of {base.name} of size {length} in {count} parts",
+            given=f"dimension {dim} of {shape_of(x)} of size {length} in {count} parts",
             expected=f"a size that divides by {count}",
-            fix="check the packing of the argument",
+            fix="check how it is packed",
         )
     if count == 1 or axis_var is None:
         return (x,)
     # ``x`` may be a view of the argument: its dimensions in another order, in groups, or others between them.
     place = next((p for p, var in enumerate(own) if var and var.find() is axis_var.find()), None)
-    if place is None:
-        raise DeclarationError(
-            f"{tracer.where}, split", given=f"dimension {dim} of {shape_of(x)}, which is none of {base.name}'s",
-            expected="one dimension of an argument: a split is a view of its memory",
-            fix="pass the parts as arguments of their own",
-        )  # fmt: skip
+    if base is None or place is None:
+        return _blocks_of(x, dim, axis_var, count)
     key = (base.name, place, count)
     if other := next((found for found in tracer.blocks if found[0] == base.name and found != key), None):
         raise DeclarationError(
@@ -78,8 +68,7 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
             fix="split it in one way, into the smallest parts that are needed",
         )  # fmt: skip
     if key not in tracer.blocks:
-        origin = f"a part of {base.name}'s dimension {place}"
-        part_axis = AxisVar(length // count, origin) if length != count else None  # of size one it broadcasts
+        part_axis = _divided(axis_var, count, f"a part of {base.name}'s dimension {place}")
         dims = (*own[:place], part_axis, *own[place + 1 :])
         made = []
         for index in range(count):
@@ -92,21 +81,164 @@ def split(x: Value, count: int, axis: int = -1) -> tuple[Value, ...]:
     return tuple(Value(part.expr, part.dtype, dims) for part, dims in blocks)
 
 
-@dataclass(frozen=True)
-class Packed(Tensor):
-    """Equal blocks to be written side by side into one output tensor; only returned, never computed with."""
+def _divided(whole: AxisVar, count: int, origin: str) -> AxisVar | None:
+    """The axis of one of so many blocks of an axis; None where it has one element, which broadcasts.
 
-    parts: tuple[Value, ...]
-    place: int
+    Raises:
+        DeclarationError: the axis has blocks of another size.
+    """
+    tracer = current()
+    for axis, part, known in tracer.divisions:
+        if axis.find() is whole.find() and known == count:
+            return part
+    part = AxisVar(whole.size // count, origin) if whole.size != count else None
+    tracer.divisions.append((whole, part, count))
+    return part
 
 
-def concat(parts: Sequence[Like], axis: int = -1) -> Packed:
-    """One output made of equally shaped ``parts`` along ``axis``; each kernel writes its block in place.
+def _blocks_of(x: Value, dim: int, whole: AxisVar, count: int) -> tuple[Value, ...]:
+    """Blocks of an intermediate."""
+    tracer = current()
+    if len(whole.entries) > 1:
+        raise DeclarationError(
+            f"{tracer.where}, split", given=f"dimension {dim} of {shape_of(x)}, which is in groups",
+            expected="a dimension that is not: a block of groups is none of an argument's memory",
+            fix="split before fg.unflatten, or pass the parts as arguments of their own",
+        )  # fmt: skip
+    part = _divided(whole, count, f"a part of {whole.origin}")
+    dims = (*x.dims[:dim], part, *x.dims[dim + 1 :])
+    if whole.find() not in tracer.axes_of(x.expr):  # broadcast along it
+        return tuple(Value(x.expr, x.dtype, dims) for _ in range(count))
+    names = tracer.name_of(whole), tracer.name_of(part) if part else None
+    return tuple(Value(Part(x.expr, *names, index), x.dtype, dims) for index in range(count))
+
+
+def item(x: Value, key: Any) -> Value:
+    """``x[key]``: new dimensions of size one (None), whole ones, blocks of equal size, and single elements.
+
+    A slice ``a:b`` is the block of ``b - a`` elements that begins at ``a``: the size is a multiple of that, and so is
+    ``a``. A declaration that slices is traced for each shape.
+
+    Raises:
+        DeclarationError: another key, or a slice that is none of blocks of one size.
+        ShapeError: more keys than dimensions, or an element that is not there.
+    """
+    keys = key if isinstance(key, tuple) else (key,)
+    keys = tuple(plain_number(k) for k in keys)
+    if Ellipsis not in [k for k in keys if k is None or k is Ellipsis]:
+        keys = (*keys, Ellipsis)
+    taking = [k for k in keys if isinstance(k, slice) or _is_position(k)]
+    known = len(taking) + sum(k is None or k is Ellipsis for k in keys) == len(keys)
+    if not known or sum(k is Ellipsis for k in keys) > 1:
+        raise DeclarationError(
+            f"{current().where}, [{_shown(key)}]", given=f"x[{_shown(key)}] of {shape_of(x)}",
+            expected="ints, slices, None and ...: elements, blocks, new dimensions, whole ones",
+            fix="compare positions, fg.where(fg.index(x, axis) == i, a, b), or index outside the op",
+        )  # fmt: skip
+    if len(taking) > x.ndim:
+        raise ShapeError(
+            f"{current().where}, [{_shown(key)}]", given=f"{len(taking)} keys for {shape_of(x)}",
+            expected=f"at most {x.ndim}", fix="leave some away",
+        )  # fmt: skip
+    dim, dims = 0, list[tuple[int | None, bool]]()  # of the result: which dimension of x, and whether it stays
+    for k in keys:
+        if k is None:
+            dims.append((None, True))
+        elif k is Ellipsis:
+            count = x.ndim - len(taking)
+            dims += [(dim + i, True) for i in range(count)]
+            dim += count
+        else:
+            x = _taken(x, dim, k, key)
+            dims.append((dim, isinstance(k, slice)))
+            dim += 1
+    kept = tuple(x.dims[d] if d is not None else None for d, stays in dims if stays)
+    return Value(x.expr, x.dtype, kept, x.weak)
+
+
+def _is_position(key: Any) -> bool:
+    return isinstance(key, int) and not isinstance(key, bool)
+
+
+def _taken(x: Value, dim: int, key: Any, whole: Any) -> Value:
+    """One dimension at one key; of a position it is of size one."""
+    if isinstance(key, slice) and key.start is key.stop is key.step is None:
+        return x
+    where, axis = f"{current().where}, [{_shown(whole)}]", x.dims[dim]
+    current().reads_sizes = True
+    length = axis.find().size if axis else 1
+    if _is_position(key):
+        if not -length <= key < length:
+            raise ShapeError(
+                where, given=f"element {key} of dimension {dim} of {shape_of(x)}",
+                expected=f"from {-length} to {length - 1}", fix="check the size",
+            )  # fmt: skip
+        first, last, step = key % length, key % length + 1, 1
+    else:
+        try:
+            first, last, step = key.indices(length)
+        except TypeError:
+            raise DeclarationError(
+                where, given=f"x[{_shown(whole)}] of {shape_of(x)}", expected="ints in slices",
+                fix="annotate an argument that says where to slice `: fg.Const`",
+            ) from None  # fmt: skip
+    size = last - first
+    problem = f"a step of {step}" if step != 1 else "nothing" if size <= 0 else ""
+    if not problem and (length % size or first % size):
+        problem = f"{size} elements from {first} on of {length}, which are none of blocks of {size}"
+    if not problem and length // size > MOST_BLOCKS:
+        problem = f"one of {length // size} blocks"
+    if problem:
+        raise DeclarationError(
+            where, given=f"x[{_shown(whole)}] of {shape_of(x)}: {problem}",
+            expected=f"a block of equal blocks, at most {MOST_BLOCKS} of them: x[..., a:b] where b - a divides a and "
+            "the size",
+            fix="slice the argument outside the op, or select with fg.where(fg.index(x, axis) < n, a, b)",
+        )  # fmt: skip
+    return split(x, length // size, dim)[first // size] if size < length else x
+
+
+# More blocks than these are not taken apart: each is computed by itself.
+MOST_BLOCKS = 64
+
+
+def _shown(key: Any) -> str:
+    if isinstance(key, tuple):
+        return ", ".join(map(_shown, key))
+    if isinstance(key, slice):
+        parts = ["" if part is None else _shown(part) for part in (key.start, key.stop, key.step)]
+        return ":".join(parts if parts[2] else parts[:2])
+    return "..." if key is Ellipsis else "a tensor" if isinstance(key, Value) else f"{key}"
+
+
+Value.__getitem__ = item  # type: ignore[method-assign,assignment]
+
+
+class Packed(Value):
+    """Equal blocks side by side. Returned, each is written to its place of one result; computed with, each is computed
+    with by itself."""
+
+    __slots__ = ("parts", "place")
+
+    def __init__(self, parts: Sequence[Value], place: int) -> None:
+        tracer, first = current(), parts[0]
+        part = first.dims[place]
+        whole = AxisVar((part.size if part else 1) * len(parts), f"{len(parts)} parts side by side")
+        tracer.divisions.append((whole, part, len(parts)))
+        names = tracer.name_of(whole), tracer.name_of(part) if part else None
+        dims = (*first.dims[:place], whole, *first.dims[place + 1 :])
+        super().__init__(Joined(tuple(value.expr for value in parts), *names), first.dtype, dims)
+        self.parts, self.place = tuple(parts), place
+
+
+def concat(parts: Sequence[Like], axis: int = -1) -> Value:
+    """Equally shaped ``parts`` side by side along ``axis``. As a result, each kernel writes its block in place; what is
+    computed with it is computed with each part.
 
     A number is a whole part; along other dimensions parts broadcast.
 
     Raises:
-        DeclarationError: the parts are no list.
+        DeclarationError: the parts are no list; they cannot be divided along with what they meet.
         ShapeError: there is no dimension, or parts differ along ``axis``.
     """
     if isinstance(parts, Value):
@@ -134,7 +266,7 @@ def concat(parts: Sequence[Like], axis: int = -1) -> Packed:
     dims = broadcast(values, "concat")
     dtype = result_type(values)
     full = tuple(Value(convert(value.expr, dtype), dtype, dims) for value in values)
-    return Packed(full, dim)
+    return Packed(full, dim) if len(full) > 1 else full[0]
 
 
 def unflatten(x: Like, axis: int, sizes: Sequence[int]) -> Value:

@@ -44,7 +44,7 @@ class Tensor:
     def to(self, dtype: DTypeLike | Tensor, /, **options: Any) -> Tensor:
         """In another dtype (fusegen's, torch's or NumPy's, a name, or another tensor's); to a half type it rounds."""
     def __len__(self) -> builtins.int: ...
-    def __getitem__(self, key: NewDims | tuple[NewDims, ...], /) -> Tensor:
+    def __getitem__(self, key: Key | tuple[Key, ...], /) -> Tensor:
         """``x[:, None]``: new dimensions of size one, and whole ones."""
     def __add__(self, other: Number, /) -> Tensor: ...
     def __radd__(self, other: Number, /) -> Tensor: ...
@@ -555,7 +555,7 @@ class Tensor:
         """a log(b), and 0 where a = 0 unless b is NaN."""
 
 Number: TypeAlias = Tensor | float
-NewDims: TypeAlias = slice | EllipsisType | None
+Key: TypeAlias = int | slice | EllipsisType | None
 Axis: TypeAlias = int | Sequence[int] | None
 DTypeLike: TypeAlias = DType | str | torch.dtype | np.dtype[Any] | type[object]
 

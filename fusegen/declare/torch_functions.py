@@ -17,7 +17,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import language, products, random_numbers, reductions
 from fusegen.declare.language import expand_dims
-from fusegen.declare.parts import Packed, concat, flatten, split, unflatten
+from fusegen.declare.parts import concat, flatten, split, unflatten
 from fusegen.declare.value import (
     Like,
     SizeOf,
@@ -736,13 +736,13 @@ def unbind(input: Any, dim: int = 0) -> tuple[Value, ...]:
 
 
 @_torchs("cat", "concat", "concatenate", numpy=["concatenate"])
-def cat(tensors: Sequence[Like], dim: int = 0) -> Packed:
+def cat(tensors: Sequence[Like], dim: int = 0) -> Value:
     """``fg.concat(parts, axis)``."""
     return concat(tensors, dim)
 
 
 @_torchs("stack", numpy=["stack"])
-def stack(tensors: Sequence[Like], dim: int = 0) -> Packed:
+def stack(tensors: Sequence[Like], dim: int = 0) -> Value:
     """``fg.concat`` of parts with a new dimension."""
     return concat([expand_dims(part, dim) for part in tensors], dim)
 

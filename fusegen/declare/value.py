@@ -12,6 +12,7 @@ from types import FrameType
 from typing import Any
 
 from fusegen.core import dtypes
+from fusegen.core.blocks import Joined, Part
 from fusegen.core.casts import converted, rounded
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
@@ -66,6 +67,8 @@ class Tracer:
     met_itself: bool = False
     reads_sizes: bool = False  # The declaration asks for sizes, not only for which of them are 1.
     separate_product_axes: bool = False  # Results of matrix products have other axes than their factors.
+    # Axes of which there are blocks: the axis, that of a block (None of one element), and how many.
+    divisions: list[tuple[AxisVar, AxisVar | None, int]] = field(default_factory=list)
     calls: list[CalledWith] = field(default_factory=list)
     made: int = 0
     # A factor's axis, and the product's own for it: of one length, in the same groups, and yet two axes.
@@ -82,8 +85,15 @@ class Tracer:
     def axes_of(self, expr: Expr) -> set[AxisVar]:
         """The axes that an expression varies along, none of them in groups."""
         for node in walk([expr], self.along, computed_of):
-            self.along[node] = self._own_axes(node).union(*(self.along[child] for child in computed_of(node)))
+            found = self._own_axes(node).union(*(self.along[child] for child in computed_of(node)))
+            self.along[node] = self._divided(node, found) if isinstance(node, (Part, Joined)) else found
         return set(leaves(self.along[expr]))
+
+    def _divided(self, node: Part | Joined, inner: frozenset[AxisVar]) -> frozenset[AxisVar]:
+        """The axes of a block, or of several one behind the other, given those of what they are made of."""
+        gone, new = (node.whole, node.part) if isinstance(node, Part) else (node.part, node.whole)
+        left = frozenset(axis for axis in leaves(inner) if not gone or axis is not self.sizes[gone].find())
+        return left | {self.sizes[new].find()} if new else left
 
     def _own_axes(self, node: Expr) -> frozenset[AxisVar]:
         if isinstance(node, Index):
@@ -255,10 +265,6 @@ class Value(Tensor):
     __index__ = _no_python_value("the int value", "annotate the argument `: fg.Const`")
     __iter__ = _no_python_value("the elements", "use fg.split(x, count, axis) for equal parts")
 
-    def __getitem__(self, key: Any) -> Value:
-        """``x[:, None]``: new dimensions of size one, and whole ones."""
-        return _with_new_dims(self, key if isinstance(key, tuple) else (key,))
-
     __contains__ = _no_python_value("an element", "use fg.any(x == value)")
     __setitem__ = _no_python_value("an assignment to items", "use fg.where(fg.index(x, axis) == i, a, x)")
     __round__ = _no_python_value("Python's round", "use fg.round(x)")
@@ -278,36 +284,6 @@ def _is_device(given: Any) -> bool:
     """Whether it is one of torch's, or the name of one."""
     names = isinstance(given, str) and given.partition(":")[0] in ("cpu", "cuda", "meta", "mps", "xpu")
     return names or type(given).__name__ == "device"
-
-
-def _with_new_dims(x: Value, key: tuple[Any, ...]) -> Value:
-    plain = [k is None or k is Ellipsis or (isinstance(k, slice) and k == slice(None)) for k in key]
-    named = sum(isinstance(k, slice) for k in key)
-    if not all(plain) or sum(k is Ellipsis for k in key) > 1 or named > x.ndim:
-        raise DeclarationError(
-            current().where, given=f"x[{', '.join(map(_shown, key))}] of {shape_of(x)}",
-            expected="None, ... and : alone: a new dimension, and whole ones",
-            fix="use fg.split(x, count, axis) for equal parts of an argument, or take others outside the op",
-        )  # fmt: skip
-    if Ellipsis not in key:
-        key = (*key, Ellipsis)
-    rest, dims = list(x.dims), list[AxisVar | None]()
-    for place, k in enumerate(key):
-        if k is None:
-            dims.append(None)
-            continue
-        behind = sum(isinstance(other, slice) for other in key[place + 1 :])
-        count = 1 if isinstance(k, slice) else len(rest) - behind
-        dims += rest[:count]
-        del rest[:count]
-    return Value(x.expr, x.dtype, tuple(dims), x.weak)
-
-
-def _shown(key: Any) -> str:
-    if isinstance(key, slice):
-        parts = ["" if part is None else f"{part}" for part in (key.start, key.stop, key.step)]
-        return ":".join(parts if parts[2] else parts[:2])
-    return "..." if key is Ellipsis else "a tensor" if isinstance(key, Value) else f"{key}"
 
 
 class SizeOf(int):

@@ -1,0 +1,354 @@
+"""Takes equal blocks of intermediates out of a trace: what is along an axis that is divided becomes as many things.
+
+An argument in blocks is several operands, views of its memory; so a block of whatever is computed of it is that of its
+blocks, and what stands side by side is written to blocks of one result. A sum over the axis is one over a block's, of
+all blocks' elements added up; a product that contracts it is a sum of products. What is left is an Op like others, in
+which nothing is along the divided axis.
+
+Axes are taken out one by one. A product of matrices ties axes of its factors and of its result together under several
+names: where one of these goes, blocks along the others are left behind, which go in their turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce as reduce_by
+
+from fusegen.core import dtypes
+from fusegen.core.blocks import Joined, Part
+from fusegen.core.casts import converted
+from fusegen.core.declared import Declared
+from fusegen.core.errors import DeclarationError
+from fusegen.core.ir import (
+    DOT,
+    Expr,
+    Factor,
+    Index,
+    Op,
+    Operand,
+    Output,
+    PackedBlock,
+    Reduce,
+    Ref,
+    Size,
+    asked_axes,
+    axis_order,
+    const,
+    names_read,
+    rebuild,
+    walk,
+)
+from fusegen.core.products import factors, product, renamed_axes
+from fusegen.core.subexpressions import safe_name
+from fusegen.core.views import dims_of
+from fusegen.declare.reductions import of_one
+from fusegen.declare.table import apply
+
+# What is along the axis is its blocks; anything else is itself.
+Blocks = tuple[Expr, ...]
+
+
+@dataclass
+class Divided:
+    """A trace as it becomes an Op, while axes are taken out.
+
+    Attributes:
+        where: the declaration, for errors.
+        parts: of each axis that may go, how many blocks it has, and their axis (None: of size one).
+        fresh: gives an axis name that nothing has.
+        names: what the declaration calls intermediates.
+    """
+
+    where: str
+    parts: dict[str, tuple[int, str | None]]
+    fresh: Callable[[], str]
+    operands: list[Operand]
+    reduces: list[Reduce]
+    outputs: list[Output]
+    names: dict[Expr, str]
+    taken: set[str] = field(default_factory=set)
+    gone: list[str] = field(default_factory=list)
+
+    def run(self) -> None:
+        """Take out all axes along which there are blocks of what is not an argument, or whole arguments beside their
+        blocks.
+
+        Raises:
+            DeclarationError: something along such an axis cannot be divided.
+        """
+        while (axis := self._next()) is not None:
+            _Elimination(self, axis).run()
+            self.gone.append(axis)
+
+    def renamed(self, op: Op) -> Op:
+        """The Op with axes of blocks called as the axis was that is gone, in whose place they are."""
+        left = {*op.axes, *asked_axes((*op.statements, *op.outputs))}
+        names: dict[str, str] = {}
+        for axis in self.gone:
+            part = self.parts[axis][1]
+            if part in left and axis not in left and axis_order(axis) < axis_order(part):
+                names |= {part: axis, axis: part}
+                left = (left - {part}) | {axis}
+        return renamed_axes(op, lambda axis: names.get(axis, axis)) if names else op
+
+    def _next(self) -> str | None:
+        """The axis to take out next: none that is a block's of another one that goes as well."""
+        nodes = walk([item.expr for item in (*self.reduces, *self.outputs)])
+        found = {node.whole: None for node in nodes if isinstance(node, (Part, Joined))}
+        found |= dict.fromkeys(self._read_in_both_ways())
+        inner = {self.parts[axis][1] for axis in found}
+        return next((axis for axis in found if axis not in inner), None)
+
+    def _read_in_both_ways(self) -> list[str]:
+        """The axes along which arguments are read in blocks and whole."""
+        read = names_read([*self.reduces, *self.outputs])
+        wholes = {o.name: o for o in self.operands if o.packed is None and o.name in read}
+        blocks = {o.packed.base: o.packed for o in self.operands if o.packed and o.name in read}
+        both = [(wholes[base], block) for base, block in blocks.items() if base in wholes]
+        axes = [_axes_of_dim(operand, block.dim) for operand, block in both]
+        return [named[0] for named in axes if len(named) == 1 and named[0] in self.parts]
+
+    def operand_at(self, operand: Operand, axis: str, index: int) -> Operand:
+        """One block of an operand along an axis."""
+        count, part = self.parts[axis]
+        place = operand.shape.index(axis)
+        packed = self._packed(operand, place, index, count)
+        known = next((o for o in self.operands if o.packed == packed), None)
+        if known is not None:
+            return known
+        name = safe_name(f"{operand.name}_{index}", self.taken)
+        self.taken.add(name)
+        shape = (*operand.shape[:place], part, *operand.shape[place + 1 :])
+        made = Operand(name, operand.dtype, shape, packed, operand.groups)
+        self.operands.insert(self.operands.index(operand), made)
+        return made
+
+    def outputs_at(self, output: Output, axis: str, blocks: Sequence[Expr]) -> list[Output]:
+        """A result as blocks of one tensor."""
+        count, part = self.parts[axis]
+        place, made = output.shape.index(axis), list[Output]()
+        for index, expr in enumerate(blocks):
+            name = safe_name(f"{output.name}_{index}", self.taken)
+            self.taken.add(name)
+            shape = (*output.shape[:place], part, *output.shape[place + 1 :])
+            packed = self._packed(output, place, index, count)
+            made.append(replace(output, name=name, expr=expr, shape=shape, packed=packed))
+        return made
+
+    def _packed(self, thing: Operand | Output, place: int, index: int, count: int) -> PackedBlock:
+        dim, outer = dims_of(thing)[place], thing.packed
+        if outer is not None and outer.dim != dim:
+            raise self.refused(f"{thing.base} in blocks along dimension {outer.dim} and along dimension {dim}")
+        if any(groups.dim == dim for groups in thing.groups):
+            raise self.refused(f"dimension {dim} of {thing.base} in groups, of which blocks are taken")
+        if outer is None:
+            return PackedBlock(thing.name, dim, index, count)
+        return PackedBlock(outer.base, dim, outer.index * count + index, outer.count * count)
+
+    def refused(self, given: str) -> DeclarationError:
+        """The error of what has no blocks."""
+        return DeclarationError(
+            f"{self.where}, split or concat", given=given, expected="what can be divided along with its arguments",
+            fix="pass the blocks as arguments of their own, or do this in an op of its own",
+        )  # fmt: skip
+
+
+def _axes_of_dim(thing: Operand, dim: int) -> list[str]:
+    return [axis for axis, own in zip(thing.shape, dims_of(thing), strict=True) if own == dim and axis]
+
+
+def _axes_of(trace: Divided) -> dict[Expr, frozenset[str]]:
+    """The axes that each expression of a trace is along."""
+    known = {operand.name: frozenset(axis for axis in operand.shape if axis) for operand in trace.operands}
+    found: dict[Expr, frozenset[str]] = {}
+    for item in (*trace.reduces, *trace.outputs):
+        for node in walk([item.expr], found):
+            inner = frozenset[str]().union(*(found[child] for child in node.computed_of))
+            if isinstance(node, Ref):
+                inner = known.get(node.name, frozenset())
+            elif isinstance(node, Index):
+                inner = frozenset({node.axis})
+            elif isinstance(node, Factor):
+                inner = frozenset(map(node.name_of, inner))
+            elif isinstance(node, Part):
+                inner = (inner - {node.whole}) | ({node.part} if node.part else set())
+            elif isinstance(node, Joined):
+                inner = (inner - {node.part or ""}) | {node.whole}
+            found[node] = inner
+        if isinstance(item, Reduce):
+            known[item.name] = found[item.expr] - set(item.over)
+    return found
+
+
+def _total(terms: Iterable[Expr]) -> Expr:
+    return reduce_by(Expr.__add__, terms)
+
+
+class _Elimination:
+    """One axis that is taken out."""
+
+    def __init__(self, trace: Divided, axis: str) -> None:
+        self.trace, self.axis = trace, axis
+        self.count, self.part = trace.parts[axis]
+        self.done: dict[Expr, Expr | Blocks] = {}
+        self.reduces: list[Reduce] = []
+        self.axes = _axes_of(trace)
+
+    def run(self) -> None:
+        trace, read = self.trace, names_read([*self.trace.reduces, *self.trace.outputs])
+        for operand in [o for o in trace.operands if self.axis in o.shape and o.name in read]:
+            self.done[operand.ref] = tuple(trace.operand_at(operand, self.axis, i).ref for i in range(self.count))
+        for reduce in trace.reduces:
+            self.done[reduce.ref] = self._product(reduce) if reduce.kind == DOT else self._reduce(reduce)
+        outputs: list[Output] = []
+        for output in trace.outputs:
+            found = self.of(output.expr)
+            if self.axis in output.shape:
+                blocks = found if isinstance(found, tuple) else (found,) * self.count
+                outputs += trace.outputs_at(output, self.axis, blocks)
+            else:
+                outputs.append(replace(output, expr=self._single(found)))
+        names: dict[Expr, str] = {}
+        for expr, name in trace.names.items():
+            found = self.of(expr)
+            several = [(block, f"{name}_{i}") for i, block in enumerate(found)] if isinstance(found, tuple) else []
+            for new, called in several or [(self._single(found), name)]:
+                if not isinstance(new, Ref):
+                    names.setdefault(new, called)
+        trace.reduces, trace.outputs, trace.names = self.reduces, outputs, names
+        gone = {o.name for o in trace.operands if o.packed and self.axis in o.shape}  # blocks, divided further
+        trace.operands = [o for o in trace.operands if o.name not in gone]
+
+    def of(self, root: Expr) -> Expr | Blocks:
+        """What an expression becomes."""
+        for node in walk([root], self.done):
+            self.done[node] = self._node(node)
+        return self.done[root]
+
+    def _single(self, found: Expr | Blocks) -> Expr:
+        assert not isinstance(found, tuple), "what has no such axis is along it"
+        return found
+
+    def _node(self, node: Expr) -> Expr | Blocks:
+        if isinstance(node, Index) and node.axis == self.axis:
+            size = Size(self.part) if self.part else const(1, dtypes.int64)
+            first = Index(self.part) if self.part else const(0, dtypes.int64)
+            return tuple(first + size * i if i else first for i in range(self.count))
+        if isinstance(node, Size) and node.axis == self.axis:
+            return Size(self.part) * self.count if self.part else const(self.count, dtypes.int64)
+        children = [self.done[child] for child in node.children]
+        if isinstance(node, Part) and node.whole == self.axis:
+            (found,) = children
+            return found[node.index] if isinstance(found, tuple) else found
+        if isinstance(node, Joined) and node.whole == self.axis:
+            return tuple(map(self._single, children))
+        if not any(isinstance(child, tuple) for child in children):
+            return rebuild(node, tuple(map(self._single, children)))
+        if isinstance(node, Declared):
+            raise self.trace.refused(f"blocks of what {node.gradient.name} computes, whose gradient was declared")
+        each = [child if isinstance(child, tuple) else (child,) * self.count for child in children]
+        return tuple(rebuild(node, args) for args in zip(*each, strict=True))
+
+    # -- reductions -----------------------------------------------------------------------------------------------
+
+    def _made(self, like: Reduce, kind: str, expr: Expr, over: Iterable[str], suffix: str = "") -> Expr:
+        """A reduction like another one; over no axis, what it is of one element."""
+        axes = tuple(sorted(over))
+        if not axes:
+            return of_one(kind, expr)
+        name = like.name if not suffix else safe_name(f"{like.name}_{suffix}", self.trace.taken)
+        self.trace.taken.add(name)
+        self.reduces.append(Reduce(name, kind, expr, axes))
+        return self.reduces[-1].ref
+
+    def _reduce(self, reduce: Reduce) -> Expr | Blocks:
+        found, over = self.of(reduce.expr), set(reduce.over)
+        if self.axis not in over:
+            if not isinstance(found, tuple):
+                return self._made(reduce, reduce.kind, found, over)
+            return tuple(self._made(reduce, reduce.kind, e, over, str(i)) for i, e in enumerate(found))
+        blocks = found if isinstance(found, tuple) else (found,) * self.count
+        over = (over - {self.axis}) | ({self.part} if self.part else set())
+        if reduce.kind == "squared_deviation":
+            count = self._elements(reduce.over, blocks[0])
+            mean = self._made(reduce, "sum", _total(blocks), over, "total") / count
+            apart = [block - mean for block in blocks]
+            return self._made(reduce, "sum", _total([x * x for x in apart]), over)
+        if reduce.kind == "sum_exp":
+            top = apply("stop_gradient", self._extremum(reduce, "max", blocks, over))
+            return self._made(reduce, "sum", _total(apply("exp", block - top) for block in blocks), over)
+        if reduce.kind in ("max", "min"):
+            return self._extremum(reduce, reduce.kind, blocks, over)
+        if reduce.kind == "prod":
+            each = [self._made(reduce, "prod", block, over, str(i)) for i, block in enumerate(blocks)]
+            return reduce_by(Expr.__mul__, each)
+        assert reduce.kind == "sum", reduce.kind
+        return self._made(reduce, "sum", _total(blocks), over)
+
+    def _extremum(self, reduce: Reduce, kind: str, blocks: Blocks, over: set[str]) -> Expr:
+        name = "maximum" if kind == "max" else "minimum"
+        each = [self._made(reduce, kind, block, over, f"{kind}_{i}") for i, block in enumerate(blocks)]
+        return reduce_by(lambda a, b: apply(name, a, b), each)
+
+    def _elements(self, over: Sequence[str], like: Expr) -> Expr:
+        sizes = [self._single(self.of(Size(axis))) for axis in over]
+        return converted(reduce_by(Expr.__mul__, sizes), like.dtype)
+
+    # -- matrix products ------------------------------------------------------------------------------------------
+
+    def _product(self, reduce: Reduce) -> Expr | Blocks:
+        """A product of which a factor is along the axis: one for each block, added up where the axis is contracted.
+
+        The axes are the product's; a factor may call them otherwise, and both factors the same one differently."""
+        sides = factors(reduce)
+        found = [self.of(side.expr) for side in sides]
+        touched = {side.name_of(self.axis) for side, e in zip(sides, found, strict=True) if isinstance(e, tuple)}
+        touched |= {self.axis} & {side.name_of(own) for side in sides for own in self.axes[side.expr]}
+        axes = sorted(touched, key=lambda axis: axis != self.axis)
+
+        def built(rest: Sequence[str], chosen: dict[str, int]) -> Expr | Blocks:
+            if not rest:
+                made = [self._side(side, e, chosen) for side, e in zip(sides, found, strict=True)]
+                over = {self._part_of(axis) if axis in chosen else axis for axis in reduce.over}
+                if None in over:
+                    raise self.trace.refused("a matrix product that contracts blocks of one element")
+                suffix = "_".join(map(str, chosen.values()))
+                name = reduce.name if not suffix else safe_name(f"{reduce.name}_{suffix}", self.trace.taken)
+                self.trace.taken.add(name)
+                self.reduces.append(product(name, made[0], made[1], tuple(sorted(filter(None, over)))))
+                return self.reduces[-1].ref
+            axis, *others = rest
+            each = [built(others, {**chosen, axis: i}) for i in range(self.count)]
+            if axis in reduce.over:
+                return _total(map(self._single, each))
+            if axis == self.axis:
+                return tuple(map(self._single, each))
+            return Joined(tuple(map(self._single, each)), axis, self._part_of(axis))
+
+        return built(axes, {})
+
+    def _side(self, side: Factor, found: Expr | Blocks, chosen: dict[str, int]) -> Factor:
+        """A factor at these blocks of the product's axes."""
+        renames = dict(side.renames)
+        expr = found[chosen[side.name_of(self.axis)]] if isinstance(found, tuple) else found
+        for axis, index in chosen.items():
+            own = side.own_name(axis)
+            if side.name_of(own) != axis or own not in self.axes[side.expr]:
+                continue
+            if own != self.axis:
+                expr = Part(expr, own, self._part_of(own), index)
+            renames.pop(own, None)
+            own_part, part = self._part_of(own), self._part_of(axis)
+            if own_part is not None and part is not None and own_part != part:
+                renames[own_part] = part
+        return Factor(expr, side.stored, tuple(renames.items()))
+
+    def _part_of(self, axis: str) -> str | None:
+        """The axis of a block of an axis that is tied to this one by a product."""
+        if axis not in self.trace.parts:
+            self.trace.parts[axis] = self.count, self.trace.fresh() if self.part else None
+        count, part = self.trace.parts[axis]
+        if count != self.count:
+            raise self.trace.refused(f"an axis of a matrix product in {count} and in {self.count} blocks")
+        return part

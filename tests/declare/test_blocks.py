@@ -1,0 +1,283 @@
+"""Equal blocks of intermediates: split, concatenations that are computed with, slices. The functions are torch code,
+run as they stand and as an op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.nn import functional as F
+
+import fusegen as fg
+from fusegen.core.errors import DeclarationError, ShapeError
+
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {}
+
+
+def case(*shapes: tuple[int, ...]) -> Callable[..., Any]:
+    """A function of torch, and shapes of its arguments."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        CASES[function.__name__] = function, list(shapes)
+        return function
+
+    return add
+
+
+@case((2, 3, 5, 8), (5, 8), (5, 8))
+def rotary(x: Any, cos: Any, sin: Any) -> Any:
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat([-second, first], -1) * sin
+
+
+@case((2, 3, 8), (8,), (3, 8), (3, 8))
+def rotary_behind_a_norm(x: Any, weight: Any, cos: Any, sin: Any) -> Any:
+    x = F.rms_norm(x, (8,), weight, 1e-6)
+    first, second = x.chunk(2, -1)
+    return x * cos + torch.cat((-second, first), dim=-1) * sin
+
+
+@case((5, 6), (8, 6), (8,))
+def gated_product(x: Any, weight: Any, bias: Any) -> Any:
+    value, gate = F.linear(x, weight, bias).chunk(2, -1)
+    return value * torch.sigmoid(gate)
+
+
+@case((5, 6), (5, 4), (5, 4), (16, 6), (16, 4), (16,))
+def lstm_cell(x: Any, hidden: Any, cell: Any, of_x: Any, of_hidden: Any, bias: Any) -> Any:
+    i, f, g, o = (F.linear(x, of_x, bias) + F.linear(hidden, of_hidden)).chunk(4, -1)
+    cell = torch.sigmoid(f) * cell + torch.sigmoid(i) * torch.tanh(g)
+    return torch.sigmoid(o) * torch.tanh(cell), cell
+
+
+@case((4, 6), (4, 6), (4, 1))
+def norm_of_a_concatenation(a: Any, b: Any, c: Any) -> Any:
+    return F.layer_norm(torch.cat([a * c, b], -1), (12,))
+
+
+@case((4, 6), (4, 6), (12,))
+def softmax_of_a_concatenation(a: Any, b: Any, c: Any) -> Any:
+    return torch.softmax(torch.cat([a, b * 2], -1) + c, -1)
+
+
+@case((4, 6), (4, 6))
+def parts_of_a_softmax(a: Any, b: Any) -> Any:
+    first, second = torch.softmax(a * b, -1).chunk(2, -1)
+    return first * second
+
+
+@case((3, 4, 6), (6, 5))
+def product_of_a_concatenation(x: Any, weight: Any) -> Any:
+    first, second = torch.tanh(x).chunk(2, -1)
+    return torch.cat([second * 2, first], -1) @ weight
+
+
+@case((4, 6), (6, 4))
+def blocks_of_rows_of_a_product(x: Any, weight: Any) -> Any:
+    first, second = (x @ weight).chunk(2, 0)
+    return first - second.exp()
+
+
+@case((4, 6))
+def product_with_its_own_transpose(x: Any) -> Any:
+    gram = x @ x.mT
+    first, second = gram.chunk(2, -1)
+    return first * second
+
+
+@case((4, 6), (4, 6))
+def rows_one_behind_the_other(a: Any, b: Any) -> Any:
+    return torch.cat([a, b.sin()], 0).softmax(0)
+
+
+@case((4, 6))
+def blocks_of_blocks(x: Any) -> Any:
+    first, second = torch.tanh(x).chunk(2, 0)
+    a, b = (first * second).chunk(2, 0)
+    return a + b.exp()
+
+
+@case((4, 8))
+def quarters_of_a_half(x: Any) -> Any:
+    first, second = x.exp().chunk(2, -1)
+    a, b = (first - second).chunk(2, -1)
+    return a * b + x.sum(-1, keepdim=True)
+
+
+@case((4, 8))
+def halves_that_are_put_together_the_other_way(x: Any) -> Any:
+    first, second = (x * x).chunk(2, -1)
+    return torch.cat([second, first], -1)
+
+
+@case((4, 8))
+def slices(x: Any) -> Any:
+    y = torch.tanh(x)
+    return y[..., :4] * y[..., 4:] + x[:, 4:]
+
+
+@case((4, 8), (2,))
+def a_slice_of_an_argument(x: Any, w: Any) -> Any:
+    return x[:, 2:4] * w
+
+
+@case((3, 6), (3, 6))
+def stacked(a: Any, b: Any) -> Any:
+    both = torch.stack([a, b.exp()], -1)
+    return both / both.sum(-1, keepdim=True)
+
+
+@case((3, 6))
+def unbound(x: Any) -> Any:
+    a, b, c = torch.tanh(x).unbind(0)
+    return a * b - c
+
+
+@case((4, 6), (4, 6))
+def extrema(a: Any, b: Any) -> Any:
+    both = torch.cat([a, b], -1)
+    return both.amax(-1), both.amin(-1), both.prod(-1), both.var(-1), both.logsumexp(-1), both.mean(-1)
+
+
+@case((4, 6), (4, 6))
+def whole_and_in_blocks(a: Any, b: Any) -> Any:
+    first, second = a.chunk(2, -1)
+    return first * second + (a * b).sum(-1, keepdim=True)
+
+
+@case((4, 6), (4, 6))
+def two_results(a: Any, b: Any) -> Any:
+    both = torch.cat([a.tanh(), b], -1) * 2
+    return both, both.chunk(2, -1)[0]
+
+
+NAMES = list(CASES)
+
+
+def given(name: str, dtype: Any = torch.float64) -> list[torch.Tensor]:
+    generator = torch.Generator().manual_seed(3)
+    shapes = CASES[name][1]
+    return [torch.randn(s, generator=generator, dtype=torch.float64).to(DEVICE, dtype) for s in shapes]
+
+
+def all_of(result: Any) -> list[torch.Tensor]:
+    return list(result) if isinstance(result, tuple) else [result]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_as_torch(name: str) -> None:
+    """Without gradients, with all of them, with each by itself."""
+    function = CASES[name][0]
+    op, inputs = fg.op(function, name=name), given(name)
+    expected = all_of(function(*inputs))
+    torch.testing.assert_close(all_of(op(*inputs)), expected)
+    cotangents = [torch.randn_like(result) for result in expected]
+    for wanted in [range(len(inputs)), *([i] for i in range(len(inputs)))]:
+        leaves = [tensor.clone().requires_grad_(i in wanted) for i, tensor in enumerate(inputs)]
+        asked = [leaves[i] for i in wanted]
+        found = torch.autograd.grad(all_of(op(*leaves)), asked, cotangents)
+        torch.testing.assert_close(found, torch.autograd.grad(all_of(function(*leaves)), asked, cotangents))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_second_gradients_and_forward_mode(name: str) -> None:
+    op, inputs = fg.op(CASES[name][0], name=name), [tensor.requires_grad_() for tensor in given(name)]
+    assert gradcheck(op, inputs, check_forward_ad=True)
+    assert gradgradcheck(op, inputs, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_vmap(name: str) -> None:
+    function = CASES[name][0]
+    op, inputs = fg.op(function, name=name), given(name)
+    wide = [torch.stack([tensor, tensor.sin()]) for tensor in inputs]
+    torch.testing.assert_close(torch.vmap(op)(*wide), torch.vmap(function)(*wide))
+    dims = (0, *[None] * (len(inputs) - 1))
+    mixed = [wide[0], *inputs[1:]]
+    torch.testing.assert_close(torch.vmap(op, dims)(*mixed), torch.vmap(function, dims)(*mixed))
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_dtypes(name: str, dtype: Any) -> None:
+    """No further from float64 than a few times torch's own function of the dtype."""
+    function = CASES[name][0]
+    op, inputs = fg.op(function, name=name), given(name, dtype)
+    wide = all_of(function(*(tensor.double() for tensor in inputs)))
+    for ours, theirs, exact in zip(all_of(op(*inputs)), all_of(function(*inputs)), wide, strict=True):
+        assert ours.dtype is theirs.dtype
+        size = float(exact.abs().max()) * torch.finfo(dtype).eps
+        error, torchs = (float((found.double() - exact).abs().max()) for found in (ours, theirs))
+        assert error <= 3 * torchs + 2 * size
+
+
+def test_compiled() -> None:
+    torch._dynamo.reset()
+    function = CASES["rotary_behind_a_norm"][0]
+    op, inputs = (
+        fg.op(function, name="compiled_rotary"),
+        [t.float().requires_grad_() for t in given("rotary_behind_a_norm")],
+    )
+    compiled = torch.compile(lambda *given: op(*given), fullgraph=True, backend="aot_eager")
+    torch.testing.assert_close(compiled(*inputs), function(*inputs))
+    found = torch.autograd.grad(compiled(*inputs).square().sum(), inputs)
+    torch.testing.assert_close(found, torch.autograd.grad(function(*inputs).square().sum(), inputs))
+
+
+def test_what_is_computed_with_blocks_is_one_kernel() -> None:
+    """A rotary embedding behind a norm reads its input once and writes each block of the result in place."""
+    op = fg.op(CASES["rotary_behind_a_norm"][0], name="rotary_behind_a_norm")
+    shapes = [(2, 64, 8), (8,), (64, 8), (64, 8)]
+    text = op.emit(*(fg.TensorSpec(fg.bfloat16, shape) for shape in shapes))
+    assert text.count("__global__") == 1 and text.count("x_0_ptr +") == text.count("x_1_ptr +") == 1
+    assert text.count("out_0_ptr +") == text.count("out_1_ptr +") == 1
+
+
+def test_sizes_decide_slices() -> None:
+    """Blocks of another size are another op."""
+
+    @fg.op
+    def first_half(x: fg.Tensor) -> fg.Tensor:
+        y = fg.exp(x)
+        return y[..., : x.shape[-1] // 2]
+
+    for size in (8, 12, 2, 8):
+        x = torch.randn(3, size, device=DEVICE)
+        torch.testing.assert_close(first_half(x), x.exp()[..., : size // 2])
+
+
+@pytest.mark.parametrize(
+    ("function", "shape", "message"),
+    [
+        (lambda x: fg.exp(x)[:, 1:3], (4, 6), "blocks of 2"),
+        (lambda x: fg.exp(x)[:, :4], (4, 6), "blocks of 4"),
+        (lambda x: fg.exp(x)[::2], (4, 6), "a step"),
+        (lambda x: fg.exp(x)[:, 3:3], (4, 6), "nothing"),
+        (lambda x: fg.split(fg.exp(x), 4), (4, 6), "divides by 4"),
+        (lambda x: fg.split(fg.exp(x), 2)[0] + fg.sum(fg.split(fg.tanh(x), 3)[1]), (4, 6), "blocks of"),
+    ],
+)
+def test_what_is_refused(function: Any, shape: tuple[int, ...], message: str) -> None:
+    with pytest.raises((DeclarationError, ShapeError), match=message):
+        fg.op(function, name="refused")(torch.ones(shape, device=DEVICE))
+
+
+def test_blocks_of_a_declared_gradient() -> None:
+    @fg.op
+    def own(x: fg.Tensor) -> fg.Tensor:
+        return x * 2
+
+    @own.gradient
+    def _(d_out: fg.Tensor, x: fg.Tensor) -> fg.Tensor:
+        return d_out * 3
+
+    with pytest.raises(DeclarationError, match="whose gradient was declared"):
+        fg.op(lambda x: fg.split(own(x), 2)[0], name="refused")(torch.ones(4, 6, device=DEVICE))
+    halves = fg.op(lambda x: own(fg.split(x, 2)[0]), name="halves")
+    x = torch.ones(4, 6, device=DEVICE, requires_grad=True)
+    (gradient,) = torch.autograd.grad(halves(x), x, torch.ones(4, 3, device=DEVICE))
+    assert torch.equal(gradient, torch.tensor([3.0, 3, 3, 0, 0, 0], device=DEVICE).expand(4, 6))
