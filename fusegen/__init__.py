@@ -44,7 +44,7 @@ with paused():
     from fusegen.declare.op import Const, Scalar, is_symbolic
     from fusegen.declare.tensor import Tensor
     from fusegen.declare.trace import ScalarSpec, TensorSpec
-    from fusegen.fused_op import FusedOp, op
+    from fusegen.fused_op import FusedOp, RandomOp, op
     from fusegen.linear_loss_op import LinearLossOp
     from fusegen.run.verify import checked
 
@@ -68,6 +68,7 @@ __all__ = [
     "FusegenWarning",
     "LegalityError",
     "LinearLossOp",
+    "RandomOp",
     "Scalar",
     "ScalarSpec",
     "ShapeError",

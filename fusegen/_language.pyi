@@ -352,10 +352,9 @@ def softplus(x: Number, /) -> Tensor:
     """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|))."""
 @overload
 def split(x: Number, count: int, axis: int = -1) -> tuple[Tensor, ...]:
-    """``count`` equal blocks of ``x`` along ``axis``. Of an argument they are views; of an intermediate each is computed
-    of views. No data moves.
+    """``count`` equal blocks of ``x`` along ``axis``: views of an argument, or each computed of such views.
 
-    As torch.chunk and numpy.split count; torch.split's number is the size of a block.
+    No data moves. As torch.chunk and numpy.split count; torch.split's number is the size of a block.
 
     Raises:
         ShapeError: the dimension does not divide by ``count``.

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import Any, ParamSpec, TypeVar, cast
 
 import fusegen as fg
-from fusegen.fused_op import RandomOp
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -67,7 +66,7 @@ class LibraryOp(fg.FusedOp):
         return super().__call__(target, **dict(zip(names, rest, strict=True)) | {"inplace": False}, out=target)
 
 
-class RandomLibraryOp(LibraryOp, RandomOp):
+class RandomLibraryOp(LibraryOp, fg.RandomOp):
     """One that draws random numbers."""
 
 
@@ -88,7 +87,7 @@ class limited:
         self.limits = limits | getattr(like, "limits", {})
 
     def __call__(self, function: Callable[P, R]) -> fg.FusedOp[P, R]:
-        declaration = fg.op(function, autocast=self.autocast, random=issubclass(self.kind, RandomOp)).declaration
+        declaration = fg.op(function, autocast=self.autocast, random=issubclass(self.kind, fg.RandomOp)).declaration
         made: fg.FusedOp[Any, Any] = self.kind(declaration, self.limits, self.prepare)
         return cast("fg.FusedOp[P, R]", made)
 

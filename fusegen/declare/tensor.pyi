@@ -419,10 +419,6 @@ class Tensor:
     def prod(self, *, dim: Axis = None, keepdim: builtins.bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
     def rad2deg(self) -> Tensor:
         """``x * (180 / pi)``."""
-    def rand_like(self, *, dtype: Any = None, **options: Any) -> Tensor:
-        """``fg.rand_like(x)``."""
-    def randn_like(self, *, dtype: Any = None, **options: Any) -> Tensor:
-        """``fg.randn_like(x)``."""
     def reciprocal(self) -> Tensor:
         """``1 / x``."""
     def relu(self) -> Tensor:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeVar
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, ShapeError
-from fusegen.declare import language, products, random_numbers, reductions
+from fusegen.declare import language, products, reductions
 from fusegen.declare.language import expand_dims
 from fusegen.declare.parts import concat, flatten, split, unflatten
 from fusegen.declare.value import (
@@ -56,7 +56,7 @@ class TorchFunction:
 DEFINED: list[TorchFunction] = []
 
 
-def _torchs(*names: str, numpy: Sequence[str] = ()) -> Callable[[F], F]:
+def torchs(*names: str, numpy: Sequence[str] = ()) -> Callable[[F], F]:
     """Say that a definition, whose docstring is what it stands for, is torch's function of these names."""
 
     def add(function: F) -> F:
@@ -71,19 +71,19 @@ def library(name: str) -> Any:
     return getattr(importlib.import_module("fusegen.ops"), name)
 
 
-@_torchs("add", numpy=["add"])
+@torchs("add", numpy=["add"])
 def add(input: Like, other: Like, *, alpha: Like = 1) -> Value:
     """``x + y``."""
     return elementwise("add", input, _times(other, alpha))
 
 
-@_torchs("sub", "subtract", numpy=["subtract"])
+@torchs("sub", "subtract", numpy=["subtract"])
 def sub(input: Like, other: Like, *, alpha: Like = 1) -> Value:
     """``x - y``."""
     return elementwise("sub", input, _times(other, alpha))
 
 
-@_torchs("rsub")
+@torchs("rsub")
 def rsub(input: Like, other: Like, *, alpha: Like = 1) -> Value:
     """``y - x``."""
     return elementwise("sub", other, _times(input, alpha))
@@ -93,13 +93,13 @@ def _times(value: Like, alpha: Like) -> Like:
     return value if isinstance(alpha, (int, float)) and alpha == 1 else elementwise("mul", value, alpha)
 
 
-@_torchs("mul", "multiply", numpy=["multiply"])
+@torchs("mul", "multiply", numpy=["multiply"])
 def mul(input: Like, other: Like) -> Value:
     """``x * y``."""
     return elementwise("mul", input, other)
 
 
-@_torchs("div", "divide", "true_divide", numpy=["divide", "true_divide"])
+@torchs("div", "divide", "true_divide", numpy=["divide", "true_divide"])
 def div(input: Like, other: Like, *, rounding_mode: str | None = None) -> Value:
     """``x / y``."""
     if rounding_mode is None:
@@ -120,55 +120,55 @@ def div(input: Like, other: Like, *, rounding_mode: str | None = None) -> Value:
     return elementwise("where", is_off, elementwise("add", down, 1), down)
 
 
-@_torchs("neg", "negative", numpy=["negative"])
+@torchs("neg", "negative", numpy=["negative"])
 def neg(input: Like) -> Value:
     """``-x``."""
     return elementwise("neg", input)
 
 
-@_torchs("positive", numpy=["positive"])
+@torchs("positive", numpy=["positive"])
 def positive(input: Like) -> Value:
     """``x``."""
     return lift(input)
 
 
-@_torchs("pow", "Tensor.__pow__", numpy=["power"])
+@torchs("pow", "Tensor.__pow__", numpy=["power"])
 def power(input: Like, exponent: Like) -> Value:
     """``x ** y``."""
     return language.pow(input, exponent)
 
 
-@_torchs("square", numpy=["square"])
+@torchs("square", numpy=["square"])
 def square(input: Like) -> Value:
     """``x * x``."""
     return language.square(input)
 
 
-@_torchs("reciprocal", numpy=["reciprocal"])
+@torchs("reciprocal", numpy=["reciprocal"])
 def reciprocal(input: Like) -> Value:
     """``1 / x``."""
     return language.reciprocal(input)
 
 
-@_torchs("clamp_min")
+@torchs("clamp_min")
 def clamp_min(input: Like, min: Like) -> Any:
     """``fg.ops.clamp(x, min=low)``."""
     return library("clamp")(input, min=min)
 
 
-@_torchs("clamp_max")
+@torchs("clamp_max")
 def clamp_max(input: Like, max: Like) -> Any:
     """``fg.ops.clamp(x, max=high)``."""
     return library("clamp")(input, max=max)
 
 
-@_torchs("clip", numpy=["clip"])
+@torchs("clip", numpy=["clip"])
 def clip(input: Like, min: Like | None = None, max: Like | None = None) -> Any:
     """``fg.ops.clamp(x, low, high)``."""
     return library("clamp")(input, min, max)
 
 
-@_torchs("where", numpy=["where"])
+@torchs("where", numpy=["where"])
 def where(condition: Like, input: Like | None = None, other: Like | None = None) -> Value:
     """``fg.where(condition, x, y)``."""
     if input is None or other is None:
@@ -179,13 +179,13 @@ def where(condition: Like, input: Like | None = None, other: Like | None = None)
     return elementwise("where", condition, input, other)
 
 
-@_torchs("Tensor.where")
+@torchs("Tensor.where")
 def where_of(input: Like, condition: Like, other: Like) -> Value:
     """``fg.where(condition, x, y)``."""
     return elementwise("where", condition, input, other)
 
 
-@_torchs("round", "special.round", numpy=["round", "around", "rint"])
+@torchs("round", "special.round", numpy=["round", "around", "rint"])
 def rounded_to(input: Like, *, decimals: int = 0) -> Value:
     """``fg.round(x)``."""
     if not decimals or not lift(input).dtype.is_float:
@@ -196,31 +196,31 @@ def rounded_to(input: Like, *, decimals: int = 0) -> Value:
     return elementwise("mul", elementwise("round", elementwise("div", input, scale)), scale)
 
 
-@_torchs("frac")
+@torchs("frac")
 def frac(input: Like) -> Value:
     """``x - fg.trunc(x)``."""
     return elementwise("sub", input, elementwise("trunc", input))
 
 
-@_torchs("sgn")
+@torchs("sgn")
 def sgn(input: Like) -> Value:
     """``fg.sign(x)``."""
     return elementwise("sign", input)
 
 
-@_torchs("isposinf", numpy=["isposinf"])
+@torchs("isposinf", numpy=["isposinf"])
 def isposinf(input: Like) -> Value:
     """``x == math.inf``."""
     return elementwise("eq", input, math.inf) if lift(input).dtype.is_float else elementwise("ne", input, input)
 
 
-@_torchs("isneginf", numpy=["isneginf"])
+@torchs("isneginf", numpy=["isneginf"])
 def isneginf(input: Like) -> Value:
     """``x == -math.inf``."""
     return elementwise("eq", input, -math.inf) if lift(input).dtype.is_float else elementwise("ne", input, input)
 
 
-@_torchs("nan_to_num", numpy=["nan_to_num"])
+@torchs("nan_to_num", numpy=["nan_to_num"])
 def nan_to_num(
     input: Like, nan: float | None = None, posinf: float | None = None, neginf: float | None = None
 ) -> Value:
@@ -236,7 +236,7 @@ def nan_to_num(
     return elementwise("where", elementwise("isnan", value), 0.0 if nan is None else nan, finite)
 
 
-@_torchs("logit", "special.logit")
+@torchs("logit", "special.logit")
 def logit(input: Like, eps: float | None = None) -> Value:
     """``fg.log(x / (1 - x))``."""
     value = lift(input)
@@ -247,7 +247,7 @@ def logit(input: Like, eps: float | None = None) -> Value:
     return elementwise("log", elementwise("div", value, elementwise("sub", 1, value)))
 
 
-@_torchs("logaddexp", numpy=["logaddexp"])
+@torchs("logaddexp", numpy=["logaddexp"])
 def logaddexp(input: Like, other: Like) -> Value:
     """``fg.maximum(x, y) + fg.log1p(fg.exp(-fg.abs(x - y)))``."""
     same = elementwise("eq", input, other)  # infinities among them, whose difference is NaN
@@ -256,19 +256,19 @@ def logaddexp(input: Like, other: Like) -> Value:
     return elementwise("add", elementwise("maximum", input, other), rest)
 
 
-@_torchs("deg2rad", numpy=["deg2rad", "radians"])
+@torchs("deg2rad", numpy=["deg2rad", "radians"])
 def deg2rad(input: Like) -> Value:
     """``x * (pi / 180)``."""
     return elementwise("mul", input, math.pi / 180)
 
 
-@_torchs("rad2deg", numpy=["rad2deg", "degrees"])
+@torchs("rad2deg", numpy=["rad2deg", "degrees"])
 def rad2deg(input: Like) -> Value:
     """``x * (180 / pi)``."""
     return elementwise("mul", input, 180 / math.pi)
 
 
-@_torchs("heaviside", numpy=["heaviside"])
+@torchs("heaviside", numpy=["heaviside"])
 def heaviside(input: Like, values: Like) -> Value:
     """``fg.where(x == 0, y, x > 0)``."""
     value, at_zero = lift(input), lift(values)
@@ -276,7 +276,7 @@ def heaviside(input: Like, values: Like) -> Value:
     return elementwise("where", elementwise("eq", value, 0), at_zero, positive)
 
 
-@_torchs("special.xlog1py")
+@torchs("special.xlog1py")
 def xlog1py(input: Like, other: Like) -> Value:
     """``fg.where(x == 0, 0, x * fg.log1p(y))``."""
     product = elementwise("mul", input, elementwise("log1p", other))
@@ -284,7 +284,7 @@ def xlog1py(input: Like, other: Like) -> Value:
     return elementwise("where", elementwise("isnan", other), math.nan, found)
 
 
-@_torchs("special.entr")
+@torchs("special.entr")
 def entr(input: Like) -> Value:
     """``-x * fg.log(x)``."""
     value = lift(input)
@@ -293,13 +293,13 @@ def entr(input: Like) -> Value:
     return elementwise("where", elementwise("lt", value, 0), -math.inf, found)
 
 
-@_torchs("special.ndtr")
+@torchs("special.ndtr")
 def ndtr(input: Like) -> Value:
     """``0.5 * fg.erfc(-x / sqrt(2))``."""
     return elementwise("mul", 0.5, elementwise("erfc", elementwise("mul", input, -math.sqrt(0.5))))
 
 
-@_torchs("polygamma", "special.polygamma")
+@torchs("polygamma", "special.polygamma")
 def polygamma(n: int, input: Like) -> Value:
     """``fg.polygamma(n, x)``."""
     if isinstance(n, Value):  # x.polygamma(n)
@@ -307,19 +307,19 @@ def polygamma(n: int, input: Like) -> Value:
     return language.polygamma(n, input)
 
 
-@_torchs("zeros_like", numpy=["zeros_like"])
+@torchs("zeros_like", numpy=["zeros_like"])
 def zeros_like(input: Like, *, dtype: Any = None, **placed: Any) -> Value:
     """0 for each element."""
     return full_like(input, 0, dtype=dtype, **placed)
 
 
-@_torchs("ones_like", numpy=["ones_like"])
+@torchs("ones_like", numpy=["ones_like"])
 def ones_like(input: Like, *, dtype: Any = None, **placed: Any) -> Value:
     """1 for each element."""
     return full_like(input, 1, dtype=dtype, **placed)
 
 
-@_torchs("full_like", numpy=["full_like"])
+@torchs("full_like", numpy=["full_like"])
 def full_like(
     input: Like, fill_value: Like, *, dtype: Any = None, device: Any = None, layout: Any = None,
     memory_format: Any = None, pin_memory: bool = False,
@@ -330,73 +330,11 @@ def full_like(
     return Value(filled.expr, filled.dtype, value.dims)
 
 
-@_torchs("nn.functional.pairwise_distance")
+@torchs("nn.functional.pairwise_distance")
 def pairwise_distance(x1: Like, x2: Like, p: float = 2.0, eps: float = 1e-6, keepdim: bool = False) -> Value:
     """``fg.norm(x - y + eps, p, -1)``."""
     apart = elementwise("add", elementwise("sub", x1, x2), eps)
     return reductions.norm(apart, p, -1, keepdim)
-
-
-# -- random numbers --------------------------------------------------------------------------------------------------
-
-
-@_torchs("nn.functional.dropout")
-def dropout(input: Like, p: Like = 0.5, training: bool = True, inplace: bool = False) -> Value:
-    """``fg.dropout(x, p)``."""
-    return lift(input) if isinstance(p, (int, float)) and p == 0 else random_numbers.dropout(input, p, training)
-
-
-@_torchs("dropout")
-def torch_dropout(input: Like, p: Like, train: bool) -> Value:
-    """``fg.dropout(x, p)``."""
-    return dropout(input, p, train)
-
-
-@_torchs("nn.functional.dropout1d", "nn.functional.dropout2d", "nn.functional.dropout3d")
-def feature_dropout(input: Like, p: Like = 0.5, training: bool = True, inplace: bool = False) -> Value:
-    """``fg.dropout`` with one number for each channel."""
-    return random_numbers.feature_dropout(input, p, training)
-
-
-@_torchs("nn.functional.alpha_dropout")
-def alpha_dropout(input: Like, p: Like = 0.5, training: bool = False, inplace: bool = False) -> Value:
-    """``fg.alpha_dropout(x, p)``."""
-    return random_numbers.alpha_dropout(input, p, training)
-
-
-@_torchs("rand_like")
-def rand_like(input: Like, *, dtype: Any = None, **options: Any) -> Value:
-    """``fg.rand_like(x)``."""
-    _only_defaults("rand_like", options)
-    return random_numbers.rand_like(input, dtype=dtype)
-
-
-@_torchs("randn_like")
-def randn_like(input: Like, *, dtype: Any = None, **options: Any) -> Value:
-    """``fg.randn_like(x)``."""
-    _only_defaults("randn_like", options)
-    return random_numbers.randn_like(input, dtype=dtype)
-
-
-@_torchs("bernoulli")
-def bernoulli(input: Like, p: Like | None = None, *, generator: Any = None) -> Value:
-    """``fg.bernoulli(x)``; of a number ``p``, a tensor like ``x``."""
-    _only_defaults("bernoulli", {"generator": generator})
-    value = lift(input)
-    if p is None:
-        return random_numbers.bernoulli(value)
-    full = elementwise("where", elementwise("eq", value, value), p, p)
-    return random_numbers.bernoulli(Value(full.expr, full.dtype, value.dims).to(value.dtype))
-
-
-def _only_defaults(name: str, options: dict[str, Any]) -> None:
-    given = {key: value for key, value in options.items() if value is not None and value is not False}
-    unknown = given.keys() - {"memory_format"}
-    if unknown:
-        raise DeclarationError(
-            f"{current().where}, {name}", given=", ".join(f"{key}={given[key]!r}" for key in sorted(unknown)),
-            expected="a tensor, and a dtype", fix="leave it away: an op draws of the seed of its call",
-        )  # fmt: skip
 
 
 # -- reductions ------------------------------------------------------------------------------------------------------
@@ -421,13 +359,13 @@ def _extremum(kind: str, input: Like, dim: Any, keepdim: bool) -> Any:
     return Extremum(best(input, dim, keepdim), place(input, dim, keepdim))
 
 
-@_torchs("max")
+@torchs("max")
 def maximum_of(input: Like, dim: Any = None, keepdim: bool = False, *, other: Like | None = None) -> Any:
     """``fg.amax(x)``; of a dimension ``fg.amax(x, axis), fg.argmax(x, axis)``; of two ``fg.maximum(x, y)``."""
     return _extremum("max", input, dim if other is None else lift(other), keepdim)
 
 
-@_torchs("min")
+@torchs("min")
 def minimum_of(input: Like, dim: Any = None, keepdim: bool = False, *, other: Like | None = None) -> Any:
     """``fg.amin(x)``; of a dimension ``fg.amin(x, axis), fg.argmin(x, axis)``; of two ``fg.minimum(x, y)``."""
     return _extremum("min", input, dim if other is None else lift(other), keepdim)
@@ -440,7 +378,7 @@ class Extrema(NamedTuple):
     max: Value
 
 
-@_torchs("aminmax")
+@torchs("aminmax")
 def aminmax(input: Like, *, dim: Any = None, keepdim: bool = False) -> Extrema:
     """``fg.amin(x, axis), fg.amax(x, axis)``."""
     return Extrema(reductions.amin(input, dim, keepdim), reductions.amax(input, dim, keepdim))
@@ -464,13 +402,13 @@ for _name in ("var", "std"):
     DEFINED.append(TorchFunction((f"{_name}_mean",), _with_mean(_name)))
 
 
-@_torchs("norm")
+@torchs("norm")
 def norm(input: Like, p: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Value:
     """``fg.norm(x, p, axis)``."""
     return reductions.norm(lift(input) if dtype is None else cast(input, dtype), p, dim, keepdim)
 
 
-@_torchs("linalg.norm", numpy=["linalg.norm"])
+@torchs("linalg.norm", numpy=["linalg.norm"])
 def linalg_norm(input: Like, ord: Any = None, dim: Any = None, keepdim: bool = False, *, dtype: Any = None) -> Value:
     """``fg.norm(x, ord, axis)``, of vectors."""
     value = lift(input) if dtype is None else cast(input, dtype)
@@ -483,7 +421,7 @@ def linalg_norm(input: Like, ord: Any = None, dim: Any = None, keepdim: bool = F
     return reductions.norm(value, ord, dim, keepdim)
 
 
-@_torchs("count_nonzero", numpy=["count_nonzero"])
+@torchs("count_nonzero", numpy=["count_nonzero"])
 def count_nonzero(input: Like, dim: Any = None) -> Value:
     """``fg.sum(x != 0, axis)``."""
     return reductions.sum(elementwise("ne", input, 0), dim)
@@ -492,7 +430,7 @@ def count_nonzero(input: Like, dim: Any = None) -> Value:
 # -- products --------------------------------------------------------------------------------------------------------
 
 
-@_torchs("matmul", "linalg.matmul", "Tensor.__matmul__", numpy=["matmul"])
+@torchs("matmul", "linalg.matmul", "Tensor.__matmul__", numpy=["matmul"])
 def matmul(input: Like, other: Like) -> Value:
     """``x @ y``."""
     return products.matmul(input, other)
@@ -519,13 +457,13 @@ for _name, _left, _right in (("mm", 2, 2), ("bmm", 3, 3), ("mv", 2, 1), ("dot", 
 # -- shapes ----------------------------------------------------------------------------------------------------------
 
 
-@_torchs("unsqueeze", numpy=["expand_dims"])
+@torchs("unsqueeze", numpy=["expand_dims"])
 def unsqueeze(input: Like, dim: int) -> Value:
     """``fg.expand_dims(x, axis)``."""
     return expand_dims(input, dim)
 
 
-@_torchs("squeeze", numpy=["squeeze"])
+@torchs("squeeze", numpy=["squeeze"])
 def squeeze(input: Like, dim: Any = None) -> Value:
     """``x`` without dimensions of size one."""
     value = lift(input)
@@ -534,7 +472,7 @@ def squeeze(input: Like, dim: Any = None) -> Value:
     return Value(value.expr, value.dtype, dims, value.weak)
 
 
-@_torchs("permute")
+@torchs("permute")
 def permute(input: Like, *order: Any, dims: Sequence[int] | None = None) -> Value:
     """``x`` with its dimensions in another order."""
     value = lift(input)
@@ -550,7 +488,7 @@ def permute(input: Like, *order: Any, dims: Sequence[int] | None = None) -> Valu
     return Value(value.expr, value.dtype, tuple(value.dims[place] for place in order), value.weak)
 
 
-@_torchs("movedim", "moveaxis", numpy=["moveaxis"])
+@torchs("movedim", "moveaxis", numpy=["moveaxis"])
 def movedim(input: Like, source: Any, destination: Any) -> Value:
     """``x`` with a dimension at another place."""
     value = lift(input)
@@ -564,26 +502,26 @@ def movedim(input: Like, source: Any, destination: Any) -> Value:
     return permute(value, order)
 
 
-@_torchs("transpose", "swapaxes", "swapdims", numpy=["swapaxes"])
+@torchs("transpose", "swapaxes", "swapdims", numpy=["swapaxes"])
 def transpose(input: Like, dim0: int, dim1: int) -> Value:
     """``fg.transpose(x, axis, axis)``."""
     return products.transpose(input, dim0, dim1)
 
 
-@_torchs("t")
+@torchs("t")
 def t(input: Like) -> Value:
     """``x.mT`` of a matrix."""
     value = lift(input)
     return products.T(value) if value.ndim > 1 else value
 
 
-@_torchs("flatten")
+@torchs("flatten")
 def flatten_dims(input: Like, start_dim: int = 0, end_dim: int = -1) -> Value:
     """``fg.flatten(x, first, last)``."""
     return flatten(input, start_dim, end_dim)
 
 
-@_torchs("unflatten")
+@torchs("unflatten")
 def unflatten_dim(input: Like, dim: int, sizes: Sequence[int]) -> Value:
     """``fg.unflatten(x, axis, sizes)``."""
     value, wanted = lift(input), list(sizes)
@@ -602,7 +540,7 @@ def unflatten_dim(input: Like, dim: int, sizes: Sequence[int]) -> Value:
     return unflatten(value, dim, (*wanted[:-1], -1)) if len(wanted) > 1 else value
 
 
-@_torchs("reshape", "Tensor.view", numpy=["reshape"])
+@torchs("reshape", "Tensor.view", numpy=["reshape"])
 def reshape(input: Like, *shape: Any) -> Value:
     """``fg.unflatten`` and ``fg.flatten``, where dimensions are only taken apart and put together again."""
     value = lift(input)
@@ -648,7 +586,7 @@ def _reshaped(value: Value, sizes: Sequence[int]) -> Value:
     return value
 
 
-@_torchs("Tensor.expand", "broadcast_to", numpy=["broadcast_to"])
+@torchs("Tensor.expand", "broadcast_to", numpy=["broadcast_to"])
 def expand(input: Like, *shape: Any) -> Value:
     """``x`` along dimensions that other tensors have: ``x[None].expand(y.shape[0], -1)``."""
     value = lift(input)
@@ -669,13 +607,13 @@ def expand(input: Like, *shape: Any) -> Value:
     return Value(value.expr, value.dtype, tuple(dims), value.weak)
 
 
-@_torchs("tril", numpy=["tril"])
+@torchs("tril", numpy=["tril"])
 def tril(input: Like, diagonal: int = 0) -> Value:
     """``fg.where(column - row <= diagonal, x, 0)``."""
     return _triangle("le", input, diagonal)
 
 
-@_torchs("triu", numpy=["triu"])
+@torchs("triu", numpy=["triu"])
 def triu(input: Like, diagonal: int = 0) -> Value:
     """``fg.where(column - row >= diagonal, x, 0)``."""
     return _triangle("ge", input, diagonal)
@@ -692,7 +630,7 @@ def _triangle(kept: str, input: Like, diagonal: int) -> Value:
     return elementwise("where", elementwise(kept, offset, diagonal), value, cast(0, value.dtype))
 
 
-@_torchs("Tensor.expand_as")
+@torchs("Tensor.expand_as")
 def expand_as(input: Like, other: Like) -> Value:
     """``x``, broadcast against ``y``."""
     value, like = lift(input), lift(other)
@@ -705,13 +643,13 @@ def expand_as(input: Like, other: Like) -> Value:
     return Value(value.expr, value.dtype, dims, value.weak)
 
 
-@_torchs("chunk")
+@torchs("chunk")
 def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
     """``fg.split(x, count, axis)``, of an argument."""
     return split(input, chunks, dim)
 
 
-@_torchs("split", "Tensor.split", numpy=["split"])
+@torchs("split", "Tensor.split", numpy=["split"])
 def split_by_size(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Value, ...]:
     """``fg.split(x, count, axis)``, of an argument in equal parts."""
     value = lift(tensor)
@@ -727,7 +665,7 @@ def split_by_size(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tup
     return split(tensor, len(sizes), dim)
 
 
-@_torchs("unbind")
+@torchs("unbind")
 def unbind(input: Any, dim: int = 0) -> tuple[Value, ...]:
     """``fg.split(x, count, axis)``, its parts without that dimension."""
     value = lift(input)
@@ -735,13 +673,13 @@ def unbind(input: Any, dim: int = 0) -> tuple[Value, ...]:
     return tuple(squeeze(part, place) for part in split(input, value.sizes[place], place))
 
 
-@_torchs("cat", "concat", "concatenate", numpy=["concatenate"])
+@torchs("cat", "concat", "concatenate", numpy=["concatenate"])
 def cat(tensors: Sequence[Like], dim: int = 0) -> Value:
     """``fg.concat(parts, axis)``."""
     return concat(tensors, dim)
 
 
-@_torchs("stack", numpy=["stack"])
+@torchs("stack", numpy=["stack"])
 def stack(tensors: Sequence[Like], dim: int = 0) -> Value:
     """``fg.concat`` of parts with a new dimension."""
     return concat([expand_dims(part, dim) for part in tensors], dim)
@@ -766,31 +704,31 @@ for _name, _dtype in (
     DEFINED.append(TorchFunction((f"Tensor.{_name}",), _cast_to(_dtype)))
 
 
-@_torchs("Tensor.type_as")
+@torchs("Tensor.type_as")
 def type_as(input: Like, other: Like) -> Value:
     """``x.to(y.dtype)``."""
     return cast(input, lift(other).dtype)
 
 
-@_torchs("Tensor.type", "Tensor.astype")
+@torchs("Tensor.type", "Tensor.astype")
 def type_of(input: Like, dtype: Any) -> Value:
     """``x.to(dtype)``."""
     return cast(input, dtype)
 
 
-@_torchs("detach")
+@torchs("detach")
 def detach(input: Like) -> Value:
     """``fg.stop_gradient(x)``."""
     return language.stop_gradient(input)
 
 
-@_torchs("clone", "Tensor.contiguous")
+@torchs("clone", "Tensor.contiguous")
 def clone(input: Like, *, memory_format: Any = None) -> Value:
     """``x``."""
     return lift(input)
 
 
-@_torchs("Tensor.size")
+@torchs("Tensor.size")
 def size(input: Value, dim: int | None = None) -> SizeOf | tuple[SizeOf, ...]:
     """``x.shape``, or one of it."""
     if dim is None:
@@ -799,25 +737,25 @@ def size(input: Value, dim: int | None = None) -> SizeOf | tuple[SizeOf, ...]:
     return input.shape[0 if place is None else place]
 
 
-@_torchs("Tensor.dim", "Tensor.ndimension")
+@torchs("Tensor.dim", "Tensor.ndimension")
 def rank(input: Value) -> int:
     """``x.ndim``."""
     return input.ndim
 
 
-@_torchs("numel", "Tensor.nelement")
+@torchs("numel", "Tensor.nelement")
 def numel(input: Value) -> SizeOf:
     """``fg.size(x)``."""
     return SizeOf.of(input, None)
 
 
-@_torchs("is_floating_point")
+@torchs("is_floating_point")
 def is_floating_point(input: Value) -> bool:
     """``x.dtype.is_float``."""
     return input.dtype.is_float
 
 
-@_torchs("is_complex")
+@torchs("is_complex")
 def is_complex(input: Value) -> bool:
     """False: there are no complex numbers."""
     return False

@@ -15,9 +15,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fusegen.core.errors import DeclarationError
+from fusegen.declare import torch_random
 from fusegen.declare.language import TABLE_FUNCTIONS
 from fusegen.declare.torch_functions import DEFINED, Function, TorchFunction, library
 from fusegen.declare.value import Like, current, plain_number
+
+assert torch_random  # its definitions are among those below
 
 # Functions of the language that torch calls otherwise, too, or NumPy does.
 ALIASES: Mapping[str, tuple[str, ...]] = {
@@ -161,6 +164,7 @@ def _by_method() -> dict[str, TorchFunction]:
 # Functions that are no methods of torch's tensors.
 _NO_METHODS = (
     "cat", "concat", "concatenate", "stack", "where", "zeros_like", "ones_like", "full_like", "rsub", "dropout",
+    "rand_like", "randn_like",
     "var_mean", "std_mean", "layer_norm", "rms_norm", "celu", "selu", "threshold", "cosine_similarity", "is_complex",
 )  # fmt: skip
 
