@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 import fusegen as fg
+from fusegen.declare import philox
 
 
 def words(text: str) -> tuple[str, ...]:
@@ -115,8 +116,14 @@ _joint = fg.op(lambda a: (a * 2.0, a - fg.mean(a, -1, keepdims=True)), name="joi
 _joint.gradient(lambda d_first, d_second, a: d_first * fg.cos(a) + fg.mean(d_second * a, -1, keepdims=True))
 
 
+_dropped = fg.op(lambda a: fg.dropout(a, 0.3) + 0.1 * fg.rand_like(a, dtype=fg.float32), name="dropped", random=True)
+SEED = 7
+
+
 class Ours:
     """fusegen's functions, by the names that programs use."""
+
+    noisy = staticmethod(lambda x: _dropped(x, seed=SEED))
 
     smooth, two, guarded = staticmethod(_smooth), staticmethod(_two), staticmethod(_guarded)
     guarded_rows, chosen_rows = staticmethod(_guarded_rows), staticmethod(_chosen_rows)
@@ -149,6 +156,14 @@ def _prod(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     for dim in dims:
         x = torch.prod(x, dim, keepdim=keepdims)
     return x
+
+
+def _torch_noisy(a: Any) -> Any:
+    """What ``_dropped`` draws: a number is of its element's place along the axes that are no broadcast ones."""
+    long = [size for size in a.shape if size != 1] or [1]
+    column, line = torch.arange(long[-1]), torch.arange(math.prod(long[:-1])).reshape(*long[:-1], 1)
+    kept, added = (philox.uniform(torch, SEED, torch.tensor(n), line, column).reshape(a.shape) for n in (0, 2))
+    return torch.where(kept >= 0.3, a * (1 / (1 - 0.3)), 0.0) + 0.1 * added.to(a.dtype)
 
 
 def _torch_guarded(a: Any, b: Any) -> Any:
@@ -279,6 +294,7 @@ class Theirs:
     softplus = staticmethod(lambda x: torch.logaddexp(x, torch.zeros((), dtype=x.dtype)))
     split = staticmethod(lambda x, count, axis=-1: torch.chunk(x, count, axis))
     concat = staticmethod(lambda parts, axis=-1: torch.cat(torch.broadcast_tensors(*parts), axis))
+    noisy = staticmethod(_torch_noisy)
     smooth = staticmethod(lambda a, b: a * torch.sigmoid(b) + torch.tanh(a * torch.sigmoid(b)) * 0.5)
     two = staticmethod(lambda a: (torch.sin(a), torch.cos(a) * 2.0))
     guarded, guarded_rows = staticmethod(_torch_guarded), staticmethod(_torch_guarded_rows)

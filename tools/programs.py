@@ -137,7 +137,8 @@ UNARY = {
     "sqrt": "lib.sqrt(lib.square({0}) + 0.5)", "rsqrt": "lib.rsqrt(lib.abs({0}) + 0.5)", "cube": "{power} ** 3",
     "gelu_tanh": "lib.gelu({0}, approximate='tanh')", "reciprocal": "1.0 / (lib.square({0}) + 1.0)",
     "stop": "lib.stop_gradient({0})", "log1p": "lib.log1p(lib.square({0}))", "expm1": "lib.expm1(lib.tanh({0}))",
-    "neg": "-{neg}", "clamp": "lib.clamp({0}, -0.7, 0.9)", "rounded": "lib.as_float(lib.cast({0}, 'bfloat16'), {0})",
+    "noisy": "lib.noisy({0})", "neg": "-{neg}",
+    "clamp": "lib.clamp({0}, -0.7, 0.9)", "rounded": "lib.as_float(lib.cast({0}, 'bfloat16'), {0})",
 }  # fmt: skip
 _UNARY_LEVELS = {"cube": POWER, "neg": NEG, "reciprocal": MUL}
 # Of two that broadcast.
@@ -156,6 +157,11 @@ REDUCE = words("sum mean amax amin var std norm logsumexp prod norm1 norm_inf va
 ROWS = words(
     "softmax log_softmax layer_norm rms_norm center softmin normalize standardize masked_softmax guarded_rows "
     "chosen_rows written_softmax guarded_extremum guarded_call"
+)
+# What no axis in blocks is part of: declared gradients, and groups. How blocks of extrema share what ties is our own.
+NOT_IN_BLOCKS = words(
+    "smooth bent joint guarded_call guarded_extremum within group_norm parts amax amin norm_inf guarded_rows "
+    "chosen_rows"
 )
 PAIRED = words("mse_loss l1_loss huber_loss smooth_l1_loss bce kl_div cosine")
 INTEGER = words("index compare masked any argmax count mod times isfinite hit both wide ints")
@@ -184,6 +190,8 @@ class _Writer:
     arguments: list[Argument] = field(default_factory=list)
     values: list[_Value] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    in_blocks: bool = False
+    has_blocks: bool = False
 
     # -- arguments and values ----------------------------------------------------------------------------------------
 
@@ -194,7 +202,8 @@ class _Writer:
         return self.values[-1]
 
     def of(self, items: Sequence[Any]) -> Any:
-        return self.draw(st.sampled_from(list(items)))
+        excluded = NOT_IN_BLOCKS if self.in_blocks else ()
+        return self.draw(st.sampled_from([item for item in items if item not in excluded]))
 
     def flip(self) -> bool:
         return self.draw(st.booleans())
@@ -494,6 +503,25 @@ class _Writer:
         halved = tuple(s // 2 if d == dim else s for d, s in enumerate(view.shape))
         self.unpack(f"lib.split({view.text}, 2, {dim - len(view.shape)})", "f", halved)
 
+    def halves(self) -> _Value | None:
+        """Halves of whatever has been computed, and what they are put together to: once, since an argument has blocks
+        along one dimension only."""
+        x = self.pick(where=lambda v: any(s % 2 == 0 and s for s in v.shape))
+        if x is None or not self.in_blocks or self.has_blocks:
+            return None
+        self.has_blocks = True
+        dim = self.of([d for d, size in enumerate(x.shape) if size % 2 == 0 and size][::-1])
+        axis, size = dim - len(x.shape), x.shape[dim]
+        halved = tuple(s // 2 if d == dim else s for d, s in enumerate(x.shape))
+        form = self.of(["split", "turned", "both", "slice"])
+        if form == "slice" and axis == -1:
+            return _Value(f"{x.at(10)}[..., {size // 2}:]", "f", halved)
+        self.unpack(f"lib.split({x.text}, 2, {axis})", "f", halved)
+        first, second = (value.text for value in self.values[-2:])
+        if form == "turned":  # as a rotary embedding has it
+            return _Value(f"{x.at(ADD)} + lib.concat([-{second}, {first}], {axis})", "f", x.shape, ADD)
+        return _Value(f"lib.concat([{first}, lib.sin({second})], {axis})", "f", x.shape) if form == "both" else None
+
     def two(self) -> None:
         """An op of two results."""
         x = self.pick()
@@ -513,7 +541,7 @@ class _Writer:
             if another not in outputs:
                 outputs.append(another)
         first = outputs[0]
-        if first.kind == "f" and first.shape and self.draw(st.integers(0, 5)) == 5:
+        if first.kind == "f" and first.shape and not self.has_blocks and self.draw(st.integers(0, 5)) == 5:
             other = self.pick(where=lambda v: v.shape == first.shape) or first
             outputs[0] = _Value(f"lib.concat([{first.text}, {other.text}], -1)", "f", first.shape)
         body = "\n".join([*self.lines, f"    return {', '.join(v.text for v in outputs)}"])
@@ -527,7 +555,7 @@ def mentions(text: str, name: str) -> bool:
 
 KINDS = (
     "unary", "unary", "binary", "binary", "binary", "reduce", "reduce", "rows", "rows", "number", "library", "parts",
-    "two", "product", "turned", "integer", "integer", "within", "several", "joint",
+    "two", "product", "turned", "integer", "integer", "within", "several", "joint", "halves", "halves",
 )  # fmt: skip
 
 
@@ -545,7 +573,7 @@ def programs(draw: st.DrawFn, *, sizes: Sequence[int] = SIZES, most: int = 8, ki
     most_elements = max(MOST_ELEMENTS, 3 * max(sizes))
     while math.prod(full) > most_elements:
         full = full[1:]
-    writer = _Writer(draw, tuple(sizes), most_elements)
+    writer = _Writer(draw, tuple(sizes), most_elements, in_blocks=draw(st.integers(0, 3)) == 3)
     writer.argument("f", full)
     for _ in range(draw(st.integers(0, 3))):
         kept = full[draw(st.integers(0, len(full))) :]
@@ -553,7 +581,7 @@ def programs(draw: st.DrawFn, *, sizes: Sequence[int] = SIZES, most: int = 8, ki
     if draw(st.integers(0, 3)) == 3:
         writer.argument("s", ())
     for _ in range(draw(st.integers(1, most))):
-        made = getattr(writer, draw(st.sampled_from(list(kinds))))()
+        made = getattr(writer, writer.of(kinds))()
         if made is not None:
             writer.bind(made)
     return writer.returned()

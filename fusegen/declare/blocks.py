@@ -17,7 +17,7 @@ from functools import reduce as reduce_by
 
 from fusegen.core import dtypes
 from fusegen.core.blocks import Joined, Part
-from fusegen.core.casts import converted
+from fusegen.core.casts import converted, rounded
 from fusegen.core.declared import Declared
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import (
@@ -211,6 +211,8 @@ class _Elimination:
                 outputs.append(replace(output, expr=self._single(found)))
         names: dict[Expr, str] = {}
         for expr, name in trace.names.items():
+            if expr not in self.axes:  # nothing reads it
+                continue
             found = self.of(expr)
             several = [(block, f"{name}_{i}") for i, block in enumerate(found)] if isinstance(found, tuple) else []
             for new, called in several or [(self._single(found), name)]:
@@ -310,9 +312,9 @@ class _Elimination:
         def built(rest: Sequence[str], chosen: dict[str, int]) -> Expr | Blocks:
             if not rest:
                 made = [self._side(side, e, chosen) for side, e in zip(sides, found, strict=True)]
-                over = {self._part_of(axis) if axis in chosen else axis for axis in reduce.over}
-                if None in over:
-                    raise self.trace.refused("a matrix product that contracts blocks of one element")
+                over = {self._part_of(axis) if axis in chosen else axis for axis in reduce.over} - {None}
+                if not over:
+                    return self._of_one(made)
                 suffix = "_".join(map(str, chosen.values()))
                 name = reduce.name if not suffix else safe_name(f"{reduce.name}_{suffix}", self.trace.taken)
                 self.trace.taken.add(name)
@@ -327,6 +329,13 @@ class _Elimination:
             return Joined(tuple(map(self._single, each)), axis, self._part_of(axis))
 
         return built(axes, {})
+
+    def _of_one(self, sides: Sequence[Factor]) -> Expr:
+        """A product that contracts one element."""
+        if any(side.renames for side in sides):
+            raise self.trace.refused("the product of a matrix and its own transpose, contracting blocks of one element")
+        left, right = (rounded(side.expr, side.stored) for side in sides)
+        return left * right
 
     def _side(self, side: Factor, found: Expr | Blocks, chosen: dict[str, int]) -> Factor:
         """A factor at these blocks of the product's axes."""

@@ -80,7 +80,8 @@ def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar]
     local_names = {builder.expr(e, final): n for e, n in tracer.names.items() if not isinstance(e, Ref)}
     parts = {builder.names[whole]: (count, builder.names[part] if part else None) for whole, part, count in counts}
     made = {*taken, *names.values(), *(o.name for o in outputs), *(o.name for o in operands)}
-    divided = Divided(tracer.where, parts, builder.fresh, operands, reduces, outputs, local_names, made)
+    live = live_reduces(reduces, outputs)
+    divided = Divided(tracer.where, parts, builder.fresh, operands, live, outputs, local_names, made)
     divided.run()
     operands, reduces, outputs, local_names = divided.operands, divided.reduces, divided.outputs, divided.names
     taken |= divided.taken if divided.gone else set()
@@ -104,7 +105,7 @@ def _unite_blocks(tracer: Tracer) -> list[tuple[AxisVar, AxisVar | None, int]]:
     found: dict[AxisVar, tuple[AxisVar | None, int]] = {}
     for whole, part, count in tracer.divisions:
         root = whole.find()
-        if len(leaves([root, part])) > 2 or root.parts:  # in groups: blocks of an argument's that nothing else is along
+        if len(leaves([root])) > 1 or len(leaves([part])) > 1:  # in groups: arguments' blocks, or an error when met
             continue
         known, other = found.setdefault(root, (part, count))
         if other != count:
@@ -114,7 +115,7 @@ def _unite_blocks(tracer: Tracer) -> list[tuple[AxisVar, AxisVar | None, int]]:
             )  # fmt: skip
         if known is not None and part is not None:
             unite(known, part)
-    return [(whole, part.find() if part else None, count) for whole, (part, count) in found.items()]
+    return [(leaves([whole])[0], next(iter(leaves([part])), None), count) for whole, (part, count) in found.items()]
 
 
 def _with_known_sizes(op: Op, mirrors: Mapping[str, str], wholes: Mapping[str, Expr]) -> Op:

@@ -306,11 +306,13 @@ class Declaration:
     def _run(self, values: Mapping[str, Any]) -> Any:
         """What the function returns for symbolic tensors."""
         tracer = current()
-        seed = values.get(SEED) if self.random else None
-        if self.random and not isinstance(seed, Value):  # a call within another op, which draws of that one's
-            seed = tracer.seed if isinstance(seed, TensorSpec) else lift(seed)
+        seed, own = (values.get(SEED), True) if self.random else (None, False)
+        if isinstance(seed, TensorSpec):  # a call within another op, which draws of that one's, and goes on counting
+            seed, own = tracer.seed, False
+        if self.random:
+            seed = seed if seed is None else lift(seed)
             values = {**values, SEED: seed}
-        with drawing(tracer, seed) as first:
+        with drawing(tracer, seed, 0 if own else None) as first:
             returned = self._called(values)
         if self.gradient is None:
             return returned
@@ -319,10 +321,10 @@ class Declaration:
             with drawing(tracer, others.get(SEED) if self.random else None, first):
                 return self._called(others)
 
-        own = {name: value for name, value in values.items() if not (name == SEED and value is None)}
+        given = {name: value for name, value in values.items() if not (name == SEED and value is None)}
         hidden = {SEED} if self.random else set[str]()
         with drawing(tracer, None):  # a gradient draws nothing of its own
-            return with_gradient(self.name, self.declared, self.gradient, own, returned, again, hidden)
+            return with_gradient(self.name, self.declared, self.gradient, given, returned, again, hidden)
 
     def _called(self, values: Mapping[str, Any]) -> Any:
         """The function called with its own arguments."""

@@ -37,21 +37,23 @@ class drawing:
 
     Args:
         seed: an int64 without dimensions; None: nothing can be drawn.
-        first: None: go on counting.
+        first: None: go on counting. Behind it what is around goes on as before.
     """
 
     def __init__(self, tracer: Tracer, seed: Value | None, first: int | None = None) -> None:
         self.tracer, self.seed, self.first = tracer, seed, first
 
     def __enter__(self) -> int:
-        self.outer = self.tracer.seed
+        self.outer = self.tracer.seed, self.tracer.draws
         self.tracer.seed = self.seed
         if self.first is not None:
             self.tracer.draws = self.first
         return self.tracer.draws
 
     def __exit__(self, *_: object) -> None:
-        self.tracer.seed = self.outer
+        self.tracer.seed, draws = self.outer
+        if self.first is not None:
+            self.tracer.draws = draws
 
 
 def _drawn(row: str, like: Value) -> Value:
