@@ -84,14 +84,15 @@ def clamp(x: Number, low: Number, high: Number, /) -> Tensor:
     """min(max(x, lo), hi); the gradient passes at the bounds."""
 @overload
 def concat(parts: Sequence[Number], axis: int = -1) -> Tensor:
-    """Equally shaped ``parts`` side by side along ``axis``. As a result, each kernel writes its block in place; what is
-    computed with it is computed with each part.
+    """``parts`` side by side along ``axis``. As a result, each kernel writes its block in place; what is computed with
+    it is computed with each part.
 
-    A number is a whole part; along other dimensions parts broadcast.
+    A number is a whole part; along other dimensions parts broadcast. Parts of several sizes are made of blocks of the
+    largest size that divides all of them, 64 at most; then the declaration is traced for each shape.
 
     Raises:
-        DeclarationError: the parts are no list; they cannot be divided along with what they meet.
-        ShapeError: there is no dimension, or parts differ along ``axis``.
+        DeclarationError: the parts are no list; they cannot be divided along with what they meet; too many blocks.
+        ShapeError: there is no dimension, or a number stands beside parts of several sizes.
     """
 @overload
 def concat(parts: Sequence[Number], *, dim: int = -1) -> Tensor: ...

@@ -337,6 +337,7 @@ class RandomOp(FusedOp[P, R_co]):
 
     def __init__(self, declaration: Declaration) -> None:
         super().__init__(declaration)
+        self.__signature__ = declaration.signature  # with the seed
         self._drawing: dict[Any, bool] = {}  # whether calls with these constants draw any number
 
     def __call__(self, /, *args: Any, **kwargs: Any) -> Any:

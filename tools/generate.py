@@ -35,7 +35,7 @@ SHOWN = frozenset({
     "residual_bias_group_norm_gelu", "geglu", "swiglu_packed", "kl_div", "sigmoid_focal_loss", "linear_gelu",
     "linear_residual", "linear_cross_entropy", "mse_loss", "huber_loss", "triplet_margin_loss", "hinge_embedding_loss",
     "mlp", "swiglu_mlp", "layer_norm", "rms_norm", "where", "clamp", "matmul", "addmm", "var", "argmax", "softmax",
-    "logsumexp",
+    "logsumexp", "dropout", "feature_dropout",
 })  # fmt: skip
 DIGESTS = "digests.txt"
 FOLDER = Path(__file__).resolve().parent.parent / "generated"

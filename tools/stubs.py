@@ -115,7 +115,7 @@ def tensor() -> str:
     for name in COMPARISONS:
         ignored = "  # type: ignore[override]" if name in ("eq", "ne") else ""
         text += f"    def __{name}__(self, other: Number, /) -> Tensor: ...{ignored}\n"
-    text += "    def __hash__(self) -> int: ...\n"
+    text += "    def __hash__(self) -> int: ...\n    __iter__: None  # there are no elements yet\n"
     text += "".join(f"    def __{name}__(self) -> Tensor: ...\n" for name in UNARY)
     made = {name: _spoken(name, getattr(Value, name), method=True) for name in methods()}
     made |= {name: _torchs(name) for name in torch_names.methods() if name not in made and name.isidentifier()}

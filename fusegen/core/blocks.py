@@ -9,22 +9,24 @@ from fusegen.core.ir import Call, Expr
 
 
 class Part(Call):
-    """Block ``index`` of an expression along the axis ``whole``; ``part`` is the axis of a block, None of size one."""
+    """Block ``index`` of ``count`` of an expression along the axis ``whole``; ``part`` is the axis of a block, None of
+    size one."""
 
-    __slots__ = ("index", "part", "whole")
+    __slots__ = ("count", "index", "part", "whole")
     whole: str
     part: str | None
     index: int
+    count: int
 
-    def __new__(cls, expr: Expr, whole: str, part: str | None, index: int) -> Part:
-        return Expr.__new__(cls, expr, whole, part, index)  # type: ignore[return-value]
+    def __new__(cls, expr: Expr, whole: str, part: str | None, index: int, count: int) -> Part:
+        return Expr.__new__(cls, expr, whole, part, index, count)  # type: ignore[return-value]
 
-    def _fill(self, expr: Expr, whole: str, part: str | None, index: int) -> None:  # type: ignore[override]
-        self.whole, self.part, self.index = whole, part, index
+    def _fill(self, expr: Expr, whole: str, part: str | None, index: int, count: int) -> None:  # type: ignore[override]
+        self.whole, self.part, self.index, self.count = whole, part, index, count
         super()._fill("part", (expr,), expr.dtype, None)
 
     def of(self, args: tuple[Expr, ...]) -> Part:
-        return Part(args[0], self.whole, self.part, self.index)
+        return Part(args[0], self.whole, self.part, self.index, self.count)
 
 
 class Joined(Call):

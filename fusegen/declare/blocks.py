@@ -242,15 +242,32 @@ class _Elimination:
         children = [self.done[child] for child in node.children]
         if isinstance(node, Part) and node.whole == self.axis:
             (found,) = children
-            return found[node.index] if isinstance(found, tuple) else found
+            if not isinstance(found, tuple):
+                return found
+            several = self.count // node.count
+            blocks = found[node.index * several :][:several]
+            if several == 1 or node.part is None:
+                return blocks[0]
+            return Joined(blocks, node.part, self.part)
         if isinstance(node, Joined) and node.whole == self.axis:
-            return tuple(map(self._single, children))
+            return self._finer(node, [self._single(child) for child in children])
         if not any(isinstance(child, tuple) for child in children):
             return rebuild(node, tuple(map(self._single, children)))
         if isinstance(node, Declared):
             raise self.trace.refused(f"blocks of what {node.gradient.name} computes, whose gradient was declared")
         each = [child if isinstance(child, tuple) else (child,) * self.count for child in children]
         return tuple(rebuild(node, args) for args in zip(*each, strict=True))
+
+    def _finer(self, node: Joined, blocks: Sequence[Expr]) -> Blocks:
+        """Blocks that stand side by side, each as several."""
+        several, whole = self.count // len(blocks), node.part
+        if several == 1 or whole is None:
+            return tuple(blocks)
+        return tuple(
+            Part(block, whole, self.part, index, several) if whole in self.axes[old] else block
+            for block, old in zip(blocks, node.children, strict=True)
+            for index in range(several)
+        )
 
     # -- reductions -----------------------------------------------------------------------------------------------
 
@@ -346,7 +363,7 @@ class _Elimination:
             if side.name_of(own) != axis or own not in self.axes[side.expr]:
                 continue
             if own != self.axis:
-                expr = Part(expr, own, self._part_of(own), index)
+                expr = Part(expr, own, self._part_of(own), index, self.count)
             renames.pop(own, None)
             own_part, part = self._part_of(own), self._part_of(axis)
             if own_part is not None and part is not None and own_part != part:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from math import lcm
 from typing import Any, overload
 
 from fusegen.core import dtypes
@@ -38,7 +39,7 @@ from fusegen.core.products import contracted_sizes
 from fusegen.core.subexpressions import Renaming, introduce_lets, live_reduces, safe_name
 from fusegen.declare.axes import AxisVar, Dims, NotNested, leaves, mirror, unite
 from fusegen.declare.blocks import Divided
-from fusegen.declare.parts import Packed
+from fusegen.declare.parts import Packed, check_count
 from fusegen.declare.scalars import in_double
 from fusegen.declare.value import (
     CalledWith,
@@ -97,25 +98,31 @@ def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar]
 
 
 def _unite_blocks(tracer: Tracer) -> list[tuple[AxisVar, AxisVar | None, int]]:
-    """The axes of which there are blocks, each once: where two of them have become one, so do their blocks' axes.
+    """The axes of which there are blocks, each once. Where two of them have become one, so do their blocks' axes; an
+    axis in blocks of several sizes is in such as make up all of them, and so are its larger blocks.
 
     Raises:
-        DeclarationError: an axis is in blocks of two sizes.
+        DeclarationError: that would be too many blocks.
     """
-    found: dict[AxisVar, tuple[AxisVar | None, int]] = {}
+    found: dict[AxisVar, dict[int, AxisVar | None]] = {}
     for whole, part, count in tracer.divisions:
-        root = whole.find()
-        if len(leaves([root])) > 1 or len(leaves([part])) > 1:  # in groups: arguments' blocks, or an error when met
-            continue
-        known, other = found.setdefault(root, (part, count))
-        if other != count:
-            raise DeclarationError(
-                tracer.where, given=f"{root.origin} in {other} and in {count} blocks", expected="blocks of one size",
-                fix="split into the smallest blocks that are needed, everywhere",
-            )  # fmt: skip
-        if known is not None and part is not None:
-            unite(known, part)
-    return [(leaves([whole])[0], next(iter(leaves([part])), None), count) for whole, (part, count) in found.items()]
+        known = found.setdefault(whole.find(), {})
+        other = known.setdefault(count, part)
+        if other is not None and part is not None:
+            unite(other, part)
+    divisions: list[tuple[AxisVar, AxisVar | None, int]] = []
+    for whole, parts in found.items():
+        least = lcm(*parts)
+        if least not in parts:
+            check_count(whole, least)
+            parts[least] = AxisVar(whole.size // least, f"a part of {whole.origin}") if whole.size != least else None
+            tracer.divisions.append((whole, parts[least], least))
+        smallest = parts[least]
+        divisions.append((whole, smallest, least))
+        divisions += [(part, smallest, least // n) for n, part in parts.items() if n != least and part is not None]
+    single = [(leaves([whole]), leaves([part]), count) for whole, part, count in divisions]
+    # In groups: arguments' blocks, or an error when met.
+    return [(w[0], p[0] if p else None, count) for w, p, count in single if len(w) == 1 and len(p) < 2]
 
 
 def _with_known_sizes(op: Op, mirrors: Mapping[str, str], wholes: Mapping[str, Expr]) -> Op:
@@ -263,7 +270,7 @@ class _Builder:
         if isinstance(node, Recorded):
             return self._declared(node)
         if isinstance(node, Part):
-            return Part(node.args[0], self._axis(node.whole), self._axis(node.part), node.index)
+            return Part(node.args[0], self._axis(node.whole), self._axis(node.part), node.index, node.count)
         if isinstance(node, Joined):
             return Joined(node.args, self._axis(node.whole), self._axis(node.part))
         return node

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import prod
+from math import gcd, prod
 from typing import Any
 
 from fusegen.core.blocks import Joined, Part
@@ -61,12 +61,14 @@ def split(x: Like, count: int, axis: int = -1) -> tuple[Value, ...]:
     if base is None or place is None:
         return _blocks_of(x, dim, axis_var, count)
     key = (base.name, place, count)
-    if other := next((found for found in tracer.blocks if found[0] == base.name and found != key), None):
+    other = next((found for found in tracer.blocks if found[0] == base.name and found != key), None)
+    if other and other[1] != place:
         raise DeclarationError(
             f"{tracer.where}, split", given=f"{base.name} in {count} parts along dimension {place}",
-            expected=f"the {other[2]} parts along dimension {other[1]} that it is split in already",
-            fix="split it in one way, into the smallest parts that are needed",
+            expected=f"parts along dimension {other[1]}, as it has already", fix="pass it twice, as two arguments",
         )  # fmt: skip
+    if other:
+        return _blocks_of(x, dim, axis_var, count)
     if key not in tracer.blocks:
         part_axis = _divided(axis_var, count, f"a part of {base.name}'s dimension {place}")
         dims = (*own[:place], part_axis, *own[place + 1 :])
@@ -82,18 +84,33 @@ def split(x: Like, count: int, axis: int = -1) -> tuple[Value, ...]:
 
 
 def _divided(whole: AxisVar, count: int, origin: str) -> AxisVar | None:
-    """The axis of one of so many blocks of an axis; None where it has one element, which broadcasts.
-
-    Raises:
-        DeclarationError: the axis has blocks of another size.
-    """
+    """The axis of one of so many blocks of an axis; None where it has one element, which broadcasts."""
     tracer = current()
+    check_count(whole, count)
     for axis, part, known in tracer.divisions:
         if axis.find() is whole.find() and known == count:
             return part
     part = AxisVar(whole.size // count, origin) if whole.size != count else None
     tracer.divisions.append((whole, part, count))
     return part
+
+
+# More blocks than these are not taken apart: each is computed by itself.
+MOST_BLOCKS = 64
+
+
+def check_count(whole: AxisVar, count: int) -> None:
+    """Whether so many blocks are not too many.
+
+    Raises:
+        DeclarationError: they are.
+    """
+    if count > MOST_BLOCKS:
+        raise DeclarationError(
+            f"{current().where}, blocks", given=f"{whole.origin} of size {whole.size} in {count} blocks",
+            expected=f"at most {MOST_BLOCKS}, such that all parts are made of them: each is computed by itself",
+            fix="slice or put together outside the op, or select with fg.where(fg.index(x, axis) < n, a, b)",
+        )  # fmt: skip
 
 
 def _blocks_of(x: Value, dim: int, whole: AxisVar, count: int) -> tuple[Value, ...]:
@@ -110,17 +127,17 @@ def _blocks_of(x: Value, dim: int, whole: AxisVar, count: int) -> tuple[Value, .
     if whole.find() not in tracer.axes_of(x.expr):  # broadcast along it
         return tuple(Value(x.expr, x.dtype, dims) for _ in range(count))
     names = tracer.name_of(whole), tracer.name_of(part) if part else None
-    return tuple(Value(Part(x.expr, *names, index), x.dtype, dims) for index in range(count))
+    return tuple(Value(Part(x.expr, *names, index, count), x.dtype, dims) for index in range(count))
 
 
 def item(x: Value, key: Any) -> Value:
     """``x[key]``: new dimensions of size one (None), whole ones, blocks of equal size, and single elements.
 
-    A slice ``a:b`` is the block of ``b - a`` elements that begins at ``a``: the size is a multiple of that, and so is
-    ``a``. A declaration that slices is traced for each shape.
+    A slice ``a:b`` is made of blocks of the largest size that divides ``a``, ``b`` and the dimension's, which has 64 of
+    them at most. A declaration that slices is traced for each shape.
 
     Raises:
-        DeclarationError: another key, or a slice that is none of blocks of one size.
+        DeclarationError: another key, a step, an empty slice, or one that is made of smaller blocks.
         ShapeError: more keys than dimensions, or an element that is not there.
     """
     keys = key if isinstance(key, tuple) else (key,)
@@ -184,22 +201,19 @@ def _taken(x: Value, dim: int, key: Any, whole: Any) -> Value:
             ) from None  # fmt: skip
     size = last - first
     problem = f"a step of {step}" if step != 1 else "nothing" if size <= 0 else ""
-    if not problem and (length % size or first % size):
-        problem = f"{size} elements from {first} on of {length}, which are none of blocks of {size}"
-    if not problem and length // size > MOST_BLOCKS:
-        problem = f"one of {length // size} blocks"
+    block = gcd(length, first, last)
+    if not problem and length // block > MOST_BLOCKS:
+        problem = f"elements {first} to {last} of {length}, which are made of blocks of {block}"
     if problem:
         raise DeclarationError(
             where, given=f"x[{_shown(whole)}] of {shape_of(x)}: {problem}",
-            expected=f"a block of equal blocks, at most {MOST_BLOCKS} of them: x[..., a:b] where b - a divides a and "
-            "the size",
+            expected=f"elements that are made of equal blocks, of which the dimension has {MOST_BLOCKS} at most",
             fix="slice the argument outside the op, or select with fg.where(fg.index(x, axis) < n, a, b)",
         )  # fmt: skip
-    return split(x, length // size, dim)[first // size] if size < length else x
-
-
-# More blocks than these are not taken apart: each is computed by itself.
-MOST_BLOCKS = 64
+    if size == length:
+        return x
+    blocks = split(x, length // block, dim)[first // block : last // block]
+    return concat(blocks, dim) if len(blocks) > 1 else blocks[0]
 
 
 def _shown(key: Any) -> str:
@@ -212,6 +226,18 @@ def _shown(key: Any) -> str:
 
 
 Value.__getitem__ = item  # type: ignore[method-assign,assignment]
+
+
+def pieces(x: Value, sizes: Sequence[int], dim: int) -> tuple[Value, ...]:
+    """``x`` in pieces of these sizes, which make up the dimension."""
+    current().reads_sizes = True
+    block, at, found = gcd(*sizes), 0, list[Value]()
+    blocks = split(x, sum(sizes) // block, dim)
+    for size in sizes:
+        own = blocks[at : at + size // block]
+        at += size // block
+        found.append(concat(own, dim) if len(own) > 1 else own[0])
+    return tuple(found)
 
 
 class Packed(Value):
@@ -232,14 +258,15 @@ class Packed(Value):
 
 
 def concat(parts: Sequence[Like], axis: int = -1) -> Value:
-    """Equally shaped ``parts`` side by side along ``axis``. As a result, each kernel writes its block in place; what is
-    computed with it is computed with each part.
+    """``parts`` side by side along ``axis``. As a result, each kernel writes its block in place; what is computed with
+    it is computed with each part.
 
-    A number is a whole part; along other dimensions parts broadcast.
+    A number is a whole part; along other dimensions parts broadcast. Parts of several sizes are made of blocks of the
+    largest size that divides all of them, 64 at most; then the declaration is traced for each shape.
 
     Raises:
-        DeclarationError: the parts are no list; they cannot be divided along with what they meet.
-        ShapeError: there is no dimension, or parts differ along ``axis``.
+        DeclarationError: the parts are no list; they cannot be divided along with what they meet; too many blocks.
+        ShapeError: there is no dimension, or a number stands beside parts of several sizes.
     """
     if isinstance(parts, Value):
         raise DeclarationError(
@@ -257,12 +284,18 @@ def concat(parts: Sequence[Like], axis: int = -1) -> Value:
     assert dim is not None
     place = dim - widest.ndim
     along = [value.dims[place] for value in values if value.ndim >= -place]
-    if len({var.size if var else 1 for var in along}) > 1:
-        raise ShapeError(
-            f"{current().where}, concat",
-            given=f"{' and '.join(map(shape_of, values))}, which differ along axis {axis}",
-            expected="parts of one size", fix="return several results, and let the caller put them together",
-        )  # fmt: skip
+    sizes = [var.find().size if var else 1 for var in along]
+    if len(set(sizes)) > 1:
+        if len(along) < len(values) or not all(sizes):
+            raise ShapeError(
+                f"{current().where}, concat",
+                given=f"{' and '.join(map(shape_of, values))}, which differ along axis {axis}",
+                expected="tensors with that dimension, and elements in it", fix="give each the size that it is to have",
+            )  # fmt: skip
+        current().reads_sizes = True
+        block = gcd(*sizes)
+        blocks = [split(value, size // block, place) for value, size in zip(values, sizes, strict=True)]
+        return concat([part for several in blocks for part in several], place)
     dims = broadcast(values, "concat")
     dtype = result_type(values)
     full = tuple(Value(convert(value.expr, dtype), dtype, dims) for value in values)

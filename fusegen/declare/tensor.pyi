@@ -79,6 +79,7 @@ class Tensor:
     def __eq__(self, other: Number, /) -> Tensor: ...  # type: ignore[override]
     def __ne__(self, other: Number, /) -> Tensor: ...  # type: ignore[override]
     def __hash__(self) -> builtins.int: ...
+    __iter__: None  # there are no elements yet
     def __neg__(self) -> Tensor: ...
     def __pos__(self) -> Tensor: ...
     def __abs__(self) -> Tensor: ...
@@ -190,7 +191,7 @@ class Tensor:
     def char(self) -> Tensor:
         """``x.to(fg.int8)``."""
     def chunk(self, chunks: builtins.int, dim: builtins.int = 0) -> tuple[Tensor, ...]:
-        """``fg.split(x, count, axis)``, of an argument."""
+        """``fg.split(x, count, axis)``; the last part may be smaller."""
     def clamp(self, min: Number | None = None, max: Number | None = None) -> Tensor:
         """``fg.ops.clamp``."""
     def clamp_max(self, max: Number) -> Tensor:
@@ -455,7 +456,7 @@ class Tensor:
     def softplus(self) -> Tensor:
         """log(1 + exp(x)) = max(x, 0) + log1p(exp(-|x|))."""
     def split(self, split_size_or_sections: Any, dim: builtins.int = 0) -> tuple[Tensor, ...]:
-        """``fg.split(x, count, axis)``, of an argument in equal parts."""
+        """``fg.split(x, count, axis)``; parts of several sizes are made of such."""
     def sqrt(self) -> Tensor:
         """Elementwise sqrt; arguments broadcast and promote as torch's."""
     def square(self) -> Tensor:

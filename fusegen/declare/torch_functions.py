@@ -17,7 +17,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import language, products, reductions
 from fusegen.declare.language import expand_dims
-from fusegen.declare.parts import concat, flatten, split, unflatten
+from fusegen.declare.parts import concat, flatten, pieces, split, unflatten
 from fusegen.declare.value import (
     Like,
     SizeOf,
@@ -645,24 +645,31 @@ def expand_as(input: Like, other: Like) -> Value:
 
 @torchs("chunk")
 def chunk(input: Any, chunks: int, dim: int = 0) -> tuple[Value, ...]:
-    """``fg.split(x, count, axis)``, of an argument."""
-    return split(input, chunks, dim)
+    """``fg.split(x, count, axis)``; the last part may be smaller."""
+    value = lift(input)
+    place = one_axis(value, dim, "chunk")
+    axis = value.dims[place] if place is not None else None
+    if axis is None or not isinstance(chunks, int) or chunks < 1 or axis.find().size % chunks == 0:
+        return split(input, chunks, dim)
+    return split_by_size(value, -(-axis.find().size // chunks), dim)
 
 
 @torchs("split", "Tensor.split", numpy=["split"])
 def split_by_size(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Value, ...]:
-    """``fg.split(x, count, axis)``, of an argument in equal parts."""
+    """``fg.split(x, count, axis)``; parts of several sizes are made of such."""
     value = lift(tensor)
     place = one_axis(value, dim, "split")
     length = value.sizes[place] if place is not None else 1
     sizes = split_size_or_sections
-    sizes = list(sizes) if isinstance(sizes, (tuple, list)) else [sizes] * -(-length // max(int(sizes), 1))
-    if len(set(sizes)) != 1 or sizes[0] * len(sizes) != length:
+    if not isinstance(sizes, (tuple, list)):
+        most = max(int(sizes), 1)
+        sizes = [min(most, length - at) for at in range(0, length, most)]
+    if place is None or not all(isinstance(size, int) and size > 0 for size in sizes) or sum(sizes) != length:
         raise ShapeError(
-            f"{current().where}, split", given=f"dimension {dim} of {shape_of(value)} in parts of {sizes}",
-            expected="parts of one size, which make up the dimension", fix="split it outside, and pass the parts",
+            f"{current().where}, split", given=f"dimension {dim} of {shape_of(value)} in parts of {list(sizes)}",
+            expected="positive sizes that make up the dimension", fix="count the elements of each part",
         )  # fmt: skip
-    return split(tensor, len(sizes), dim)
+    return split(tensor, len(sizes), dim) if len(set(sizes)) == 1 else pieces(value, sizes, place)
 
 
 @torchs("unbind")
