@@ -158,6 +158,14 @@ def _prod(x: Any, axis: Any = None, keepdims: bool = False) -> Any:
     return x
 
 
+def _torch_concat(parts: Any, axis: int = -1) -> Any:
+    """Parts that broadcast along the other dimensions."""
+    others = torch.broadcast_shapes(*(part.select(axis, 0).shape for part in parts))
+    place = axis % (len(others) + 1)
+    whole = [part.expand(*others[:place], part.shape[axis], *others[place:]) for part in parts]
+    return torch.cat(whole, place)
+
+
 def _torch_noisy(a: Any) -> Any:
     """What ``_dropped`` draws: a number is of its element's place along the axes that are no broadcast ones."""
     long = [size for size in a.shape if size != 1] or [1]
@@ -293,7 +301,7 @@ class Theirs:
     expand_dims = staticmethod(torch.unsqueeze)
     softplus = staticmethod(lambda x: torch.logaddexp(x, torch.zeros((), dtype=x.dtype)))
     split = staticmethod(lambda x, count, axis=-1: torch.chunk(x, count, axis))
-    concat = staticmethod(lambda parts, axis=-1: torch.cat(torch.broadcast_tensors(*parts), axis))
+    concat = staticmethod(_torch_concat)
     noisy = staticmethod(_torch_noisy)
     smooth = staticmethod(lambda a, b: a * torch.sigmoid(b) + torch.tanh(a * torch.sigmoid(b)) * 0.5)
     two = staticmethod(lambda a: (torch.sin(a), torch.cos(a) * 2.0))

@@ -504,8 +504,8 @@ class _Writer:
         self.unpack(f"lib.split({view.text}, 2, {dim - len(view.shape)})", "f", halved)
 
     def halves(self) -> _Value | None:
-        """Halves of whatever has been computed, and what they are put together to: once, since an argument has blocks
-        along one dimension only."""
+        """Halves or other parts of whatever has been computed, and what they are put together to: once, since an
+        argument has blocks along one dimension only."""
         x = self.pick(where=lambda v: any(s % 2 == 0 and s for s in v.shape))
         if x is None or not self.in_blocks or self.has_blocks:
             return None
@@ -513,9 +513,13 @@ class _Writer:
         dim = self.of([d for d, size in enumerate(x.shape) if size % 2 == 0 and size][::-1])
         axis, size = dim - len(x.shape), x.shape[dim]
         halved = tuple(s // 2 if d == dim else s for d, s in enumerate(x.shape))
-        form = self.of(["split", "turned", "both", "slice"])
-        if form == "slice" and axis == -1:
-            return _Value(f"{x.at(10)}[..., {size // 2}:]", "f", halved)
+        form = self.of(["split", "turned", "both", "slice", "rolled"])
+        if form in ("slice", "rolled") and axis == -1:
+            at = self.draw(st.integers(1, size - 1)) if size <= max(SIZES) else size // 2
+            first, rest = f"{x.at(10)}[..., :{at}]", f"{x.at(10)}[..., {at}:]"
+            if form == "rolled":
+                return _Value(f"lib.concat([{rest}, {first}], -1)", "f", x.shape)
+            return _Value(rest, "f", (*x.shape[:-1], size - at))
         self.unpack(f"lib.split({x.text}, 2, {axis})", "f", halved)
         first, second = (value.text for value in self.values[-2:])
         if form == "turned":  # as a rotary embedding has it

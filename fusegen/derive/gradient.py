@@ -258,10 +258,10 @@ class _Reverse:
                 lambda reduce: self.reduced(reduce.kind, reduce.expr, reduce.over, reduce.name), self.names,
                 self.written,
             )  # fmt: skip
-            for into, value, vanishes in found:
+            for into, value, summed in found:
                 along = self.along.of(value)
-                if vanishes:
-                    value = selected(value, self._holding(cotangents.values(), along))
+                if summed is not None:
+                    value = selected(value, self._holding(cotangents.values(), along - summed))
                 space = along | self.along.of(into) | late
                 self.contribute(into, converted(value, into.dtype), space, wanted)
 

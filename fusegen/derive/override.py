@@ -30,9 +30,9 @@ _ZERO_AT_ZERO = frozenset({
 def declared_gradients(
     call: Declared, cotangents: Mapping[int, Expr], axes: Mapping[str, frozenset[str]], fresh_axis: Callable[[], str],
     fold: Fold, names: dict[Expr, str], written: set[Expr],
-) -> Iterator[tuple[Expr, Expr, bool]]:  # fmt: skip
-    """For each input of a call that has a gradient: the input, its gradient, and whether that is zero where all
-    cotangents are.
+) -> Iterator[tuple[Expr, Expr, frozenset[str] | None]]:  # fmt: skip
+    """For each input of a call that has a gradient: the input, its gradient, and the axes along which that has sums of
+    cotangents in it: it is zero where the cotangents are that are alike in all other axes. None: it never need be zero.
 
     Args:
         cotangents: of the call's float results by position; of some there may be none.
@@ -45,6 +45,7 @@ def declared_gradients(
     gradient = _with_own_axes(call.gradient, fresh_axis)
     values = call.placeholders()
     nothing: set[Expr] = {operand.ref for operand in call.cotangents}  # what is zero without any
+    summed: dict[Expr, frozenset[str]] = {}  # of what is zero without any, the axes that are summed over in it
     absent: set[Expr] = set()
     for position, operand in enumerate(call.cotangents):
         found = cotangents.get(position)
@@ -63,6 +64,7 @@ def declared_gradients(
     for reduce in reduces:
         if reduce.kind != "sum_exp" and _without(reduce.expr, nothing) is None:
             nothing.add(reduce.ref)
+            summed[reduce.ref] = _mixed(reduce).union(*(summed.get(node, ()) for node in walk([reduce.expr])))
         expr = _without(reduce.expr, absent)
         if expr is None and reduce.kind in ("sum", DOT):
             absent.add(reduce.ref)
@@ -76,7 +78,17 @@ def declared_gradients(
     for output, target in zip(outputs, call.targets, strict=True):
         expr = _without(output.expr, absent)
         if expr is not None:
-            yield call.inputs[target], said(expr), _without(output.expr, nothing) is None
+            axes_summed = frozenset[str]().union(*(summed.get(node, ()) for node in walk([output.expr])))
+            vanishes = _without(output.expr, nothing) is None
+            yield call.inputs[target], said(expr), axes_summed if vanishes else None
+
+
+def _mixed(reduce: Reduce) -> frozenset[str]:
+    """The axes along which elements of a reduction's result are of others of what it reduces."""
+    if reduce.kind != DOT:
+        return frozenset(reduce.over)
+    pairs = [pair for side in factors(reduce) for pair in side.renames]  # what is called otherwise is another element
+    return frozenset(reduce.over).union(*pairs)
 
 
 def is_linear(call: Declared) -> bool:

@@ -93,6 +93,42 @@ def test_a_result_is_handed_over(op: Any, count: int) -> None:
         torch.autograd.grad(results, given, [torch.randn_like(result) for result in results])
 
 
+@pytest.mark.parametrize("chosen", [True, False])
+def test_a_sum_of_cotangents_reaches_what_is_not_chosen(chosen: bool) -> None:
+    """A gradient that sums over an axis is not zero where a select along that axis takes nothing."""
+
+    @fg.op
+    def spread(x: fg.Tensor) -> fg.Tensor:
+        return x * 2
+
+    @spread.gradient
+    def _(d_out: fg.Tensor, x: fg.Tensor) -> fg.Tensor:
+        return d_out * fg.cos(x) + fg.mean(d_out * x, -1, keepdims=True)
+
+    class Spread(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Any) -> Any:
+            ctx.save_for_backward(x)
+            return x * 2
+
+        @staticmethod
+        def backward(ctx: Any, d_out: Any) -> Any:
+            (x,) = ctx.saved_tensors
+            return d_out * torch.cos(x) + (d_out * x).mean(-1, keepdim=True)
+
+    def written(where: Any, sin: Any, call: Any, x: Any) -> Any:
+        y = call(x)
+        return where(x > 0.1, sin(y), 0.0 if chosen else y * 0.5)
+
+    x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
+    ours = fg.op(lambda x: written(fg.where, fg.sin, spread, x), name="chosen")(x)
+    theirs = written(lambda c, a, b: torch.where(c, a, torch.as_tensor(b)), torch.sin, Spread.apply, x)
+    cotangent, second = torch.randn_like(ours), torch.randn_like(ours)
+    found = [torch.autograd.grad(out, x, cotangent, create_graph=True)[0] for out in (ours, theirs)]
+    torch.testing.assert_close(*found)
+    torch.testing.assert_close(*(torch.autograd.grad(g, x, second)[0] for g in found))
+
+
 def test_an_argument_of_that_name_is_the_argument() -> None:
     @fg.op
     def shifted(x: Any, out: Any) -> Any:
