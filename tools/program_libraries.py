@@ -116,7 +116,7 @@ _joint = fg.op(lambda a: (a * 2.0, a - fg.mean(a, -1, keepdims=True)), name="joi
 _joint.gradient(lambda d_first, d_second, a: d_first * fg.cos(a) + fg.mean(d_second * a, -1, keepdims=True))
 
 
-_dropped = fg.op(lambda a: fg.dropout(a, 0.3) + 0.1 * fg.rand_like(a, dtype=fg.float32), name="dropped", random=True)
+_dropped = fg.op(lambda a: fg.dropout(a, 0.3) + 0.125 * fg.rand_like(a, dtype=fg.float32), name="dropped", random=True)
 SEED = 7
 
 
@@ -171,7 +171,7 @@ def _torch_noisy(a: Any) -> Any:
     long = [size for size in a.shape if size != 1] or [1]
     column, line = torch.arange(long[-1]), torch.arange(math.prod(long[:-1])).reshape(*long[:-1], 1)
     kept, added = (philox.uniform(torch, SEED, torch.tensor(n), line, column).reshape(a.shape) for n in (0, 2))
-    return torch.where(kept >= 0.3, a * (1 / (1 - 0.3)), 0.0) + 0.1 * added.to(a.dtype)
+    return torch.where(kept >= 0.3, a * (1 / (1 - 0.3)), 0.0) + 0.125 * added.to(a.dtype)
 
 
 def _torch_guarded(a: Any, b: Any) -> Any:

@@ -94,9 +94,13 @@ class Divided:
 
     def _next(self) -> str | None:
         """The axis to take out next: none that is a block's of another one that goes as well."""
-        nodes = walk([item.expr for item in (*self.reduces, *self.outputs)])
+        nodes = list(walk([item.expr for item in (*self.reduces, *self.outputs)]))
         found = {node.whole: None for node in nodes if isinstance(node, (Part, Joined))}
         found |= dict.fromkeys(self._read_in_both_ways())
+        # What is put together, and asked for its size alone.
+        carried = {axis for thing in (*self.operands, *self.outputs) for axis in thing.shape}
+        asked = [node.axis for node in nodes if isinstance(node, Size) and node.axis in self.parts]
+        found |= dict.fromkeys(axis for axis in asked if axis not in carried)
         inner = {self.parts[axis][1] for axis in found}
         return next((axis for axis in found if axis not in inner), None)
 

@@ -169,6 +169,12 @@ def rows_of_a_product(x: Any, weight: Any) -> Any:
     return y[0] * y[-1] + y[1:3].sum(0)
 
 
+@case((3, 2), (3, 2))
+def sizes_of_what_is_put_together(a: Any, b: Any) -> Any:
+    first, second = a.chunk(2, -1)
+    return torch.cat([first, b], -1) / torch.cat([a, b], -1).numel() + torch.cat([second, b], -1).shape[-1]
+
+
 @case((3, 6), (3, 6))
 def stacked(a: Any, b: Any) -> Any:
     both = torch.stack([a, b.exp()], -1)
