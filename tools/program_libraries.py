@@ -116,6 +116,12 @@ _joint = fg.op(lambda a: (a * 2.0, a - fg.mean(a, -1, keepdims=True)), name="joi
 _joint.gradient(lambda d_first, d_second, a: d_first * fg.cos(a) + fg.mean(d_second * a, -1, keepdims=True))
 
 
+def _chosen_joint(a: Any) -> Any:
+    """A gradient that sums cotangents along a row, some elements of which are chosen."""
+    first, second = _joint(a)
+    return fg.where(a > 0.1, fg.sin(first) * second, 0.5)
+
+
 _dropped = fg.op(lambda a: fg.dropout(a, 0.3) + 0.125 * fg.rand_like(a, dtype=fg.float32), name="dropped", random=True)
 SEED = 7
 
@@ -131,6 +137,7 @@ class Ours:
     guarded_product = staticmethod(_guarded_product)
     written_softmax = staticmethod(_written_softmax)
     total, bent, joint = staticmethod(_total), staticmethod(_bent), staticmethod(_joint)
+    chosen_joint = staticmethod(_chosen_joint)
     cast = staticmethod(fg.cast)
     as_float = staticmethod(lambda x, like: fg.cast(x, like.dtype))
 
@@ -281,10 +288,16 @@ class _Joint(torch.autograd.Function):
         return t * torch.cos(a), a * t.mean(-1, keepdim=True)
 
 
+def _torch_chosen_joint(a: Any) -> Any:
+    first, second = Theirs.joint(a)
+    return torch.where(a > 0.1, torch.sin(first) * second, 0.5)
+
+
 class Theirs:
     """torch's, by the same names. Floats are doubles throughout."""
 
     total, bent, joint = staticmethod(_torch_total), staticmethod(_Bent.apply), staticmethod(_Joint.apply)
+    chosen_joint = staticmethod(_torch_chosen_joint)
     where = staticmethod(lambda c, a, b: torch.where(c, _tensor(a), _tensor(b)))
     minimum = staticmethod(lambda a, b: torch.minimum(_tensor(a), _tensor(b)))
     maximum = staticmethod(lambda a, b: torch.maximum(_tensor(a), _tensor(b)))

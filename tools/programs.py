@@ -156,12 +156,12 @@ BINARY = {
 REDUCE = words("sum mean amax amin var std norm logsumexp prod norm1 norm_inf var0")
 ROWS = words(
     "softmax log_softmax layer_norm rms_norm center softmin normalize standardize masked_softmax guarded_rows "
-    "chosen_rows written_softmax guarded_extremum guarded_call"
+    "chosen_rows written_softmax guarded_extremum guarded_call chosen_joint"
 )
 # What no axis in blocks is part of: declared gradients, and groups. How blocks of extrema share what ties is our own.
 NOT_IN_BLOCKS = words(
     "smooth bent joint guarded_call guarded_extremum within group_norm parts amax amin norm_inf guarded_rows "
-    "chosen_rows"
+    "chosen_rows chosen_joint"
 )
 PAIRED = words("mse_loss l1_loss huber_loss smooth_l1_loss bce kl_div cosine")
 INTEGER = words("index compare masked any argmax count mod times isfinite hit both wide ints")
@@ -323,7 +323,14 @@ class _Writer:
         if name == "standardize":
             rstd = f"lib.rsqrt(lib.var({x.text}, {axis}, correction=0, keepdims=True) + 0.01)"
             return _Value(f"({x.at(ADD)} - {mean}) * {rstd}", "f", x.shape, MUL)
-        if name in ("guarded_rows", "chosen_rows", "written_softmax", "guarded_extremum", "guarded_call"):
+        if name in (
+            "guarded_rows",
+            "chosen_rows",
+            "chosen_joint",
+            "written_softmax",
+            "guarded_extremum",
+            "guarded_call",
+        ):
             return _Value(f"lib.{name}({x.text})", "f", x.shape)
         if name == "masked_softmax":
             mask = self.meeting(x, "b")
