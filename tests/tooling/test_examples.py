@@ -23,6 +23,10 @@ PRINTED: dict[str, tuple[str, Callable[..., bool]]] = {
     "film_norm": (rf"3 gradients, largest difference from torch {FLOAT}", lambda d: d < 1e-4),
     "focal_loss": (rf"loss {FLOAT}, largest difference of gradients {FLOAT}", lambda a, d: a > 0.1 and d < 1e-6),
     "optimizer_step": (rf"largest difference from torch.optim.Adam after 10 steps {FLOAT}", lambda d: 0 <= d < 1e-5),
+    "seq2seq": (
+        rf"fusegen: loss {FLOAT} -> {FLOAT}, a step in {FLOAT} ms\nlargest difference of gradients from torch {FLOAT}",
+        lambda a, b, _, d: b < 0.75 * a and d < 1e-5,
+    ),
     "swiglu_mlp": (rf"loss {FLOAT} -> {FLOAT}", lambda a, b: b < a / 2),
 }
 
