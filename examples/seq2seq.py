@@ -1,10 +1,10 @@
 """A sequence to sequence model: LSTM encoder and decoder, attention, dropout, masks by length, label smoothing.
 
 Each function below is torch code. Run with ``--by fusegen`` they are ops: a step of an LSTM is one kernel behind
-torch's matrix product, its backward another one that writes the gradients of the packed gates; attention is two products
-with a masked softmax between them; what follows it is two products, without a copy of what they are of, and a kernel
-that draws dropout's mask again in its backward. ``--by torch``, ``compile`` and ``cudnn`` run them as they stand, by
-torch.compile, and with torch.nn.LSTM in the place of the steps.
+torch's matrix product, its backward another one that writes the gradients of the packed gates; attention is two
+products with a masked softmax between them; what follows it is two products, without a copy of what they are of, and a
+kernel that draws dropout's mask again in its backward. ``--by torch``, ``compile`` and ``cudnn`` run them as they
+stand, by torch.compile, and with torch.nn.LSTM in the place of the steps.
 
 The corpus is made here: numbers digit by digit, to be read out backwards in words. Of the model that Paddle measured:
 
