@@ -16,7 +16,7 @@ from fusegen.declare.tensor import Tensor
 from fusegen.declare.trace import ScalarSpec, Spec, TensorSpec
 from fusegen.intercept import compiled_call
 from fusegen.plan import entry, frameworks, overlap
-from fusegen.plan.seeds import seeded
+from fusegen.plan.seeds import seeded, seeded_by_torch
 from fusegen.pytorch.library.handles import token_of
 from fusegen.run import verify
 from fusegen.run.runner import Run, Runner, record_runs
@@ -345,7 +345,7 @@ class RandomOp(FusedOp[P, R_co]):
             import torch
 
             if torch.compiler.is_dynamo_compiling():
-                return super().__call__(*args, **seeded(self.name, args, kwargs))
+                return super().__call__(*args, **seeded_by_torch(args, kwargs))
         if kwargs.get(SEED) is None and not is_symbolic(args, kwargs):
             kwargs = seeded(self.name, args, kwargs) if self._draws(args, kwargs) else {**kwargs, SEED: 0}
         return super().__call__(*args, **kwargs)
@@ -390,7 +390,7 @@ class ListOp(FusedOp[P, R_co]):
             import torch
 
             if torch.compiler.is_dynamo_compiling():
-                given = seeded(self.name, args, kwargs) if self.declaration.random else kwargs
+                given = seeded_by_torch(args, kwargs) if self.declaration.random else kwargs
                 return compiled_call()(self, args, given, True)
         return self.for_call(args)(*args, **kwargs)
 

@@ -34,6 +34,7 @@ from fusegen.core.ir import (
     Size,
     asked_axes,
     axis_order,
+    computed_of,
     const,
     names_read,
     rebuild,
@@ -69,17 +70,26 @@ class Divided:
     names: dict[Expr, str]
     taken: set[str] = field(default_factory=set)
     gone: list[str] = field(default_factory=list)
+    kept: set[str] = field(default_factory=set)
 
     def run(self) -> None:
-        """Take out all axes along which there are blocks of what is not an argument, or whole arguments beside their
-        blocks.
+        """Take out all axes along which there are blocks of what is not an argument; and those along which arguments
+        are read whole and in blocks, if that can be done: it is for their gradients.
 
         Raises:
-            DeclarationError: something along such an axis cannot be divided.
+            DeclarationError: something along an axis of the former kind cannot be divided.
         """
         while (axis := self._next()) is not None:
-            _Elimination(self, axis).run()
-            self.gone.append(axis)
+            before = list(self.operands), dict(self.parts), set(self.taken)
+            try:
+                _Elimination(self, axis).run()
+            except DeclarationError:
+                if axis in self._in_blocks():
+                    raise
+                self.operands, self.parts, self.taken = before
+                self.kept.add(axis)
+            else:
+                self.gone.append(axis)
 
     def renamed(self, op: Op) -> Op:
         """The Op with axes of blocks called as the axis was that is gone, in whose place they are."""
@@ -94,19 +104,23 @@ class Divided:
 
     def _next(self) -> str | None:
         """The axis to take out next: none that is a block's of another one that goes as well."""
+        found = self._in_blocks() | dict.fromkeys(self._read_in_both_ways())
+        inner = {self.parts[axis][1] for axis in found}
+        return next((axis for axis in found if axis not in inner and axis not in self.kept), None)
+
+    def _in_blocks(self) -> dict[str, None]:
+        """The axes that have to go."""
         nodes = list(walk([item.expr for item in (*self.reduces, *self.outputs)]))
         found = {node.whole: None for node in nodes if isinstance(node, (Part, Joined))}
-        found |= dict.fromkeys(self._read_in_both_ways())
         # What is put together, and asked for its size alone.
         carried = {axis for thing in (*self.operands, *self.outputs) for axis in thing.shape}
         asked = [node.axis for node in nodes if isinstance(node, Size) and node.axis in self.parts]
-        found |= dict.fromkeys(axis for axis in asked if axis not in carried)
-        inner = {self.parts[axis][1] for axis in found}
-        return next((axis for axis in found if axis not in inner), None)
+        return found | dict.fromkeys(axis for axis in asked if axis not in carried)
 
     def _read_in_both_ways(self) -> list[str]:
-        """The axes along which arguments are read in blocks and whole."""
-        read = names_read([*self.reduces, *self.outputs])
+        """The axes along which arguments are read in blocks and whole, not by declared gradients alone."""
+        nodes = walk([item.expr for item in (*self.reduces, *self.outputs)], children=computed_of)
+        read = {node.name for node in nodes if isinstance(node, Ref)}
         wholes = {o.name: o for o in self.operands if o.packed is None and o.name in read}
         blocks = {o.packed.base: o.packed for o in self.operands if o.packed and o.name in read}
         both = [(wholes[base], block) for base, block in blocks.items() if base in wholes]

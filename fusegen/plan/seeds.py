@@ -10,24 +10,29 @@ from fusegen.declare.op import SEED, is_symbolic
 
 
 def seeded(op: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The named arguments of a call, with a seed where there is none. Dynamo traces this.
+    """The named arguments of a call, with a seed where there is none.
 
     Raises:
         DeclarationError: the call's tensors are of a framework without a generator of its own.
     """
     if kwargs.get(SEED) is not None or is_symbolic(args, kwargs):
         return kwargs
-    values = (*args, *kwargs.values())
-    if "torch" in sys.modules:
-        import torch
+    found = seeded_by_torch(args, kwargs) if "torch" in sys.modules else kwargs
+    return found if SEED in found else {**kwargs, SEED: _others(op, (*args, *kwargs.values()))}
 
-        for value in values:
+
+def seeded_by_torch(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The same of a call with torch's tensors; unchanged of any other. Dynamo traces this."""
+    import torch
+
+    if kwargs.get(SEED) is None:
+        for value in (*args, *kwargs.values()):
             if isinstance(value, torch.Tensor):
-                return {**kwargs, SEED: torchs(value)}
-    return {**kwargs, SEED: _others(op, values)}
+                return {**kwargs, SEED: _torchs(value)}
+    return kwargs
 
 
-def torchs(like: Any) -> Any:
+def _torchs(like: Any) -> Any:
     """A seed from torch's generator of the device of a tensor. All shards of a distributed one have the same."""
     import torch
 

@@ -337,3 +337,21 @@ def test_blocks_of_a_declared_gradient() -> None:
     x = torch.ones(4, 6, device=DEVICE, requires_grad=True)
     (gradient,) = torch.autograd.grad(halves(x), x, torch.ones(4, 3, device=DEVICE))
     assert torch.equal(gradient, torch.tensor([3.0, 3, 3, 0, 0, 0], device=DEVICE).expand(4, 6))
+
+
+def test_whole_and_in_blocks_beside_a_declared_gradient() -> None:
+    """What cannot be divided is read in both ways; only a gradient of the argument has to say so."""
+
+    @fg.op
+    def own(x: fg.Tensor) -> fg.Tensor:
+        return x * 2
+
+    @own.gradient
+    def _(d_out: fg.Tensor, x: fg.Tensor) -> fg.Tensor:
+        return d_out * 3
+
+    both = fg.op(lambda x: fg.split(x, 2)[0] * fg.sum(own(x), -1, keepdims=True), name="both")
+    x = torch.randn(4, 6, device=DEVICE)
+    torch.testing.assert_close(both(x), x[:, :3] * (2 * x).sum(-1, keepdim=True))
+    with pytest.raises(fg.DerivativeError, match="whole and in parts"):
+        both(x.requires_grad_())

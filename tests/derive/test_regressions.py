@@ -146,6 +146,6 @@ def test_parts_of_a_packed_argument_that_nothing_reads_have_gradient_zero(dtype:
 
 
 def test_an_argument_is_split_in_one_way() -> None:
-    op = fg.op(lambda x: fg.split(x, 4)[2] * fg.split(x, 2)[0], name="part")
-    with pytest.raises(fg.DeclarationError, match="4 parts along dimension 0 that it is split in already"):
-        op(torch.randn(16))
+    op = fg.op(lambda x: fg.split(x, 4)[2] * fg.sum(fg.split(x, 2, 0)[0]), name="part")
+    with pytest.raises(fg.DeclarationError, match="parts along dimension 1, as it has already"):
+        op(torch.randn(16, 16))
