@@ -13,8 +13,8 @@ from torch.nn import functional as F
 
 import fusegen as fg
 from fusegen.core.errors import DeclarationError, ShapeError
+from tests.support.call_paths import DEVICE
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {}
 
 
@@ -218,6 +218,7 @@ def all_of(result: Any) -> list[torch.Tensor]:
     return list(result) if isinstance(result, tuple) else [result]
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize("name", NAMES)
 def test_as_torch(name: str) -> None:
     """Without gradients, with all of them, with each by itself."""

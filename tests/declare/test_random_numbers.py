@@ -16,8 +16,7 @@ from torch.utils.checkpoint import checkpoint
 import fusegen as fg
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.declare import philox
-
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+from tests.support.call_paths import DEVICE
 
 
 @fg.op(random=True)
@@ -80,6 +79,7 @@ def test_philox_answers_what_is_known(key: int, counters: Any, words: Any) -> No
     assert philox.words(key, counters) == words
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("shape", [(64,), (5, 7), (3, 4, 8), (2, 129), (1, 1), (6, 1), (1, 40)])
 @pytest.mark.parametrize("seed", [0, 1, -1, 2**40 + 3, -(2**63), 2**63 - 1])
@@ -191,6 +191,7 @@ def masks(p: float, seed: int) -> list[torch.Tensor]:
     return [(draws((6, 48), seed, draw) >= p).double() for draw in (0, 1)]
 
 
+@pytest.mark.emulator
 @pytest.mark.parametrize("wanted", [(0,), (1,), (2,), (0, 1, 2), (0, 2)])
 def test_gradients(wanted: tuple[int, ...]) -> None:
     inputs = given()
@@ -271,6 +272,7 @@ def test_compiled() -> None:
     assert torch.equal(fixed(inputs[0]), dropped(inputs[0], seed=3))
 
 
+@pytest.mark.cpu
 def test_arrays() -> None:
     x = np.ones((16, 32), np.float32)
     np.random.seed(0)
@@ -281,6 +283,7 @@ def test_arrays() -> None:
     assert (dropped(x, seed=5) == expected).all() and (dropped(x, seed=np.array(5)) == expected).all()
 
 
+@pytest.mark.cpu
 def test_jax_needs_a_seed() -> None:
     jax = pytest.importorskip("jax")
     x = jax.numpy.ones((16, 32), "float32")
