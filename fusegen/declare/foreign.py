@@ -17,7 +17,7 @@ from fusegen.declare.value import Value, current, lift
 
 _FIXES = {
     **dict.fromkeys(
-        ("view_as", "reshape_as", "ravel", "narrow", "unfold", "roll", "flip", "repeat", "tile"),
+        ("view_as", "reshape_as", "ravel", "unfold", "repeat", "tile", "fliplr", "flipud"),
         "do it to the argument, outside the op: views cost nothing, and operands broadcast",
     ),
     **dict.fromkeys(

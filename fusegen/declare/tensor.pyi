@@ -250,6 +250,8 @@ class Tensor:
         """``fg.trunc(x)``."""
     def flatten(self, start_dim: builtins.int = 0, end_dim: builtins.int = -1) -> Tensor:
         """``fg.flatten(x, first, last)``."""
+    def flip(self, dims: builtins.int | Sequence[builtins.int], *more: builtins.int) -> Tensor:
+        """``fg.concat`` of single elements in the other order."""
     def float(self) -> Tensor:
         """``x.to(fg.float32)``."""
     def floor(self) -> Tensor:
@@ -379,6 +381,8 @@ class Tensor:
         """``x @ y``."""
     def nan_to_num(self, nan: builtins.float | None = None, posinf: builtins.float | None = None, neginf: builtins.float | None = None) -> Tensor:
         """``fg.where(fg.isnan(x), nan, ...)``."""
+    def narrow(self, dim: builtins.int, start: builtins.int, length: builtins.int) -> Tensor:
+        """``x[..., start : start + length]``."""
     def ndimension(self) -> builtins.int:
         """``x.ndim``."""
     def ne(self, b: Number, /) -> Tensor:
@@ -430,10 +434,14 @@ class Tensor:
         """``fg.unflatten`` and ``fg.flatten``, where dimensions are only taken apart and put together again."""
     def right_shift(self, b: Number, /) -> Tensor:
         """Elementwise right_shift; arguments broadcast and promote as torch's."""
+    def roll(self, shifts: builtins.int | Sequence[builtins.int], dims: builtins.int | Sequence[builtins.int] | None = None) -> Tensor:
+        """``fg.concat([x[..., -n:], x[..., :-n]])``."""
     def round(self, *, decimals: builtins.int = 0) -> Tensor:
         """``fg.round(x)``."""
     def rsqrt(self) -> Tensor:
         """Elementwise rsqrt; arguments broadcast and promote as torch's."""
+    def select(self, dim: builtins.int, index: builtins.int) -> Tensor:
+        """``x[..., index]``."""
     def sgn(self) -> Tensor:
         """``fg.sign(x)``."""
     def short(self) -> Tensor:

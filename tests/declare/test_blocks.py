@@ -175,6 +175,26 @@ def sizes_of_what_is_put_together(a: Any, b: Any) -> Any:
     return torch.cat([first, b], -1) / torch.cat([a, b], -1).numel() + torch.cat([second, b], -1).shape[-1]
 
 
+@case((4, 8), (4, 8))
+def rolled(x: Any, b: Any) -> Any:
+    return torch.roll(x.exp(), 2, -1) * b + torch.roll(b.cos(), (-1,), (1,))
+
+
+@case((3, 5), (3, 5))
+def flipped(x: Any, b: Any) -> Any:
+    return x.sin().flip(-1) * b + torch.flip(b.exp(), (1,))
+
+
+@case((3, 4), (3, 6))
+def padded(x: Any, b: Any) -> Any:
+    return F.pad(x.exp(), (1, 1), value=0.5) * b
+
+
+@case((3, 6), (3,))
+def narrowed(x: Any, b: Any) -> Any:
+    return x.tanh().narrow(1, 2, 2) * x.select(1, 5)[:, None] + b[:, None]
+
+
 @case((3, 6), (3, 6))
 def stacked(a: Any, b: Any) -> Any:
     both = torch.stack([a, b.exp()], -1)

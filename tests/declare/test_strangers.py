@@ -57,7 +57,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
     "torch's function of a tensor": (lambda: run(lambda x: torch.ones(3) + x), "a torch.Tensor inside", "pass"),
     "NumPy's function": (lambda: run(lambda x: np.modf(x)), "numpy.modf of a symbolic", "fusegen list"),
     "NumPy's array": (lambda: run(lambda x: np.ones(3) * x), "a numpy.ndarray inside", "pass it to the op"),
-    "a tensor's method": (lambda: run(lambda x: x.narrow(0, 0, 1)), r"\.narrow of", "outside the op"),
+    "a tensor's method": (lambda: run(lambda x: x.unfold(0, 2, 1)), r"\.unfold of", "outside the op"),
     "its strides": (lambda: run(lambda x: x * x.stride()[0]), r"\.stride of", "every device and layout"),
     "its value": (lambda: run(lambda x: x * x.sum().item()), r"\.item of", "no values yet"),
     "its device": (lambda: run(lambda x: x.cuda()), r"\.cuda of", "every device"),

@@ -30,7 +30,8 @@ INFOS = {
 # random numbers, statistics that are updated, matrices' norms.
 PARTLY = (
     "alpha_dropout", "batch_norm", "bernoulli", "broadcast_to", "cat", "chunk", "dropout", "flatten", "instance_norm",
-    "norm nuc", "rand_like", "randn_like", "reshape", "split", "stack", "unflatten",
+    "flip", "narrow", "norm nuc", "pad", "rand_like", "randn_like", "reshape", "roll", "select", "split", "stack",
+    "unflatten",
 )  # fmt: skip
 # Products are of floats, and what is made of them; bounds of bools are none.
 FLOATS = ("addmm", "baddbmm", "bmm", "dot", "linear", "matmul", "mm", "mv", "vdot", "clamp_max", "clamp_min")

@@ -116,7 +116,7 @@ WRONG = {
     "x.device": "attr-defined",
     'x["a"]': "index",
     "[y for y in x]": "misc",
-    "x.narrow(0, 0, 1)": "attr-defined",
+    "x.unfold(0, 2, 1)": "attr-defined",
     'x + "a"': "operator",
     "fg.ops.gelu(t, aproximate='tanh')": "call-overload",
     "fg.ops.gelu(t, approximate=3)": "call-overload",
