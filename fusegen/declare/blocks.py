@@ -59,6 +59,8 @@ class Divided:
         parts: of each axis that may go, how many blocks it has, and their axis (None: of size one).
         fresh: gives an axis name that nothing has.
         names: what the declaration calls intermediates.
+        taken: names of the op's that blocks must not have.
+        gone: the axes that have been taken out; ``kept`` those that could not be, and need not.
     """
 
     where: str
@@ -79,7 +81,7 @@ class Divided:
         Raises:
             DeclarationError: something along an axis of the former kind cannot be divided.
         """
-        while (axis := self._next()) is not None:
+        while self.parts and (axis := self._next()) is not None:
             before = list(self.operands), dict(self.parts), set(self.taken)
             try:
                 _Elimination(self, axis).run()
