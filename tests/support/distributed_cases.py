@@ -252,6 +252,25 @@ def plain_tensors_beside_dtensors(mesh: DeviceMesh) -> None:
 
 
 @case(2)
+def random_numbers_are_of_the_whole_tensor(mesh: DeviceMesh) -> None:
+    """Shards draw what their elements would have in one piece; without a seed, the first process draws it for all."""
+
+    @fg.op(random=True)
+    def dropped(x, p: float = 0.5):
+        return fg.dropout(x, p)
+
+    x = torch.ones(8, 16, device=device())
+    torch.manual_seed(dist.get_rank())
+    for place in (Shard(0), Shard(1), WHOLE):
+        leaf = distribute_tensor(x, mesh, [place]).requires_grad_()
+        assert torch.equal(dropped(leaf, seed=5).full_tensor(), dropped(x, seed=5))
+        out = dropped(leaf)
+        out.sum().backward()
+        assert leaf.grad is not None and torch.equal(leaf.grad.full_tensor(), out.full_tensor())  # type: ignore[attr-defined]
+        assert set(out.full_tensor().unique().tolist()) == {0.0, 2.0}
+
+
+@case(2)
 def compiled(mesh: DeviceMesh) -> None:
     """Also where a process must be told of the whole: a mean's number of elements."""
 
