@@ -17,7 +17,6 @@ import fusegen as fg
 from fusegen.cli import arguments as cli_ops
 from fusegen.cli.examples import example_of
 from fusegen.cli.inputs import POSITIVE, Case
-from fusegen.declare.op import SEED
 from fusegen.pytorch.library.dispatch import resolve
 
 TESTS = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_dynamic")
@@ -38,8 +37,6 @@ def case_of(name: str) -> Case:
     """An op with tiny random arguments that require gradients where they can."""
     op = getattr(fg.ops, name)
     specs = {n: tiny(value) for n, value in cli_ops.bind(op, cli_ops.Request()).items()}
-    if op.declaration.random:
-        specs[SEED] = fg.TensorSpec(fg.int64, ())
     case = Case.random(op, specs, "cpu", 0, POSITIVE if example_of(name).positive else None)
     return case.requiring(tuple(n for n, t in case.tensors.items() if t.is_floating_point()))
 

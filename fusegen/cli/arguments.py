@@ -22,7 +22,7 @@ from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, DtypeError, FusegenError, ShapeError
 from fusegen.declare import language, table
-from fusegen.declare.op import Const, Scalar
+from fusegen.declare.op import SEED, Const, Scalar
 from fusegen.declare.trace import TensorSpec
 from fusegen.fused_op import FusedOp, ListOp
 
@@ -290,8 +290,12 @@ def bind(op: FusedOp, request: Request, default: DType = dtypes.float32) -> dict
     for name, parameter in known.items():
         if name not in values and parameter.default is parameter.empty:
             values[name] = 1.0
+    if op.declaration.random:
+        values.setdefault(SEED, TensorSpec(dtypes.int64, ()))
     values = {name: values[name] for name in known if name in values}
-    assumed = [name for name, value in values.items() if isinstance(value, TensorSpec) and name not in request.shapes]
+    assumed = [
+        name for name, value in values.items() if isinstance(value, TensorSpec) and name not in (*request.shapes, SEED)
+    ]
     if assumed:
         _check_assumed(op, values, assumed)
     return values

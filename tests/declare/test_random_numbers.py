@@ -14,6 +14,8 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 import fusegen as fg
+from fusegen.cli.arguments import Request, bind
+from fusegen.cli.inputs import Case
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.declare import philox
 from tests.support.call_paths import DEVICE
@@ -463,6 +465,12 @@ def test_without_training_nothing_changes() -> None:
         state = torch.cuda.get_rng_state()
         assert torch.equal(dropped(x, 0.5, False), x) and torch.equal(torch.cuda.get_rng_state(), state)
     assert (dropped(x) == 0).any()
+
+
+def test_the_command_line_draws_a_seed_for_any_op() -> None:
+    case = Case.random(dropped, bind(dropped, Request.parse(["6,8"], [], [])), "cpu", 0, None)
+    assert case.arguments["seed"].dtype is torch.int64 and not case.arguments["seed"].shape
+    assert torch.equal(case.call()[0], case.call()[0])
 
 
 def test_every_stage_shows_the_draw() -> None:
