@@ -21,6 +21,7 @@ from fusegen.cli.arguments import Request, bind, library, resolve
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import FusegenError
+from fusegen.declare.op import SEED
 from fusegen.declare.trace import TensorSpec
 from fusegen.fused_op import FusedOp
 from fusegen.inspect.passes import Pass, backward_of, differentiable, passes
@@ -127,8 +128,9 @@ def _each(op: FusedOp, request: Request, dtype: DType, arch: str, path: str = ""
 ]:  # fmt: skip
     """The passes of an op, each under the command that prints it."""
     arguments = bind(op, request, dtype)
-    specs = {n: v for n, v in arguments.items() if isinstance(v, TensorSpec)}
-    options = [f"--arg {n}={v}" for n, v in arguments.items() if n not in specs and n not in _defaults(op)]
+    specs = {n: v for n, v in arguments.items() if isinstance(v, TensorSpec) and n != SEED}
+    told = (*specs, *_defaults(op), SEED)
+    options = [f"--arg {n}={v}" for n, v in arguments.items() if n not in told]
     for item in passes(op, (), arguments, "backward" if _has_backward(op, arguments) else "forward"):
         if not item.kernels:  # a matrix product and nothing else
             continue
