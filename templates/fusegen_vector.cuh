@@ -93,8 +93,12 @@ template <int N, typename T> FG_DEVICE void load_async(Raw<T, N>* shared, const 
   *shared = load_raw<N>(pointer);
 #else
   const uint32_t address = uint32_t(__cvta_generic_to_shared(shared));
-  if (sizeof(T) * N == 16) {
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(address), "l"(pointer) : "memory");
+  if constexpr (sizeof(T) * N >= 16) {  // and 16 at most
+#pragma unroll
+    for (int at = 0; at < N; at += 16 / sizeof(T)) {
+      const uint32_t piece = address + at * sizeof(T);
+      asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(piece), "l"(pointer + at) : "memory");
+    }
   } else {
     asm volatile("cp.async.ca.shared.global [%0], [%1], %2;" ::"r"(address), "l"(pointer), "n"(sizeof(T) * N) : "memory");
   }

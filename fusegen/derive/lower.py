@@ -14,6 +14,7 @@ from dataclasses import replace
 from fusegen.core import dtypes
 from fusegen.core.declared import without_declared_gradients
 from fusegen.core.ir import Call, Const, Expr, Op, const, is_call, walk
+from fusegen.core.regroupable import reciprocals_in, times_reciprocal
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.declare.table import apply
 from fusegen.derive.guards import same_either_way
@@ -163,6 +164,7 @@ HALF_RULES = (*RULES, constant_plus_erf)
 def _sharing(roots: list[Expr], *, half: bool) -> tuple[Callable[[Call], Expr | None], ...]:
     """Rules that reuse what is computed anyway."""
     present = dict.fromkeys(walk(roots))
+    reciprocals = reciprocals_in(present)
     complementary = [node.args[0] for node in present if is_call(node, "erfc")]
 
     def exponential(node: Call) -> Expr | None:
@@ -193,7 +195,11 @@ def _sharing(roots: list[Expr], *, half: bool) -> tuple[Callable[[Call], Expr | 
                         return apply("exp", -apply("powi", z, detail=2))
         return None
 
-    return (exponential, sigmoid, normal) if half else (exponential, sigmoid)
+    def reciprocal(node: Call) -> Expr | None:
+        """a / b = a * (1 / b) in a derivative where 1 / b is there already."""
+        return times_reciprocal(node, reciprocals)
+
+    return (exponential, sigmoid, reciprocal, normal) if half else (exponential, sigmoid, reciprocal)
 
 
 def lower(op: Op) -> Op:

@@ -178,8 +178,9 @@ def _fold_select(node: Call) -> Expr | None:
 def _select_once(node: Call) -> Expr | None:
     """where(c, a, f(where(c, b, d))) is where(c, a, f(d)): which way the inner one goes is known.
 
-    Only where the inner one is near. Of a chain of selects, each within the next, the far ones are within both branches
-    of all before them, and each branch would get a chain of its own.
+    Only where the inner one is near, and no special function is between: that one would be computed for each way, and
+    once more for whoever reads it outside of the select. Of a chain of selects, each within the next, the far ones are
+    within both branches of all before them, and each branch would get a chain of its own.
     """
     if node.function != "where":
         return None
@@ -197,7 +198,7 @@ def _decided(root: Expr, condition: Expr, way: int) -> Expr:
     near: list[Expr] = [root]
     seen = {root}
     for node in near:  # breadth first; it grows meanwhile
-        for child in node.children:
+        for child in () if is_special(node) else node.children:
             if child not in seen and len(near) < NEAR:
                 seen.add(child)
                 near.append(child)

@@ -7,6 +7,9 @@ last bit, as any order of factors does.
 It also overflows elsewhere. So what a declaration says is computed in its own order: ``(x / m) * (x / m)`` is written
 so because ``x * x`` has no room. What deriving has made is marked (core/regroupable); but the square of a factor is
 taken of none of them: ``x / m / m``.
+
+A derivative divides by one thing again and again. Where that varies along the row its reciprocal is computed once, and
+multiplied with: a division takes ten instructions.
 """
 
 from __future__ import annotations
@@ -16,8 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Axes, Call, Const, Expr, call, const, is_call, rebuild, walk
-from fusegen.core.regroupable import Regroupable, regroupable
+from fusegen.core.ir import Axes, Call, Const, Expr, call, const, is_call, rebuild, transform, walk
+from fusegen.core.regroupable import Regroupable, regroupable, shared_reciprocals, times_reciprocal
 from fusegen.core.text import Order
 from fusegen.derive.simplify import fold_minus
 
@@ -107,6 +110,14 @@ class Hoist:
             factor = regroupable("div", factor, divisor)
         factor = call("neg", factor, dtype=node.dtype) if product.negative else factor
         return self._product_along(along), factor
+
+    def shared_reciprocals(self, exprs: Iterable[Expr]) -> dict[Expr, Expr]:
+        """Each expression with derivatives' quotients as products with a reciprocal, where several divide by the same
+        thing, which varies along the row."""
+        exprs = list(exprs)
+        quotients = (node for node in walk(exprs) if is_call(node, "div") and self._along(node.args[1]))
+        known = shared_reciprocals(quotients)
+        return transform(exprs, lambda node: times_reciprocal(node, known) or node)
 
     def _product_along(self, factors: Iterable[Expr]) -> Expr:
         return _chain([*map(self.one, sorted(factors, key=self.order))])

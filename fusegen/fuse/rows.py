@@ -353,7 +353,12 @@ def _kernel(
     shares = [p for p in partials if SHARE_AXIS in p.shape]
     columns = [replace(r, expr=hoist.one(r.expr)) for r in split.columns]
     pointwise = [replace(o, expr=hoist.one(o.expr)) for o in pointwise]
-    names = {hoist.one(expr): name for expr, name in op.names().items()}
+    quotients = hoist.shared_reciprocals([item.expr for item in (*rows, *columns, *segments, *pointwise)])
+    rows, columns = ([replace(r, expr=quotients[r.expr]) for r in group] for group in (rows, columns))
+    segments = tuple(replace(r, expr=quotients[r.expr]) for r in segments)
+    pointwise = [replace(o, expr=quotients[o.expr]) for o in pointwise]
+    regrouped = {hoist.one(expr): name for expr, name in op.names().items()}
+    names = {quotients.get(expr, expr): name for expr, name in regrouped.items()}
     items = [*rows, *columns, *segments, *pointwise, *ends, *shares]
     stored = {r.name: Operand(r.name, r.expr.dtype, in_order(axes[r.name])) for r in given}
     operands, scalars = read_by(op, stored, [item.expr for item in items])

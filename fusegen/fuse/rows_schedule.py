@@ -260,7 +260,9 @@ def _shape(
         return _row_tile(vectors, wanted if vector == 1 else 2, side, least)
     alone = max(1, min(most, BYTES_AHEAD // width))
     if vectors <= WARP * alone:
-        threads = max(least, 1 << max(0, math.ceil(math.log2(max(1, -(-vectors // alone))))))
+        # At least two, where there is a vector for each: those of a single one would lie apart in memory.
+        fewest = max(least, 2 if vector > 1 and vectors > 1 else 1)
+        threads = max(fewest, 1 << max(0, math.ceil(math.log2(max(1, -(-vectors // alone))))))
         return _Shape(threads, -(-vectors // threads), 1, max(1, side // threads))
     cluster = 1
     while cluster <= chip.cluster:
@@ -368,8 +370,9 @@ def _schedule(
     staged = whole and raw >= STAGED_FROM and (row if asks or not persistent else 2 * row) <= most and not unstaged
     held = 2 * row if persistent and 2 * row <= most else row
     prefetch = held > row if staged else (2 * raw + sums) // 4 + 64 <= REGISTERS // (2 * shape.threads * shape.rows)
-    dynamic = held + common if staged and held > static else 0
-    found = replace(plain, prefetch=persistent and prefetch, staged=staged, dynamic=dynamic)
+    found = replace(plain, prefetch=persistent and prefetch, staged=staged)
+    if staged and (held > static or (common and held + common <= most and _crowded(kernel, found))):
+        found = replace(found, dynamic=held + common)
     return found if found.split else replace(found, reused=_reused(kernel, found, streams, buffers))
 
 
@@ -380,6 +383,13 @@ def _reused(
     moved = sum(buffers[name].dtype.size for name in {*(p.name for p in streams), *(o.name for o in kernel.pointwise)})
     room = min(MOST_REGISTERS, REGISTERS // (plan.threads * plan.rows)) - registers(kernel, plan)
     return reused(kernel, moved, plan.vector * plan.vectors_per_thread, room)
+
+
+def _crowded(kernel: RowKernel, plan: Schedule) -> bool:
+    """Whether a thread has more than its registers take, with its part of what all rows have in common."""
+    size = {o.name: o.dtype.size for o in kernel.tensors}
+    common = sum(size[name] for name in kept_for_all(kernel, plan)) * plan.vector * plan.vectors_per_thread // 4
+    return registers(kernel, plan) + common > MOST_REGISTERS
 
 
 def registers(kernel: RowKernel, plan: Schedule) -> int:

@@ -97,8 +97,9 @@ TIDIED: dict[str, tuple[Expr, Expr]] = {
         call("mul", call("sub", where(C, X, ZERO), where(D, ZERO, Y)), Z),
         call("sub", where(C, X * Z, ZERO), where(D, ZERO, Y * Z)),
     ),
-    "known to be false": (where(C, X, call("sin", where(C, Y, Z))), where(C, X, call("sin", Z))),
-    "known to be true": (where(C, call("sin", where(C, Y, Z)), X), where(C, call("sin", Y), X)),
+    "known to be false": (where(C, X, call("abs", where(C, Y, Z))), where(C, X, call("abs", Z))),
+    "known to be true": (where(C, call("abs", where(C, Y, Z)), X), where(C, call("abs", Y), X)),
+    "known, but in a special function": (where(C, call("sin", where(C, Y, Z)), X),) * 2,
     "of another condition": (where(C, call("sin", where(D, Y, Z)), X), where(C, call("sin", where(D, Y, Z)), X)),
     "a sign goes inside": (call("neg", where(C, X, ZERO)), where(C, -X, ZERO)),
 }
