@@ -10,10 +10,9 @@ Deriving itself knows no marks. It takes them off the op that it is given, and p
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Iterable, Set
 
-from fusegen.core.ir import Call, Const, Expr, Factor, Op, call, const, is_call, rebuild, walk
+from fusegen.core.ir import Call, Expr, Factor, Op, call, is_call, rebuild, walk
 from fusegen.core.subexpressions import rewritten
 
 
@@ -29,42 +28,6 @@ class Regroupable(Call):
 def regroupable(function: str, a: Expr, b: Expr) -> Regroupable:
     """The product ("mul") or quotient ("div") of two floats of one dtype."""
     return Regroupable(function, (a, b), a.dtype)
-
-
-def reciprocals_in(nodes: Iterable[Expr]) -> dict[Expr, Expr]:
-    """The reciprocals that stand among ``nodes``, by what they are of."""
-    return {b: node for node in nodes for b in _divisor(node, Call) if node.children[0] is const(1, node.dtype)}
-
-
-def shared_reciprocals(nodes: Iterable[Expr]) -> dict[Expr, Expr]:
-    """Those that stand there, and those by which several quotients of derivatives can be multiplied."""
-    nodes = list(nodes)
-    divisors = Counter(b for node in nodes for b in _divisor(node, Regroupable) if not isinstance(b, Const))
-    return {**{b: _reciprocal(b) for b, count in divisors.items() if count > 1}, **reciprocals_in(nodes)}
-
-
-def _reciprocal(b: Expr) -> Expr:
-    """1 / b; that of a square root is one function."""
-    match b:
-        case Call("sqrt", (inner,)):
-            return call("rsqrt", inner, dtype=b.dtype)
-    return regroupable("div", const(1, b.dtype), b)
-
-
-def _divisor(node: Expr, kind: type[Call]) -> tuple[Expr, ...]:
-    """What a quotient divides by."""
-    return node.args[1:] if isinstance(node, kind) and node.function == "div" else ()
-
-
-def times_reciprocal(node: Expr, known: Mapping[Expr, Expr]) -> Expr | None:
-    """a / b as a * (1 / b), if any order will do and that reciprocal is known; else None.
-
-    Only where b is below 2^-126, and its reciprocal infinite, are they apart by more than their rounding.
-    """
-    match node:
-        case Regroupable("div", (a, b)) if b in known and node is not known[b]:
-            return regroupable("mul", a, known[b])
-    return None
 
 
 def unmarked(op: Op) -> tuple[Op, set[Expr]]:

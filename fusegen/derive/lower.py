@@ -14,11 +14,11 @@ from dataclasses import replace
 from fusegen.core import dtypes
 from fusegen.core.declared import without_declared_gradients
 from fusegen.core.ir import Call, Const, Expr, Op, const, is_call, walk
-from fusegen.core.regroupable import reciprocals_in, times_reciprocal
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.declare.table import apply
 from fusegen.derive.guards import same_either_way
 from fusegen.derive.invariance import without_idle_extrema
+from fusegen.derive.reciprocals import reciprocals_in, times_reciprocal
 from fusegen.derive.simplify import simplify
 
 

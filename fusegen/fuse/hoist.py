@@ -8,8 +8,8 @@ It also overflows elsewhere. So what a declaration says is computed in its own o
 so because ``x * x`` has no room. What deriving has made is marked (core/regroupable); but the square of a factor is
 taken of none of them: ``x / m / m``.
 
-A derivative divides by one thing again and again. Where that varies along the row its reciprocal is computed once, and
-multiplied with: a division takes ten instructions.
+A derivative divides by one thing again and again. Where that varies along the row, and stays away from zero, its
+reciprocal is computed once (derive/reciprocals).
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from dataclasses import dataclass, field
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Axes, Call, Const, Expr, call, const, is_call, rebuild, transform, walk
-from fusegen.core.regroupable import Regroupable, regroupable, shared_reciprocals, times_reciprocal
+from fusegen.core.regroupable import Regroupable, regroupable
 from fusegen.core.text import Order
+from fusegen.derive.reciprocals import shared_reciprocals, times_reciprocal
 from fusegen.derive.simplify import fold_minus
 
 # Between these a product of constants is as far from float32's ends as its factors are.

@@ -8,6 +8,11 @@ import pytest
 import torch
 
 import fusegen as fg
+from fusegen.core import dtypes
+from fusegen.core.ir import Expr, Ref, const
+from fusegen.core.regroupable import regroupable
+from fusegen.declare.table import apply
+from fusegen.derive.reciprocals import shared_reciprocals
 from fusegen.inspect.passes import passes
 from tests.support.modes import MODES
 from tests.support.oracles import draw
@@ -36,12 +41,13 @@ def torch_damped(x: torch.Tensor) -> torch.Tensor:
 
 @fg.op
 def shares(x, y):  # type: ignore[no-untyped-def]
-    return x * y / (fg.sum(x / (fg.abs(y) + 1.0), -1, keepdims=True) * (fg.abs(y) + 1.0))
+    size = fg.sum(abs(x), -1, keepdims=True) * abs(y) + 1.0
+    return x * y / size + fg.sum(x / size, -1, keepdims=True)
 
 
 def torch_shares(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    size = y.abs() + 1.0
-    return x * y / ((x / size).sum(-1, keepdim=True) * size)
+    size = x.abs().sum(-1, keepdim=True) * y.abs() + 1.0
+    return x * y / size + (x / size).sum(-1, keepdim=True)
 
 
 OPS: dict[str, tuple[Any, Any, tuple[tuple[int, ...], ...]]] = {
@@ -74,6 +80,59 @@ def test_derivatives_divide_by_one_thing_once() -> None:
     """A root by which two traversals divide is not taken: its reciprocal is a function of its own, and is kept."""
     text = backward_of(damped, (4096, 512))
     assert text.count("rsqrtf(") == 1 and "fg::fast_sqrt(" not in text and "fg::divide(d_out" not in text
+
+
+DENORMAL = 2.0**-149
+
+
+@fg.op
+def quotient(x, y):  # type: ignore[no-untyped-def]
+    return x / y
+
+
+@fg.op
+def beside_reciprocal(x, y):  # type: ignore[no-untyped-def]
+    return x / y + fg.clamp(1 / y, -1.0, 1.0)
+
+
+@fg.op
+def of_rows(x, y):  # type: ignore[no-untyped-def]
+    return x / y * fg.tanh(fg.mean(x / y, -1, keepdims=True))
+
+
+@pytest.mark.parametrize(
+    "op, above", [(quotient, 0.0), (quotient, DENORMAL), (beside_reciprocal, 0.0), (of_rows, 0.0)], ids=str
+)
+def test_nothing_divides_by_a_denormal_as_by_zero(op: Any, above: float) -> None:
+    """Its reciprocal is infinite, and that times zero NaN. Quotients themselves are finite."""
+    x = torch.full((3, 8), above, requires_grad=True)
+    y = torch.full((3, 8), -DENORMAL, requires_grad=True)
+    theirs = [leaf.detach().double().requires_grad_() for leaf in (x, y)]
+    weight = draw(3, 8, seed=3)
+    out, expected = op(x, y), op(*theirs)
+    (out * weight.float()).sum().backward()
+    (expected * weight).sum().backward()
+    pairs = [(out, expected), *((leaf.grad, there.grad) for leaf, there in zip((x, y), theirs, strict=True))]
+    for ours, other in pairs:
+        assert ours is not None and other is not None
+        torch.testing.assert_close(ours, other.float(), rtol=1e-5, atol=0)
+
+
+def test_only_what_stays_away_from_zero_is_inverted() -> None:
+    a, b = Ref("a", dtypes.float32), Ref("b", dtypes.float32)
+
+    def inverted(divisor: Expr) -> bool:
+        return bool(shared_reciprocals([regroupable("div", factor, divisor) for factor in (a, b)]))
+
+    one, tiny = const(1, dtypes.float32), const(1e-40, dtypes.float32)
+    square, power = a * a, apply("powi", a, detail=2)
+    away = [one + apply("exp", a), apply("sqrt", square + one), apply("maximum", a, one), power * apply("abs", b) + one]
+    near = [a, apply("exp", a), square, a + one, square + tiny, apply("minimum", a, one), a * b + one]
+    away += [apply("where", apply("gt", a, b), one, apply("cosh", a)), apply("clamp", b, one, one + one)]
+    near += [apply("where", apply("gt", a, b), one, a), apply("powi", a, detail=3) + one, apply("powi", a, detail=-2)]
+    away.append(apply("sqrt", square + tiny))
+    assert [inverted(divisor) for divisor in away] == [True] * len(away)
+    assert [inverted(divisor) for divisor in near] == [False] * len(near)
 
 
 def test_what_is_written_is_divided_as_it_is_written() -> None:
