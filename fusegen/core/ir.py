@@ -21,6 +21,7 @@ common subexpression is simply an object that is used twice. Rewrites take them 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
@@ -444,13 +445,17 @@ class Groups:
 @dataclass(frozen=True)
 class Operand(Tensorlike):
     """A tensor the op reads, as it lies in memory (core/views): perhaps one of several equal blocks of a packed tensor,
-    and perhaps with more dimensions than that has, which make up its own in groups."""
+    and perhaps with more dimensions than that has, which make up its own in groups.
+
+    ``least``: its elements are zero, NaN or not below it; known of what a forward has saved.
+    """
 
     name: str
     dtype: DType
     shape: Shape
     packed: PackedBlock | None = None
     groups: tuple[Groups, ...] = ()
+    least: float = -math.inf
 
     @property
     def ref(self) -> Ref:

@@ -7,6 +7,7 @@ and the text is as long as the op, not as long as its tree.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -69,7 +70,8 @@ def _data(op: Op) -> dict[str, Any]:
 
 
 def _operand_row(operand: Operand) -> list[Any]:
-    return [operand.name, operand.dtype.name, operand.shape, _block(operand.packed), _groups(operand)]
+    least = None if operand.least == -math.inf else operand.least
+    return [operand.name, operand.dtype.name, operand.shape, _block(operand.packed), _groups(operand), least]
 
 
 def _row(node: Expr, table: dict[Expr, int]) -> list[Any]:
@@ -130,8 +132,9 @@ def _exprs(rows: list[Any]) -> list[Expr]:
 
 
 def _operand(row: list[Any]) -> Operand:
-    name, dtype, shape, block, groups = row
-    return Operand(name, BY_NAME[dtype], tuple(shape), _to_block(block), _to_groups(groups))
+    name, dtype, shape, block, groups, least = row
+    known = -math.inf if least is None else least
+    return Operand(name, BY_NAME[dtype], tuple(shape), _to_block(block), _to_groups(groups), known)
 
 
 def _op(data: dict[str, Any]) -> Op:

@@ -8,12 +8,12 @@ ops that trigger each of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from fusegen.core import dtypes
 from fusegen.core.declared import without_declared_gradients
-from fusegen.core.ir import Call, Const, Expr, Op, const, is_call, walk
+from fusegen.core.ir import Call, Const, Expr, Op, Operand, const, is_call, walk
 from fusegen.core.subexpressions import introduce_lets
 from fusegen.declare.table import apply
 from fusegen.derive.guards import same_either_way
@@ -161,10 +161,12 @@ RULES: tuple[Callable[[Call], Expr | None], ...] = (
 HALF_RULES = (*RULES, constant_plus_erf)
 
 
-def _sharing(roots: list[Expr], *, half: bool) -> tuple[Callable[[Call], Expr | None], ...]:
+def _sharing(
+    roots: list[Expr], operands: Sequence[Operand], *, half: bool
+) -> tuple[Callable[[Call], Expr | None], ...]:
     """Rules that reuse what is computed anyway."""
     present = dict.fromkeys(walk(roots))
-    reciprocals = reciprocals_in(present)
+    reciprocals = reciprocals_in(present, operands)
     complementary = [node.args[0] for node in present if is_call(node, "erfc")]
 
     def exponential(node: Call) -> Expr | None:
@@ -211,7 +213,7 @@ def lower(op: Op) -> Op:
     rules = HALF_RULES if half else RULES
     first = simplify([item.expr for item in items], rules)
     roots = [first[item.expr] for item in items]
-    sharing = _sharing(roots, half=half)
+    sharing = _sharing(roots, op.operands, half=half)
     second = simplify(roots, sharing)
     exprs = [second[root] for root in roots]
     if all(new is item.expr for new, item in zip(exprs, items, strict=True)):

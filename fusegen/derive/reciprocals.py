@@ -2,7 +2,8 @@
 
 ``a / b`` is ``a * (1 / b)`` but for its rounding, as long as ``1 / b`` is finite. Of a denormal b it is not: ``0 / b``
 is zero, and ``0 * inf`` NaN. So only what stays away from zero, whatever the tensors hold, is inverted: 1 + e^u, the
-root of a square and an epsilon. That is read off the expression, from a lower bound of each of its parts.
+root of a square and an epsilon, a sum of exponentials. That is read off the expression, from a lower bound of each of
+its parts. Zero itself may be inverted: ``a / 0`` and ``a * inf`` are the same for every a.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
-from fusegen.core.ir import Call, Const, Expr, call, const, walk
+from fusegen.core.ir import Call, Const, Expr, Operand, Ref, call, const, walk
 from fusegen.core.regroupable import Regroupable, regroupable
 
 # 1 / b is finite, and no denormal's, in float32 and in float64.
@@ -49,11 +50,17 @@ _BOUNDS: dict[str, Callable[..., float]] = {
     "softplus": _nonnegative,
     "erfc": _nonnegative,
     "cosh": lambda _: 1.0,
+    "stop_gradient": lambda a: a,
 }
 
 
-def least_values(roots: Iterable[Expr]) -> dict[Expr, float]:
-    """Below which no value of the expressions and of their parts lies, other than NaN; -inf where nothing is known."""
+def least_values(roots: Iterable[Expr], operands: Iterable[Operand] = ()) -> dict[Expr, float]:
+    """Below which no value of the expressions and of their parts lies, other than NaN; -inf where nothing is known.
+
+    Args:
+        operands: what the expressions read, of which something may be known.
+    """
+    known: dict[Expr, float] = {operand.ref: operand.least for operand in operands}
     least: dict[Expr, float] = {}
     for node in walk(roots):
         match node:
@@ -63,6 +70,8 @@ def least_values(roots: Iterable[Expr]) -> dict[Expr, float]:
                 least[node] = _power(least[a], 2)
             case Call("powi", (a,), detail=int(power)) if power > 0 and (power % 2 == 0 or least[a] >= 0):
                 least[node] = _power(least[a], power)
+            case Ref():
+                least[node] = known.get(node, -math.inf)
             case Call(function, args) if function in _BOUNDS:
                 least[node] = _BOUNDS[function](*(least[arg] for arg in args))
             case _:
@@ -70,19 +79,18 @@ def least_values(roots: Iterable[Expr]) -> dict[Expr, float]:
     return least
 
 
-def reciprocals_in(nodes: Iterable[Expr]) -> dict[Expr, Expr]:
+def reciprocals_in(nodes: Iterable[Expr], operands: Iterable[Operand] = ()) -> dict[Expr, Expr]:
     """The reciprocals that stand among ``nodes``, by what they are of, if that stays away from zero."""
-    return _finite(
-        {b: node for node in nodes for b in _divisor(node, Call) if node.children[0] is const(1, node.dtype)}
-    )
+    quotients = ((b, node) for node in nodes for b in _divisor(node, Call))
+    return _finite({b: node for b, node in quotients if node.children[0] is const(1, node.dtype)}, operands)
 
 
-def shared_reciprocals(nodes: Iterable[Expr]) -> dict[Expr, Expr]:
+def shared_reciprocals(nodes: Iterable[Expr], operands: Iterable[Operand] = ()) -> dict[Expr, Expr]:
     """Those that stand there, and those by which several quotients of derivatives can be multiplied."""
     nodes = list(nodes)
     divisors = Counter(b for node in nodes for b in _divisor(node, Regroupable) if not isinstance(b, Const))
-    shared = _finite({b: _reciprocal(b) for b, count in divisors.items() if count > 1})
-    return {**shared, **reciprocals_in(nodes)}
+    shared = _finite({b: _reciprocal(b) for b, count in divisors.items() if count > 1}, operands)
+    return {**shared, **reciprocals_in(nodes, operands)}
 
 
 def times_reciprocal(node: Expr, known: Mapping[Expr, Expr]) -> Expr | None:
@@ -93,8 +101,8 @@ def times_reciprocal(node: Expr, known: Mapping[Expr, Expr]) -> Expr | None:
     return None
 
 
-def _finite(reciprocals: Mapping[Expr, Expr]) -> dict[Expr, Expr]:
-    least = least_values(reciprocals)
+def _finite(reciprocals: Mapping[Expr, Expr], operands: Iterable[Operand]) -> dict[Expr, Expr]:
+    least = least_values(reciprocals, operands)
     return {b: reciprocal for b, reciprocal in reciprocals.items() if least[b] >= LEAST}
 
 

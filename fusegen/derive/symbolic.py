@@ -207,10 +207,14 @@ class Bridge:
         if not isinstance(node, Call) or (not node.dtype.is_float and (self.faithful or node.dtype is not bool_)):
             return self._opaque(node)
         args = [done[child] for child in node.args]
+        if self.faithful and node.function == "div" and args[1] == 0:  # a number to sympy, but none that divides
+            args[1] = self._opaque(node.args[1])
         if self.faithful and node.function == "div" and args[1].free_symbols:
             return _function("div")(*args)
         if node.function in _ARITHMETIC and node.dtype.is_float:
             result = _arithmetic(node, args)
+            if self.faithful and result.is_finite is False:  # of numbers alone: 0 ** -1
+                return self._opaque(node)
             return self._kept(node, args, result) if self.faithful and _loses(node, args, result) else result
         if node.function == "cast":
             return _cast(node.dtype, node.detail)(*args) if is_between_floats(node) else self._opaque(node)

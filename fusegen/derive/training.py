@@ -9,6 +9,7 @@ again. Never otherwise: what can be recomputed from operands that are read anywa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -102,7 +103,9 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
                 saved.append((expr, Operand(name, dtype, shape)))
                 extra.append(Output(saved[-1][1].name, expr, dtype, shape))
                 continue
-            saved.append((reduce.ref, Operand(reduce.name, dtype, shape)))
+            # The largest exponential of a sum, relative to the largest, is 1.
+            least = 1.0 if reduce.kind == "sum_exp" else -math.inf
+            saved.append((reduce.ref, Operand(reduce.name, dtype, shape, least=least)))
             if reduce.name not in {o.name for o in op.outputs}:  # this forward is differentiated under vmap
                 extra.append(Output(reduce.name, reduce.ref, dtype, shape))
     theirs = {thing.name for thing in (*backward.operands, *backward.outputs, *backward.expand()[0])}

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Axes, Call, Const, Expr, call, const, is_call, rebuild, transform, walk
+from fusegen.core.ir import Axes, Call, Const, Expr, Operand, call, const, is_call, rebuild, transform, walk
 from fusegen.core.regroupable import Regroupable, regroupable
 from fusegen.core.text import Order
 from fusegen.derive.reciprocals import shared_reciprocals, times_reciprocal
@@ -112,12 +112,12 @@ class Hoist:
         factor = call("neg", factor, dtype=node.dtype) if product.negative else factor
         return self._product_along(along), factor
 
-    def shared_reciprocals(self, exprs: Iterable[Expr]) -> dict[Expr, Expr]:
+    def shared_reciprocals(self, exprs: Iterable[Expr], operands: Iterable[Operand]) -> dict[Expr, Expr]:
         """Each expression with derivatives' quotients as products with a reciprocal, where several divide by the same
         thing, which varies along the row."""
         exprs = list(exprs)
         quotients = (node for node in walk(exprs) if is_call(node, "div") and self._along(node.args[1]))
-        known = shared_reciprocals(quotients)
+        known = shared_reciprocals(quotients, operands)
         return transform(exprs, lambda node: times_reciprocal(node, known) or node)
 
     def _product_along(self, factors: Iterable[Expr]) -> Expr:

@@ -353,7 +353,8 @@ def _kernel(
     shares = [p for p in partials if SHARE_AXIS in p.shape]
     columns = [replace(r, expr=hoist.one(r.expr)) for r in split.columns]
     pointwise = [replace(o, expr=hoist.one(o.expr)) for o in pointwise]
-    quotients = hoist.shared_reciprocals([item.expr for item in (*rows, *columns, *segments, *pointwise)])
+    exprs = [item.expr for item in (*rows, *columns, *segments, *pointwise)]
+    quotients = hoist.shared_reciprocals(exprs, op.operands)
     rows, columns = ([replace(r, expr=quotients[r.expr]) for r in group] for group in (rows, columns))
     segments = tuple(replace(r, expr=quotients[r.expr]) for r in segments)
     pointwise = [replace(o, expr=quotients[o.expr]) for o in pointwise]

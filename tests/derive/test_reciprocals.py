@@ -135,6 +135,21 @@ def test_only_what_stays_away_from_zero_is_inverted() -> None:
     assert [inverted(divisor) for divisor in near] == [False] * len(near)
 
 
+def test_a_saved_sum_of_exponentials_is_inverted() -> None:
+    """Its largest term is 1, which the backward that reads it is told."""
+
+    @fg.op
+    def weighted(x, y):  # type: ignore[no-untyped-def]
+        return fg.logsumexp(x * y, 0) * fg.tanh(fg.mean(x * y, -1, keepdims=True))
+
+    given = tuple(torch.empty(64, 512, dtype=torch.bfloat16, requires_grad=True) for _ in range(2))
+    saved = [o for o in list(passes(weighted, given, {}, "backward"))[-1].op.operands if o.least == 1.0]
+    assert [operand.name for operand in saved] == ["guarded_sum_exp"]
+    a, b = Ref("a", dtypes.float32), saved[0].ref
+    quotients = [regroupable("div", a, b), regroupable("div", a * a, b)]
+    assert shared_reciprocals(quotients, saved) and not shared_reciprocals(quotients)
+
+
 def test_what_is_written_is_divided_as_it_is_written() -> None:
     @fg.op
     def both(x, y):  # type: ignore[no-untyped-def]

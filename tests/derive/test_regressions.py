@@ -149,3 +149,30 @@ def test_an_argument_is_split_in_one_way() -> None:
     op = fg.op(lambda x: fg.split(x, 4)[2] * fg.sum(fg.split(x, 2, 0)[0]), name="part")
     with pytest.raises(fg.DeclarationError, match="parts along dimension 1, as it has already"):
         op(torch.randn(16, 16))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x / 0,
+        lambda x: 0 / x,
+        lambda x: x / (1.0 - 1.0),
+        lambda x: x / 0.0 / 0.0,
+        lambda x: (x / 0.0) ** 2,
+        lambda x: torch.where(x > 10, x / 0.0, x * 2),
+        lambda x: torch.exp(x / 0.0),
+        lambda x: x / math.inf,
+    ],
+)
+def test_a_number_that_is_zero_divides(function: Any) -> None:
+    """As torch's: sympy, which has no infinities of two signs, is not asked what it comes to."""
+    x, y = (torch.tensor([-2.0, -0.5, 0.5, 3.0], requires_grad=True) for _ in range(2))
+    op = fg.op(function, name="of_zero")
+    weight = torch.tensor([1.0, 2.0, 3.0, 4.0])
+    ours, theirs = op(x), function(y)
+    (ours * weight).sum().backward()
+    (theirs * weight).sum().backward()
+    torch.testing.assert_close(ours, theirs, equal_nan=True)
+    assert x.grad is not None and y.grad is not None
+    where = ~y.grad.isnan()  # a branch that is not taken is NaN in torch
+    torch.testing.assert_close(x.grad[where], y.grad[where])
