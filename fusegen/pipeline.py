@@ -243,6 +243,7 @@ def _planned(
         between = [o for o in kernel.outputs if o.name not in real]
         buffers.update({o.name: Buffer(o.dtype, contiguous(o.shape, sizes)) for o in between})
         own = {thing.name: buffers[thing.name] for thing in (*kernel.tensors, *kernel.written)}
+        own |= {gathered.name: buffers[gathered.table.name] for gathered in kernel.gathered}
         row = kernel if isinstance(kernel, RowKernel) else as_row_kernel(kernel)
         if isinstance(row, StridedRowKernel):
             fitting = schedule_strided_rows(row, sizes, own)
@@ -252,7 +253,8 @@ def _planned(
             return None
         kernel = row if row and fitting else kernel
         chosen, launch = fitting or schedule(kernel, sizes, own)
-        fresh = tuple(operand.name for operand in kernel.tensors if operand.name in layout.fresh)
+        read = (*kernel.tensors, *(gathered.table for gathered in kernel.gathered))
+        fresh = tuple(dict.fromkeys(operand.name for operand in read if operand.name in layout.fresh))
         # A kernel that has nothing to do is not launched, so that none follows it.
         follows = layout.follows or any(not before.launch.empty for before in planned)
         chosen = replace(chosen, follows=follows, fresh=fresh)

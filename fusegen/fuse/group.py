@@ -28,6 +28,7 @@ from fusegen.core.ir import (
 )
 from fusegen.core.subexpressions import ascii_name, introduce_lets
 from fusegen.fuse.argreduce import in_one_pass
+from fusegen.fuse.gather import gathering
 from fusegen.fuse.kernel import Kernel, kernel_name, read_by
 from fusegen.fuse.row_kernel import RowKernel, levels
 from fusegen.fuse.rows import Fused, fuse, in_order
@@ -48,8 +49,7 @@ class _Pass:
 
 def group(op: Op) -> tuple[Kernel, ...]:
     """The kernels of ``op``, in launch order: one for each level of reductions that follow from each other."""
-    axes = _all_axes(op)
-    reduces, outputs = _with_positions(op)
+    op, reduces, outputs, axes = _prepared(op)
     reduces = in_one_pass(reduces, outputs)
     axes |= {ref.name: frozenset(ref.axes) for ref in refs(*(r.expr for r in reduces)) if isinstance(ref, Place)}
     return _named(_kernels(op, reduces, outputs, axes, {}, set()))
@@ -71,8 +71,7 @@ def group_by_strided_rows(op: Op) -> tuple[Kernel, ...] | None:
 
 def _around(op: Op, fuse: Callable[..., Fused | None]) -> tuple[Kernel, ...] | None:
     """The kernel that ``fuse`` makes, with what comes before it and after."""
-    axes = _all_axes(op)
-    reduces, outputs = _with_positions(op)
+    op, reduces, outputs, axes = _prepared(op)
     fused = fuse(op, reduces, outputs, axes)
     if fused is None:
         return None
@@ -86,6 +85,13 @@ def _around(op: Op, fuse: Callable[..., Fused | None]) -> tuple[Kernel, ...] | N
     late = [output for output in fused.outputs if output not in early]
     then = _kernels(op, list(fused.reduces), late, axes, stored, set())
     return _named([*first, fused.kernel, *then])
+
+
+def _prepared(op: Op) -> tuple[Op, list[Reduce], list[Output], dict[str, frozenset[str]]]:
+    """The expanded op as kernels read it, and the axes of what they read."""
+    axes = _all_axes(op)
+    op, reduces, outputs = gathering(op, *_with_positions(op), Axes(axes))
+    return op, reduces, outputs, {**axes, **{o.name: frozenset(filter(None, o.shape)) for o in op.operands}}
 
 
 def _all_axes(op: Op) -> dict[str, frozenset[str]]:

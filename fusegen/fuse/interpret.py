@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from fusegen.core.ir import LOCATED, Call, Let, Op, Output, Reduce
 from fusegen.declare.reference import Evaluation, packed
-from fusegen.fuse.kernel import Kernel, Position
+from fusegen.fuse.kernel import Gathered, Kernel, Position
 from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel
 from fusegen.fuse.strided_rows import StridedRowKernel
 
@@ -57,6 +57,7 @@ class _Launches(Evaluation):
         """Run one kernel: its names are its own."""
         self.named = {thing.name: self.memory[thing.name] for thing in (*kernel.tensors, *kernel.scalars)}
         self.named |= {p.name: self._position(p) for p in kernel.operands if isinstance(p, Position)}
+        self.named |= {gathered.name: self._gathered(gathered) for gathered in kernel.gathered}
         if isinstance(kernel, RowKernel):
             self._row_kernel(kernel)
         else:
@@ -124,6 +125,17 @@ class _Launches(Evaluation):
         parts = self.torch.stack([terms[part::count].sum(0, dtype=terms.dtype) for part in range(count)])
         parts = parts.reshape(count, *(1 if d in dims else value.shape[d] for d in range(len(self.axes))))
         return parts.transpose(0, 1 + self.axes.index(into)).squeeze(0)
+
+    def _gathered(self, gathered: Gathered) -> Any:
+        """The elements of a tensor at the positions that the kernel's other operands tell; zero where there is none."""
+        along, size = self.axes.index(gathered.axis), self.sizes[gathered.axis]
+        table, place = self.memory[gathered.table.name], self.evaluate(gathered.place)
+        if not size:
+            return table.sum(along, keepdim=True) + 0 * place
+        found = self.torch.take_along_dim(
+            *self.torch.broadcast_tensors(table, place.clamp(0, size - 1)), along
+        ).narrow(along, 0, 1)
+        return self.torch.where((place >= 0) & (place < size), found, self.torch.zeros_like(found))
 
     def _position(self, position: Position) -> Any:
         """The position in the tensor that these axes make up, slow to fast."""

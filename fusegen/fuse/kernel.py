@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from fusegen.core.ir import Expr, Let, Op, Operand, Output, Place, Reduce, Scalar, Shape, axis_order, refs
 from fusegen.core.locks import cached_property
@@ -22,6 +22,27 @@ class Position(Operand):
     @property
     def ref(self) -> Place:
         return Place(*filter(None, self.shape))
+
+
+@dataclass(frozen=True)
+class Gathered(Operand):
+    """The elements of a tensor at positions along one of its axes that other tensors tell: like an operand of the axes
+    that are left and of those that the positions vary along. Zero where there is no such position.
+
+    Attributes:
+        table: the tensor.
+        axis: of the table.
+        place: the position, from 0, in terms of what the kernel reads.
+    """
+
+    table: Operand = field(kw_only=True)
+    axis: str = field(kw_only=True)
+    place: Expr = field(kw_only=True)
+
+    @property
+    def step(self) -> str:
+        """What the distance in memory of two neighbours along the axis is called among the sizes of axes."""
+        return f"{self.name} step"
 
 
 @dataclass(frozen=True)
@@ -80,8 +101,13 @@ class Kernel:
 
     @property
     def tensors(self) -> tuple[Operand, ...]:
-        """Operands that lie in memory."""
-        return tuple(operand for operand in self.operands if not isinstance(operand, Position))
+        """Operands that lie in memory, and are read where the kernel is."""
+        return tuple(operand for operand in self.operands if not isinstance(operand, (Position, Gathered)))
+
+    @property
+    def gathered(self) -> tuple[Gathered, ...]:
+        """Operands that are read where others say."""
+        return tuple(operand for operand in self.operands if isinstance(operand, Gathered))
 
     @property
     def kept(self) -> tuple[str, ...]:
@@ -122,8 +148,12 @@ def read_by(
     """What the expressions read: the op's operands, stored results, positions along axes; and scalars."""
     read = refs(*exprs)
     names = {ref.name for ref in read}
-    operands = [o for o in op.operands if o.name in names]
+    gathered = [o for o in op.operands if isinstance(o, Gathered) and o.name in names]
+    read = list(dict.fromkeys([*read, *refs(*(o.place for o in gathered))]))
+    names = {ref.name for ref in read}
+    operands = [o for o in op.operands if o.name in names and not isinstance(o, Gathered)]
     operands += [o for name, o in stored.items() if name in names]
     positions = [Position.of(ref) for ref in read if isinstance(ref, Place)]
     operands += sorted(positions, key=lambda p: [axis_order(str(axis)) for axis in p.shape])
+    operands += gathered  # behind what says where
     return tuple(operands), tuple(s for s in op.scalars if s.name in names)

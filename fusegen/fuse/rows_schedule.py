@@ -34,6 +34,7 @@ from fusegen.fuse.schedule import (
     needed_sizes,
     ordered,
     positions,
+    settled,
     vector_placements,
 )
 
@@ -208,7 +209,8 @@ def _unaligned(
         alike = name in visited and own[-1] == 1 and (any(own[:-1]) or not kept) and begins(name) == begins(first.name)
         access = Access.ROW if alike else Access.STRIDED if any(own) else Access.SINGLE
         placements.append(Placement(name, access, moves(own)))
-    return (vector if all(buffers[p.name].dtype.size <= VECTOR_BYTES // 2 for p in streams) else 1), tuple(placements)
+    fits = all(buffers[p.name].dtype.size <= VECTOR_BYTES // 2 for p in streams)
+    return vector if fits else 1, settled(kernel, loops, placements)
 
 
 def _breadth(buffer: Buffer) -> int:
@@ -370,7 +372,8 @@ def _schedule(
     staged = whole and raw >= STAGED_FROM and (row if asks or not persistent else 2 * row) <= most and not unstaged
     held = 2 * row if persistent and 2 * row <= most else row
     prefetch = held > row if staged else (2 * raw + sums) // 4 + 64 <= REGISTERS // (2 * shape.threads * shape.rows)
-    found = replace(plain, prefetch=persistent and prefetch, staged=staged)
+    # What is gathered of the next row is not known before its place is.
+    found = replace(plain, prefetch=persistent and prefetch and not kernel.gathered, staged=staged)
     if staged and (held > static or (common and held + common <= most and _crowded(kernel, found))):
         found = replace(found, dynamic=held + common)
     return found if found.split else replace(found, reused=_reused(kernel, found, streams, buffers))
@@ -429,7 +432,7 @@ def _launch(
     counts = {GROUP_AXIS: groups, TILE_AXIS: row_tiles, SHARE_AXIS: shares}
     return Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
-        needed_sizes(kernel, sizes), (groups * shape.cluster, max(row_tiles, shape.splits), 1), splits=shape.splits,
+        needed_sizes(kernel, sizes, buffers), (groups * shape.cluster, max(row_tiles, shape.splits), 1), splits=shape.splits,
         block=(shape.threads, shape.rows, 1),
         partial_sizes={axis: count for axis, count in counts.items() if axis in left}, order=order, segment=segment,
     )  # fmt: skip

@@ -12,7 +12,7 @@ from enum import Enum
 from math import prod
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Size, axis_order, walk
+from fusegen.core.ir import Size, axis_order, refs, walk
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.finish import finish_of
 from fusegen.fuse.kernel import Kernel, Position
@@ -67,7 +67,8 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Placement:
-    """An operand's or output's way of access, and which loops it moves along ("1": by one, "s": by a stride)."""
+    """An operand's or output's way of access, and which loops it moves along ("1": by one, "s": by a stride, "@": to
+    where other operands say)."""
 
     name: str
     access: Access
@@ -215,7 +216,7 @@ def schedule(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buf
     """
     buffers = {**buffers, **positions(kernel, sizes)}
     leading = [buffers[o.name] for o in kernel.written] + [buffers[o.name] for o in kernel.tensors]
-    axis_sizes = needed_sizes(kernel, sizes)
+    axis_sizes = needed_sizes(kernel, sizes, buffers)
     if kernel.reduces and kernel.kept:
         return _reduction(kernel, sizes, buffers, leading, axis_sizes)
     axes = ordered(kernel.space, leading)
@@ -244,10 +245,25 @@ def contiguous(shape: Sequence[str | None], sizes: Mapping[str, int]) -> dict[st
     return strides
 
 
-def needed_sizes(kernel: Kernel, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Sizes of the axes whose size the kernel computes with."""
-    nodes = walk([item.expr for item in kernel.items])
-    return {node.axis: sizes[node.axis] for node in nodes if isinstance(node, Size)}
+def needed_sizes(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buffer]) -> dict[str, int]:
+    """Sizes of the axes whose size the kernel computes with, and how far apart lies what it gathers."""
+    nodes = walk([*(item.expr for item in kernel.items), *(g.place for g in kernel.gathered)])
+    found = {node.axis: sizes[node.axis] for node in nodes if isinstance(node, Size)}
+    for gathered in kernel.gathered:
+        found |= {gathered.axis: sizes[gathered.axis], gathered.step: buffers[gathered.name].strides[gathered.axis]}
+    return found
+
+
+def settled(kernel: Kernel, loops: Sequence[Loop], placements: Sequence[Placement]) -> tuple[Placement, ...]:
+    """The placements, where what is gathered moves along all loops along which its place does."""
+    found = {p.name: p for p in placements}
+    for gathered in kernel.gathered:
+        own = [loop.strides[gathered.name] for loop in loops]
+        reads = [ref.name for ref in refs(gathered.place) if ref.name in found]
+        moved = [any(loop.strides[name] for name in reads) for loop in loops]
+        to = tuple("@" if m == "0" and along else m for m, along in zip(moves(own), moved, strict=True))
+        found[gathered.name] = Placement(gathered.name, Access.STRIDED, to)
+    return tuple(found.values())
 
 
 def moves(strides: Sequence[int]) -> tuple[str, ...]:
@@ -278,8 +294,8 @@ def _elementwise(
         tuple(loop.size for loop in loops), {k: tuple(v) for k, v in per_buffer.items()}, axis_sizes,
         (-(-n // (vector * THREADS)), 1, 1),
     )  # fmt: skip
-    exact = n % vector == 0
-    found = Schedule("elementwise", len(loops), 0, vector, THREADS, index, whole_rows, tuple(placements), exact=exact)
+    exact, placed = n % vector == 0, settled(kernel, loops, placements)
+    found = Schedule("elementwise", len(loops), 0, vector, THREADS, index, whole_rows, placed, exact=exact)
     return found, launch
 
 
@@ -356,7 +372,8 @@ def _tiled(
         block=(TILE, 8, 1),
     )  # fmt: skip
     index = index_type(loops, buffers)
-    return Schedule("tiled_transpose", len(loops), 0, 1, TILE * 8, index, False, tuple(placements)), launch
+    placed = settled(kernel, loops, placements)
+    return Schedule("tiled_transpose", len(loops), 0, 1, TILE * 8, index, False, placed), launch
 
 
 def _reduction(
@@ -447,13 +464,14 @@ def vector_placements(
         placements.append(Placement(name, access, moves(own)))
     if not any(p.access is Access.ROW and p.name in visited for p in placements):
         vector = 1
-    return vector, tuple(placements)
+    return vector, settled(kernel, loops, placements)
 
 
 def _by_stride(kernel: Kernel, loops: Sequence[Loop]) -> tuple[Placement, ...]:
     """Everything found by coordinates and strides."""
     strides = {name: [loop.strides[name] for loop in loops] for name in buffer_names(kernel)}
-    return tuple(Placement(n, Access.STRIDED if any(s) else Access.SINGLE, moves(s)) for n, s in strides.items())
+    placements = [Placement(n, Access.STRIDED if any(s) else Access.SINGLE, moves(s)) for n, s in strides.items()]
+    return settled(kernel, loops, placements)
 
 
 def _serial(

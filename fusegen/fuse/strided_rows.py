@@ -38,6 +38,7 @@ from fusegen.fuse.schedule import (
     needed_sizes,
     ordered,
     positions,
+    settled,
 )
 
 # Threads of a block; the narrowest block, and the narrowest where there would be too few blocks; most threads that
@@ -194,7 +195,7 @@ def schedule_strided_rows(
         blocks = min(blocks, MULTIPROCESSORS * min(SUMMING_BLOCKS, resident(kernel, plan)))
     launch = Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
-        needed_sizes(kernel, sizes), (blocks, 1, 1), block=(shape.block_width, shape.rows, 1),
+        needed_sizes(kernel, sizes, buffers), (blocks, 1, 1), block=(shape.block_width, shape.rows, 1),
         partial_sizes={GROUP_AXIS: blocks} if kernel.partials else {}, order=(*kept_order, *over_order),
     )  # fmt: skip
     return plan, launch
@@ -306,4 +307,4 @@ def _placed(
         if vector > 1 and name in visited and own[fast] == 1 and apart and buffers[name].alignment % wide == 0:
             access = Access.ROW
         placements.append(Placement(name, access, moves(own)))
-    return tuple(placements)
+    return settled(kernel, loops, placements)

@@ -174,6 +174,6 @@ class Elementwise(Sums, SlotFiller):
         moves = self.schedule.placement(name).moves
         terms = [self.offset(name, range(outer))]
         for loop, at in ((outer, "row"), (outer + 1, "col")):
-            if moves[loop] != "0":
+            if moves[loop] in ("1", "s"):
                 terms.append(at if moves[loop] == "1" else f"{at} * {self.stem(name)}_stride{loop}")
         return " + ".join(term for term in terms if term)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Computed, Expr, Operand, Output, Ref, Scalar, Size, refs, walk
 from fusegen.core.text import shape_text
-from fusegen.fuse.kernel import Kernel, Position
+from fusegen.fuse.kernel import Gathered, Kernel, Position
 from fusegen.fuse.schedule import Access, Placement, Schedule
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import Names
@@ -47,13 +47,16 @@ def parameters(kernel: Kernel, schedule: Schedule, names: Names, stage: str = "m
     found: list[Param] = []
     split = schedule.split
     found += [_input(operand, kernel, schedule, names) for operand in _main_operands(kernel, split)]
-    found += [_output(o, names) for o in kernel.pointwise]
     items = kernel.reducing if split else kernel.items
+    gathered = _gathered(kernel, items)
+    found += [_table(operand, kernel, schedule, names) for operand in gathered]
+    found += [_output(o, names) for o in kernel.pointwise]
     if split:
         found += [_partial(r.name, f"{Accumulator(r, names).state_type}* __restrict__", names) for r in kernel.states]
     else:
         found += [_output(o, names) for o in (*kernel.outputs, *kernel.partials)]
     found += _numbers(kernel, items, names)
+    found += [Param("axis", f"{names.stem(operand.name)}_step", "int64_t", operand.step) for operand in gathered]
     found += _extents(schedule)
     for placement in schedule.placements:
         found += _strides(placement, schedule, kernel, names)
@@ -64,7 +67,20 @@ def _main_operands(kernel: Kernel, split: bool) -> list[Operand]:
     if not split:
         return list(kernel.tensors)
     body = {ref for item in kernel.reducing for ref in _reads(item.expr)}
+    body |= {ref for operand in _gathered(kernel, kernel.reducing) for ref in _reads(operand.place)}
     return [o for o in kernel.tensors if o.name in body]
+
+
+def _gathered(kernel: Kernel, items: Iterable[Computed]) -> list[Gathered]:
+    """What the items gather."""
+    read = {name for item in items for name in _reads(item.expr)}
+    return [operand for operand in kernel.gathered if operand.name in read]
+
+
+def _table(operand: Gathered, kernel: Kernel, schedule: Schedule, names: Names) -> Param:
+    """The pointer to a tensor of which elements are gathered."""
+    found = _input(operand.table, kernel, schedule, names)
+    return replace(found, name=names.pointer(operand.name))
 
 
 def _reads(expr: Expr) -> set[str]:
@@ -94,9 +110,10 @@ def _output(output: Output, names: Names) -> Param:
 
 def _numbers(kernel: Kernel, items: Iterable[Computed], names: Names) -> list[Param]:
     """The scalars and sizes of axes that the items read."""
-    nodes = list(walk([item.expr for item in items]))
+    gathered = _gathered(kernel, items)
+    nodes = list(walk([*(item.expr for item in items), *(operand.place for operand in gathered)]))
     read = {node.name for node in nodes if isinstance(node, Ref)}
-    axes = sorted({node.axis for node in nodes if isinstance(node, Size)})
+    axes = sorted({node.axis for node in nodes if isinstance(node, Size)} | {operand.axis for operand in gathered})
     scalars = [_scalar(scalar, names) for scalar in kernel.scalars if scalar.name in read]
     return [*scalars, *(Param("axis", axis.upper(), "int64_t", axis) for axis in axes)]
 
@@ -133,8 +150,8 @@ def _strides(placement: Placement, schedule: Schedule, kernel: Kernel, names: Na
     if placement.access in (Access.DENSE, Access.UNALIGNED, Access.SINGLE):
         return []
     if schedule.split:
-        positions = [o for o in kernel.operands if isinstance(o, Position)]
-        if all(o.name != placement.name for o in (*_main_operands(kernel, True), *kernel.pointwise, *positions)):
+        others = [o for o in kernel.operands if isinstance(o, Position)] + _gathered(kernel, kernel.reducing)
+        if all(o.name != placement.name for o in (*_main_operands(kernel, True), *kernel.pointwise, *others)):
             return []
     return _moving(placement, placement.moves, schedule, names)
 
@@ -147,16 +164,20 @@ def _moving(placement: Placement, moves: Sequence[str], schedule: Schedule, name
 
 def _finish_parameters(kernel: Kernel, schedule: Schedule, names: Names) -> tuple[Param, ...]:
     read = {name for item in kernel.ending for name in _reads(item.expr)}
+    gathered = _gathered(kernel, kernel.ending)
+    read |= {name for operand in gathered for name in _reads(operand.place)}
     operands = [o for o in kernel.tensors if o.name in read]
     found = [_partial(r.name, f"const {Accumulator(r, names).state_type}*", names) for r in kernel.states]
     found += [_input(o, kernel, schedule, names) for o in operands]
+    found += [_table(o, kernel, schedule, names) for o in gathered]
     found += [_output(o, names) for o in kernel.outputs]
     found += _numbers(kernel, kernel.ending, names)
+    found += [Param("axis", f"{names.stem(o.name)}_step", "int64_t", o.step) for o in gathered]
     index = schedule.index
     divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
     found += [Param("count", "m", index, "kept"), Param("splits", "splits", "int")]
     found += [Param("divisor", f"n{i}", divisor, loop=i) for i in range(1, schedule.kept)]
-    for thing in (*operands, *kernel.outputs):
+    for thing in (*operands, *gathered, *kernel.outputs):
         placement = schedule.placement(thing.name)
         if placement.access is not Access.SINGLE:
             found += _moving(placement, placement.moves[: schedule.kept], schedule, names)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from fusegen.core.ir import Let, Operand, Output, Reduce, Ref, Tensorlike, refs
-from fusegen.fuse.kernel import Position
+from fusegen.fuse.kernel import Gathered, Position
 from fusegen.fuse.row_kernel import RowKernel, Stage, picked_by
 from fusegen.fuse.rows_schedule import REGISTERS, registers
 from fusegen.fuse.schedule import Access
@@ -167,7 +167,7 @@ class Rows(RowReads):
         elif (
             self.schedule.unaligned
             and self.schedule.placement(name).moves[self.fast] == "1"
-            and not isinstance(operand, Position)
+            and not isinstance(operand, (Gathered, Position))
         ):
             slots["reads"].append(f"const auto {self.stem(name)}_v = fg::widen({self._across(name)});")
             slots["inner"].append(self.vector_element(operand))

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fusegen.core.ir import Let, Operand, Output, Reduce, names_read
+from fusegen.core.ir import Let, Operand, Output, Reduce, names_read, refs
 from fusegen.core.text import expr_text, reduce_text
-from fusegen.fuse.kernel import Kernel, Position
+from fusegen.fuse.kernel import Gathered, Kernel, Position
 from fusegen.fuse.reuse import Traversal, still_needed
 from fusegen.fuse.schedule import THREADS, Schedule
 from fusegen.generate.cexpr import Printer
@@ -51,6 +51,8 @@ class SlotFiller:
             if item not in self._read:
                 self._read[item] = names_read([item])
             found |= self._read[item]
+        for gathered in self.kernel.gathered:
+            found |= {ref.name for ref in refs(gathered.place)} if gathered.name in found else set()
         return found
 
     def common(self) -> dict[str, Any]:
@@ -150,7 +152,7 @@ class SlotFiller:
         terms = []
         for loop in loops:
             move = self.schedule.placement(name).moves[loop]
-            if move != "0":
+            if move in ("1", "s"):
                 terms.append(f"j{loop}" if move == "1" else f"j{loop} * {self.stem(name)}_stride{loop}")
         return " + ".join(terms)
 
@@ -161,7 +163,7 @@ class SlotFiller:
     def element_offset(self, name: str, offset: str, fast: int) -> str:
         """``offset``, k elements further along the loop ``fast``."""
         move = self.schedule.placement(name).moves[fast]
-        step = {"0": "", "1": "k", "s": f"k * {self.stem(name)}_stride{fast}"}[move]
+        step = {"0": "", "@": "", "1": "k", "s": f"k * {self.stem(name)}_stride{fast}"}[move]
         return " + ".join(term for term in (offset, step) if term)
 
     def coordinates(
@@ -204,7 +206,14 @@ class SlotFiller:
         declared = f"const {operand.dtype.compute.ctype} {self.variable(operand.name)}"
         if isinstance(operand, Position):
             return [f"{declared} = {offset or 0};"]
+        if isinstance(operand, Gathered):
+            return self.access(f"{declared} = {self.gather(operand)};", operand.name, offset)
         return self.access(f"{declared} = fg::load({{}});", operand.name, offset)
+
+    def gather(self, operand: Gathered) -> str:
+        """An element of what is gathered, given the pointer to where its place is zero."""
+        place, size = self.printer.text(operand.place), operand.axis.upper()
+        return f"fg::gather({{}}, {place}, {size}, {self.stem(operand.name)}_step)"
 
     def read_vector(self, operand: Operand, offset: str) -> list[str]:
         """A vector of elements as ``x_v``."""

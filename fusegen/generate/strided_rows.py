@@ -8,7 +8,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from fusegen.core.ir import Let, Operand, Output, Reduce, Ref, refs
 from fusegen.core.monoids import BY_KIND
-from fusegen.fuse.kernel import Position
+from fusegen.fuse.kernel import Gathered, Position
 from fusegen.fuse.row_kernel import Stage, picked_by
 from fusegen.fuse.schedule import Access
 from fusegen.fuse.strided_rows import StridedRowKernel, resident, streams_of
@@ -145,7 +145,8 @@ class StridedRows(SlotFiller):
                 slots["declarations"] += self.read_vector(o, offset)
             else:
                 at = self.element_offset(o.name, offset, self.fast)
-                value = at if isinstance(o, Position) else f"fg::load({self.pointer(o.name, at)})"
+                load = self.gather(o) if isinstance(o, Gathered) else "fg::load({})"
+                value = at if isinstance(o, Position) else load.format(self.pointer(o.name, at))
                 self._define(slots, o.dtype.compute.ctype, self._of(o.name), value)
         return slots
 
