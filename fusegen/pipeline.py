@@ -26,7 +26,7 @@ from fusegen.derive.training import Training, train
 from fusegen.derive.value_and_grad import value_and_gradient
 from fusegen.fuse.check import check_kernels
 from fusegen.fuse.group import group, group_by_rows, group_by_strided_rows
-from fusegen.fuse.kernel import Kernel
+from fusegen.fuse.kernel import Gathered, Kernel
 from fusegen.fuse.row_kernel import RowKernel, as_row_kernel
 from fusegen.fuse.rows_schedule import Chip, schedule_rows
 from fusegen.fuse.schedule import Buffer, Launch, Schedule, contiguous, schedule
@@ -243,7 +243,7 @@ def _planned(
         between = [o for o in kernel.outputs if o.name not in real]
         buffers.update({o.name: Buffer(o.dtype, contiguous(o.shape, sizes)) for o in between})
         own = {thing.name: buffers[thing.name] for thing in (*kernel.tensors, *kernel.written)}
-        own |= {gathered.name: buffers[gathered.table.name] for gathered in kernel.gathered}
+        own |= {gathered.name: _lying(gathered, buffers[gathered.table.name]) for gathered in kernel.gathered}
         row = kernel if isinstance(kernel, RowKernel) else as_row_kernel(kernel)
         if isinstance(row, StridedRowKernel):
             fitting = schedule_strided_rows(row, sizes, own)
@@ -266,6 +266,12 @@ def _planned(
             workspaces.append(Workspace(o.name, o.dtype, prod(sizes[a] for a in o.shape if a)))
         planned.append(ScheduledKernel(kernel, chosen, launch, compiled.rendered(kernel, chosen, candidate)))
     return ScheduledOp(tuple(planned), tuple(workspaces))
+
+
+def _lying(gathered: Gathered, table: Buffer) -> Buffer:
+    """A table as it is seen at one place along its axis: how far apart places lie is a number of its own."""
+    strides = {axis: stride for axis, stride in table.strides.items() if axis != gathered.axis}
+    return replace(table, strides={**strides, gathered.step: table.strides[gathered.axis]})
 
 
 def build(op: Op, layout: Layout, target: Target) -> Program:

@@ -33,6 +33,7 @@ from fusegen.core.ir import (
     substitute_all,
     walk,
 )
+from fusegen.core.one_term import gathered
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import biases, factors, stored_as
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
@@ -92,7 +93,7 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
     op_reduces = {r.name: r for r in op.expand()[0]}
     taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs, *op_reduces.values())}
     axes = op.axes_of()
-    again = _taken_again(backward)
+    again = _taken_again(backward) | _gathered_again(op)
     for reduce in backward.expand()[0]:
         if reduce.name in op_reduces and reduce.name not in again:
             shape = tuple(sorted(axes[reduce.name], key=axis_order))
@@ -162,6 +163,12 @@ def _taken_again(backward: Op) -> set[str]:
     taken again of these, whatever the forward's kernels have found."""
     reduces, outputs = backward.expand()
     return {reduce.name for reduce in compared_extrema(reduces, outputs, backward.axes_of())}
+
+
+def _gathered_again(op: Op) -> set[str]:
+    """What is read where a tensor says: the backward reads it there as well, rather than a copy of it."""
+    along, free = Axes(op.axes_of()), {thing.name for thing in (*op.operands, *op.scalars)}
+    return {reduce.name for reduce in op.expand()[0] if gathered(reduce, along, free)}
 
 
 def _readable(op: Op) -> list[Output]:

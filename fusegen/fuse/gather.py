@@ -12,13 +12,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fusegen.core.ir import Axes, Call, Const, Expr, Op, Operand, Output, Place, Reduce, Size, Substitution, call, const, refs
-from fusegen.core.subexpressions import safe_name
 from fusegen.core import dtypes
+from fusegen.core.ir import Axes, Expr, Op, Operand, Output, Place, Reduce, Size, Substitution, call, const, refs
+from fusegen.core.one_term import gathered
+from fusegen.core.subexpressions import safe_name
 from fusegen.fuse.kernel import Gathered
 
 
-def gathering(op: Op, reduces: Sequence[Reduce], outputs: Sequence[Output], along: Axes) -> tuple[Op, list[Reduce], list[Output]]:
+def gathering(
+    op: Op, reduces: Sequence[Reduce], outputs: Sequence[Output], along: Axes
+) -> tuple[Op, list[Reduce], list[Output]]:
     """The op's reductions and results with reads in place of such sums, and the op that reads so.
 
     Args:
@@ -48,32 +51,27 @@ class _Gatherer:
 
     def __init__(self, op: Op, along: Axes) -> None:
         self.op, self.along = op, along
-        self.operands = {operand.ref: operand for operand in op.operands}
+        self.operands: dict[Expr, Operand] = {operand.ref: operand for operand in op.operands}
         self.free = {thing.name for thing in (*op.operands, *op.scalars)}
         self.taken = {thing.name for thing in (*op.operands, *op.scalars, *op.statements, *op.outputs)}
         self.found: dict[tuple[str, Expr], Gathered] = {}
 
     def read(self, reduce: Reduce) -> Expr | None:
         """What a sum with one term is, read where it stands."""
-        picked = picked_place(reduce)
+        picked = gathered(reduce, self.along, self.free)
         if picked is None:
             return None
         axis, place, value = picked
-        known = all(ref.name in self.free or isinstance(ref, Place) for ref in refs(place, value))
-        leads_on = self.along.of(place) - self.along.of(value)
-        if not known or not leads_on or axis in self.along.of(place):
-            return None
         values: dict[Expr, Expr] = {Place(axis): place}
         tables = [ref for ref in refs(value) if ref in self.operands and axis in self.operands[ref].shape]
-        if any(isinstance(ref, Place) and axis in ref.axes and len(ref.axes) > 1 for ref in refs(place, value)):
-            return None
         for ref in tables:
             values[ref] = self._gathered(self.operands[ref], axis, place).ref
         found = Substitution(values).of(value)
         if value in self.operands and tables:
             return found  # zero by itself where there is no such place
-        inside = call("logical_and", call("ge", place, const(0, place.dtype), dtype=dtypes.bool_),
-                      call("lt", place, Size(axis), dtype=dtypes.bool_), dtype=dtypes.bool_)
+        above = call("ge", place, const(0, place.dtype), dtype=dtypes.bool_)
+        below = call("lt", place, Size(axis), dtype=dtypes.bool_)
+        inside = call("logical_and", above, below, dtype=dtypes.bool_)
         return call("where", inside, found, const(0, value.dtype), dtype=value.dtype)
 
     def _gathered(self, table: Operand, axis: str, place: Expr) -> Gathered:
@@ -81,18 +79,10 @@ class _Gatherer:
         if key not in self.found:
             name = safe_name(f"{table.name}_at", self.taken)
             self.taken.add(name)
+            self.free.add(name)
             axes = [a for a in table.shape if a and a != axis]
             axes += sorted(self.along.of(place) - set(axes))
             self.found[key] = Gathered(name, table.dtype, tuple(axes), table=table, axis=axis, place=place)
             self.along.known = {**self.along.known, name: frozenset(axes)}
         return self.found[key]
 
-
-def picked_place(reduce: Reduce) -> tuple[str, Expr, Expr] | None:
-    """Of a sum over one axis with one term: the axis, the place, and what is summed."""
-    match reduce.kind, reduce.over, reduce.expr:
-        case "sum", (axis,), Call("where", (Call("eq", (a, b)), value, Const(0))):
-            for here, place in ((a, b), (b, a)):
-                if here is Place(axis) and place.dtype is dtypes.int64:
-                    return axis, place, value
-    return None

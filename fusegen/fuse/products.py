@@ -24,6 +24,7 @@ from fusegen.core.ir import (
     Output,
     Reduce,
     asked_axes,
+    call,
     const,
     expr_axes,
     is_call,
@@ -33,12 +34,18 @@ from fusegen.core.ir import (
     substitute,
     with_carriers,
 )
+from fusegen.core.one_term import scatters
 from fusegen.core.products import KIND, biases, factors, products, stored_as
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.core.text import shape_text
 from fusegen.derive.exact import as_written
 from fusegen.derive.guards import without_guards
 from fusegen.fuse.rows import in_order
+
+
+# The kind of a scatter's reduction, as steps have it; and what op are cut at.
+SCATTER = "scatter"
+_CUT = (KIND, SCATTER)
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,19 @@ class Product:
     bias: str = ""
 
 
+@dataclass(frozen=True)
+class Scatter(Product):
+    """``result[axis at left] += right``, added up over ``over``: a product with a matrix of which each row has a single
+    one, which is never made.
+
+    Attributes:
+        left: the places, integers. What has no place in the result is left out.
+        axis: of the result.
+    """
+
+    axis: str = ""
+
+
 def names_of(step: Op | Product) -> set[str]:
     """What a step reads and writes."""
     if isinstance(step, Product):
@@ -83,6 +103,9 @@ def product_text(step: Product) -> str:
 
     ``+=`` for one that is added to the products before it.
     """
+    if isinstance(step, Scatter):
+        over = shape_text(step.over)
+        return f"{step.result}{shape_text(step.axes)} = {step.right.name} added at {step.left.name} along {step.axis.upper()}, over {over}"
     sides = []
     for source in (step.left, step.right):
         moved = ", ".join(f"{own} -> {new}" for own, new in source.renames)
@@ -125,6 +148,11 @@ class Chain:
         return replace(self, steps=tuple(steps))
 
 
+def is_cut(op: Op) -> bool:
+    """Whether an op is several steps: it has matrix products, or scatters."""
+    return bool(products(op) or scatters(op))
+
+
 @lru_cache(maxsize=1024)
 def chain(op: Op, *, adds_biases: bool = True) -> Chain | None:
     """``op`` as steps; None where it has no products.
@@ -132,7 +160,7 @@ def chain(op: Op, *, adds_biases: bool = True) -> Chain | None:
     Args:
         adds_biases: whether the routine that multiplies halves can add a bias before it rounds.
     """
-    if not products(op):
+    if not is_cut(op):
         return None
     op = as_written(without_guards(without_declared_gradients(op)))  # before elements and their extremum come apart
     return _Splitter(op, biases(op) if adds_biases else {}).split()
@@ -145,12 +173,14 @@ class _Splitter:
         self.op, self.biases = op, biases
         self.axes, self.names = op.axes_of(), op.names()
         reduces, self.outputs = op.expand()
-        self.dots = [r for r in reduces if r.kind == KIND]
-        self.reduces = [r for r in reduces if r.kind != KIND]
+        self.scatters = scatters(op)
+        reduces = [self._scatter(r) if r.name in self.scatters else r for r in reduces]
+        self.dots = [r for r in reduces if r.kind in _CUT]
+        self.reduces = [r for r in reduces if r.kind not in _CUT]
         self.taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs, *self.reduces)}
         self.level: dict[str, int] = {}
         for reduce in reduces:
-            self.level[reduce.name] = self._level(reduce.expr) + (reduce.kind == KIND)
+            self.level[reduce.name] = self._level(reduce.expr) + (reduce.kind in _CUT)
         self.stored: dict[Expr, Operand] = {}
         self.into: dict[Expr, Operand] = {}  # where products go, which for one of a sum is where the sum is
         self.multiplied: set[Expr] = set()  # what products leave: their results, and sums of them
@@ -176,6 +206,25 @@ class _Splitter:
         steps += multiplied
         own = {output.name for output in self.outputs}
         return Chain(self.op, tuple(steps), tuple(o for o in self.stored.values() if o.name not in own))
+
+    def _scatter(self, reduce: Reduce) -> Reduce:
+        """A scatter as a product is: of the places, and of what is added there."""
+        _, place, value = self.scatters[reduce.name]
+        operands = {operand.ref: operand for operand in self.op.operands}
+        given = place.args[0] if is_call(place, "cast") and place.args[0] in operands else place
+        places = Factor(given, operands[given].dtype if given in operands else place.dtype)
+        updates = Factor(value, operands[value].dtype if value in operands else value.dtype)
+        return replace(reduce, kind=SCATTER, expr=call(SCATTER, places, updates, dtype=reduce.expr.dtype))
+
+    def _stored_as(self, dot: Reduce) -> DType:
+        """The dtype in which a product's result lies in memory: a scatter's is rounded to that of the result of the op
+        that it alone makes up."""
+        if dot.kind == KIND:
+            return stored_as(dot)
+        exprs = [item.expr for item in (*self.reduces, *self.dots, *self.outputs)]
+        alone = [o.dtype for o in self.outputs if o.expr is dot.ref and o.packed is None]
+        is_read = sum(dot.ref in refs(expr) for expr in exprs) > len(alone)
+        return alone[0] if len(set(alone)) == 1 and not is_read else dot.expr.dtype
 
     def _level(self, expr: Expr) -> int:
         return max((self.level[ref.name] for ref in refs(expr) if ref.name in self.level), default=0)
@@ -204,7 +253,7 @@ class _Splitter:
 
     def _place(self, expr: Expr, dots: Sequence[Reduce], name: str) -> set[str]:
         """Say where ``dots``, which add up to ``expr``, go; the name of the output if they go into one."""
-        dtype, axes = stored_as(dots[0]), self.axes[dots[0].name]
+        dtype, axes = self._stored_as(dots[0]), self.axes[dots[0].name]
         home = self._home({expr, rounded(expr, dtype)}, dtype, axes)
         self.stored[expr] = home or self._intermediate(name, dtype, axes)
         self.into.update({dot.ref: self.stored[expr] for dot in dots})
@@ -225,7 +274,7 @@ class _Splitter:
 
     def _summands(self, total: Expr, dtype: DType) -> list[Reduce]:
         """The products that add up to ``total``, all of its shape and dtype; none if it is anything else."""
-        dots: dict[Expr, Reduce] = {dot.ref: dot for dot in self.dots if stored_as(dot) is dtype}
+        dots: dict[Expr, Reduce] = {dot.ref: dot for dot in self.dots if dot.kind == KIND and stored_as(dot) is dtype}
         axes, terms = expr_axes(total, self.axes), [total]
         found: list[Reduce] = []
         while terms:
@@ -319,6 +368,9 @@ class _Splitter:
             assert found is not None
             sources.append(Source(found.name, side.renames))
         axes = tuple(axis for axis in result.shape if axis)
+        if dot.name in self.scatters:
+            axis = self.scatters[dot.name][0]
+            return Scatter(result.name, sources[0], sources[1], axes, dot.over, result.name in begun, axis=axis)
         bias = self.biases[dot.name][1] if dot.name in self.biases else ""
         return Product(result.name, sources[0], sources[1], axes, dot.over, result.name in begun, bias)
 

@@ -250,7 +250,7 @@ def needed_sizes(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str,
     nodes = walk([*(item.expr for item in kernel.items), *(g.place for g in kernel.gathered)])
     found = {node.axis: sizes[node.axis] for node in nodes if isinstance(node, Size)}
     for gathered in kernel.gathered:
-        found |= {gathered.axis: sizes[gathered.axis], gathered.step: buffers[gathered.name].strides[gathered.axis]}
+        found |= {gathered.axis: sizes[gathered.axis], gathered.step: buffers[gathered.name].strides[gathered.step]}
     return found
 
 

@@ -6,6 +6,7 @@ import functools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from math import prod
 from typing import Any, NamedTuple, Protocol
 
 from fusegen.core import dtypes
@@ -55,6 +56,7 @@ class Framework(Protocol):
     def view(self, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any: ...
     def multiply(self, left: Any, right: Any, out: Any) -> None: ...
     def accumulate(self, left: Any, right: Any, out: Any) -> None: ...
+    def scatter_add(self, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None: ...
     def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> Any: ...
     def without_autocast(self, device: str) -> AbstractContextManager[Any]: ...
     def settings(self) -> Settings | None: ...
@@ -218,6 +220,27 @@ class Torch:
             self.torch.matmul(left, right, out=out)
             out += bias
 
+    def scatter_add(self, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None:
+        """``out[b, places[b, n], r] += updates[b, n, r]``, from zeros unless ``onto``; places out of range are left out.
+
+        Rounded once, and added up in one order: the same bits each time.
+        """
+        torch = self.torch
+        rows, columns, size = out.shape[:batch].numel(), out.shape[batch + 1 :].numel(), out.shape[batch]
+        places = places.reshape(rows, -1).long()
+        inside = (places >= 0) & (places < size)
+        places = places + size * torch.arange(rows, device=out.device)[:, None]
+        places = torch.where(inside, places, rows * size).flatten()
+        wide = out.dtype if out.dtype.itemsize == 8 else torch.float32 if out.dtype.is_floating_point else torch.int64
+        found = torch.zeros(rows * size + 1, columns, dtype=wide, device=out.device)
+        updates = updates.reshape(len(places), columns).to(wide)
+        if out.device.type == "cuda":  # sorts, where index_add_ adds in any order
+            found.index_put_((places,), updates, accumulate=True)
+        else:
+            found.index_add_(0, places, updates)
+        found = found[:-1].reshape(out.shape)
+        out.copy_(out + found if onto else found)
+
 
 def _device_text(device: Any) -> str:
     return "cpu" if device.type == "cpu" else f"cuda:{device.index}"
@@ -304,6 +327,10 @@ class NumPy(_Plain):
         self.multiply(left, right, product)
         out += product
 
+    def scatter_add(self, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None:
+        """As torch's."""
+        _scatter_add(self.numpy, out, places, updates, batch, onto)
+
 
 class CuPy(_Plain):
     """CuPy arrays."""
@@ -360,6 +387,23 @@ class CuPy(_Plain):
     def accumulate(self, left: Any, right: Any, out: Any) -> None:
         """``out += left @ right``."""
         out += self.cupy.matmul(left, right)
+
+    def scatter_add(self, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None:
+        """As torch's, but that the order in which a place's numbers are added up is CuPy's, any."""
+        _scatter_add(self.cupy, out, places, updates, batch, onto)
+
+
+def _scatter_add(library: Any, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None:
+    rows, columns, size = prod(out.shape[:batch]), prod(out.shape[batch + 1 :]), out.shape[batch]
+    places = places.reshape(rows, -1).astype("int64")
+    inside = (places >= 0) & (places < size)
+    places = places + size * library.arange(rows)[:, None]
+    places = library.where(inside, places, rows * size).reshape(-1)
+    wide = out.dtype if out.dtype.itemsize == 8 else "int64" if out.dtype.kind in "iub" else "float32"
+    found = library.zeros((rows * size + 1, columns), dtype=wide)
+    library.add.at(found, places, updates.reshape(len(places), columns).astype(wide))
+    found = found[:-1].reshape(out.shape)
+    out[...] = (out + found if onto else found).astype(out.dtype)
 
 
 def _strided(library: Any, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:

@@ -23,7 +23,7 @@ from fusegen.derive.gradient import GradientNames
 from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.interpret import interpret
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.products import Chain, Product, chain
+from fusegen.fuse.products import Chain, Product, Scatter, chain
 from fusegen.plan.backward import prune_backward, reading, result_names
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _runs(evaluate: _Evaluate, stored: bool) -> Evaluate:
         dtypes = {thing.name: getattr(torch, thing.dtype.name) for thing in (*cut.op.outputs, *cut.intermediates)}
         for step in cut.steps:
             if isinstance(step, Product):
-                made = {step.result: _multiply(cut, step, known)}
+                made = {step.result: _multiply(cut, step, known, sizes)}
             else:  # several steps may write blocks of one packed result
                 alone = replace(step, outputs=tuple(replace(output, packed=None) for output in step.outputs))
                 results = evaluate(alone, known, numbers, sizes, floats)
@@ -116,13 +116,12 @@ def sizes_of(op: Op, tensors: Tensors) -> dict[str, int]:
     return axis_sizes(op, {name: tensor.shape for name, tensor in tensors.items()})
 
 
-def _multiply(cut: Chain, step: Product, known: Tensors) -> torch.Tensor:
+def _multiply(cut: Chain, step: Product, known: Tensors, sizes: Sizes) -> torch.Tensor:
     """One matrix product, with what it is added to and what is added to it."""
     import torch
 
     things = {thing.name: thing for thing in (*cut.op.operands, *cut.op.outputs, *cut.intermediates)}
-    numbers: dict[str, int] = {}
-    terms: list[Any] = []
+    sides: list[tuple[torch.Tensor, list[str]]] = []
     for source in (step.left, step.right):
         thing = things[source.name]
         tensor = known[thing.base]
@@ -131,16 +130,48 @@ def _multiply(cut: Chain, step: Product, known: Tensors) -> torch.Tensor:
             tensor = tensor.narrow(packed.dim, packed.index * (size := tensor.shape[packed.dim] // packed.count), size)
         tensor = tensor.reshape(shape)
         own = [(axis, size) for axis, size in zip(thing.shape, tensor.shape, strict=True) if axis]
-        names = [numbers.setdefault(source.name_of(axis), len(numbers)) for axis, _ in own]
-        terms += [tensor.to(torch.float64).reshape([size for _, size in own]), names]
-    found = torch.einsum(*terms, [numbers[axis] for axis in step.axes])
+        sides.append((tensor.reshape([size for _, size in own]), [source.name_of(axis) for axis, _ in own]))
+    if isinstance(step, Scatter):
+        found = _scatter(step, *sides[0], *sides[1], sizes)
+    else:
+        numbers: dict[str, int] = {}
+        terms: list[Any] = []
+        for tensor, axes in sides:
+            terms += [tensor.to(torch.float64), [numbers.setdefault(axis, len(numbers)) for axis in axes]]
+        found = torch.einsum(*terms, [numbers[axis] for axis in step.axes])
     if step.bias:
         found = found + known[step.bias].reshape(-1)
     lies = [axis for axis in things[step.result].shape if axis]
     found = found.permute([step.axes.index(axis) for axis in lies])
-    sizes = {axis: size for axis, size in zip(lies, found.shape, strict=True) if axis}
-    found = found.reshape(block_shape(things[step.result], sizes))
+    found = found.reshape(block_shape(things[step.result], dict(zip(lies, found.shape, strict=True))))
     return known[step.result] + found if step.onto else found
+
+
+def _scatter(
+    step: Scatter, places: torch.Tensor, at: Sequence[str], updates: torch.Tensor, of: Sequence[str], sizes: Sizes
+) -> torch.Tensor:  # fmt: skip
+    """One scatter, term by term.
+
+    Args:
+        at, of: the axes of places and of updates.
+    """
+    import torch
+
+    axes = [*step.over, *(axis for axis in step.axes if axis != step.axis)]
+
+    def wide(tensor: torch.Tensor, own: Sequence[str]) -> torch.Tensor:
+        tensor = tensor.permute([own.index(axis) for axis in axes if axis in own])
+        shape = [sizes[axis] for axis in axes]
+        return tensor.reshape([n if axis in own else 1 for axis, n in zip(axes, shape, strict=True)]).expand(shape)
+
+    places, updates = wide(places, at), wide(updates, of)
+    dims = tuple(range(len(step.over)))
+    found = [torch.where(places == n, updates, 0).sum(dims) for n in range(sizes[step.axis])]
+    empty = updates.sum(dims)[None][:0]
+    kept = [step.axis, *axes[len(step.over) :]]
+    stacked = torch.stack(found) if found else empty
+    stacked = stacked.double() if stacked.is_floating_point() else stacked
+    return stacked.permute([kept.index(axis) for axis in step.axes])
 
 
 # -- ops that follow from an op ----------------------------------------------------------------------------------------

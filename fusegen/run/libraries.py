@@ -17,12 +17,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
 from math import prod
-from typing import Any
+from typing import Any, TypeGuard
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Const, Op, walk
 from fusegen.core.products import contracted_sizes
-from fusegen.fuse.products import Product, chain, names_of
+from fusegen.fuse.products import Product, Scatter, chain, names_of
 from fusegen.launch.cache import default_cache
 from fusegen.launch.checksummed import digest
 from fusegen.launch.memo import compiler_digest
@@ -355,6 +355,10 @@ def _is_close(
     return all(torch.allclose(a.double(), b.to(a.dtype).double(), rtol, atol, equal_nan=True) for a, b in pairs)
 
 
+def _multiplies(step: Op | Product) -> TypeGuard[Product]:
+    return isinstance(step, Product) and not isinstance(step, Scatter)
+
+
 def steps_behind(op: Op) -> list[tuple[Product, Op, Epilogue]]:
     """Products and the steps behind them that a library could do at once.
 
@@ -364,7 +368,7 @@ def steps_behind(op: Op) -> list[tuple[Product, Op, Epilogue]]:
     cut, found = chain(op), []
     steps = cut.steps if cut is not None else ()
     for at, (product, step) in enumerate(pairwise(steps)):
-        epilogue = match_epilogue(product, step) if isinstance(product, Product) and isinstance(step, Op) else None
+        epilogue = match_epilogue(product, step) if _multiplies(product) and isinstance(step, Op) else None
         if epilogue is None:
             continue
         assert isinstance(product, Product) and isinstance(step, Op)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fusegen.core.ir import Op
+from fusegen.core.one_term import scatters
 from fusegen.core.products import products
 from fusegen.run.runner import Runner
 
@@ -14,7 +15,7 @@ def runner_of(
     like: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None, *, by_torch: bool = True,
 ) -> Runner:  # fmt: skip
     """What runs ``op``, with products or without."""
-    if not products(op):
+    if not (products(op) or scatters(op)):
         return Runner(op, sizes or {}, like or {})
     from fusegen.run.chain import ChainRunner
 
