@@ -4,8 +4,8 @@
     sum[n](where(index(v) == place, update, 0))     a scatter: result[place] += update, what has no place is left out
 
 The place is an integer that does not vary along v. That is all that an Op has of indexing, so derivatives, forward mode
-and batches need no rules of their own: the gradient of one is the other. Kernels read such an element where they need it
-(fuse/gather), and a scatter is a step of its own (fuse/products).
+and batches need no rules of their own: the gradient of one is the other. Kernels read such an element where they need
+it (fuse/gather), and a scatter is a step of its own (fuse/products).
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ _FIXES = {
         "use fg.rand_like, fg.randn_like or fg.bernoulli, or pass random numbers as an argument",
     ),
     **dict.fromkeys(
-        ("gather", "scatter", "scatter_add", "index_select", "take", "take_along_dim", "embedding", "index_add"),
-        "index outside the op, or select with fg.where(fg.index(x, axis) == i, a, b)",
+        ("scatter", "scatter_reduce", "take", "index_copy", "index_fill", "embedding_bag", "masked_select", "nonzero"),
+        "use fg.take, fg.take_along_axis or fg.scatter_add, or select with fg.where(fg.index(x, axis) == i, a, b)",
     ),
     **dict.fromkeys(("cumsum", "cumprod", "sort", "topk", "median", "argsort", "unique"), "do it outside the op"),
     **dict.fromkeys(

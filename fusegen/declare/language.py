@@ -14,6 +14,7 @@ from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.core.ir import Call
 from fusegen.declare import functions as _functions  # fills the table
+from fusegen.declare import indexing as _indexing
 from fusegen.declare import products as _products
 from fusegen.declare import random_numbers as _random
 from fusegen.declare import reductions as _reductions
@@ -68,7 +69,8 @@ TABLE_FUNCTIONS = _public(_bind(row) for row in rows() if row.name not in NOT_FU
 REDUCTIONS = _public(_reductions.FUNCTIONS)
 PRODUCTS = _public(_products.FUNCTIONS)
 RANDOM = _public(_random.FUNCTIONS)
-sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS | REDUCTIONS | PRODUCTS | RANDOM)
+INDEXING = _public(_indexing.FUNCTIONS)
+sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS | REDUCTIONS | PRODUCTS | RANDOM | INDEXING)
 
 
 def pow(base: Like, exponent: Like) -> Value:
@@ -276,13 +278,14 @@ def _operators() -> None:
 NOT_METHODS = ("where", "index", "size", "linear", "sum_exp", "ratio", "exp_clamped", "clamp", "round")
 _operators()
 _OTHERS = ("pow", "square", "reciprocal", "concat", "split", "expand_dims", "flatten", "unflatten")
-attach((*TABLE_FUNCTIONS, *REDUCTIONS, *PRODUCTS, *RANDOM, *_OTHERS))
+attach((*TABLE_FUNCTIONS, *REDUCTIONS, *PRODUCTS, *RANDOM, *INDEXING, *_OTHERS))
 
 __all__ = [
     *TABLE_FUNCTIONS,
     *REDUCTIONS,
     *PRODUCTS,
     *RANDOM,
+    *INDEXING,
     "concat",
     "expand_dims",
     "flatten",

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import gcd, prod
 from typing import Any
 
+from fusegen.core import dtypes
 from fusegen.core.blocks import Joined, Part
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.core.ir import Operand, PackedBlock
@@ -144,12 +145,15 @@ def item(x: Value, key: Any) -> Value:
     keys = tuple(plain_number(k) for k in keys)
     if Ellipsis not in [k for k in keys if k is None or k is Ellipsis]:
         keys = (*keys, Ellipsis)
+    places = [k for k in keys if isinstance(k, Value) and not k.weak and k.dtype.category is dtypes.Category.INTEGER]
+    if len(places) == 1:
+        return _at_places(x, keys, places[0])
     taking = [k for k in keys if isinstance(k, slice) or _is_position(k)]
     known = len(taking) + sum(k is None or k is Ellipsis for k in keys) == len(keys)
     if not known or sum(k is Ellipsis for k in keys) > 1:
         raise DeclarationError(
             f"{current().where}, [{_shown(key)}]", given=f"x[{_shown(key)}] of {shape_of(x)}",
-            expected="ints, slices, None and ...: elements, blocks, new dimensions, whole ones",
+            expected="ints, slices, None and ..., and one tensor of integers",
             fix="compare positions, fg.where(fg.index(x, axis) == i, a, b), or index outside the op",
         )  # fmt: skip
     if len(taking) > x.ndim:
@@ -171,6 +175,17 @@ def item(x: Value, key: Any) -> Value:
             dim += 1
     kept = tuple(x.dims[d] if d is not None else None for d, stays in dims if stays)
     return Value(x.expr, x.dtype, kept, x.weak)
+
+
+def _at_places(x: Value, keys: tuple[Any, ...], places: Value) -> Value:
+    """``x`` at the other keys, and then at a tensor of positions in its one dimension."""
+    from fusegen.declare.indexing import take  # which needs sums, and they these
+
+    at = next(number for number, key in enumerate(keys) if key is places)
+    x = item(x, (*keys[:at], slice(None), *keys[at + 1 :]))
+    from_end = any(key is Ellipsis for key in keys[:at])
+    count = sum(not _is_position(key) for key in (keys[at + 1 :] if from_end else keys[:at]))
+    return take(x, places, x.ndim - 1 - count if from_end else count)
 
 
 def _is_position(key: Any) -> bool:

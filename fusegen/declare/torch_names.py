@@ -15,12 +15,12 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from fusegen.core.errors import DeclarationError
-from fusegen.declare import torch_blocks, torch_random
+from fusegen.declare import torch_blocks, torch_indexing, torch_random
 from fusegen.declare.language import TABLE_FUNCTIONS
 from fusegen.declare.torch_functions import DEFINED, Function, TorchFunction, library
 from fusegen.declare.value import Like, current, plain_number
 
-assert torch_blocks and torch_random  # their definitions are among those below
+assert torch_blocks and torch_indexing and torch_random  # their definitions are among those below
 
 # Functions of the language that torch calls otherwise, too, or NumPy does.
 ALIASES: Mapping[str, tuple[str, ...]] = {

@@ -85,4 +85,3 @@ class _Gatherer:
             self.found[key] = Gathered(name, table.dtype, tuple(axes), table=table, axis=axis, place=place)
             self.along.known = {**self.along.known, name: frozenset(axes)}
         return self.found[key]
-

@@ -132,9 +132,9 @@ class _Launches(Evaluation):
         table, place = self.memory[gathered.table.name], self.evaluate(gathered.place)
         if not size:
             return table.sum(along, keepdim=True) + 0 * place
-        found = self.torch.take_along_dim(
-            *self.torch.broadcast_tensors(table, place.clamp(0, size - 1)), along
-        ).narrow(along, 0, 1)
+        found = self.torch.take_along_dim(*self.torch.broadcast_tensors(table, place.clamp(0, size - 1)), along).narrow(
+            along, 0, 1
+        )
         return self.torch.where((place >= 0) & (place < size), found, self.torch.zeros_like(found))
 
     def _position(self, position: Position) -> Any:

@@ -42,7 +42,6 @@ from fusegen.derive.exact import as_written
 from fusegen.derive.guards import without_guards
 from fusegen.fuse.rows import in_order
 
-
 # The kind of a scatter's reduction, as steps have it; and what op are cut at.
 SCATTER = "scatter"
 _CUT = (KIND, SCATTER)
@@ -104,8 +103,9 @@ def product_text(step: Product) -> str:
     ``+=`` for one that is added to the products before it.
     """
     if isinstance(step, Scatter):
-        over = shape_text(step.over)
-        return f"{step.result}{shape_text(step.axes)} = {step.right.name} added at {step.left.name} along {step.axis.upper()}, over {over}"
+        result, sign = f"{step.result}{shape_text(step.axes)}", "+=" if step.onto else "="
+        where = f"at {step.left.name} along {step.axis.upper()}, over {shape_text(step.over)}"
+        return f"{result} {sign} {step.right.name} added {where}"
     sides = []
     for source in (step.left, step.right):
         moved = ", ".join(f"{own} -> {new}" for own, new in source.renames)

@@ -432,7 +432,8 @@ def _launch(
     counts = {GROUP_AXIS: groups, TILE_AXIS: row_tiles, SHARE_AXIS: shares}
     return Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
-        needed_sizes(kernel, sizes, buffers), (groups * shape.cluster, max(row_tiles, shape.splits), 1), splits=shape.splits,
+        needed_sizes(kernel, sizes, buffers), (groups * shape.cluster, max(row_tiles, shape.splits), 1),
+        splits=shape.splits,
         block=(shape.threads, shape.rows, 1),
         partial_sizes={axis: count for axis, count in counts.items() if axis in left}, order=order, segment=segment,
     )  # fmt: skip

@@ -221,9 +221,9 @@ class Torch:
             out += bias
 
     def scatter_add(self, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None:
-        """``out[b, places[b, n], r] += updates[b, n, r]``, from zeros unless ``onto``; places out of range are left out.
+        """``out[b, places[b, n], r] += updates[b, n, r]``, from zeros unless ``onto``.
 
-        Rounded once, and added up in one order: the same bits each time.
+        Places out of range are left out. Rounded once, and added up in one order: the same bits each time.
         """
         torch = self.torch
         rows, columns, size = out.shape[:batch].numel(), out.shape[batch + 1 :].numel(), out.shape[batch]

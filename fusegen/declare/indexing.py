@@ -1,0 +1,181 @@
+"""Elements at positions that a tensor tells: ``fg.take``, ``fg.take_along_axis``, ``fg.scatter_add``, ``fg.index_add``.
+
+Each is a sum of one term, over a comparison with the position along an axis (core/one_term), so that its gradients,
+forward mode and batches are those of sums. An element that there is none of counts as zero, and what is added at a
+place that there is none of is left out.
+"""
+
+from __future__ import annotations
+
+from fusegen.core import dtypes
+from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
+from fusegen.core.ir import Call, Expr, Index, Size, call, const
+from fusegen.declare.axes import AxisVar, Dims
+from fusegen.declare.reductions import reduce
+from fusegen.declare.value import Like, Value, broadcast, cast, current, elementwise, lift, one_axis, shape_of
+
+
+def take(x: Like, index: Like, axis: int = 0, *, negative: bool = True) -> Value:
+    """``x`` at ``index`` along ``axis``: rows of a table, ``x[index]`` for axis 0.
+
+    The result has the dimensions of the index in the place of that one. Negative positions count from the end, unless
+    it is said that there are none (``negative``); one that is out of range reads zero. Source: numpy.take.
+
+    Raises:
+        DtypeError: the index is not of integers.
+        ShapeError: there is no such dimension.
+        DeclarationError: the index varies along the axis itself, or along another one of ``x``.
+    """
+    value, places, position, axis_of = _sides("take", x, index, axis, negative)
+    before, behind = value.dims[:position], value.dims[position + 1 :]
+    dims: Dims = (*before, *places.dims, *behind)
+    if axis_of is None:
+        first = Value(places.expr, dtypes.int64, (*places.dims, *[None] * len(behind)))
+        spread = Value(value.expr, value.dtype, (*before, *[None] * places.ndim, *behind))
+        return cast(elementwise("where", elementwise("eq", first, 0), spread, 0), value.dtype)
+    return _picked(value, places.expr, axis_of, dims, "take")
+
+
+def take_along_axis(x: Like, index: Like, axis: int = -1) -> Value:
+    """``x`` at ``index`` along ``axis``, where both have as many dimensions, of which the others are the same or broadcast.
+
+    Negative positions count from the end; one that is out of range reads zero. Source: numpy.take_along_axis.
+
+    Raises:
+        DtypeError: the index is not of integers.
+        ShapeError: another number of dimensions, sizes that do not fit, or no such dimension.
+        DeclarationError: the index varies along the axis itself.
+    """
+    value, places, position, axis_of = _sides("take_along_axis", x, index, axis)
+    _same_rank("take_along_axis", value, places)
+    others = Value(value.expr, value.dtype, (*value.dims[:position], None, *value.dims[position + 1 :]))
+    dims = broadcast([others, places], "take_along_axis")
+    if axis_of is None:
+        return cast(elementwise("where", elementwise("eq", places, 0), others, 0), value.dtype)
+    return _picked(value, places.expr, axis_of, dims, "take_along_axis")
+
+
+def index_add(x: Like, axis: int, index: Like, source: Like, alpha: Like = 1) -> Value:
+    """``x`` with ``alpha * source[.., i, ..]`` added at ``index[i]`` along ``axis``.
+
+    Numbers for one place are added up in one order: the same bits each time. Negative positions count from the end; what
+    is out of range is left out. Source: torch.index_add.
+
+    Raises:
+        DtypeError: the index is not of integers.
+        ShapeError: the index has other than one dimension, or as many elements as the source along the axis.
+    """
+    value, places, position, axis_of = _sides("index_add", x, index, axis)
+    added = lift(source)
+    if places.ndim > 1 or added.ndim != value.ndim:
+        raise ShapeError(
+            f"{current().where}, index_add", given=f"{shape_of(places)} for {shape_of(added)}",
+            expected="an index of one dimension, and a source of as many dimensions as x", fix="use fg.scatter_add",
+        )  # fmt: skip
+    behind = (None,) * (added.ndim - 1 - position)
+    along = Value(places.expr, dtypes.int64, (*places.dims, *behind) if places.dims else ())
+    scaled = added if isinstance(alpha, (int, float)) and alpha == 1 else elementwise("mul", added, alpha)
+    return _added("index_add", value, along, scaled, position, axis_of)
+
+
+def scatter_add(x: Like, axis: int, index: Like, source: Like) -> Value:
+    """``x`` with ``source`` added at ``index`` along ``axis``, all of as many dimensions.
+
+    Numbers for one place are added up in one order: the same bits each time. Negative positions count from the end; what
+    is out of range is left out. Source: torch.scatter_add.
+
+    Raises:
+        DtypeError: the index is not of integers.
+        ShapeError: another number of dimensions, or sizes that do not fit.
+    """
+    value, places, position, axis_of = _sides("scatter_add", x, index, axis)
+    _same_rank("scatter_add", value, places)
+    return _added("scatter_add", value, places, lift(source), position, axis_of)
+
+
+def _sides(
+    what: str, x: Like, index: Like, axis: int, negative: bool = True
+) -> tuple[Value, Value, int, AxisVar | None]:
+    """``x``, the positions from 0, the dimension, and its axis."""
+    value, places = lift(x), lift(index)
+    where = f"{current().where}, {what}"
+    if places.dtype.category is not dtypes.Category.INTEGER:
+        raise DtypeError(
+            where, given=f"an index of {places.dtype}", expected="integers",
+            fix="select with fg.where(mask, x, 0)" if places.dtype is dtypes.bool_ else "cast with .to(fg.int64)",
+        )  # fmt: skip
+    if value.weak or not value.ndim:
+        raise ShapeError(
+            where, given=f"{shape_of(value)}, without dimensions", expected="a tensor with one to index along",
+            fix="pass one",
+        )  # fmt: skip
+    position = one_axis(value, axis, what)
+    assert position is not None
+    dim = value.dims[position]
+    if dim is not None and dim.find().parts:
+        raise DeclarationError(
+            where, given=f"dimension {position} of {shape_of(value)}, which is in groups",
+            expected="a dimension that is not", fix="index before fg.unflatten, or in an op of its own",
+        )  # fmt: skip
+    size: Expr = Size(current().name_of(dim)) if dim is not None else const(1, dtypes.int64)
+    place, length = cast(places, dtypes.int64), Value(size, dtypes.int64)
+    wrapped = elementwise("where", elementwise("lt", place, 0), elementwise("add", place, length), place)
+    signed = places.dtype is not dtypes.uint8
+    return value, wrapped if signed and negative else place, position, dim
+
+
+def _same_rank(what: str, value: Value, places: Value) -> None:
+    if places.ndim != value.ndim:
+        raise ShapeError(
+            f"{current().where}, {what}", given=f"{shape_of(places)} for {shape_of(value)}",
+            expected="an index of as many dimensions", fix="add dimensions of size one with fg.expand_dims",
+        )  # fmt: skip
+
+
+def _picked(value: Value, place: Expr, axis: AxisVar, dims: Dims, what: str) -> Value:
+    """What a table has at a place along an axis."""
+    tracer = current()
+    if axis.find() in tracer.axes_of(place):
+        raise DeclarationError(
+            f"{tracer.where}, {what}", given=f"an index that varies along the dimension that it indexes: {axis.origin}",
+            expected="positions of another tensor, or the same for all of the dimension",
+            fix="pass the index, or the tensor, as one more argument",
+        )  # fmt: skip
+    tracer.distinct.append((f"what {what} gives", dims))
+    here = call("eq", Index(tracer.name_of(axis)), place, dtype=dtypes.bool_)
+    chosen = Call("where", (here, value.expr, const(0, value.expr.dtype)), value.expr.dtype)
+    return reduce("sum", Value(chosen, value.dtype, (axis, *dims)), 0, dtype=value.dtype)
+
+
+def _added(what: str, value: Value, places: Value, source: Value, position: int, axis: AxisVar | None) -> Value:
+    """``value`` with what is added at places along its dimension ``position``."""
+    if source.dtype.is_float and not value.dtype.is_float:
+        raise DtypeError(
+            f"{current().where}, {what}", given=f"a source of {source.dtype} for {value.dtype}",
+            expected="one dtype (as torch)", fix="cast one with .to()",
+        )  # fmt: skip
+    dims = broadcast([places, source], what)
+    dims = (*[None] * (value.ndim - len(dims)), *dims)
+    others = Value(value.expr, value.dtype, (*value.dims[:position], None, *value.dims[position + 1 :]))
+    rows = broadcast([others, Value(source.expr, source.dtype, (*dims[:position], None, *dims[position + 1 :]))], what)
+    inner, tracer = dims[position], current()
+    if any(row and not own for row, own in zip(rows, others.dims, strict=True)):
+        raise ShapeError(
+            f"{tracer.where}, {what}", given=f"{shape_of(places)} and {shape_of(source)} for {shape_of(value)}",
+            expected="the sizes of x, but along the axis", fix="expand x first",
+        )  # fmt: skip
+    here: Expr = Index(tracer.name_of(axis)) if axis is not None else const(0, dtypes.int64)
+    if axis is not None and axis.find() in tracer.axes_of(places.expr) | tracer.axes_of(source.expr):
+        raise DeclarationError(
+            f"{tracer.where}, {what}", given=f"an index or source that varies along the dimension of x: {axis.origin}",
+            expected="tensors with a dimension of their own there", fix="pass x as one more argument",
+        )  # fmt: skip
+    expr = cast(source, value.dtype).expr
+    test = call("eq", here, places.expr, dtype=dtypes.bool_)
+    chosen = Call("where", (test, expr, const(0, expr.dtype)), expr.dtype)
+    kept: Dims = (*rows[:position], axis, *rows[position + 1 :])
+    total = reduce("sum", Value(chosen, value.dtype, (*kept, inner)), value.ndim, dtype=value.dtype)
+    return cast(elementwise("add", value, total), value.dtype)
+
+
+FUNCTIONS = (take, take_along_axis, index_add, scatter_add)

@@ -1,0 +1,84 @@
+"""Functions of torch that read and add at positions, as expressions of the language (declare/indexing)."""
+
+from __future__ import annotations
+
+from fusegen.core.errors import DeclarationError, ShapeError
+from fusegen.declare import indexing, language
+from fusegen.declare.torch_functions import torchs
+from fusegen.declare.value import Like, Value, current, elementwise, lift, one_axis, shape_of
+
+
+@torchs("index_select")
+def index_select(input: Like, dim: int, index: Like) -> Value:
+    """``fg.take(x, i, axis)``."""
+    places = lift(index)
+    if places.ndim > 1:
+        raise ShapeError(
+            f"{current().where}, index_select", given=shape_of(places), expected="an index of one dimension",
+            fix="use fg.take(x, index, axis)",
+        )  # fmt: skip
+    if not places.ndim:
+        places = Value(places.expr, places.dtype, (None,))
+    return indexing.take(input, places, dim, negative=False)
+
+
+@torchs("nn.functional.embedding")
+def embedding(
+    input: Like, weight: Like, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,
+    scale_grad_by_freq: bool = False, sparse: bool = False,
+) -> Value:  # fmt: skip
+    """``fg.take(weight, i, 0)``; the row ``padding_idx`` has no gradient."""
+    if max_norm is not None or scale_grad_by_freq or sparse:
+        raise DeclarationError(
+            f"{current().where}, embedding", given="max_norm, scale_grad_by_freq or sparse",
+            expected="neither: a table as it is, and its whole gradient",
+            fix="scale rows before, or count positions and divide the gradient after",
+        )  # fmt: skip
+    rows, places = indexing.take(weight, input, 0, negative=False), lift(input)
+    if padding_idx is None:
+        return rows
+    padding_idx = padding_idx if padding_idx >= 0 else padding_idx + lift(weight).shape[0]
+    is_padding = language.expand_dims(elementwise("eq", places, padding_idx), -1)
+    return elementwise("where", is_padding, language.stop_gradient(rows), rows)
+
+
+@torchs("gather")
+def gather(input: Like, dim: int, index: Like) -> Value:
+    """``fg.take_along_axis(x, i, axis)``."""
+    _check("gather", lift(input), lift(index), dim)
+    return indexing.take_along_axis(input, index, dim)
+
+
+@torchs("take_along_dim", numpy=["take_along_axis"])
+def take_along_dim(input: Like, indices: Like, dim: int) -> Value:
+    """``fg.take_along_axis(x, i, axis)``."""
+    return indexing.take_along_axis(input, indices, dim)
+
+
+@torchs("index_add")
+def index_add(input: Like, dim: int, index: Like, source: Like, *, alpha: Like = 1) -> Value:
+    """``fg.index_add(x, axis, i, source)``."""
+    return indexing.index_add(input, dim, index, source, alpha)
+
+
+@torchs("scatter_add")
+def scatter_add(input: Like, dim: int, index: Like, src: Like) -> Value:
+    """``fg.scatter_add(x, axis, i, source)``."""
+    value, places = lift(input), lift(index)
+    _check("scatter_add", value, places, dim)
+    _check("scatter_add", lift(src), places, None)
+    return indexing.scatter_add(value, dim, places, src)
+
+
+def _check(what: str, value: Value, index: Value, dim: int | None) -> None:
+    """That the index has the sizes of a tensor, where torch would take the first elements of it alone."""
+    if index.ndim != value.ndim:
+        return  # an error of its own
+    along = one_axis(value, dim, what) if dim is not None else None
+    sizes = [n for place, n in enumerate(value.sizes) if place != along]
+    if sizes != [n for place, n in enumerate(index.sizes) if place != along]:
+        raise ShapeError(
+            f"{current().where}, {what}", given=f"{shape_of(index)} for {shape_of(value)}",
+            expected="the same sizes, but along the dimension that is indexed",
+            fix="slice the tensor to the sizes of the index, x[:n], or expand the index",
+        )  # fmt: skip
