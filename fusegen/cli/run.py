@@ -145,7 +145,9 @@ class _Run:
         live = self.case.requiring(differentiable(op))
         wanted = {n: t for n, t in live.tensors.items() if t.requires_grad}
         self.bar.step("forward, for gradients")
-        results = [r for r in live.call() if r.requires_grad]
+        called = live.call()
+        at = [i for i, r in enumerate(called) if r.requires_grad]
+        results = [called[i] for i in at]
         generator = torch.Generator().manual_seed(1)
         cotangents = [
             torch.randn(r.shape, generator=generator, dtype=torch.float64).to(r.device, r.dtype) for r in results
@@ -153,10 +155,14 @@ class _Run:
 
         def gradients(tensors: Tensors, outputs: Callable[[Tensors], Any]) -> list[Any]:
             leaves = {n: t.detach().requires_grad_() for n, t in tensors.items() if n in wanted}
-            found = [r for r in outputs({**tensors, **leaves}) if r.requires_grad]
-            given = [c.to(r.dtype) for c, r in zip(cotangents, found, strict=True)]
+            every = outputs({**tensors, **leaves})
+            # The reference knows of more results than a call that no gradient reaches them: those of comparisons.
+            pairs = [(every[i], c) for i, c in zip(at, cotangents, strict=True) if every[i].requires_grad]
+            if not pairs:
+                return [torch.zeros_like(leaf) for leaf in leaves.values()]
+            given = [c.to(r.dtype) for r, c in pairs]
             return list(torch.autograd.grad(
-                found, list(leaves.values()), given, materialize_grads=True, allow_unused=True
+                [r for r, _ in pairs], list(leaves.values()), given, materialize_grads=True, allow_unused=True
             ))  # fmt: skip
 
         def exact(tensors: Tensors) -> list[Any]:

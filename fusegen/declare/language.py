@@ -83,6 +83,8 @@ def pow(base: Like, exponent: Like) -> Value:
             return elementwise("rsqrt", base)
         if float(exponent).is_integer() and _is_small_power(value.dtype, exponent):
             return _whole_power(value, int(exponent), is_float=isinstance(exponent, float))
+        if value.weak and not value.dtype.is_float and exponent < 0:  # Python's own: 2 ** -1 is a float
+            return elementwise("div", 1.0, pow(value, -exponent))
     dtype = result_type([lift(base), lift(exponent)])
     if not dtype.is_float and isinstance(exponent, int) and exponent < 0:
         raise wrong_dtype("pow", dtype, "floats under a negative power (as torch)", "cast with .to(fg.float32)")
@@ -102,7 +104,7 @@ def _whole_power(value: Value, exponent: int, is_float: bool) -> Value:
         return elementwise("mul", value, 1.0 if is_float else 1)
     if exponent < 0:
         return elementwise("div", 1.0, _whole_power(value, -exponent, is_float) if exponent < -1 else value)
-    return Value(Call("powi", (value.expr,), value.expr.dtype, exponent), value.dtype, value.dims)
+    return elementwise("powi", value, detail=exponent)
 
 
 def polygamma(n: int, x: Like) -> Value:
@@ -123,7 +125,7 @@ def polygamma(n: int, x: Like) -> Value:
 def stop_gradient(x: Like) -> Value:
     """``x``, through which no gradient flows."""
     value = lift(x)
-    return Value(Call("stop_gradient", (value.expr,), value.expr.dtype), value.dtype, value.dims)
+    return Value(Call("stop_gradient", (value.expr,), value.expr.dtype), value.dtype, value.dims, value.weak)
 
 
 def square(x: Like) -> Value:

@@ -676,7 +676,12 @@ def split_by_size(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tup
 def unbind(input: Any, dim: int = 0) -> tuple[Value, ...]:
     """``fg.split(x, count, axis)``, its parts without that dimension."""
     value = lift(input)
-    place = one_axis(value, dim, "unbind") or 0
+    place = one_axis(value, dim, "unbind")
+    if place is None:
+        raise ShapeError(
+            f"{current().where}, unbind", given=f"{shape_of(value)}, without dimensions", expected="a dimension",
+            fix="leave it out",
+        )  # fmt: skip
     return tuple(squeeze(part, place) for part in split(input, value.sizes[place], place))
 
 

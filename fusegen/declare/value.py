@@ -588,7 +588,8 @@ def _argument_dtype(row: Function, values: Sequence[Value]) -> DType:
     if row.kind in (Kind.FLOAT, Kind.PREDICATE) and not dtype.is_float:
         return dtypes.float32
     if row.kind is Kind.BITWISE and dtype.is_float:
-        raise wrong_dtype(row.name, dtype, "integers or bools", "cast with .to(fg.int64)")
+        fix = "cast a mask with .to(fg.bool_), numbers with .to(fg.int64)"
+        raise wrong_dtype(row.name, dtype, "integers or bools", fix)
     if row.name in ("sub", "neg", "abs", "clamp") and dtype is dtypes.bool_ and not all(v.weak for v in values):
         raise wrong_dtype(row.name, dtype, "numbers (torch refuses this on bools too)", "use ~x, or cast with .to()")
     return dtype
