@@ -175,6 +175,19 @@ def index(x: Tensor, axis: int) -> Tensor:
     """The position along one axis of ``x``, from 0, as an int64 tensor of that one dimension that broadcasts with x."""
 @overload
 def index(x: Tensor, *, dim: int) -> Tensor: ...
+@overload
+def index_add(x: Number, axis: int, index: Number, source: Number, alpha: Number = 1) -> Tensor:
+    """``x`` with ``alpha * source[.., i, ..]`` added at ``index[i]`` along ``axis``.
+
+    Numbers for one place are added up in one order: the same bits each time. Negative positions count from the end;
+    what is out of range is left out. Source: torch.index_add.
+
+    Raises:
+        DtypeError: the index is not of integers.
+        ShapeError: the index has other than one dimension, or as many elements as the source along the axis.
+    """
+@overload
+def index_add(x: Number, *, dim: int, index: Number, source: Number, alpha: Number = 1) -> Tensor: ...
 def isfinite(x: Number, /) -> Tensor:
     """Elementwise isfinite; arguments broadcast and promote as torch's."""
 def isinf(x: Number, /) -> Tensor:
@@ -331,6 +344,19 @@ def round(x: Number, /) -> Tensor:
     """Half to even."""
 def rsqrt(x: Number, /) -> Tensor:
     """Elementwise rsqrt; arguments broadcast and promote as torch's."""
+@overload
+def scatter_add(x: Number, axis: int, index: Number, source: Number) -> Tensor:
+    """``x`` with ``source`` added at ``index`` along ``axis``, all of as many dimensions.
+
+    Numbers for one place are added up in one order: the same bits each time. Negative positions count from the end;
+    what is out of range is left out. Source: torch.scatter_add.
+
+    Raises:
+        DtypeError: the index is not of integers.
+        ShapeError: another number of dimensions, or sizes that do not fit.
+    """
+@overload
+def scatter_add(x: Number, *, dim: int, index: Number, source: Number) -> Tensor: ...
 def sigmoid(x: Number, /) -> Tensor:
     """Elementwise sigmoid; arguments broadcast and promote as torch's."""
 def sign(x: Number, /) -> Tensor:
@@ -398,6 +424,33 @@ def sum_exp(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """sum(exp(x - max(x))) over ``axis``, in one pass; in its gradient the maximum counts as a constant."""
 @overload
 def sum_exp(x: Number, *, dim: Axis = None, keepdim: bool = False) -> Tensor: ...
+@overload
+def take(x: Number, index: Number, axis: int = 0, *, negative: bool = True) -> Tensor:
+    """``x`` at ``index`` along ``axis``: rows of a table, ``x[index]`` for axis 0.
+
+    The result has the dimensions of the index in the place of that one. Negative positions count from the end, unless
+    it is said that there are none (``negative``); one that is out of range reads zero. Source: numpy.take.
+
+    Raises:
+        DtypeError: the index is not of integers.
+        ShapeError: there is no such dimension.
+        DeclarationError: the index varies along the axis itself, or along another one of ``x``.
+    """
+@overload
+def take(x: Number, index: Number, *, dim: int = 0, negative: bool = True) -> Tensor: ...
+@overload
+def take_along_axis(x: Number, index: Number, axis: int = -1) -> Tensor:
+    """``x`` at ``index`` along ``axis``; both have as many dimensions, of which the others are the same or broadcast.
+
+    Negative positions count from the end; one that is out of range reads zero. Source: numpy.take_along_axis.
+
+    Raises:
+        DtypeError: the index is not of integers.
+        ShapeError: another number of dimensions, sizes that do not fit, or no such dimension.
+        DeclarationError: the index varies along the axis itself.
+    """
+@overload
+def take_along_axis(x: Number, index: Number, *, dim: int = -1) -> Tensor: ...
 def tan(x: Number, /) -> Tensor:
     """Elementwise tan; arguments broadcast and promote as torch's."""
 def tanh(x: Number, /) -> Tensor:

@@ -141,6 +141,16 @@ template <int N, typename T> FG_DEVICE Vec<compute_t<T>, N> load_vector(const T*
   return Widen<T, N>::all(raw);
 }
 
+// A vector at the place ``place`` of ``size`` that lie ``step`` apart, zeros where there is none.
+template <int N, typename T>
+FG_DEVICE Vec<compute_t<T>, N> gather(const T* first, int64_t place, int64_t size, int64_t step) {
+  if (0 <= place && place < size) return load_vector<N>(first + place * step);
+  Vec<compute_t<T>, N> zeros;
+#pragma unroll
+  for (int k = 0; k < N; ++k) zeros[k] = 0;
+  return zeros;
+}
+
 // Elements i .. i + N - 1 of n; the last vector may overhang, and reads as zero there.
 template <int N, typename T, typename I> FG_DEVICE Vec<compute_t<T>, N> load(const T* pointer, I i, I n) {
   if (i + N <= n) return load_vector<N>(pointer + i);

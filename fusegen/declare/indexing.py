@@ -37,7 +37,7 @@ def take(x: Like, index: Like, axis: int = 0, *, negative: bool = True) -> Value
 
 
 def take_along_axis(x: Like, index: Like, axis: int = -1) -> Value:
-    """``x`` at ``index`` along ``axis``, where both have as many dimensions, of which the others are the same or broadcast.
+    """``x`` at ``index`` along ``axis``; both have as many dimensions, of which the others are the same or broadcast.
 
     Negative positions count from the end; one that is out of range reads zero. Source: numpy.take_along_axis.
 
@@ -58,8 +58,8 @@ def take_along_axis(x: Like, index: Like, axis: int = -1) -> Value:
 def index_add(x: Like, axis: int, index: Like, source: Like, alpha: Like = 1) -> Value:
     """``x`` with ``alpha * source[.., i, ..]`` added at ``index[i]`` along ``axis``.
 
-    Numbers for one place are added up in one order: the same bits each time. Negative positions count from the end; what
-    is out of range is left out. Source: torch.index_add.
+    Numbers for one place are added up in one order: the same bits each time. Negative positions count from the end;
+    what is out of range is left out. Source: torch.index_add.
 
     Raises:
         DtypeError: the index is not of integers.
@@ -81,8 +81,8 @@ def index_add(x: Like, axis: int, index: Like, source: Like, alpha: Like = 1) ->
 def scatter_add(x: Like, axis: int, index: Like, source: Like) -> Value:
     """``x`` with ``source`` added at ``index`` along ``axis``, all of as many dimensions.
 
-    Numbers for one place are added up in one order: the same bits each time. Negative positions count from the end; what
-    is out of range is left out. Source: torch.scatter_add.
+    Numbers for one place are added up in one order: the same bits each time. Negative positions count from the end;
+    what is out of range is left out. Source: torch.scatter_add.
 
     Raises:
         DtypeError: the index is not of integers.

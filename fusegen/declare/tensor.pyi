@@ -262,6 +262,8 @@ class Tensor:
         """Elementwise fmod; arguments broadcast and promote as torch's."""
     def frac(self) -> Tensor:
         """``x - fg.trunc(x)``."""
+    def gather(self, dim: builtins.int, index: Number) -> Tensor:
+        """``fg.take_along_axis(x, i, axis)``."""
     def ge(self, b: Number, /) -> Tensor:
         """Elementwise ge; arguments broadcast and promote as torch's."""
     def greater(self, other: Number) -> Tensor:
@@ -278,6 +280,10 @@ class Tensor:
         """``fg.where(x == 0, y, x > 0)``."""
     def hypot(self, b: Number, /) -> Tensor:
         """sqrt(a^2 + b^2) without overflow."""
+    def index_add(self, dim: builtins.int, index: Number, source: Number, *, alpha: Number = 1) -> Tensor:
+        """``fg.index_add(x, axis, i, source)``."""
+    def index_select(self, dim: builtins.int, index: Number) -> Tensor:
+        """``fg.take(x, i, axis)``."""
     def int(self) -> Tensor:
         """``x.to(fg.int32)``."""
     def is_floating_point(self) -> builtins.bool:
@@ -440,6 +446,8 @@ class Tensor:
         """``fg.round(x)``."""
     def rsqrt(self) -> Tensor:
         """Elementwise rsqrt; arguments broadcast and promote as torch's."""
+    def scatter_add(self, dim: builtins.int, index: Number, src: Number) -> Tensor:
+        """``fg.scatter_add(x, axis, i, source)``."""
     def select(self, dim: builtins.int, index: builtins.int) -> Tensor:
         """``x[..., index]``."""
     def sgn(self) -> Tensor:
@@ -504,6 +512,8 @@ class Tensor:
         """``fg.transpose(x, axis, axis)``."""
     def t(self) -> Tensor:
         """``x.mT`` of a matrix."""
+    def take_along_dim(self, indices: Number, dim: builtins.int) -> Tensor:
+        """``fg.take_along_axis(x, i, axis)``."""
     def tan(self) -> Tensor:
         """Elementwise tan; arguments broadcast and promote as torch's."""
     def tanh(self) -> Tensor:

@@ -210,7 +210,7 @@ def _unaligned(
         access = Access.ROW if alike else Access.STRIDED if any(own) else Access.SINGLE
         placements.append(Placement(name, access, moves(own)))
     fits = all(buffers[p.name].dtype.size <= VECTOR_BYTES // 2 for p in streams)
-    return vector if fits else 1, settled(kernel, loops, placements)
+    return vector if fits else 1, settled(kernel, loops, placements, buffers)
 
 
 def _breadth(buffer: Buffer) -> int:

@@ -254,15 +254,27 @@ def needed_sizes(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str,
     return found
 
 
-def settled(kernel: Kernel, loops: Sequence[Loop], placements: Sequence[Placement]) -> tuple[Placement, ...]:
-    """The placements, where what is gathered moves along all loops along which its place does."""
+def settled(
+    kernel: Kernel, loops: Sequence[Loop], placements: Sequence[Placement], buffers: Mapping[str, Buffer],
+    vector: int = 1, fast: int = -1,
+) -> tuple[Placement, ...]:  # fmt: skip
+    """The placements, where what is gathered moves along all loops along which its place does.
+
+    Args:
+        vector: elements of a vector along the loop ``fast``, in which a place that is the same for all has them.
+    """
     found = {p.name: p for p in placements}
     for gathered in kernel.gathered:
         own = [loop.strides[gathered.name] for loop in loops]
         reads = [ref.name for ref in refs(gathered.place) if ref.name in found]
         moved = [any(loop.strides[name] for name in reads) for loop in loops]
         to = tuple("@" if m == "0" and along else m for m, along in zip(moves(own), moved, strict=True))
-        found[gathered.name] = Placement(gathered.name, Access.STRIDED, to)
+        buffer = buffers[gathered.name]
+        apart = [buffer.strides[gathered.step], *(s for loop, s in enumerate(own) if loop != fast)]
+        width = min(VECTOR_BYTES, vector * buffer.dtype.size)
+        alike = vector > 1 and own[fast] == 1 and not moved[fast] and all(s % vector == 0 for s in apart)
+        access = Access.ROW if alike and buffer.alignment % width == 0 else Access.STRIDED
+        found[gathered.name] = Placement(gathered.name, access, to)
     return tuple(found.values())
 
 
@@ -294,7 +306,8 @@ def _elementwise(
         tuple(loop.size for loop in loops), {k: tuple(v) for k, v in per_buffer.items()}, axis_sizes,
         (-(-n // (vector * THREADS)), 1, 1),
     )  # fmt: skip
-    exact, placed = n % vector == 0, settled(kernel, loops, placements)
+    exact, wide = n % vector == 0, vector if whole_rows else 1
+    placed = settled(kernel, loops, placements, buffers, wide, len(loops) - 1)
     found = Schedule("elementwise", len(loops), 0, vector, THREADS, index, whole_rows, placed, exact=exact)
     return found, launch
 
@@ -372,7 +385,7 @@ def _tiled(
         block=(TILE, 8, 1),
     )  # fmt: skip
     index = index_type(loops, buffers)
-    placed = settled(kernel, loops, placements)
+    placed = settled(kernel, loops, placements, buffers)
     return Schedule("tiled_transpose", len(loops), 0, 1, TILE * 8, index, False, placed), launch
 
 
@@ -464,14 +477,14 @@ def vector_placements(
         placements.append(Placement(name, access, moves(own)))
     if not any(p.access is Access.ROW and p.name in visited for p in placements):
         vector = 1
-    return vector, settled(kernel, loops, placements)
+    return vector, settled(kernel, loops, placements, buffers, vector, fast)
 
 
-def _by_stride(kernel: Kernel, loops: Sequence[Loop]) -> tuple[Placement, ...]:
+def _by_stride(kernel: Kernel, loops: Sequence[Loop], buffers: Mapping[str, Buffer]) -> tuple[Placement, ...]:
     """Everything found by coordinates and strides."""
     strides = {name: [loop.strides[name] for loop in loops] for name in buffer_names(kernel)}
     placements = [Placement(n, Access.STRIDED if any(s) else Access.SINGLE, moves(s)) for n, s in strides.items()]
-    return settled(kernel, loops, placements)
+    return settled(kernel, loops, placements, buffers)
 
 
 def _serial(
@@ -484,7 +497,9 @@ def _serial(
         axis_sizes, (-(-m // THREADS), 1, 1),
     )  # fmt: skip
     index = index_type(loops, buffers)
-    return Schedule("serial", len(kept), len(over), 1, THREADS, index, False, _by_stride(kernel, loops)), launch
+    return Schedule(
+        "serial", len(kept), len(over), 1, THREADS, index, False, _by_stride(kernel, loops, buffers)
+    ), launch
 
 
 def faster(a: Loop, b: Loop, kernel: Kernel) -> bool:

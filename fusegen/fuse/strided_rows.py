@@ -307,4 +307,4 @@ def _placed(
         if vector > 1 and name in visited and own[fast] == 1 and apart and buffers[name].alignment % wide == 0:
             access = Access.ROW
         placements.append(Placement(name, access, moves(own)))
-    return settled(kernel, loops, placements)
+    return settled(kernel, loops, placements, buffers, vector, fast)

@@ -210,15 +210,16 @@ class SlotFiller:
             return self.access(f"{declared} = {self.gather(operand)};", operand.name, offset)
         return self.access(f"{declared} = fg::load({{}});", operand.name, offset)
 
-    def gather(self, operand: Gathered) -> str:
+    def gather(self, operand: Gathered, vector: str = "") -> str:
         """An element of what is gathered, given the pointer to where its place is zero."""
         place, size = self.printer.text(operand.place), operand.axis.upper()
-        return f"fg::gather({{}}, {place}, {size}, {self.stem(operand.name)}_step)"
+        return f"fg::gather{vector}({{}}, {place}, {size}, {self.stem(operand.name)}_step)"
 
     def read_vector(self, operand: Operand, offset: str) -> list[str]:
         """A vector of elements as ``x_v``."""
-        load = f"const auto {self.stem(operand.name)}_v = fg::load_vector<{self.schedule.vector}>({{}});"
-        return self.access(load, operand.name, offset)
+        width = f"<{self.schedule.vector}>"
+        load = self.gather(operand, width) if isinstance(operand, Gathered) else f"fg::load_vector{width}({{}})"
+        return self.access(f"const auto {self.stem(operand.name)}_v = {load};", operand.name, offset)
 
     def write_vector(self, output: Output, offset: str) -> list[str]:
         """``out_v`` to memory. The offset is one term: where a pointer grows term by term, the compiler may fail to put

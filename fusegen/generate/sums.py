@@ -142,7 +142,8 @@ class Sums(SlotFiller):
             self._write_result(output, as_they_are.get(output.name), slots)
 
     def _in_vectors(self, name: str) -> bool:
-        return self.schedule.placement(name).access is Access.ROW
+        gathered = any(name == operand.name for operand in self.kernel.gathered)  # by a place that is not known before
+        return self.schedule.placement(name).access is Access.ROW and not gathered
 
     def _read_late(self, operand: Operand, slots: dict[str, list[str]]) -> None:
         offset = self.offset(operand.name, range(self.schedule.kept))
