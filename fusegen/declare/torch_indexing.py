@@ -22,6 +22,18 @@ def index_select(input: Like, dim: int, index: Like) -> Value:
     return indexing.take(input, places, dim, negative=False)
 
 
+@torchs(numpy=["take"])
+def numpy_take(input: Like, indices: Like, dim: int | None = None) -> Value:
+    """``fg.take(x, i, axis)``."""
+    if dim is None and lift(input).ndim != 1:
+        raise DeclarationError(
+            f"{current().where}, take", given=f"no axis of {shape_of(lift(input))}",
+            expected="an axis: positions in a tensor that is seen as flat are not told here",
+            fix="say axis=, or flatten first: fg.flatten(x)",
+        )  # fmt: skip
+    return indexing.take(input, indices, dim or 0)
+
+
 @torchs("nn.functional.embedding")
 def embedding(
     input: Like, weight: Like, padding_idx: int | None = None, max_norm: float | None = None, norm_type: float = 2.0,

@@ -192,7 +192,7 @@ def of_numpy(name: str) -> TorchFunction | None:
 # NumPy's variances divide by the number of elements.
 _NUMPY_DEFAULTS: dict[str, dict[str, Any]] = {"var": {"correction": 0}, "std": {"correction": 0}}
 _NUMPY_WORDS = {
-    "a": "input", "x": "input", "m": "input", "ary": "tensor", "axis": "dim", "keepdims": "keepdim",
+    "a": "input", "x": "input", "arr": "input", "m": "input", "ary": "tensor", "axis": "dim", "keepdims": "keepdim",
     "ddof": "correction", "a_min": "min", "a_max": "max", "indices_or_sections": "split_size_or_sections",
     "arrays": "tensors", "axis1": "dim0", "axis2": "dim1", "y": "other",
 }  # fmt: skip

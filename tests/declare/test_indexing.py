@@ -1,0 +1,387 @@
+"""Elements at positions that a tensor tells, read and added. The functions are torch code, run as they stand and as an
+op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+from torch.nn import functional as F
+
+import fusegen as fg
+from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
+from fusegen.fuse.products import Scatter, chain
+from fusegen.inspect.passes import passes
+from tests.support.call_paths import DEVICE
+from tests.support.modes import MODES
+
+Case = tuple[Callable[..., Any], list[tuple[int, tuple[int, ...]]], list[tuple[int, ...]]]
+CASES: dict[str, Case] = {}
+
+
+def case(
+    indices: list[tuple[int, tuple[int, ...]]], *shapes: tuple[int, ...]
+) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """A function of torch, of indices (how many places there are, and their shape), and of float tensors."""
+
+    def add(function: Callable[..., Any]) -> Callable[..., Any]:
+        CASES[function.__name__] = function, indices, list(shapes)
+        return function
+
+    return add
+
+
+@case([(5, (7,))], (5, 4))
+def rows(i: Any, x: Any) -> Any:
+    return torch.sin(x[i])
+
+
+@case([(4, (7,))], (5, 4))
+def columns(i: Any, x: Any) -> Any:
+    return torch.sin(x[:, i])
+
+
+@case([(4, (3, 2))], (2, 4, 3))
+def places_of_two_dimensions(i: Any, x: Any) -> Any:
+    return torch.sin(x[:, i])
+
+
+@case([(5, ())], (5, 4))
+def one_row(i: Any, x: Any) -> Any:
+    return torch.sin(x[i])
+
+
+@case([(6, (2, 3))], (6, 4))
+def embedding(i: Any, table: Any) -> Any:
+    return F.embedding(i, table).tanh()
+
+
+@case([(6, (2, 3))], (6, 8), (3, 8), (8,), (8,))
+def norm_of_an_embedding(i: Any, table: Any, position: Any, weight: Any, bias: Any) -> Any:
+    return F.layer_norm(F.embedding(i, table) + position, position.shape[-1:], weight, bias)
+
+
+@case([(6, (9,))], (6, 8), (8, 4))
+def embedding_before_a_product(i: Any, table: Any, weight: Any) -> Any:
+    return torch.tanh(F.embedding(i, table) @ weight)
+
+
+@case([(4, (7,))], (5, 4))
+def index_select(i: Any, x: Any) -> Any:
+    return torch.index_select(x, 1, i) ** 2
+
+
+@case([(4, (3, 6))], (3, 4))
+def gather(i: Any, x: Any) -> Any:
+    return torch.gather(x, 1, i) ** 2
+
+
+@case([(3, (2, 5, 4))], (2, 3, 4))
+def gather_along_the_middle(i: Any, x: Any) -> Any:
+    return x.gather(1, i) * 2
+
+
+@case([(4, (1, 6))], (3, 4))
+def take_along_dim(i: Any, x: Any) -> Any:
+    return torch.take_along_dim(x, i, -1).exp()
+
+
+@case([(4, (5, 1))], (5, 4))
+def cross_entropy(i: Any, x: Any) -> Any:
+    return -x.log_softmax(-1).gather(1, i)[:, 0]
+
+
+@case([(6, (5,)), (3, (5,))], (6, 4), (3, 4))
+def two_tables(i: Any, j: Any, users: Any, items: Any) -> Any:
+    return (users[i] * items[j]).sum(-1)
+
+
+@case([(6, (5,)), (6, (5,))], (6, 4))
+def one_table_twice(i: Any, j: Any, table: Any) -> Any:
+    return torch.sigmoid((table[i] * table[j]).sum(-1))
+
+
+@case([(5, (7,))], (5, 4), (7, 4))
+def index_add(i: Any, x: Any, source: Any) -> Any:
+    return torch.index_add(x, 0, i, source) ** 2
+
+
+@case([(4, (7,))], (5, 4), (5, 7))
+def index_add_of_columns(i: Any, x: Any, source: Any) -> Any:
+    return torch.index_add(x, 1, i, source, alpha=2).tanh()
+
+
+@case([(5, (7, 4))], (5, 4), (7, 4))
+def scatter_add(i: Any, x: Any, source: Any) -> Any:
+    return x.scatter_add(0, i, source.exp()) ** 2
+
+
+@case([(4, (5, 7))], (5, 4), (5, 7))
+def scatter_add_along_rows(i: Any, x: Any, source: Any) -> Any:
+    return torch.scatter_add(x, 1, i, source) ** 2
+
+
+@case([(5, (9,)), (5, (9,))], (5, 4), (9,))
+def messages(of: Any, to: Any, x: Any, weight: Any) -> Any:
+    return torch.index_add(torch.zeros_like(x), 0, to, torch.relu(x[of]) * weight[:, None])
+
+
+@case([(5, (9,)), (5, (9,))], (5, 4), (9,))
+def graph_attention(of: Any, to: Any, x: Any, score: Any) -> Any:
+    score = score.exp()
+    total = torch.index_add(torch.zeros_like(x[:, 0]), 0, to, score)
+    return torch.index_add(torch.zeros_like(x), 0, to, x[of] * (score / total[to])[:, None])
+
+
+@case([(5, (6,))], (5, 4))
+def of_what_is_computed(i: Any, x: Any) -> Any:
+    return torch.sin(x * 2)[i] + x.softmax(-1)[i]
+
+
+@case([(5, (6,))], (5, 4), (6, 4))
+def sum_over_rows(i: Any, x: Any, y: Any) -> Any:
+    return (x[i] * y).sum(0)
+
+
+@case([(5, (6,))], (5, 4), (6, 4))
+def softmax_over_rows(i: Any, x: Any, y: Any) -> Any:
+    return torch.softmax(x[i] * y, 0).mT
+
+
+@case([(5, (6,))], (5, 4))
+def two_results(i: Any, x: Any) -> Any:
+    taken = x[i]
+    return taken.exp(), taken.mean(-1)
+
+
+def drawn(name: str, dtype: torch.dtype = torch.float64) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Indices, and leaves."""
+    _, indices, shapes = CASES[name]
+    generator = torch.Generator().manual_seed(sum(map(ord, name)))
+    places = [torch.randint(0, n, shape, generator=generator).to(DEVICE) for n, shape in indices]
+    leaves = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
+    return places, [leaf.to(DEVICE, dtype).requires_grad_() for leaf in leaves]
+
+
+def bound(function: Callable[..., Any], places: Sequence[torch.Tensor]) -> Callable[..., Any]:
+    """The function at these places, which are arrays where the leaves are."""
+
+    def call(*leaves: Any, **options: Any) -> Any:
+        given = places if isinstance(leaves[0], torch.Tensor) else [place.cpu().numpy() for place in places]
+        return function(*given, *leaves, **options)
+
+    return call
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", CASES)
+def test_every_mode(name: str, mode: str) -> None:
+    places, leaves = drawn(name)
+    function = CASES[name][0]
+    MODES[mode](bound(fg.op(function), places), bound(function, places), leaves)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradcheck(name: str) -> None:
+    places, leaves = drawn(name)
+    op = bound(fg.op(CASES[name][0]), places)
+    assert gradcheck(op, leaves, check_forward_ad=True)
+    assert gradgradcheck(op, leaves)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("name", CASES)
+def test_lower_precision(name: str, dtype: torch.dtype) -> None:
+    places, leaves = drawn(name, dtype)
+    function, rtol = CASES[name][0], 4 * torch.finfo(dtype).eps
+    wide = [leaf.detach().double().requires_grad_() for leaf in leaves]
+    found, expected = fg.op(function)(*places, *leaves), function(*places, *wide)
+    pairs = list(zip(found, expected, strict=True)) if isinstance(found, tuple) else [(found, expected)]
+    weights = [torch.randn_like(result) for _, result in pairs]
+    ours = torch.autograd.grad([result for result, _ in pairs], leaves, [w.to(dtype) for w in weights])
+    theirs = torch.autograd.grad([result for _, result in pairs], wide, [w.to(dtype).double() for w in weights])
+    for result, other in [*pairs, *zip(ours, theirs, strict=True)]:
+        scale = other.abs().max().item()
+        torch.testing.assert_close(result.double(), other, rtol=rtol, atol=8 * rtol * (1 + scale))
+
+
+@pytest.mark.parametrize("kind", [torch.int32, torch.int16, torch.int8, torch.uint8], ids=str)
+def test_integers_of_every_kind_tell_places(kind: torch.dtype) -> None:
+    (places,), (table,) = drawn("rows", torch.float32)
+    found = fg.op(rows)(places.to(kind), table)
+    torch.testing.assert_close(found, rows(places, table))
+    found.sum().backward()
+    other = table.detach().clone().requires_grad_()
+    rows(places, other).sum().backward()
+    torch.testing.assert_close(table.grad, other.grad)
+
+
+def tables(rows: int, columns: int) -> list[torch.Tensor]:
+    """As they lie: along rows, along columns, with gaps, from an address that no vector has."""
+    flat = torch.randn(rows * columns + 1, device=DEVICE)
+    return [
+        torch.randn(rows, columns, device=DEVICE),
+        torch.randn(columns, rows, device=DEVICE).mT,
+        torch.randn(rows, 2 * columns, device=DEVICE)[:, ::2],
+        flat[1:].view(rows, columns),
+    ]
+
+
+@pytest.mark.parametrize("shape", [(5, 1), (1, 16), (300, 33), (64, 256), (7, 1030)], ids=str)
+@pytest.mark.parametrize("count", [1, 6, 1000])
+def test_sizes_and_layouts(shape: tuple[int, int], count: int) -> None:
+    """Elementwise and by rows; rows in vectors, and not."""
+    places = torch.randint(0, shape[0], (count,), device=DEVICE)
+    other, weight = (torch.randn(count, shape[1], device=DEVICE) for _ in range(2))
+
+    def scaled(i: Any, x: Any, y: Any) -> Any:
+        return torch.tanh(F.embedding(i, x) * y)
+
+    def normal(i: Any, x: Any, y: Any) -> Any:
+        x = F.embedding(i, x) + y
+        return x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt()
+
+    for function in (scaled, normal):
+        op = fg.op(function)
+        for table in tables(*shape):
+            ours, theirs = (table.detach().requires_grad_() for _ in range(2))
+            found, expected = op(places, ours, other), function(places, theirs, other)
+            torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+            gradients = [torch.autograd.grad((out * weight).sum(), x) for out, x in ((found, ours), (expected, theirs))]
+            torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-3)
+
+
+def test_what_there_is_no_place_for() -> None:
+    """Reads zero, and is left out of what is added: no memory but the tensor's own is touched."""
+    table, places = torch.randn(3, 4, dtype=torch.float64, device=DEVICE), torch.tensor([5, -4, 1, -1], device=DEVICE)
+    table.requires_grad_()
+    found = fg.op(lambda i, x: x[i] * 2)(places, table)
+    expected = torch.stack([0 * table[0], 0 * table[0], table[1] * 2, table[2] * 2])
+    torch.testing.assert_close(found, expected)
+    found.sum().backward()
+    torch.testing.assert_close(table.grad, torch.tensor([0.0, 2.0, 2.0], device=DEVICE).double()[:, None].expand(3, 4))
+    rows_of = torch.ones(4, 4, device=DEVICE)
+    added = fg.op(lambda x, i, s: fg.index_add(x, 0, i, s))(torch.zeros(3, 4, device=DEVICE), places, rows_of)
+    torch.testing.assert_close(added[:, 0], torch.tensor([0.0, 1.0, 1.0], device=DEVICE))
+
+
+def test_nothing_of_other_rows_is_read() -> None:
+    """Not even multiplied by zero."""
+    table = torch.tensor([[1.0, 2.0], [torch.nan, torch.inf], [3.0, 4.0]], device=DEVICE, requires_grad=True)
+    places = torch.tensor([2, 0, 0], device=DEVICE)
+    found = fg.op(lambda i, x: torch.exp(x[i]))(places, table)
+    torch.testing.assert_close(found, table.detach()[places].exp())
+    (gradient,) = torch.autograd.grad(found.sum(), table)
+    torch.testing.assert_close(gradient[1], torch.zeros(2, device=DEVICE))
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8, torch.bool], ids=str)
+def test_tables_that_are_no_floats(dtype: torch.dtype) -> None:
+    table = torch.randint(0, 2 if dtype is torch.bool else 100, (5, 4), device=DEVICE).to(dtype)
+    places = torch.randint(0, 5, (7,), device=DEVICE)
+    assert torch.equal(fg.op(lambda i, x: x[i])(places, table), table[places])
+    if dtype is not torch.bool:
+        total = fg.op(lambda x, i, s: x.index_add(0, i, s))(table, places, table[places] // 50)
+        assert torch.equal(total, table.index_add(0, places, table[places] // 50))
+
+
+@pytest.mark.parametrize("padding", [2, -3])
+def test_a_padding_row_has_no_gradient(padding: int) -> None:
+    def squares(i: Any, x: Any) -> Any:
+        return F.embedding(i, x, padding_idx=padding) ** 2
+
+    table = torch.randn(5, 4, device=DEVICE, requires_grad=True)
+    places = torch.tensor([0, 2, 2, 4], device=DEVICE)
+    (found,) = torch.autograd.grad(fg.op(squares)(places, table).sum(), table)
+    (expected,) = torch.autograd.grad(squares(places, table).sum(), table)
+    torch.testing.assert_close(found, expected)
+
+
+def test_many_for_one_place_are_added_up_exactly() -> None:
+    """In float32 where they are halves, and rounded once: 2,000 times 1 / 512 + 1 is no longer seen by bfloat16."""
+    places = torch.zeros(2000, dtype=torch.int64, device=DEVICE)
+    table = torch.zeros(3, 8, dtype=torch.bfloat16, device=DEVICE, requires_grad=True)
+    fg.op(lambda i, x: x[i] * 1.0078125)(places, table).sum().backward()
+    assert table.grad is not None
+    torch.testing.assert_close(table.grad[0], torch.full((8,), 2016.0, dtype=torch.bfloat16, device=DEVICE))
+
+
+def test_the_same_bits_each_time() -> None:
+    places = torch.randint(0, 7, (5000,), device=DEVICE)
+    table, weight = torch.randn(7, 33, device=DEVICE, requires_grad=True), torch.randn(5000, 33, device=DEVICE)
+    op = fg.op(lambda i, x, y: torch.tanh(x[i]) * y)
+    found = [torch.autograd.grad(op(places, table, weight).sum(), table)[0] for _ in range(10)]
+    assert all(torch.equal(found[0], other) for other in found[1:])
+
+
+def test_numpy() -> None:
+    table, places = np.random.default_rng(0).normal(size=(5, 4)), np.array([[1, 4], [0, 1]])
+    op = fg.op(lambda i, x: np.tanh(np.take(x, i, axis=0)))
+    np.testing.assert_allclose(op(places, table), np.tanh(table[places]))
+    along = fg.op(lambda i, x: np.take_along_axis(x, i, axis=1))
+    np.testing.assert_allclose(along(places[:1], table[:1]), np.take_along_axis(table[:1], places[:1], 1))
+    added = fg.op(lambda x, i, s: fg.index_add(x, 0, i, s))
+    np.testing.assert_allclose(added(table, np.array([1, 1]), table[:2])[1], table[1] + table[0] + table[1])
+
+
+def test_what_follows_reads_rows_itself() -> None:
+    """One kernel, that has no sum over the table, and reads rows in vectors."""
+    op = fg.op(norm_of_an_embedding)
+    shapes = (5000, 256), (64, 256), (256,), (256,)
+    given = (torch.zeros(64, dtype=torch.int64), *(torch.empty(*shape, dtype=torch.bfloat16) for shape in shapes))
+    (item,) = passes(op, given, {}, "forward")
+    assert item.text.count("__global__") == 1
+    assert "fg::gather<8>(table_at_ptr" in item.text and "where(" not in item.text
+
+
+def test_a_gradient_is_one_scatter_and_keeps_no_rows() -> None:
+    places, leaves = drawn("embedding")
+    item = list(passes(fg.op(embedding), (*places, *leaves), {}, "backward"))[-1]
+    cut = chain(item.op)
+    assert cut is not None
+    (step,) = [step for step in cut.steps if isinstance(step, Scatter)]
+    assert (step.left.name, step.result, step.axis) == ("i", "d_table", next(o for o in item.op.outputs).shape[0])
+    assert {operand.name for operand in item.op.operands} == {"i", "table", "d_out"}
+
+
+@pytest.mark.parametrize(
+    "function, given, error, says",
+    [
+        (lambda i, x: fg.take(x, i), (torch.ones(2), torch.ones(3, 4)), DtypeError, "integers"),
+        (lambda i, x: fg.take(x, i), (torch.ones(2) > 0, torch.ones(3, 4)), DtypeError, "fg.where"),
+        (lambda i, x: fg.take(x, i, 2), (torch.zeros(2, dtype=torch.int64), torch.ones(3, 4)), ShapeError, "axis 2"),
+        (lambda i, x: fg.take(x, i), (torch.zeros(2, dtype=torch.int64), torch.ones(())), ShapeError, "dimension"),
+        (
+            lambda i, x: fg.take_along_axis(x, i),
+            (torch.zeros(2, dtype=torch.int64), torch.ones(3, 4)), ShapeError, "as many dimensions",
+        ),
+        (
+            lambda i, x: torch.gather(x, 1, i),
+            (torch.zeros(2, 1, dtype=torch.int64), torch.ones(3, 4)), ShapeError, "slice the tensor",
+        ),
+        (
+            lambda i, x: x + x[i],
+            (torch.zeros(3, dtype=torch.int64), torch.ones(3, 4)), DeclarationError, "meets itself",
+        ),
+        (lambda i, x: x[i, i], (torch.zeros(3, dtype=torch.int64), torch.ones(3, 4)), DeclarationError, "one tensor"),
+        (
+            lambda i, x: fg.take(x, fg.argmax(x, 1) + i, 0),
+            (torch.zeros((), dtype=torch.int64), torch.ones(3, 4)), DeclarationError, "varies along",
+        ),
+        (
+            lambda i, x: F.embedding(i, x, max_norm=1.0),
+            (torch.zeros(3, dtype=torch.int64), torch.ones(3, 4)), DeclarationError, "max_norm",
+        ),
+        (
+            lambda i, x: fg.index_add(x, 0, i, x),
+            (torch.zeros(3, dtype=torch.int64), torch.ones(3, 4)), DeclarationError, "one more argument",
+        ),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_is_explained(function: Any, given: Any, error: type[Exception], says: str) -> None:
+    with pytest.raises(error, match=says):
+        fg.op(function, name="wrong")(*given)
