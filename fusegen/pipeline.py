@@ -269,9 +269,10 @@ def _planned(
 
 
 def _lying(gathered: Gathered, table: Buffer) -> Buffer:
-    """A table as it is seen at one place along its axis: how far apart places lie is a number of its own."""
-    strides = {axis: stride for axis, stride in table.strides.items() if axis != gathered.axis}
-    return replace(table, strides={**strides, gathered.step: table.strides[gathered.axis]})
+    """A table as it is seen at one place along its axes: how far apart places lie are numbers of their own."""
+    told = {axis for axis, _ in gathered.places}
+    strides = {gathered.step(axis) if axis in told else axis: stride for axis, stride in table.strides.items()}
+    return replace(table, strides=strides)
 
 
 def build(op: Op, layout: Layout, target: Target) -> Program:

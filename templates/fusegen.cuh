@@ -117,9 +117,11 @@ template <typename T> using compute_t = typename Compute<T>::type;
 
 template <typename T> FG_DEVICE compute_t<T> load(const T* pointer) { return Compute<T>::widen(*pointer); }
 
-// The element ``place`` of ``size`` that lie ``step`` apart, zero where there is none.
-template <typename T> FG_DEVICE compute_t<T> gather(const T* first, int64_t place, int64_t size, int64_t step) {
-  return 0 <= place && place < size ? load(first + place * step) : compute_t<T>(0);
+// The element ``place`` of ``size`` that lie ``step`` apart, and so on along other axes; zero where there is none.
+template <typename T> FG_DEVICE compute_t<T> gather(const T* first) { return load(first); }
+template <typename T, typename... Others>
+FG_DEVICE compute_t<T> gather(const T* first, int64_t place, int64_t size, int64_t step, Others... others) {
+  return 0 <= place && place < size ? gather(first + place * step, others...) : compute_t<T>(0);
 }
 template <typename T, typename V> FG_DEVICE void store(T* pointer, V value) {
   *pointer = Compute<T>::narrow(compute_t<T>(value));

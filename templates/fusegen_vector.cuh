@@ -141,10 +141,11 @@ template <int N, typename T> FG_DEVICE Vec<compute_t<T>, N> load_vector(const T*
   return Widen<T, N>::all(raw);
 }
 
-// A vector at the place ``place`` of ``size`` that lie ``step`` apart, zeros where there is none.
-template <int N, typename T>
-FG_DEVICE Vec<compute_t<T>, N> gather(const T* first, int64_t place, int64_t size, int64_t step) {
-  if (0 <= place && place < size) return load_vector<N>(first + place * step);
+// A vector at the place ``place`` of ``size`` that lie ``step`` apart, and so on; zeros where there is none.
+template <int N, typename T> FG_DEVICE Vec<compute_t<T>, N> gather(const T* first) { return load_vector<N>(first); }
+template <int N, typename T, typename... Others>
+FG_DEVICE Vec<compute_t<T>, N> gather(const T* first, int64_t place, int64_t size, int64_t step, Others... others) {
+  if (0 <= place && place < size) return gather<N>(first + place * step, others...);
   Vec<compute_t<T>, N> zeros;
 #pragma unroll
   for (int k = 0; k < N; ++k) zeros[k] = 0;

@@ -329,6 +329,8 @@ class Theirs:
     quick_gelu = staticmethod(lambda x: x * torch.sigmoid(1.702 * x))
     lerp = staticmethod(lambda x, y, w: x + w * (y - x))
     as_float = staticmethod(lambda x, like: x.to(torch.float64))
+    take = staticmethod(lambda x, places, axis: torch.index_select(x, axis, places))
+    take_along_axis = staticmethod(lambda x, places, axis: torch.gather(x, axis, places))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(F, name, None) or getattr(torch, name)

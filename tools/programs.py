@@ -161,7 +161,7 @@ ROWS = words(
 # What no axis in blocks is part of: declared gradients, and groups. How blocks of extrema share what ties is our own.
 NOT_IN_BLOCKS = words(
     "smooth bent joint guarded_call guarded_extremum within group_norm parts amax amin norm_inf guarded_rows "
-    "chosen_rows chosen_joint"
+    "chosen_rows chosen_joint placed"
 )
 PAIRED = words("mse_loss l1_loss huber_loss smooth_l1_loss bce kl_div cosine")
 INTEGER = words("index compare masked any argmax count mod times isfinite hit both wide ints")
@@ -533,6 +533,25 @@ class _Writer:
             return _Value(f"{x.at(ADD)} + lib.concat([-{second}, {first}], {axis})", "f", x.shape, ADD)
         return _Value(f"lib.concat([{first}, lib.sin({second})], {axis})", "f", x.shape) if form == "both" else None
 
+    def placed(self) -> _Value | None:
+        """Elements at places that an argument tells, or added there: an axis that has another size than all others,
+        since one that meets what it indexes is refused."""
+        x = self.tensor()
+        counts = [size for size in self.sizes if all(size not in a.shape for a in self.arguments)]
+        if x is None or not counts:
+            return None
+        axis, count = self.draw(st.integers(0, len(x.shape) - 1)), self.of(counts)
+        shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
+        if math.prod(shape) > self.most_elements:
+            return None
+        form, rank = self.of(["take", "take_along_axis", "index_add", "scatter_add"]), len(shape)
+        whole = form in ("take_along_axis", "scatter_add")
+        place = self.argument("i", shape if whole else (count,), x.shape[axis]).text
+        if form.startswith("take"):
+            return _Value(f"lib.{form}({x.text}, {place}, {axis - rank})", "f", shape)
+        source = (self.pick(where=lambda v: v.shape == shape) or self.argument("f", shape)).text
+        return _Value(f"lib.{form}({x.text}, {axis - rank}, {place}, {source})", "f", x.shape)
+
     def two(self) -> None:
         """An op of two results."""
         x = self.pick()
@@ -566,7 +585,8 @@ def mentions(text: str, name: str) -> bool:
 
 KINDS = (
     "unary", "unary", "binary", "binary", "binary", "reduce", "reduce", "rows", "rows", "number", "library", "parts",
-    "two", "product", "turned", "integer", "integer", "within", "several", "joint", "halves", "halves",
+    "two", "product", "turned", "integer", "integer", "within", "several", "joint", "halves", "halves", "placed",
+    "placed",
 )  # fmt: skip
 
 

@@ -112,11 +112,6 @@ def _sides(
     position = one_axis(value, axis, what)
     assert position is not None
     dim = value.dims[position]
-    if dim is not None and dim.find().parts:
-        raise DeclarationError(
-            where, given=f"dimension {position} of {shape_of(value)}, which is in groups",
-            expected="a dimension that is not", fix="index before fg.unflatten, or in an op of its own",
-        )  # fmt: skip
     size: Expr = Size(current().name_of(dim)) if dim is not None else const(1, dtypes.int64)
     place, length = cast(places, dtypes.int64), Value(size, dtypes.int64)
     wrapped = elementwise("where", elementwise("lt", place, 0), elementwise("add", place, length), place)

@@ -13,7 +13,22 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from fusegen.core import dtypes
-from fusegen.core.ir import Axes, Expr, Op, Operand, Output, Place, Reduce, Size, Substitution, call, const, refs
+from fusegen.core.ir import (
+    Axes,
+    Expr,
+    Op,
+    Operand,
+    Output,
+    Place,
+    Reduce,
+    Ref,
+    Size,
+    Substitution,
+    axis_order,
+    call,
+    const,
+    refs,
+)
 from fusegen.core.one_term import gathered
 from fusegen.core.subexpressions import safe_name
 from fusegen.fuse.kernel import Gathered
@@ -54,7 +69,8 @@ class _Gatherer:
         self.operands: dict[Expr, Operand] = {operand.ref: operand for operand in op.operands}
         self.free = {thing.name for thing in (*op.operands, *op.scalars)}
         self.taken = {thing.name for thing in (*op.operands, *op.scalars, *op.statements, *op.outputs)}
-        self.found: dict[tuple[str, Expr], Gathered] = {}
+        self.found: dict[tuple[str, tuple[tuple[str, Expr], ...]], Gathered] = {}
+        self.gathered: dict[str, Gathered] = {}
 
     def read(self, reduce: Reduce) -> Expr | None:
         """What a sum with one term is, read where it stands."""
@@ -62,26 +78,53 @@ class _Gatherer:
         if picked is None:
             return None
         axis, place, value = picked
-        values: dict[Expr, Expr] = {Place(axis): place}
-        tables = [ref for ref in refs(value) if ref in self.operands and axis in self.operands[ref].shape]
-        for ref in tables:
-            values[ref] = self._gathered(self.operands[ref], axis, place).ref
-        found = Substitution(values).of(value)
-        if value in self.operands and tables:
-            return found  # zero by itself where there is no such place
+        found = self._at(value, axis, place)
+        if self._is_zero_elsewhere(value, axis):
+            return found
         above = call("ge", place, const(0, place.dtype), dtype=dtypes.bool_)
         below = call("lt", place, Size(axis), dtype=dtypes.bool_)
         inside = call("logical_and", above, below, dtype=dtypes.bool_)
         return call("where", inside, found, const(0, value.dtype), dtype=value.dtype)
 
-    def _gathered(self, table: Operand, axis: str, place: Expr) -> Gathered:
-        key = table.name, place
+    def _is_zero_elsewhere(self, value: Expr, axis: str) -> bool:
+        """Whether it is read along the axis, and so is zero by itself where there is no such place."""
+        if isinstance(value, Ref) and value.name in self.gathered:
+            return axis in self._left(self.gathered[value.name])
+        return value in self.operands and axis in self.operands[value].shape
+
+    def _at(self, value: Expr, axis: str, place: Expr) -> Expr:
+        """A value at one place along an axis."""
+        values: dict[Expr, Expr] = {Place(axis): place}
+        for ref in refs(value):
+            if not isinstance(ref, Place) and axis in self.along.of(ref):
+                values[ref] = self._element(ref, axis, place)
+        return Substitution(values).of(value)
+
+    def _element(self, ref: Ref, axis: str, place: Expr) -> Expr:
+        """What the tensor, or what is gathered already, is there."""
+        known = self.gathered.get(ref.name)
+        if known is None:
+            return self._gathered(self.operands[ref], ((axis, place),))
+        places = [(other, self._at(where, axis, place)) for other, where in known.places]
+        own = [(axis, place)] if axis in self._left(known) else []
+        return self._gathered(known.table, (*places, *own))
+
+    @staticmethod
+    def _left(gathered: Gathered) -> set[str]:
+        """The axes of the table along which all of it is there still."""
+        return {axis for axis in gathered.table.shape if axis} - {axis for axis, _ in gathered.places}
+
+    def _gathered(self, table: Operand, places: tuple[tuple[str, Expr], ...]) -> Expr:
+        key = table.name, places
         if key not in self.found:
             name = safe_name(f"{table.name}_at", self.taken)
             self.taken.add(name)
             self.free.add(name)
-            axes = [a for a in table.shape if a and a != axis]
-            axes += sorted(self.along.of(place) - set(axes))
-            self.found[key] = Gathered(name, table.dtype, tuple(axes), table=table, axis=axis, place=place)
+            told = {axis for axis, _ in places}
+            axes = [axis for axis in table.shape if axis and axis not in told]
+            varying = frozenset[str]().union(*(self.along.of(place) for _, place in places))
+            axes += sorted(varying - set(axes), key=axis_order)
+            self.found[key] = Gathered(name, table.dtype, tuple(axes), table=table, places=places)
+            self.gathered[name] = self.found[key]
             self.along.known = {**self.along.known, name: frozenset(axes)}
-        return self.found[key]
+        return self.found[key].ref

@@ -57,7 +57,8 @@ class _Launches(Evaluation):
         """Run one kernel: its names are its own."""
         self.named = {thing.name: self.memory[thing.name] for thing in (*kernel.tensors, *kernel.scalars)}
         self.named |= {p.name: self._position(p) for p in kernel.operands if isinstance(p, Position)}
-        self.named |= {gathered.name: self._gathered(gathered) for gathered in kernel.gathered}
+        for gathered in kernel.gathered:
+            self.named[gathered.name] = self._gathered(gathered)
         if isinstance(kernel, RowKernel):
             self._row_kernel(kernel)
         else:
@@ -128,14 +129,15 @@ class _Launches(Evaluation):
 
     def _gathered(self, gathered: Gathered) -> Any:
         """The elements of a tensor at the positions that the kernel's other operands tell; zero where there is none."""
-        along, size = self.axes.index(gathered.axis), self.sizes[gathered.axis]
-        table, place = self.memory[gathered.table.name], self.evaluate(gathered.place)
-        if not size:
-            return table.sum(along, keepdim=True) + 0 * place
-        found = self.torch.take_along_dim(*self.torch.broadcast_tensors(table, place.clamp(0, size - 1)), along).narrow(
-            along, 0, 1
-        )
-        return self.torch.where((place >= 0) & (place < size), found, self.torch.zeros_like(found))
+        found = self.memory[gathered.table.name]
+        for axis, where in gathered.places:
+            along, size, place = self.axes.index(axis), self.sizes[axis], self.evaluate(where)
+            if not size:
+                return found.sum(along, keepdim=True) + 0 * place
+            row = self.torch.take_along_dim(*self.torch.broadcast_tensors(found, place.clamp(0, size - 1)), along)
+            row = row.narrow(along, 0, 1)
+            found = self.torch.where((place >= 0) & (place < size), row, self.torch.zeros_like(row))
+        return found
 
     def _position(self, position: Position) -> Any:
         """The position in the tensor that these axes make up, slow to fast."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fusegen.core.ir import Expr, Let, Op, Operand, Output, Place, Reduce, Scalar, Shape, axis_order, refs
+from fusegen.core.ir import Expr, Let, Op, Operand, Output, Place, Reduce, Ref, Scalar, Shape, axis_order, refs
 from fusegen.core.locks import cached_property
 from fusegen.core.subexpressions import ascii_name, safe_name
 
@@ -26,23 +26,33 @@ class Position(Operand):
 
 @dataclass(frozen=True)
 class Gathered(Operand):
-    """The elements of a tensor at positions along one of its axes that other tensors tell: like an operand of the axes
+    """The elements of a tensor at positions along some of its axes that other tensors tell: like an operand of the axes
     that are left and of those that the positions vary along. Zero where there is no such position.
 
     Attributes:
         table: the tensor.
-        axis: of the table.
-        place: the position, from 0, in terms of what the kernel reads.
+        places: by axis of the table the position, from 0, in terms of what the kernel reads.
     """
 
     table: Operand = field(kw_only=True)
-    axis: str = field(kw_only=True)
-    place: Expr = field(kw_only=True)
+    places: tuple[tuple[str, Expr], ...] = field(kw_only=True)
 
     @property
-    def step(self) -> str:
-        """What the distance in memory of two neighbours along the axis is called among the sizes of axes."""
-        return f"{self.name} step"
+    def reads(self) -> list[Ref]:
+        """What tells the positions."""
+        return refs(*(place for _, place in self.places))
+
+    def step(self, axis: str) -> str:
+        """What the distance in memory of two neighbours along an axis is called among the sizes of axes."""
+        return f"{self.name} step along {axis}"
+
+
+def with_places(names: Iterable[str], gathered: Sequence[Gathered]) -> set[str]:
+    """The names, and those that tell where the gathered ones among them are."""
+    found = set(names)
+    for operand in reversed(gathered):  # each behind those that tell its places
+        found |= {ref.name for ref in operand.reads} if operand.name in found else set()
+    return found
 
 
 @dataclass(frozen=True)
@@ -146,14 +156,13 @@ def read_by(
     op: Op, stored: Mapping[str, Operand], exprs: Sequence[Expr]
 ) -> tuple[tuple[Operand, ...], tuple[Scalar, ...]]:
     """What the expressions read: the op's operands, stored results, positions along axes; and scalars."""
-    read = refs(*exprs)
-    names = {ref.name for ref in read}
-    gathered = [o for o in op.operands if isinstance(o, Gathered) and o.name in names]
-    read = list(dict.fromkeys([*read, *refs(*(o.place for o in gathered))]))
-    names = {ref.name for ref in read}
+    read, every = refs(*exprs), [o for o in op.operands if isinstance(o, Gathered)]
+    names = with_places((ref.name for ref in read), every)
+    gathered = [o for o in every if o.name in names]
+    read += [ref for o in gathered for ref in o.reads]
     operands = [o for o in op.operands if o.name in names and not isinstance(o, Gathered)]
     operands += [o for name, o in stored.items() if name in names]
-    positions = [Position.of(ref) for ref in read if isinstance(ref, Place)]
+    positions = dict.fromkeys(Position.of(ref) for ref in read if isinstance(ref, Place))
     operands += sorted(positions, key=lambda p: [axis_order(str(axis)) for axis in p.shape])
     operands += gathered  # behind what says where
     return tuple(operands), tuple(s for s in op.scalars if s.name in names)

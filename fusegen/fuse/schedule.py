@@ -12,7 +12,7 @@ from enum import Enum
 from math import prod
 
 from fusegen.core.dtypes import DType
-from fusegen.core.ir import Size, axis_order, refs, walk
+from fusegen.core.ir import Size, axis_order, walk
 from fusegen.core.monoids import BY_KIND
 from fusegen.fuse.finish import finish_of
 from fusegen.fuse.kernel import Kernel, Position
@@ -247,10 +247,12 @@ def contiguous(shape: Sequence[str | None], sizes: Mapping[str, int]) -> dict[st
 
 def needed_sizes(kernel: Kernel, sizes: Mapping[str, int], buffers: Mapping[str, Buffer]) -> dict[str, int]:
     """Sizes of the axes whose size the kernel computes with, and how far apart lies what it gathers."""
-    nodes = walk([*(item.expr for item in kernel.items), *(g.place for g in kernel.gathered)])
-    found = {node.axis: sizes[node.axis] for node in nodes if isinstance(node, Size)}
+    places = [place for gathered in kernel.gathered for _, place in gathered.places]
+    found = {n.axis: sizes[n.axis] for n in walk([*(i.expr for i in kernel.items), *places]) if isinstance(n, Size)}
     for gathered in kernel.gathered:
-        found |= {gathered.axis: sizes[gathered.axis], gathered.step: buffers[gathered.name].strides[gathered.step]}
+        for axis, _ in gathered.places:
+            step = gathered.step(axis)
+            found |= {axis: sizes[axis], step: buffers[gathered.name].strides[step]}
     return found
 
 
@@ -266,11 +268,12 @@ def settled(
     found = {p.name: p for p in placements}
     for gathered in kernel.gathered:
         own = [loop.strides[gathered.name] for loop in loops]
-        reads = [ref.name for ref in refs(gathered.place) if ref.name in found]
-        moved = [any(loop.strides[name] for name in reads) for loop in loops]
+        reads = [found[ref.name] for ref in gathered.reads if ref.name in found]
+        moved = [any(place.moves[at] != "0" for place in reads) for at in range(len(loops))]
         to = tuple("@" if m == "0" and along else m for m, along in zip(moves(own), moved, strict=True))
         buffer = buffers[gathered.name]
-        apart = [buffer.strides[gathered.step], *(s for loop, s in enumerate(own) if loop != fast)]
+        apart = [buffer.strides[gathered.step(axis)] for axis, _ in gathered.places]
+        apart += [stride for loop, stride in enumerate(own) if loop != fast]
         width = min(VECTOR_BYTES, vector * buffer.dtype.size)
         alike = vector > 1 and own[fast] == 1 and not moved[fast] and all(s % vector == 0 for s in apart)
         access = Access.ROW if alike and buffer.alignment % width == 0 else Access.STRIDED

@@ -66,6 +66,10 @@ class Names:
         """``x_ptr``."""
         return f"{self.stem(name)}_ptr"
 
+    def step(self, name: str, axis: str) -> str:
+        """``table_at_step2``: how far apart two places are of what is gathered."""
+        return f"{self.stem(name)}_step{axis.lstrip('d')}"
+
     def settle(self, code: str) -> bool:
         """Whether each identifier of rendered text means one thing; else what collides has another name from now on."""
         every = identifiers(code) | self._macros

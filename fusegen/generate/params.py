@@ -9,7 +9,7 @@ from typing import Literal
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Computed, Expr, Operand, Output, Ref, Scalar, Size, refs, walk
 from fusegen.core.text import shape_text
-from fusegen.fuse.kernel import Gathered, Kernel, Position
+from fusegen.fuse.kernel import Gathered, Kernel, Position, with_places
 from fusegen.fuse.schedule import Access, Placement, Schedule
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import Names
@@ -56,7 +56,7 @@ def parameters(kernel: Kernel, schedule: Schedule, names: Names, stage: str = "m
     else:
         found += [_output(o, names) for o in (*kernel.outputs, *kernel.partials)]
     found += _numbers(kernel, items, names)
-    found += [Param("axis", f"{names.stem(operand.name)}_step", "int64_t", operand.step) for operand in gathered]
+    found += [step for operand in gathered for step in _steps(operand, names)]
     found += _extents(schedule)
     for placement in schedule.placements:
         found += _strides(placement, schedule, kernel, names)
@@ -67,14 +67,19 @@ def _main_operands(kernel: Kernel, split: bool) -> list[Operand]:
     if not split:
         return list(kernel.tensors)
     body = {ref for item in kernel.reducing for ref in _reads(item.expr)}
-    body |= {ref for operand in _gathered(kernel, kernel.reducing) for ref in _reads(operand.place)}
+    body = with_places(body, kernel.gathered)
     return [o for o in kernel.tensors if o.name in body]
 
 
 def _gathered(kernel: Kernel, items: Iterable[Computed]) -> list[Gathered]:
     """What the items gather."""
-    read = {name for item in items for name in _reads(item.expr)}
+    read = with_places((name for item in items for name in _reads(item.expr)), kernel.gathered)
     return [operand for operand in kernel.gathered if operand.name in read]
+
+
+def _steps(operand: Gathered, names: Names) -> list[Param]:
+    """How far apart places along its axes are."""
+    return [Param("axis", names.step(operand.name, axis), "int64_t", operand.step(axis)) for axis, _ in operand.places]
 
 
 def _table(operand: Gathered, kernel: Kernel, schedule: Schedule, names: Names) -> Param:
@@ -111,9 +116,10 @@ def _output(output: Output, names: Names) -> Param:
 def _numbers(kernel: Kernel, items: Iterable[Computed], names: Names) -> list[Param]:
     """The scalars and sizes of axes that the items read."""
     gathered = _gathered(kernel, items)
-    nodes = list(walk([*(item.expr for item in items), *(operand.place for operand in gathered)]))
+    places = [pair for operand in gathered for pair in operand.places]
+    nodes = list(walk([*(item.expr for item in items), *(place for _, place in places)]))
     read = {node.name for node in nodes if isinstance(node, Ref)}
-    axes = sorted({node.axis for node in nodes if isinstance(node, Size)} | {operand.axis for operand in gathered})
+    axes = sorted({node.axis for node in nodes if isinstance(node, Size)} | {axis for axis, _ in places})
     scalars = [_scalar(scalar, names) for scalar in kernel.scalars if scalar.name in read]
     return [*scalars, *(Param("axis", axis.upper(), "int64_t", axis) for axis in axes)]
 
@@ -165,14 +171,14 @@ def _moving(placement: Placement, moves: Sequence[str], schedule: Schedule, name
 def _finish_parameters(kernel: Kernel, schedule: Schedule, names: Names) -> tuple[Param, ...]:
     read = {name for item in kernel.ending for name in _reads(item.expr)}
     gathered = _gathered(kernel, kernel.ending)
-    read |= {name for operand in gathered for name in _reads(operand.place)}
+    read = with_places(read, kernel.gathered)
     operands = [o for o in kernel.tensors if o.name in read]
     found = [_partial(r.name, f"const {Accumulator(r, names).state_type}*", names) for r in kernel.states]
     found += [_input(o, kernel, schedule, names) for o in operands]
     found += [_table(o, kernel, schedule, names) for o in gathered]
     found += [_output(o, names) for o in kernel.outputs]
     found += _numbers(kernel, kernel.ending, names)
-    found += [Param("axis", f"{names.stem(o.name)}_step", "int64_t", o.step) for o in gathered]
+    found += [step for operand in gathered for step in _steps(operand, names)]
     index = schedule.index
     divisor = "fg::Divisor" if index == "int" else "fg::Divisor64"
     found += [Param("count", "m", index, "kept"), Param("splits", "splits", "int")]

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from fusegen.core.ir import Let, Operand, Output, Reduce, names_read, refs
+from fusegen.core.ir import Let, Operand, Output, Reduce, names_read
 from fusegen.core.text import expr_text, reduce_text
-from fusegen.fuse.kernel import Gathered, Kernel, Position
+from fusegen.fuse.kernel import Gathered, Kernel, Position, with_places
 from fusegen.fuse.reuse import Traversal, still_needed
 from fusegen.fuse.schedule import THREADS, Schedule
 from fusegen.generate.cexpr import Printer
@@ -51,9 +51,7 @@ class SlotFiller:
             if item not in self._read:
                 self._read[item] = names_read([item])
             found |= self._read[item]
-        for gathered in self.kernel.gathered:
-            found |= {ref.name for ref in refs(gathered.place)} if gathered.name in found else set()
-        return found
+        return with_places(found, self.kernel.gathered) if self.kernel.gathered else found
 
     def common(self) -> dict[str, Any]:
         """The slots that every template has."""
@@ -211,9 +209,12 @@ class SlotFiller:
         return self.access(f"{declared} = fg::load({{}});", operand.name, offset)
 
     def gather(self, operand: Gathered, vector: str = "") -> str:
-        """An element of what is gathered, given the pointer to where its place is zero."""
-        place, size = self.printer.text(operand.place), operand.axis.upper()
-        return f"fg::gather{vector}({{}}, {place}, {size}, {self.stem(operand.name)}_step)"
+        """An element of what is gathered, given the pointer to where its places are zero."""
+        told = [
+            f"{self.printer.text(place)}, {axis.upper()}, {self.names.step(operand.name, axis)}"
+            for axis, place in operand.places
+        ]
+        return f"fg::gather{vector}({{}}, {', '.join(told)})"
 
     def read_vector(self, operand: Operand, offset: str) -> list[str]:
         """A vector of elements as ``x_v``."""

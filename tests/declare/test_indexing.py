@@ -323,7 +323,7 @@ def test_numpy() -> None:
     op = fg.op(lambda i, x: np.tanh(np.take(x, i, axis=0)))
     np.testing.assert_allclose(op(places, table), np.tanh(table[places]))
     along = fg.op(lambda i, x: np.take_along_axis(x, i, axis=1))
-    np.testing.assert_allclose(along(places[:1], table[:1]), np.take_along_axis(table[:1], places[:1], 1))
+    np.testing.assert_allclose(along(np.array([[1, 3]]), table[:1]), table[:1, [1, 3]])
     added = fg.op(lambda x, i, s: fg.index_add(x, 0, i, s))
     np.testing.assert_allclose(added(table, np.array([1, 1]), table[:2])[1], table[1] + table[0] + table[1])
 
