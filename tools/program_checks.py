@@ -615,7 +615,10 @@ JUMPS = re.compile(r"[<>%]|floor|sign|argm|any\(|all\(|isfinite|softshrink|hardt
 # -- one program, whole ------------------------------------------------------------------------------------------------
 
 # What fusegen refuses by design, in its own words; everything else that a program ends in is a defect.
-REFUSED = re.compile(r"a tensor meets itself along another dimension|used both whole and in parts")
+REFUSED = re.compile(
+    r"a tensor meets itself along another dimension|used both whole and in parts|one dimension is a part of another"
+    r"|that varies along the dimension"
+)
 EVALUATORS, INTERPRETED, COMPILED, CUBINS, GPU = "evaluators", "interpreted", "compiled", "cubins", "gpu"
 
 

@@ -84,6 +84,7 @@ def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar]
     live = live_reduces(reduces, outputs)
     divided = Divided(tracer.where, parts, builder.fresh, operands, live, outputs, local_names, made)
     divided.run()
+    _check_blocks_distinct(tracer, results, [d for d in counts if builder.names[d[0]] in divided.gone])
     operands, reduces, outputs, local_names = divided.operands, divided.reduces, divided.outputs, divided.names
     taken |= divided.taken if divided.gone else set()
     found, reduces, outputs, local_names = in_double(scalars, reduces, outputs, local_names)
@@ -95,6 +96,35 @@ def build_op(tracer: Tracer, name: str, declared: str, scalars: Sequence[Scalar]
     used = tuple(_used_operands(operands, statements, bound))
     op = Op(name, "forward", used, tuple(found), tuple(statements), tuple(bound), kind, declared, doc)
     return divided.renamed(_with_known_sizes(op, builder.mirrors(), builder.wholes()))
+
+
+def _check_blocks_distinct(
+    tracer: Tracer, results: Sequence[Result], divisions: Sequence[tuple[AxisVar, AxisVar | None, int]]
+) -> None:
+    """No tensor has an axis of which there are blocks beside that of a block: taken out, the one is the other.
+
+    Raises:
+        DeclarationError: one has.
+    """
+    roots: dict[AxisVar, AxisVar] = {}
+
+    def root(axis: AxisVar) -> AxisVar:
+        while axis in roots:
+            axis = roots[axis]
+        return axis
+
+    for whole, part, _ in divisions:
+        if part is not None and root(part.find()) is not root(whole.find()):
+            roots[root(part.find())] = root(whole.find())
+    for what, dims in [*tracer.tensors(), *(("a result", value.dims) for value, _ in results)]:
+        found = [root(axis.find()) for axis in leaves(dims)]
+        if len(set(found)) < len(found):
+            tracer.met_itself = True
+            raise DeclarationError(
+                tracer.where, given=f"{what}, of which one dimension is a part of another",
+                expected="dimensions that are independent of each other",
+                fix="pass the tensor twice, as two arguments of the op, and take the part of one of them",
+            )  # fmt: skip
 
 
 def _unite_blocks(tracer: Tracer) -> list[tuple[AxisVar, AxisVar | None, int]]:

@@ -376,3 +376,39 @@ def test_whole_and_in_blocks_beside_a_declared_gradient() -> None:
     torch.testing.assert_close(both(x), x[:, :3] * (2 * x).sum(-1, keepdim=True))
     with pytest.raises(fg.DerivativeError, match="whole and in parts"):
         both(x.requires_grad_())
+
+
+OUTER = {
+    "of rows": lambda x: (x[:, None] * x[:4]).exp().sum(1),
+    "as it is": lambda x: (x[:, None] * x[:4]).exp(),
+    "of a concatenation": lambda x: (torch.cat([x[4:], x[:4]])[:, None] * x[:4]).exp().sum(0),
+}
+
+
+@pytest.mark.parametrize("name", OUTER)
+def test_an_axis_does_not_meet_a_part_of_itself(name: str) -> None:
+    """Taken apart, the axis is the part's: each element would meet its own kind alone, in silence."""
+    x = torch.randn(8, dtype=torch.float64, device=DEVICE)
+    with pytest.raises(DeclarationError, match="one dimension is a part of another"):
+        fg.op(OUTER[name], name="outer")(x)
+
+
+def test_a_product_with_a_part_of_itself() -> None:
+    for function in (
+        lambda x: (x @ x[:4].mT).exp(),
+        lambda x: (x @ x[:4].mT).exp().sum(-1),
+        lambda x: ((x + torch.cat([-x[4:], x[:4]])) @ x[:4].mT).tanh(),
+    ):
+        x = torch.randn(8, 3, dtype=torch.float64, device=DEVICE, requires_grad=True)
+        found, expected = fg.op(function, name="product")(x), function(x)
+        torch.testing.assert_close(found, expected)
+        weight = torch.randn_like(expected)
+        ours, theirs = (torch.autograd.grad(out, x, weight)[0] for out in (found, expected))
+        torch.testing.assert_close(ours, theirs)
+
+
+def test_two_arguments_meet_part_by_part() -> None:
+    """What the error says to do instead."""
+    op = fg.op(lambda x, y: (x[:, None] * y[:4]).exp().sum(1))
+    x = torch.randn(8, dtype=torch.float64, device=DEVICE)
+    torch.testing.assert_close(op(x, x), OUTER["of rows"](x))
