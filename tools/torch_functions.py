@@ -21,8 +21,8 @@ This page is printed by `tools/torch_functions.py` from the table that declarati
 - `x.shape`, `x.size()` and `x.numel()` are ints of this call: Python may test them and count with them, and what it
   computes becomes part of the compiled op. Where a size meets a tensor (`x.sum(-1) / x.shape[-1]`) it stays a size.
 - `x[:, None]`, `x.unsqueeze(1)`, `x.mT`, `x.permute(...)`: views cost nothing. `view` and `reshape` take dimensions
-  apart and put them together again. `chunk` and `split` take an argument of the op, in equal parts. What selects
-  elements (`x[0]`, `x[:, 1:3]`) is refused.
+  apart and put them together again. `chunk`, `split`, `x[0]` and `x[:, 1:3]` take equal blocks. `x[i]` of a tensor of
+  integers reads rows where it tells; a place that is out of range reads zero.
 - `x.max(dim)` and `x.min(dim)`: elements that tie share the gradient of `values` evenly, as those of `torch.amax` do.
   torch's own gives all of it to one of them.
 - `x.dtype` is fusegen's: it compares equal to torch's of the same name (`==`, `in (torch.float16, ...)`), and is none

@@ -17,9 +17,8 @@ def index_select(input: Like, dim: int, index: Like) -> Value:
             f"{current().where}, index_select", given=shape_of(places), expected="an index of one dimension",
             fix="use fg.take(x, index, axis)",
         )  # fmt: skip
-    if not places.ndim:
-        places = Value(places.expr, places.dtype, (None,))
-    return indexing.take(input, places, dim, negative=False)
+    found = indexing.take(_as_vector(input), _as_vector(places), dim, negative=False)
+    return found if lift(input).ndim else _number(found)
 
 
 @torchs(numpy=["take"])
@@ -57,29 +56,48 @@ def embedding(
 @torchs("gather")
 def gather(input: Like, dim: int, index: Like) -> Value:
     """``fg.take_along_axis(x, i, axis)``."""
-    _check("gather", lift(input), lift(index), dim)
-    return indexing.take_along_axis(input, index, dim)
+    value, places = _as_vector(input), _as_vector(index)
+    _check("gather", value, places, dim)
+    found = indexing.take_along_axis(value, places, dim)
+    return found if lift(index).ndim else _number(found)
 
 
 @torchs("take_along_dim", numpy=["take_along_axis"])
-def take_along_dim(input: Like, indices: Like, dim: int) -> Value:
+def take_along_dim(input: Like, indices: Like, dim: int | None = None) -> Value:
     """``fg.take_along_axis(x, i, axis)``."""
+    if dim is None:
+        raise DeclarationError(
+            f"{current().where}, take_along_dim", given=f"no dim of {shape_of(lift(input))}",
+            expected="a dimension: positions in a tensor that is seen as flat are not told here", fix="say dim=",
+        )  # fmt: skip
     return indexing.take_along_axis(input, indices, dim)
 
 
 @torchs("index_add")
 def index_add(input: Like, dim: int, index: Like, source: Like, *, alpha: Like = 1) -> Value:
     """``fg.index_add(x, axis, i, source)``."""
-    return indexing.index_add(input, dim, index, source, alpha)
+    found = indexing.index_add(_as_vector(input), dim, index, _as_vector(source), alpha)
+    return found if lift(input).ndim else _number(found)
 
 
 @torchs("scatter_add")
 def scatter_add(input: Like, dim: int, index: Like, src: Like) -> Value:
     """``fg.scatter_add(x, axis, i, source)``."""
-    value, places = lift(input), lift(index)
+    value, places, source = _as_vector(input), _as_vector(index), _as_vector(src)
     _check("scatter_add", value, places, dim)
-    _check("scatter_add", lift(src), places, None)
-    return indexing.scatter_add(value, dim, places, src)
+    _check("scatter_add", source, places, None)
+    found = indexing.scatter_add(value, dim, places, source)
+    return found if lift(input).ndim else _number(found)
+
+
+def _as_vector(given: Like) -> Value:
+    """A tensor without dimensions as one of a single element, as torch sees it here."""
+    value = lift(given)
+    return value if value.ndim or value.weak else Value(value.expr, value.dtype, (None,))
+
+
+def _number(value: Value) -> Value:
+    return Value(value.expr, value.dtype, ())
 
 
 def _check(what: str, value: Value, index: Value, dim: int | None) -> None:

@@ -27,11 +27,11 @@ INFOS = {
     if info.name in KNOWN and not info.variant_test_name.startswith(("complex", "decomposed"))
 }
 # torch's samples of these ask for what no declaration can say, too: parts of several sizes, views that move data,
-# random numbers, statistics that are updated, matrices' norms.
+# random numbers, statistics that are updated, matrices' norms, the first elements of a source, flat positions.
 PARTLY = (
     "alpha_dropout", "batch_norm", "bernoulli", "broadcast_to", "cat", "chunk", "dropout", "flatten", "instance_norm",
     "flip", "narrow", "norm nuc", "pad", "rand_like", "randn_like", "reshape", "roll", "select", "split", "stack",
-    "unflatten",
+    "unflatten", "scatter_add", "take_along_dim", "embedding",
 )  # fmt: skip
 # Products are of floats, and what is made of them; bounds of bools are none.
 FLOATS = ("addmm", "baddbmm", "bmm", "dot", "linear", "matmul", "mm", "mv", "vdot", "clamp_max", "clamp_min")
