@@ -135,6 +135,47 @@ def check_costly(dtype: torch.dtype) -> int:
     return len(COSTLY) + 7
 
 
+# Rows of a table, its columns, and how many places there are: in vectors, and not; more places than rows, and none.
+PLACES = ((300, 256, 700), (7, 33, 70), (50, 1030, 9), (5, 64, 0))
+
+
+def embedded(i: Any, t: Any, y: Any) -> Any:
+    """Rows at places, element by element."""
+    return torch.tanh(t[i] * y)
+
+
+def normed(i: Any, t: Any, y: Any) -> Any:
+    """Rows at places, each with its own mean square."""
+    x = t[i] + y
+    return x / (x.square().mean(-1, keepdim=True) + 0.1).sqrt()
+
+
+def along(i: Any, t: Any, y: Any) -> Any:
+    """A softmax over places."""
+    return (t[i] * y).softmax(0)
+
+
+def added(i: Any, t: Any, y: Any) -> Any:
+    """Rows added at places."""
+    return torch.index_add(t, 0, i, y * y)
+
+
+def check_places(dtype: torch.dtype) -> int:
+    """Rows that are read, and added, at places that a tensor tells."""
+    for rows, columns, count in PLACES:
+        table, other = (_tensor(shape, dtype, "dense") for shape in ((rows, columns), (count, columns)))
+        places = torch.randint(0, rows, (count,), device=DEVICE)
+        for function in (embedded, normed, along, added):
+            ours = fg.op(function)
+            check(
+                lambda t, y, op=ours, i=places: op(i, t, y),
+                lambda t, y, torchs=function, i=places: torchs(i, t, y), table, other,
+            )  # fmt: skip
+    out_of_range = torch.tensor([5, -9, 2**40, -1], device=DEVICE)
+    fg.op(embedded)(out_of_range, _tensor((5, 64), dtype, "dense"), _tensor((4, 64), dtype, "dense"))
+    return 4 * len(PLACES) + 1
+
+
 def check_products(dtype: torch.dtype) -> int:
     """What comes before and behind matrix products, and the passes of their backward."""
     functional = torch.nn.functional
@@ -272,7 +313,7 @@ def main() -> None:
             rms, lambda x, w: x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6) * w,
             _tensor((33, 1000), dtype, "dense"), _tensor((1000,), dtype, "dense"),
         )  # fmt: skip
-        count += check_rows(dtype) + check_costly(dtype)
+        count += check_rows(dtype) + check_costly(dtype) + check_places(dtype)
         if dtype.itemsize > 2 or not options.no_half_products:
             count += check_products(dtype)
         check(cell, torch_cell, _tensor((17, 128), dtype, "dense"), _tensor((17, 32), dtype, "dense"))

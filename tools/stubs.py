@@ -69,11 +69,11 @@ OWN = '''
         """In another dtype (fusegen's, torch's or NumPy's, a name, or another tensor's); to a half type it rounds."""
     def __len__(self) -> int: ...
     def __getitem__(self, key: Key | tuple[Key, ...], /) -> Tensor:
-        """``x[:, None]``: new dimensions of size one, and whole ones."""
+        """``x[:, None]``, ``x[0]``, ``x[..., :4]``, ``x[i]``: dimensions, elements, blocks, places that a tensor tells."""
 '''
 BESIDE = '''
 Number: TypeAlias = Tensor | float
-Key: TypeAlias = int | slice | EllipsisType | None
+Key: TypeAlias = int | slice | EllipsisType | Tensor | None
 Axis: TypeAlias = int | Sequence[int] | None
 DTypeLike: TypeAlias = DType | str | torch.dtype | np.dtype[Any] | type[object]
 

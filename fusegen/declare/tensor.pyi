@@ -45,7 +45,7 @@ class Tensor:
         """In another dtype (fusegen's, torch's or NumPy's, a name, or another tensor's); to a half type it rounds."""
     def __len__(self) -> builtins.int: ...
     def __getitem__(self, key: Key | tuple[Key, ...], /) -> Tensor:
-        """``x[:, None]``: new dimensions of size one, and whole ones."""
+        """``x[:, None]``, ``x[0]``, ``x[..., :4]``, ``x[i]``: dimensions, elements, blocks, places that a tensor tells."""
     def __add__(self, other: Number, /) -> Tensor: ...
     def __radd__(self, other: Number, /) -> Tensor: ...
     def __sub__(self, other: Number, /) -> Tensor: ...
@@ -512,7 +512,7 @@ class Tensor:
         """``fg.transpose(x, axis, axis)``."""
     def t(self) -> Tensor:
         """``x.mT`` of a matrix."""
-    def take_along_dim(self, indices: Number, dim: builtins.int) -> Tensor:
+    def take_along_dim(self, indices: Number, dim: builtins.int | None = None) -> Tensor:
         """``fg.take_along_axis(x, i, axis)``."""
     def tan(self) -> Tensor:
         """Elementwise tan; arguments broadcast and promote as torch's."""
@@ -570,7 +570,7 @@ class Tensor:
         """a log(b), and 0 where a = 0 unless b is NaN."""
 
 Number: TypeAlias = Tensor | float
-Key: TypeAlias = int | slice | EllipsisType | None
+Key: TypeAlias = int | slice | EllipsisType | Tensor | None
 Axis: TypeAlias = int | Sequence[int] | None
 DTypeLike: TypeAlias = DType | str | torch.dtype | np.dtype[Any] | type[object]
 

@@ -40,6 +40,14 @@ def cancelled(x, y):
     return (1e-5 * x * y + 1.0) - 1.0
 
 @fg.op
+def with_a_metric(x):
+    return x * x, (x > 0.2).to(x.dtype)
+
+@fg.op
+def metric(x):
+    return fg.mean((x > 0.2).to(x.dtype))
+
+@fg.op
 def cancelled_and_wrong(x):
     return drawn(x) + ((1e-5 * x + 1.0) - 1.0)
 
@@ -80,6 +88,12 @@ def test_what_cancels_is_as_exact_as_its_terms(file: str, capsys: pytest.Capture
 
 
 @pytest.mark.emulator
+@pytest.mark.parametrize("name", ["with_a_metric", "metric"])
+def test_results_that_no_gradient_reaches(file: str, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(f"{file}:{name}", "8,8")
+    assert "all close" in capsys.readouterr().out
+
+
 def test_shapes_that_nobody_asked_for_fit(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     """512 x 3072 against itself would be ten terabytes."""
     assert run(f"{file}:distances")

@@ -157,3 +157,24 @@ def test_what_takes_long_is_computed_once() -> None:
     total = fg.op(lambda x, b: fg.sum(x * b**0.5) * (1 - b**3), name="total")
     big = torch.ones(300_000)
     torch.testing.assert_close(float(total(big, 0.25)), 300_000 * 0.5 * (1 - 0.25**3), rtol=1e-6, atol=0.0)
+
+
+@pytest.mark.parametrize("power", [-2, -1, 2, 3, 0.5])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int32], ids=str)
+@pytest.mark.parametrize("shape", [(3,), ()], ids=str)
+def test_a_power_of_a_number_is_a_number(power: float, dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    """In double beside doubles; and it widens nothing: of a half or an integer the result has torch's dtype."""
+    x = torch.full(shape, 3, dtype=dtype)
+    for number in (0.1, 3):
+        function = lambda x, number: x * (number**power / 24)  # noqa: E731
+        found, expected = fg.op(function, name="powered")(x, number), function(x, number)
+        assert found.dtype is expected.dtype
+        torch.testing.assert_close(found, expected, rtol=1e-15 if dtype is torch.float64 else 1e-2, atol=0)
+    whole = fg.op(lambda x, n: x * n**2, name="squared")(x, 3)
+    assert whole.dtype is (x * 3**2).dtype and torch.equal(whole, x * 9)
+
+
+def test_a_number_without_gradient_is_a_number() -> None:
+    x = torch.ones(2, dtype=torch.float64)
+    found = fg.op(lambda x, number: x * (fg.stop_gradient(number) / 24), name="stopped")(x, 0.1)
+    torch.testing.assert_close(found, x * (0.1 / 24), rtol=1e-15, atol=0)
