@@ -69,7 +69,7 @@ OWN = '''
         """In another dtype (fusegen's, torch's or NumPy's, a name, or another tensor's); to a half type it rounds."""
     def __len__(self) -> int: ...
     def __getitem__(self, key: Key | tuple[Key, ...], /) -> Tensor:
-        """``x[:, None]``, ``x[0]``, ``x[..., :4]``, ``x[i]``: dimensions, elements, blocks, places that a tensor tells."""
+        """``x[:, None]``, ``x[0]``, ``x[..., :4]``, ``x[i]``: dimensions, elements, blocks, places of a tensor."""
 '''
 BESIDE = '''
 Number: TypeAlias = Tensor | float

@@ -13,6 +13,7 @@ from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeviceError, DtypeError
 from fusegen.declare.op import Declaration
+from fusegen.plan.scatter import scatter_add
 from fusegen.plan.targets import CpuTarget, GpuTarget, cpu, gpu
 
 
@@ -221,25 +222,8 @@ class Torch:
             out += bias
 
     def scatter_add(self, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None:
-        """``out[b, places[b, n], r] += updates[b, n, r]``, from zeros unless ``onto``.
-
-        Places out of range are left out. Rounded once, and added up in one order: the same bits each time.
-        """
-        torch = self.torch
-        rows, columns, size = out.shape[:batch].numel(), out.shape[batch + 1 :].numel(), out.shape[batch]
-        places = places.reshape(rows, -1).long()
-        inside = (places >= 0) & (places < size)
-        places = places + size * torch.arange(rows, device=out.device)[:, None]
-        places = torch.where(inside, places, rows * size).flatten()
-        wide = out.dtype if out.dtype.itemsize == 8 else torch.float32 if out.dtype.is_floating_point else torch.int64
-        found = torch.zeros(rows * size + 1, columns, dtype=wide, device=out.device)
-        updates = updates.reshape(len(places), columns).to(wide)
-        if out.device.type == "cuda":  # sorts, where index_add_ adds in any order
-            found.index_put_((places,), updates, accumulate=True)
-        else:
-            found.index_add_(0, places, updates)
-        found = found[:-1].reshape(out.shape)
-        out.copy_(out + found if onto else found)
+        """``out[b, places[b, n], r] += updates[b, n, r]``, from zeros unless ``onto``: see plan/scatter."""
+        scatter_add(out, places, updates, batch, onto)
 
 
 def _device_text(device: Any) -> str:

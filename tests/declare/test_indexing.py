@@ -16,6 +16,7 @@ import fusegen as fg
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.fuse.products import Scatter, chain
 from fusegen.inspect.passes import passes
+from fusegen.plan import scatter
 from tests.support.call_paths import DEVICE
 from tests.support.modes import MODES
 
@@ -158,13 +159,15 @@ def two_results(i: Any, x: Any) -> Any:
     return taken.exp(), taken.mean(-1)
 
 
-def drawn(name: str, dtype: torch.dtype = torch.float64) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def drawn(
+    name: str, dtype: torch.dtype = torch.float64, device: Any = DEVICE
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Indices, and leaves."""
     _, indices, shapes = CASES[name]
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
-    places = [torch.randint(0, n, shape, generator=generator).to(DEVICE) for n, shape in indices]
+    places = [torch.randint(0, n, shape, generator=generator).to(device) for n, shape in indices]
     leaves = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
-    return places, [leaf.to(DEVICE, dtype).requires_grad_() for leaf in leaves]
+    return places, [leaf.to(device, dtype).requires_grad_() for leaf in leaves]
 
 
 def bound(function: Callable[..., Any], places: Sequence[torch.Tensor]) -> Callable[..., Any]:
@@ -180,7 +183,8 @@ def bound(function: Callable[..., Any], places: Sequence[torch.Tensor]) -> Calla
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", CASES)
 def test_every_mode(name: str, mode: str) -> None:
-    places, leaves = drawn(name)
+    with_cotangents = mode in ("all", "compiled", "halves", "arrays")  # which the modes have on the CPU
+    places, leaves = drawn(name, device="cpu" if with_cotangents else DEVICE)
     function = CASES[name][0]
     MODES[mode](bound(fg.op(function), places), bound(function, places), leaves)
 
@@ -308,6 +312,32 @@ def test_many_for_one_place_are_added_up_exactly() -> None:
     fg.op(lambda i, x: x[i] * 1.0078125)(places, table).sum().backward()
     assert table.grad is not None
     torch.testing.assert_close(table.grad[0], torch.full((8,), 2016.0, dtype=torch.bfloat16, device=DEVICE))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.int64], ids=str)
+@pytest.mark.parametrize("batch, shape", [(0, (50, 3)), (1, (2, 30, 3)), (0, (40,))], ids=str)
+def test_few_rows_of_many(dtype: torch.dtype, batch: int, shape: tuple[int, ...]) -> None:
+    """What a GPU does where a table has more rows than are added; here on whatever device there is."""
+    count, rows = 12, 1 if not batch else shape[0]
+    places = torch.randint(-3, shape[batch] + 3, (*shape[:batch], count), device=DEVICE)
+    updates = torch.randint(-8, 8, (*shape[:batch], count, *shape[batch + 1 :]), device=DEVICE).to(dtype)
+    inside = (places >= 0) & (places < shape[batch])
+    out, expected = torch.full(shape, 7, dtype=dtype, device=DEVICE), torch.zeros(shape, dtype=dtype, device=DEVICE)
+    flat = (places + shape[batch] * torch.arange(rows, device=DEVICE).reshape(-1, *[1] * batch)).flatten()
+    columns = expected.view(rows * shape[batch], -1)
+    columns.index_add_(0, flat[inside.flatten()], updates.reshape(rows * count, -1)[inside.flatten()])
+    if dtype.is_floating_point:
+        updates[~inside] = torch.nan
+    scatter._few(
+        out.view(rows * shape[batch], -1), flat, inside.flatten(), updates.reshape(rows * count, -1),
+        torch.float32 if dtype is torch.bfloat16 else dtype,
+    )  # fmt: skip
+    torch.testing.assert_close(out, expected)
+    again = torch.full(shape, 7, dtype=dtype, device=DEVICE)
+    scatter.scatter_add(again, places, updates, batch, onto=False)
+    torch.testing.assert_close(again, expected)
+    scatter.scatter_add(again, places, updates, batch, onto=True)
+    torch.testing.assert_close(again, expected + expected)
 
 
 def test_the_same_bits_each_time() -> None:
