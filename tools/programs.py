@@ -541,6 +541,8 @@ class _Writer:
         if x is None or not counts:
             return None
         axis, count = self.draw(st.integers(0, len(x.shape) - 1)), self.of(counts)
+        if not x.shape[axis]:
+            return None
         shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
         if math.prod(shape) > self.most_elements:
             return None

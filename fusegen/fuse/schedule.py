@@ -275,7 +275,9 @@ def settled(
         apart = [buffer.strides[gathered.step(axis)] for axis, _ in gathered.places]
         apart += [stride for loop, stride in enumerate(own) if loop != fast]
         width = min(VECTOR_BYTES, vector * buffer.dtype.size)
-        alike = vector > 1 and own[fast] == 1 and not moved[fast] and all(s % vector == 0 for s in apart)
+        # What is no tensor as it lies may be read element by element, behind vectors.
+        known = {operand.name for operand in kernel.tensors}.issuperset(ref.name for ref in gathered.reads)
+        alike = vector > 1 and known and own[fast] == 1 and not moved[fast] and all(s % vector == 0 for s in apart)
         access = Access.ROW if alike and buffer.alignment % width == 0 else Access.STRIDED
         found[gathered.name] = Placement(gathered.name, access, to)
     return tuple(found.values())

@@ -233,13 +233,13 @@ def test_several_gpus(fresh: Any, cuda: torch.device) -> None:
     """The device that is current does not matter, and stays."""
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two GPUs")
-    known = fresh(lerp)
+    known, current = fresh(lerp), torch.cuda.current_device()
     for device in (1, 0, 1, 0):
         x = torch.ones(8, device=f"cuda:{device}", requires_grad=True)
         out = known(x, x * 3, 0.5)
         out.sum().backward()
         assert out.get_device() == device and (out == 2).all() and (x.grad == 2).all()
-        assert torch.cuda.current_device() == 0
+        assert torch.cuda.current_device() == current
     with pytest.raises(fg.DeviceError, match="all tensors on one device"):
         known(torch.ones(8, device="cuda:0"), torch.ones(8, device="cuda:1"), 0.5)
 

@@ -153,6 +153,16 @@ def softmax_over_rows(i: Any, x: Any, y: Any) -> Any:
     return torch.softmax(x[i] * y, 0).mT
 
 
+@case([(5, (6,)), (6, (4,))], (5, 8))
+def places_in_places(i: Any, j: Any, x: Any) -> Any:
+    return torch.softmax(x[i][j], -1)
+
+
+@case([(5, (6,)), (4, (3,))], (5, 8))
+def along_two_dimensions(i: Any, j: Any, x: Any) -> Any:
+    return torch.sin(x[i][:, j])
+
+
 @case([(5, (6,))], (5, 4))
 def two_results(i: Any, x: Any) -> Any:
     taken = x[i]

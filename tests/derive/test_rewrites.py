@@ -168,7 +168,7 @@ def test_what_is_there_already_is_used_again() -> None:
         (normal, [call("erfc", -X)], False, normal),
     ]  # fmt: skip
     for given, present, half, expected in cases:
-        found = rewritten(given, lower._sharing([given, *present], half=half))
+        found = rewritten(given, lower._sharing([given, *present], (), half=half))
         assert found is expected, f"{expr_text(found)}, not {expr_text(expected)}"
 
 
