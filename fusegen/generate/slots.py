@@ -231,7 +231,7 @@ class SlotFiller:
     def access(self, line: str, name: str, offset: str, *, one_term: bool = False) -> list[str]:
         """``line`` with the pointer to ``offset`` in its place; the offset in a line of its own where both are long."""
         whole = line.format(self.pointer(name, f"({offset})" if one_term else offset))
-        if len(whole) + self.indent <= WIDTH:
+        if len(whole) + self.indent <= WIDTH or not offset:
             return [whole]
         at = f"{self.stem(name)}_at"
         return [*self._sum(f"const {self.schedule.index} {at} = ", offset), line.format(self.pointer(name, at))]
