@@ -105,9 +105,8 @@ def _about(step: KernelCost | ProductCost) -> list[str]:
     traffic = [f"{word} {_listed(sizes)}" for word, sizes in (("reads", step.read), ("writes", step.written)) if sizes]
     if isinstance(step, KernelCost):
         return [f"  {step.why}", f"  {'; '.join(traffic)}"]
-    sizes = f"m = {step.m}, n = {step.n}, k = {step.k}" + (f", {step.batch} of them" if step.batch > 1 else "")
     count = f"{count_text(step.operations)} operations in {step.dtype}"
-    return [f"  {sizes}: {count}", f"  {'; '.join(traffic)}", *(f"  {line}" for line in step.candidates)]
+    return [f"  {step.sizes_text}: {count}", f"  {'; '.join(traffic)}", *(f"  {line}" for line in step.candidates)]
 
 
 def _listed(sizes: Mapping[str, int]) -> str:

@@ -128,6 +128,13 @@ class Chain:
     intermediates: tuple[Operand, ...]
 
     @property
+    def text(self) -> str:
+        """``2 matrix products and 1 scatter``."""
+        scatters = sum(isinstance(step, Scatter) for step in self.steps)
+        counts = ("matrix product", len(self.steps) - len(self.fused_ops) - scatters), ("scatter", scatters)
+        return " and ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts if count)
+
+    @property
     def fused_ops(self) -> list[Op]:
         """The steps that are ops."""
         return [step for step in self.steps if isinstance(step, Op)]

@@ -373,14 +373,12 @@ def _split(item: Pass) -> list[Stage]:
     cut = item.chain
     if cut is None:
         return []
-    count = sum(isinstance(step, Product) for step in cut.steps)
     steps: list[Block] = []
     known = notes(item.op) if item.by_torch else {}
     for step in cut.steps:
         steps.append(Block(product_text(step)) if isinstance(step, Product) else Block(op_text(step), step))
         steps += [Block(known[step.result])] if isinstance(step, Product) and step.result in known else []
-    title = f"split at {count} matrix product{'' if count == 1 else 's'}"
-    return [Stage(item.op.label, "split", title, tuple(steps))]
+    return [Stage(item.op.label, "split", f"split at {cut.text}", tuple(steps))]
 
 
 def things_of(kernel: Kernel) -> tuple[Operand | Scalar | Let | Reduce | Output, ...]:

@@ -8,7 +8,7 @@ from math import prod
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Op
-from fusegen.fuse.products import Chain, Product
+from fusegen.fuse.products import Chain, Product, Scatter, product_text
 from fusegen.inspect.gpus import Gpu
 from fusegen.inspect.passes import Pass
 from fusegen.matmul.libraries import cublaslt_autotune
@@ -44,6 +44,11 @@ class ProductCost:
         return sum(self.read.values()) + sum(self.written.values())
 
     @property
+    def sizes_text(self) -> str:
+        """Its sizes."""
+        return f"m = {self.m}, n = {self.n}, k = {self.k}" + (f", {self.batch} of them" if self.batch > 1 else "")
+
+    @property
     def operations(self) -> int:
         """Multiplications and additions."""
         return 2 * self.batch * self.m * self.n * self.k
@@ -51,6 +56,42 @@ class ProductCost:
     def microseconds(self, gpu: Gpu) -> float:
         """Roofline estimate: its bytes or its operations, whichever takes longer."""
         return max(gpu.microseconds(self.moved), self.operations / gpu.operations(self.dtype))
+
+
+@dataclass(frozen=True)
+class ScatterCost(ProductCost):
+    """``m`` updates of ``n`` numbers, added up by the framework's routines."""
+
+    @classmethod
+    def of(cls, item: Pass, cut: Chain, step: Scatter) -> ScatterCost:
+        """``item``: with what lies between the steps."""
+        sizes = item.layout.sizes
+        things = {thing.name: thing for thing in (*item.op.operands, *item.op.outputs, *cut.intermediates)}
+        read = {name: item.bytes_of(things[name]) for name in (step.left.name, step.right.name)}
+        written = {step.result: item.bytes_of(things[step.result])}
+        if step.onto:
+            read[step.result] = written[step.result]
+        places = {axis for axis in things[step.left.name].shape if axis}
+        count = prod(sizes[axis] for axis in {*step.over, *places})
+        columns = prod(sizes[axis] for axis in step.axes if axis not in {step.axis, *places})
+        note = "places sorted by torch on a GPU, sums in float32 where they are halves: what that moves is not counted"
+        return cls(
+            product_text(step), things[step.result].dtype, 1, count, columns, 1, read, written, (note,)
+        )  # fmt: skip
+
+    @property
+    def operations(self) -> int:
+        """Additions."""
+        return self.m * self.n
+
+    @property
+    def sizes_text(self) -> str:
+        """How many updates there are."""
+        return f"{self.m} updates of {self.n}"
+
+    def microseconds(self, gpu: Gpu) -> float:
+        """Roofline estimate of its bytes."""
+        return gpu.microseconds(self.moved)
 
 
 def steps_of(item: Pass, cut: Chain) -> list[ProductCost | Pass]:
@@ -66,6 +107,9 @@ def steps_of(item: Pass, cut: Chain) -> list[ProductCost | Pass]:
             fused = next(passes)
             found += [] if is_merged else [fused]
             is_merged = False
+            continue
+        if isinstance(step, Scatter):
+            found.append(ScatterCost.of(laid_out, cut, step))
             continue
         planned = _PlannedProduct.of(laid_out, cut, step)
         behind = merging.get(step) if planned.is_plain else None

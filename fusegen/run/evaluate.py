@@ -53,7 +53,7 @@ def stages(op: Op, stored: bool = False) -> Iterator[tuple[str, Evaluate]]:
     cut = chain(op)
     ops = cut.fused_ops if cut else [op]
     if cut:
-        yield f"cut at {len(cut.steps) - len(ops)} matrix products", _runs(meaning, stored)
+        yield f"cut at {cut.text}", _runs(meaning, stored)
     compiled = [pipeline.compile_op(part) for part in ops]
     if any(found.lowered != without_declared_gradients(found.op) for found in compiled):
         yield "rewritten to call fewer special functions", _runs(_lowered, stored)

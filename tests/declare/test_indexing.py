@@ -16,6 +16,7 @@ import fusegen as fg
 from fusegen.core.errors import DeclarationError, DtypeError, ShapeError
 from fusegen.fuse.products import Scatter, chain
 from fusegen.inspect.passes import passes
+from fusegen.inspect.product_cost import ScatterCost, steps_of
 from fusegen.plan import scatter
 from tests.support.call_paths import DEVICE
 from tests.support.modes import MODES
@@ -386,6 +387,10 @@ def test_a_gradient_is_one_scatter_and_keeps_no_rows() -> None:
     (step,) = [step for step in cut.steps if isinstance(step, Scatter)]
     assert (step.left.name, step.result, step.axis) == ("i", "d_table", next(o for o in item.op.outputs).shape[0])
     assert {operand.name for operand in item.op.operands} == {"i", "table", "d_out"}
+    assert cut.text == "1 scatter"
+    (cost,) = [step for step in steps_of(item, cut) if isinstance(step, ScatterCost)]
+    assert (cost.m, cost.n, cost.operations) == (6, 4, 24)
+    assert cost.read == {"i": 6 * 8, step.right.name: 6 * 4 * 8} and cost.written == {"d_table": 6 * 4 * 8}
 
 
 @pytest.mark.parametrize(
