@@ -197,7 +197,9 @@ class StridedRows(SlotFiller):
                 from_memory.append(o.name)
                 varying = self.schedule.vector > 1 and self._varies(o)
                 at = self.element_offset(o.name, offset, self.fast) if varying else offset
-                slots["each" if varying else "reads"] += self.read(o, at)
+                # Behind what tells its place, which may be an element of a stream.
+                late = varying or isinstance(o, Gathered)
+                slots["each" if late else "reads"] += self.read(o, at)
         coordinates = self._coordinates(from_memory)
         slots["reads"], slots["located"] = coordinates + slots["reads"], bool(coordinates)
         element = f"_row[{self._place}]{'[k]' if self.schedule.vector > 1 else ''}"

@@ -154,6 +154,11 @@ def softmax_over_rows(i: Any, x: Any, y: Any) -> Any:
     return torch.softmax(x[i] * y, 0).mT
 
 
+@case([(4, (6, 3))], (4, 3))
+def groups_of_places(i: Any, x: Any) -> Any:
+    return torch.softmax(torch.gather(x.sin(), 0, i).unflatten(0, (2, -1)), 1).flatten(0, 1)
+
+
 @case([(5, (6,)), (6, (4,))], (5, 8))
 def places_in_places(i: Any, j: Any, x: Any) -> Any:
     return torch.softmax(x[i][j], -1)
