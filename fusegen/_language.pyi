@@ -184,7 +184,7 @@ def index_add(x: Number, axis: int, index: Number, source: Number, alpha: Number
 
     Raises:
         DtypeError: the index is not of integers.
-        ShapeError: the index has other than one dimension, or as many elements as the source along the axis.
+        ShapeError: the index has more than one dimension, or not as many elements as the source along the axis.
     """
 @overload
 def index_add(x: Number, *, dim: int, index: Number, source: Number, alpha: Number = 1) -> Tensor: ...

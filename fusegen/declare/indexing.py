@@ -63,7 +63,7 @@ def index_add(x: Like, axis: int, index: Like, source: Like, alpha: Like = 1) ->
 
     Raises:
         DtypeError: the index is not of integers.
-        ShapeError: the index has other than one dimension, or as many elements as the source along the axis.
+        ShapeError: the index has more than one dimension, or not as many elements as the source along the axis.
     """
     value, places, position, axis_of = _sides("index_add", x, index, axis)
     added = lift(source)
@@ -71,6 +71,11 @@ def index_add(x: Like, axis: int, index: Like, source: Like, alpha: Like = 1) ->
         raise ShapeError(
             f"{current().where}, index_add", given=f"{shape_of(places)} for {shape_of(added)}",
             expected="an index of one dimension, and a source of as many dimensions as x", fix="use fg.scatter_add",
+        )  # fmt: skip
+    if (added.dims[position] is None) != (places.dims in ((), (None,))):  # one place for several, or several for one
+        raise ShapeError(
+            f"{current().where}, index_add", given=f"{shape_of(places)} for {shape_of(added)}",
+            expected=f"as many places as the source has elements along axis {axis}", fix="expand one of them",
         )  # fmt: skip
     behind = (None,) * (added.ndim - 1 - position)
     along = Value(places.expr, dtypes.int64, (*places.dims, *behind) if places.dims else ())

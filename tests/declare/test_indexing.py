@@ -423,6 +423,10 @@ def test_a_gradient_is_one_scatter_and_keeps_no_rows() -> None:
             (torch.zeros((), dtype=torch.int64), torch.ones(3, 4)), DeclarationError, "varies along",
         ),
         (
+            lambda i, x: fg.index_add(fg.sum(x) + x[:1], 0, i, x),
+            (torch.zeros(1, dtype=torch.int64), torch.ones(3, 4)), ShapeError, "as many places",
+        ),
+        (
             lambda i, x: F.embedding(i, x, max_norm=1.0),
             (torch.zeros(3, dtype=torch.int64), torch.ones(3, 4)), DeclarationError, "max_norm",
         ),
