@@ -117,9 +117,11 @@ _joint.gradient(lambda d_first, d_second, a: d_first * fg.cos(a) + fg.mean(d_sec
 
 
 def _chosen_joint(a: Any) -> Any:
-    """A gradient that sums cotangents along a row, some elements of which are chosen."""
+    """Gradients that sum cotangents along a row, some elements of which are chosen, once and of what is chosen again."""
     first, second = _joint(a)
-    return fg.where(a > 0.1, fg.sin(first) * second, 0.5)
+    chosen = fg.where(a > 0.1, fg.sin(first) * second, 0.5)
+    again, _ = _joint(chosen)
+    return fg.where(a > 0.1, fg.cos(again), chosen)
 
 
 _dropped = fg.op(lambda a: fg.dropout(a, 0.3) + 0.125 * fg.rand_like(a, dtype=fg.float32), name="dropped", random=True)
@@ -290,7 +292,9 @@ class _Joint(torch.autograd.Function):
 
 def _torch_chosen_joint(a: Any) -> Any:
     first, second = Theirs.joint(a)
-    return torch.where(a > 0.1, torch.sin(first) * second, 0.5)
+    chosen = torch.where(a > 0.1, torch.sin(first) * second, 0.5)
+    again, _ = Theirs.joint(chosen)
+    return torch.where(a > 0.1, torch.cos(again), chosen)
 
 
 class Theirs:

@@ -11,10 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 
 from fusegen.core.casts import unrounded
+from fusegen.core.declared import Declared
 from fusegen.core.ir import Axes, Call, Expr, Factor, Op, Reduce, Ref, is_call, rebuild, refs, walk
 from fusegen.core.products import factors
 from fusegen.core.subexpressions import rewritten
 from fusegen.declare.table import apply
+from fusegen.derive.override import mixed_axes
 from fusegen.derive.simplify import Condition, either, fitting
 
 
@@ -43,7 +45,10 @@ def guards(op: Op) -> dict[Expr, list[Condition]]:
         branches = node.children[1:] if isinstance(node, Call) and node.function == "where" else ()
         for i, child in enumerate(children(node)):
             way: list[Condition] = [(node.children[0], i == 2)] if branches and i else []
-            under = along_axes([*found[node], *way], axes(node, child))
+            own = axes(node, child)
+            if isinstance(node, Declared) and i:  # another element's cotangent may be in its gradient
+                own -= mixed_axes(node)
+            under = along_axes([*found[node], *way], own)
             found[child] = either(found[child], under) if child in found else under
     return found
 

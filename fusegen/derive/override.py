@@ -91,6 +91,11 @@ def _mixed(reduce: Reduce) -> frozenset[str]:
     return frozenset(reduce.over).union(*pairs)
 
 
+def mixed_axes(call: Declared) -> frozenset[str]:
+    """The axes along which an input's gradient has sums in it, of the cotangents of other elements."""
+    return frozenset[str]().union(*map(_mixed, call.gradient.expand()[0]))
+
+
 def is_linear(call: Declared) -> bool:
     """Whether the gradient of a call is linear in its cotangents, element by element or in sums: as it is of a sum of
     cotangents, it is the sum of what it is of each."""

@@ -11,6 +11,7 @@ from functools import partial
 from functools import reduce as reduce_by
 
 from fusegen.core.casts import is_between_floats
+from fusegen.core.declared import Declared
 from fusegen.core.dtypes import bool_
 from fusegen.core.ir import Call, Const, Expr, const, is_call, rebuild, substitute, walk
 from fusegen.declare.table import apply, lookup
@@ -198,7 +199,8 @@ def _decided(root: Expr, condition: Expr, way: int) -> Expr:
     near: list[Expr] = [root]
     seen = {root}
     for node in near:  # breadth first; it grows meanwhile
-        for child in () if is_special(node) else node.children:
+        # Elements where the condition is otherwise may be in a declared gradient's sums: its call stays what it is of.
+        for child in () if is_special(node) or isinstance(node, Declared) else node.children:
             if child not in seen and len(near) < NEAR:
                 seen.add(child)
                 near.append(child)

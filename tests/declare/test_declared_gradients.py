@@ -93,9 +93,10 @@ def test_a_result_is_handed_over(op: Any, count: int) -> None:
         torch.autograd.grad(results, given, [torch.randn_like(result) for result in results])
 
 
-@pytest.mark.parametrize("chosen", [True, False])
-def test_a_sum_of_cotangents_reaches_what_is_not_chosen(chosen: bool) -> None:
-    """A gradient that sums over an axis is not zero where a select along that axis takes nothing."""
+@pytest.mark.parametrize("form", ["nothing", "another", "twice"])
+def test_a_sum_of_cotangents_reaches_what_is_not_chosen(form: str) -> None:
+    """A gradient that sums over an axis is not zero where a select along that axis takes nothing; nor is it the same of
+    what the select takes as of what it is given."""
 
     @fg.op
     def spread(x: fg.Tensor) -> fg.Tensor:
@@ -118,7 +119,9 @@ def test_a_sum_of_cotangents_reaches_what_is_not_chosen(chosen: bool) -> None:
 
     def written(where: Any, sin: Any, call: Any, x: Any) -> Any:
         y = call(x)
-        return where(x > 0.1, sin(y), 0.0 if chosen else y * 0.5)
+        if form == "twice":
+            y = call(where(x > 0.1, sin(y), 0.0))
+        return where(x > 0.1, sin(y) * y, y * 0.5 if form == "another" else 0.0)
 
     x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
     ours = fg.op(lambda x: written(fg.where, fg.sin, spread, x), name="chosen")(x)
