@@ -219,10 +219,16 @@ def substitute_within(root: Expr, values: dict[Expr, Expr], region: set[Expr]) -
 
 
 def _sign_outside_select(node: Call) -> Expr | None:
-    """-where(c, a, 0) becomes where(c, -a, 0)."""
+    """-where(c, a, 0) becomes where(c, -a, 0); so does each of a sum of such."""
+
+    def negative(value: Expr) -> Expr:
+        return value if is_zero(value) else -value
+
     match node:
         case Call("neg", (Call("where", (condition, *values)),)):
-            return apply("where", condition, *(v if is_zero(v) else -v for v in values))
+            return apply("where", condition, *map(negative, values))
+        case Call("neg", (value,)) if has_guard(value):
+            return behind_guards(value, negative)
     return None
 
 

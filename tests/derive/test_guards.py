@@ -14,9 +14,12 @@ import torch
 from torch.func import hessian, jvp
 
 import fusegen as fg
-from fusegen.core.ir import refs
+from fusegen.core.dtypes import float64
+from fusegen.core.ir import Ref, const, refs
 from fusegen.declare.reference import reference
+from fusegen.declare.table import apply
 from fusegen.derive.guards import guards
+from fusegen.derive.simplify import TIDY, guards_of, has_guard, simplify
 from fusegen.run.verify import verify_gradients
 from tests.support.modes import MODES
 from tests.support.oracles import draw
@@ -363,6 +366,27 @@ def torchs_products(a: torch.Tensor, b: torch.Tensor, m: torch.Tensor) -> torch.
     return torch.where(taken & (b > -0.5), torch.cos(outer), 0)
 
 
+def guarded_twice(a: Any) -> Any:
+    """Rows that are chosen, and of these elements: gradients are differences of sums of selects by either condition."""
+    mean = fg.mean(a, -1, keepdims=True)
+    y = fg.sqrt(mean) * a
+    tops = fg.amax(fg.abs(y), -1, keepdims=True) + fg.amax(y, -1, keepdims=True)
+    inner = fg.where(mean > 0.1, fg.sin(y - fg.amin(y, -1, keepdims=True)) * a / tops, 0)
+    root = fg.sqrt(inner)
+    return fg.where(inner > 0.1, root * fg.log(inner) + fg.tanh(root * inner) * fg.rsqrt(inner), 0)
+
+
+def torchs_guarded_twice(a: torch.Tensor) -> torch.Tensor:
+    taken, safe = guarded_mean(a)
+    y = torch.sqrt(safe) * a
+    tops = torch.amax(torch.abs(y), -1, keepdim=True) + torch.amax(y, -1, keepdim=True)
+    inner = torch.where(taken, torch.sin(y - torch.amin(y, -1, keepdim=True)) * a / torch.where(taken, tops, 1), 0)
+    above = inner > 0.1
+    inner = torch.where(above, inner, 1)
+    root = torch.sqrt(inner)
+    return torch.where(above, root * torch.log(inner) + torch.tanh(root * inner) * torch.rsqrt(inner), 0)
+
+
 GUARDED: dict[str, tuple[Function, Function]] = {
     "an extremum": (extremum, torchs_extremum), "a sum that is kept": (total, torchs_total),
     "sums of sums": (chained, torchs_chained), "a choice without zeros": (leaky, torchs_leaky),
@@ -371,6 +395,7 @@ GUARDED: dict[str, tuple[Function, Function]] = {
     "one value, two guards": (beside, torchs_beside), "a choice of choices": (nested, torchs_nested),
     "extrema within": (largest, torchs_largest), "extrema of columns": (largest_of_columns, torchs_largest_of_columns),
     "declared gradients": (declared, torchs_declared), "a conjunction": (conjunction, torchs_conjunction),
+    "chosen twice": (guarded_twice, torchs_guarded_twice),
     "a product": (product, torchs_product), "products of products": (products, torchs_products),
 }  # fmt: skip
 
@@ -493,6 +518,19 @@ def test_what_guards_a_value_varies_along_none_of_its_own_axes() -> None:
     reduces, (output,) = traced.expand()
     (rows,) = [reduce for reduce in reduces if {ref.name for ref in refs(reduce.expr)} == {"a"}]
     assert guards(traced)[rows.ref] == [(output.expr.children[0], False)]
+
+
+def test_what_is_multiplied_with_a_negated_sum_of_choices_is_chosen() -> None:
+    """Forward mode of the backward of "chosen twice" along its argument alone has such a product."""
+    x, y, z = (Ref(name, float64) for name in "xyz")
+    zero = const(0, float64)
+    choices = [apply("where", apply("gt", value, zero), value, zero) for value in (x, y)]
+    product = -(choices[0] + choices[1]) * apply("log", z)
+    found = simplify([product], TIDY)[product]
+    assert has_guard(found)
+    assert guards_of(found, lambda condition: True) == [
+        (apply("logical_or", *(choice.children[0] for choice in choices)), False)
+    ]
 
 
 def test_a_value_without_its_derivative_is_no_choice() -> None:
