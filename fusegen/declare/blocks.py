@@ -350,8 +350,9 @@ class _Elimination:
             if not rest:
                 made = [self._side(side, e, chosen) for side, e in zip(sides, found, strict=True)]
                 over = {self._part_of(axis) if axis in chosen else axis for axis in reduce.over} - {None}
-                if not over:
-                    return self._of_one(made)
+                if not over and not any(side.renames for side in made):  # one element is contracted
+                    left, right = (rounded(side.expr, side.stored) for side in made)
+                    return left * right
                 suffix = "_".join(map(str, chosen.values()))
                 name = reduce.name if not suffix else safe_name(f"{reduce.name}_{suffix}", self.trace.taken)
                 self.trace.taken.add(name)
@@ -366,13 +367,6 @@ class _Elimination:
             return Joined(tuple(map(self._single, each)), axis, self._part_of(axis))
 
         return built(axes, {})
-
-    def _of_one(self, sides: Sequence[Factor]) -> Expr:
-        """A product that contracts one element."""
-        if any(side.renames for side in sides):
-            raise self.trace.refused("the product of a matrix and its own transpose, contracting blocks of one element")
-        left, right = (rounded(side.expr, side.stored) for side in sides)
-        return left * right
 
     def _side(self, side: Factor, found: Expr | Blocks, chosen: dict[str, int]) -> Factor:
         """A factor at these blocks of the product's axes."""

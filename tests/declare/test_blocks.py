@@ -393,13 +393,18 @@ def test_an_axis_does_not_meet_a_part_of_itself(name: str) -> None:
         fg.op(OUTER[name], name="outer")(x)
 
 
-def test_a_product_with_a_part_of_itself() -> None:
+@pytest.mark.parametrize("inner", [3, 2, 1])
+def test_a_product_with_a_part_of_itself(inner: int) -> None:
+    """One element is contracted as several are, and so are blocks of one element."""
     for function in (
         lambda x: (x @ x[:4].mT).exp(),
         lambda x: (x @ x[:4].mT).exp().sum(-1),
+        lambda x: (x @ (x[:4].tanh() * x.mean()).mT, x[4:].sum())[0],
         lambda x: ((x + torch.cat([-x[4:], x[:4]])) @ x[:4].mT).tanh(),
+        lambda x: x.tanh() @ x.roll(1, -1).cos().mT,
+        lambda x: x.exp()[:, :1] @ x.exp()[:, -1:].mT,
     ):
-        x = torch.randn(8, 3, dtype=torch.float64, device=DEVICE, requires_grad=True)
+        x = torch.randn(8, inner, dtype=torch.float64, device=DEVICE, requires_grad=True)
         found, expected = fg.op(function, name="product")(x), function(x)
         torch.testing.assert_close(found, expected)
         weight = torch.randn_like(expected)
