@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from fusegen.core import sources
+from fusegen.core.collector import paused
 from fusegen.core.ir import Call, Op, walk
 from fusegen.declare.table import lookup
 from fusegen.launch.cache import default_cache
@@ -56,6 +57,7 @@ def remember(kind: str, parts: tuple[str, ...], make: Callable[[], Json]) -> Jso
     if found is not None:
         value: Json = json.loads(found)
         return value
-    value = make()  # which may have imported more of fusegen
+    with paused():  # a first derivation imports sympy
+        value = make()  # which may have imported more of fusegen
     cache.put(key, json.dumps(value).encode(), on_disk=not sources.is_changed())
     return value

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from fusegen.core.collector import paused
+from fusegen.launch.memo import remember
 
 _CALL = """
 import gc, sys, torch
@@ -52,4 +54,12 @@ def test_collector_goes_on_after_a_failure() -> None:
     with pytest.raises(ZeroDivisionError), paused():
         assert not gc.isenabled()
         raise ZeroDivisionError
+    assert gc.isenabled()
+
+
+def test_a_first_derivation_collects_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import gc
+
+    monkeypatch.setenv("FUSEGEN_CACHE_DIR", str(tmp_path))
+    assert remember("test", (str(tmp_path),), lambda: [str(gc.isenabled())]) == ["False"]
     assert gc.isenabled()
