@@ -188,6 +188,19 @@ def index_add(x: Number, axis: int, index: Number, source: Number, alpha: Number
     """
 @overload
 def index_add(x: Number, *, dim: int, index: Number, source: Number, alpha: Number = 1) -> Tensor: ...
+@overload
+def index_copy(x: Number, axis: int, index: Number, source: Number) -> Tensor:
+    """``x`` with ``source[.., i, ..]`` in place of what is at ``index[i]`` along ``axis``.
+
+    Of several for one place the last one counts, and has the gradient. Negative positions count from the end; what is
+    out of range is left out. Source: torch.index_copy.
+
+    Raises:
+        DtypeError: the index is not of integers, or the source is of floats and ``x`` is not.
+        ShapeError: the index has more than one dimension, or not as many elements as the source along the axis.
+    """
+@overload
+def index_copy(x: Number, *, dim: int, index: Number, source: Number) -> Tensor: ...
 def isfinite(x: Number, /) -> Tensor:
     """Elementwise isfinite; arguments broadcast and promote as torch's."""
 def isinf(x: Number, /) -> Tensor:
@@ -345,6 +358,19 @@ def round(x: Number, /) -> Tensor:
 def rsqrt(x: Number, /) -> Tensor:
     """Elementwise rsqrt; arguments broadcast and promote as torch's."""
 @overload
+def scatter(x: Number, axis: int, index: Number, source: Number) -> Tensor:
+    """``x`` with ``source`` in place of what is at ``index`` along ``axis``, all of as many dimensions.
+
+    Of several for one place the last one counts, and has the gradient. A number is put at each place. Negative
+    positions count from the end; what is out of range is left out. Source: torch.scatter.
+
+    Raises:
+        DtypeError: the index is not of integers, or the source is of floats and ``x`` is not.
+        ShapeError: another number of dimensions, or sizes that do not fit.
+    """
+@overload
+def scatter(x: Number, *, dim: int, index: Number, source: Number) -> Tensor: ...
+@overload
 def scatter_add(x: Number, axis: int, index: Number, source: Number) -> Tensor:
     """``x`` with ``source`` added at ``index`` along ``axis``, all of as many dimensions.
 
@@ -357,6 +383,40 @@ def scatter_add(x: Number, axis: int, index: Number, source: Number) -> Tensor:
     """
 @overload
 def scatter_add(x: Number, *, dim: int, index: Number, source: Number) -> Tensor: ...
+@overload
+def scatter_reduce(
+    x: Number,
+    axis: int,
+    index: Number,
+    source: Number,
+    reduce: str = 'sum',
+    *,
+    include_self: bool = True,
+) -> Tensor:
+    """``x`` combined with ``source`` at ``index`` along ``axis``, all of as many dimensions.
+
+    The gradient of an extremum is shared by elements that tie, that of a product is right for zeros too. Negative
+    positions count from the end; what is out of range is left out. Source: torch.scatter_reduce.
+
+    Args:
+        reduce: "sum", "prod", "mean", "amax" or "amin".
+        include_self: whether what ``x`` has there counts. Where nothing is put, it stays in any case.
+
+    Raises:
+        DeclarationError: another way to combine.
+        DtypeError: the index is not of integers, or the source is of floats and ``x`` is not.
+        ShapeError: another number of dimensions, or sizes that do not fit.
+    """
+@overload
+def scatter_reduce(
+    x: Number,
+    *,
+    dim: int,
+    index: Number,
+    source: Number,
+    reduce: str = 'sum',
+    include_self: bool = True,
+) -> Tensor: ...
 def sigmoid(x: Number, /) -> Tensor:
     """Elementwise sigmoid; arguments broadcast and promote as torch's."""
 def sign(x: Number, /) -> Tensor:

@@ -141,6 +141,12 @@ class Ours:
     total, bent, joint = staticmethod(_total), staticmethod(_bent), staticmethod(_joint)
     chosen_joint = staticmethod(_chosen_joint)
     cast = staticmethod(fg.cast)
+    put = staticmethod(fg.index_copy)
+    scatter_reduce = staticmethod(
+        lambda x, axis, places, source, how, include_self: fg.scatter_reduce(
+            x, axis, places, source, how, include_self=include_self
+        )
+    )
     as_float = staticmethod(lambda x, like: fg.cast(x, like.dtype))
 
     def __getattr__(self, name: str) -> Any:
@@ -173,6 +179,35 @@ def _torch_concat(parts: Any, axis: int = -1) -> Any:
     place = axis % (len(others) + 1)
     whole = [part.expand(*others[:place], part.shape[axis], *others[place:]) for part in parts]
     return torch.cat(whole, place)
+
+
+def _torch_hits(x: Any, axis: int, places: Any, source: Any) -> tuple[Any, Any, Any]:
+    """``x`` with the axis last; for each of its elements the updates along one more dimension, and which are for it."""
+    x, source = x.movedim(axis, -1), source.movedim(axis, -1)
+    hits = places[..., None, :] == torch.arange(x.shape[-1])[:, None]
+    return x, source[..., None, :].expand(*x.shape, -1), hits.expand(*x.shape, -1)
+
+
+def _torch_put(x: Any, axis: int, places: Any, source: Any) -> Any:
+    """The last update for a place, where there is one."""
+    own, updates, hits = _torch_hits(x, axis, places, source)
+    last = torch.where(hits, torch.arange(hits.shape[-1]), -1).amax(-1, keepdim=True)
+    found = updates.gather(-1, last.clamp(min=0))[..., 0]
+    return torch.where(last[..., 0] >= 0, found, own).movedim(-1, axis)
+
+
+def _torch_scatter_reduce(x: Any, axis: int, places: Any, source: Any, how: str, include_self: bool) -> Any:
+    """torch's own has no forward mode for products, and another gradient where ``x`` ties that is not to count."""
+    own, updates, hits = _torch_hits(x, axis, places.movedim(axis, -1), source)
+    is_put, count = hits.any(-1), hits.sum(-1)
+    nothing = {"prod": 1.0, "amax": -math.inf, "amin": math.inf}.get(how, 0.0)
+    terms = torch.where(hits, updates, nothing)
+    if include_self:
+        terms, count = torch.cat([own[..., None], terms], -1), count + 1
+    fold = {"prod": torch.prod, "amax": torch.amax, "amin": torch.amin}.get(how, torch.sum)
+    found = fold(terms, -1)
+    found = found / torch.where(is_put, count, 1) if how == "mean" else found
+    return torch.where(is_put, found, own).movedim(-1, axis)
 
 
 def _torch_noisy(a: Any) -> Any:
@@ -335,6 +370,7 @@ class Theirs:
     as_float = staticmethod(lambda x, like: x.to(torch.float64))
     take = staticmethod(lambda x, places, axis: torch.index_select(x, axis, places))
     take_along_axis = staticmethod(lambda x, places, axis: torch.gather(x, axis, places))
+    put, scatter_reduce = staticmethod(_torch_put), staticmethod(_torch_scatter_reduce)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(F, name, None) or getattr(torch, name)

@@ -546,13 +546,17 @@ class _Writer:
         shape = (*x.shape[:axis], count, *x.shape[axis + 1 :])
         if math.prod(shape) > self.most_elements:
             return None
-        form, rank = self.of(["take", "take_along_axis", "index_add", "scatter_add"]), len(shape)
-        whole = form in ("take_along_axis", "scatter_add")
+        forms = ["take", "take_along_axis", "index_add", "scatter_add", "scatter_reduce", "put"]
+        form, rank = self.of(forms), len(shape)
+        whole = form in ("take_along_axis", "scatter_add", "scatter_reduce")
         place = self.argument("i", shape if whole else (count,), x.shape[axis]).text
         if form.startswith("take"):
             return _Value(f"lib.{form}({x.text}, {place}, {axis - rank})", "f", shape)
         source = (self.pick(where=lambda v: v.shape == shape) or self.argument("f", shape)).text
-        return _Value(f"lib.{form}({x.text}, {axis - rank}, {place}, {source})", "f", x.shape)
+        how = ""
+        if form == "scatter_reduce":
+            how = f", {self.of(['sum', 'mean', 'prod', 'amax', 'amin'])!r}, {self.draw(st.booleans())}"
+        return _Value(f"lib.{form}({x.text}, {axis - rank}, {place}, {source}{how})", "f", x.shape)
 
     def two(self) -> None:
         """An op of two results."""

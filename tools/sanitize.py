@@ -160,12 +160,18 @@ def added(i: Any, t: Any, y: Any) -> Any:
     return torch.index_add(t, 0, i, y * y)
 
 
+def combined(i: Any, t: Any, y: Any) -> Any:
+    """The largest of a table's rows and of those put at places, one row in place of another, and a product."""
+    top = t.index_reduce(0, i, y, "amax")
+    return top * torch.index_reduce(t, 0, i, y, "prod", include_self=False), t.index_fill(0, i, 0.5)
+
+
 def check_places(dtype: torch.dtype) -> int:
     """Rows that are read, and added, at places that a tensor tells."""
     for rows, columns, count in PLACES:
         table, other = (_tensor(shape, dtype, "dense") for shape in ((rows, columns), (count, columns)))
         places = torch.randint(0, rows, (count,), device=DEVICE)
-        for function in (embedded, normed, along, added):
+        for function in (embedded, normed, along, added, combined):
             ours = fg.op(function)
             check(
                 lambda t, y, op=ours, i=places: op(i, t, y),
@@ -173,7 +179,7 @@ def check_places(dtype: torch.dtype) -> int:
             )  # fmt: skip
     out_of_range = torch.tensor([5, -9, 2**40, -1], device=DEVICE)
     fg.op(embedded)(out_of_range, _tensor((5, 64), dtype, "dense"), _tensor((4, 64), dtype, "dense"))
-    return 4 * len(PLACES) + 1
+    return 5 * len(PLACES) + 1
 
 
 def check_products(dtype: torch.dtype) -> int:

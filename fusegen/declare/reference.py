@@ -68,7 +68,7 @@ def _centered(x: Any, dims: Sequence[int]) -> Any:
 
 
 # Reductions over dimensions that stay with size one, and what they are for tensors of any dtype.
-_REDUCTIONS: dict[str, Callable[..., Any]] = {
+REDUCTIONS: dict[str, Callable[..., Any]] = {
     "sum": lambda t, x, dims: t.sum(x, dims, keepdim=True, dtype=x.dtype),
     "prod": lambda t, x, dims: functools.reduce(lambda y, d: t.prod(y, d, keepdim=True, dtype=y.dtype), dims, x),
     "max": lambda t, x, dims: _extremum(t, x, dims, largest=True),
@@ -356,11 +356,11 @@ class Evaluation:
 
     def reduced(self, reduce: Reduce, expr: Expr) -> Any:
         """``expr`` folded as ``reduce`` says, over its axes."""
-        rule = _REDUCTIONS.get(reduce.kind)
+        rule = REDUCTIONS.get(reduce.kind)
         if rule is None:
             raise LegalityError(
                 f"{self.op.name}, reference", given=f"a reduction of kind {reduce.kind!r}",
-                expected=", ".join(_REDUCTIONS), fix="add its rule to declare/reference.py",
+                expected=", ".join(REDUCTIONS), fix="add its rule to declare/reference.py",
             )  # fmt: skip
         dims = tuple(position for position, axis in enumerate(self.axes) if axis in reduce.over)
         value = self.over(expr, reduce.over)

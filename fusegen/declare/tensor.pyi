@@ -282,6 +282,20 @@ class Tensor:
         """sqrt(a^2 + b^2) without overflow."""
     def index_add(self, dim: builtins.int, index: Number, source: Number, *, alpha: Number = 1) -> Tensor:
         """``fg.index_add(x, axis, i, source)``."""
+    def index_copy(self, dim: builtins.int, index: Number, source: Number) -> Tensor:
+        """``fg.index_copy(x, axis, i, source)``."""
+    def index_fill(self, dim: builtins.int, index: Number, value: Number) -> Tensor:
+        """``fg.scatter(x, axis, i, value)``, with ``i`` of one dimension."""
+    def index_reduce(
+        self,
+        dim: builtins.int,
+        index: Number,
+        source: Number,
+        reduce: str,
+        *,
+        include_self: builtins.bool = True,
+    ) -> Tensor:
+        """``fg.scatter_reduce(x, axis, i, source, "amax")``, with ``i`` of one dimension."""
     def index_select(self, dim: builtins.int, index: Number) -> Tensor:
         """``fg.take(x, i, axis)``."""
     def int(self) -> Tensor:
@@ -446,8 +460,20 @@ class Tensor:
         """``fg.round(x)``."""
     def rsqrt(self) -> Tensor:
         """Elementwise rsqrt; arguments broadcast and promote as torch's."""
+    def scatter(
+        self,
+        dim: builtins.int,
+        index: Number,
+        src: Number | None = None,
+        *,
+        value: Number | None = None,
+        reduce: str | None = None,
+    ) -> Tensor:
+        """``fg.scatter(x, axis, i, source)``; with ``reduce`` it is combined: "add" or "multiply"."""
     def scatter_add(self, dim: builtins.int, index: Number, src: Number) -> Tensor:
         """``fg.scatter_add(x, axis, i, source)``."""
+    def scatter_reduce(self, dim: builtins.int, index: Number, src: Number, reduce: str, *, include_self: builtins.bool = True) -> Tensor:
+        """``fg.scatter_reduce(x, axis, i, source, "amax")``."""
     def select(self, dim: builtins.int, index: builtins.int) -> Tensor:
         """``x[..., index]``."""
     def sgn(self) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.declare import indexing, language
+from fusegen.declare.axes import AxisVar
 from fusegen.declare.torch_functions import torchs
 from fusegen.declare.value import Like, Value, current, elementwise, lift, one_axis, shape_of
 
@@ -88,6 +89,91 @@ def scatter_add(input: Like, dim: int, index: Like, src: Like) -> Value:
     _check("scatter_add", source, places, None)
     found = indexing.scatter_add(value, dim, places, source)
     return found if lift(input).ndim else _number(found)
+
+
+@torchs("scatter")
+def scatter(
+    input: Like, dim: int, index: Like, src: Like | None = None, *, value: Like | None = None, reduce: str | None = None
+) -> Value:  # fmt: skip
+    """``fg.scatter(x, axis, i, source)``; with ``reduce`` it is combined: "add" or "multiply"."""
+    if (src is None) == (value is None):
+        raise DeclarationError(
+            f"{current().where}, scatter", given="no source" if src is None else "src and value",
+            expected="one of them", fix="pass src=, a tensor, or value=, a number",
+        )  # fmt: skip
+    given = lift(src if value is None else value)
+    into, places = _as_vector(input), _as_vector(index)
+    _check("scatter", into, places, dim)
+    source = given if value is not None or given.weak else _as_vector(given)
+    if source.ndim:
+        _check("scatter", source, places, None)
+    if reduce is not None and reduce not in ("add", "multiply"):
+        raise DeclarationError(
+            f"{current().where}, scatter", given=f"reduce={reduce!r}", expected="add or multiply",
+            fix="use scatter_reduce for another one",
+        )  # fmt: skip
+    if reduce is None:
+        found = indexing.scatter(into, dim, places, source)
+    else:
+        found = indexing.scatter_reduce(into, dim, places, source, {"add": "sum", "multiply": "prod"}[reduce])
+    return found if lift(input).ndim else _number(found)
+
+
+@torchs("scatter_reduce")
+def scatter_reduce(
+    input: Like, dim: int, index: Like, src: Like, reduce: str, *, include_self: bool = True
+) -> Value:  # fmt: skip
+    """``fg.scatter_reduce(x, axis, i, source, "amax")``."""
+    value, places, source = _as_vector(input), _as_vector(index), _as_vector(src)
+    _check("scatter_reduce", value, places, dim)
+    _check("scatter_reduce", source, places, None)
+    found = indexing.scatter_reduce(value, dim, places, source, reduce, include_self=include_self)
+    return found if lift(input).ndim else _number(found)
+
+
+@torchs("index_copy")
+def index_copy(input: Like, dim: int, index: Like, source: Like) -> Value:
+    """``fg.index_copy(x, axis, i, source)``."""
+    found = indexing.index_copy(_as_vector(input), dim, index, _as_vector(source))
+    return found if lift(input).ndim else _number(found)
+
+
+@torchs("index_fill")
+def index_fill(input: Like, dim: int, index: Like, value: Like) -> Value:
+    """``fg.scatter(x, axis, i, value)``, with ``i`` of one dimension."""
+    into, places = _as_vector(input), _as_vector(index)
+    if places.ndim > 1 or lift(value).ndim:
+        raise ShapeError(
+            f"{current().where}, index_fill", given=f"{shape_of(places)} and {shape_of(lift(value))}",
+            expected="an index of one dimension, and a number", fix="use index_copy for several numbers",
+        )  # fmt: skip
+    found = indexing.scatter(into, dim, _along(places, into, dim, "index_fill"), value)
+    return found if lift(input).ndim else _number(found)
+
+
+@torchs("index_reduce")
+def index_reduce(
+    input: Like, dim: int, index: Like, source: Like, reduce: str, *, include_self: bool = True
+) -> Value:  # fmt: skip
+    """``fg.scatter_reduce(x, axis, i, source, "amax")``, with ``i`` of one dimension."""
+    into, places, of = _as_vector(input), _as_vector(index), _as_vector(source)
+    along = _along(places, into, dim, "index_reduce")
+    found = indexing.scatter_reduce(into, dim, along, of, reduce, include_self=include_self)
+    return found if lift(input).ndim else _number(found)
+
+
+def _along(places: Value, value: Value, dim: int, what: str) -> Value:
+    """Places of one dimension, as a tensor of as many as ``value``."""
+    position = one_axis(value, dim, what)
+    assert position is not None
+    if places.ndim > 1:
+        raise ShapeError(
+            f"{current().where}, {what}", given=shape_of(places), expected="an index of one dimension",
+            fix="use scatter_reduce",
+        )  # fmt: skip
+    dims: list[AxisVar | None] = [None] * value.ndim
+    dims[position] = places.dims[0]
+    return Value(places.expr, places.dtype, tuple(dims))
 
 
 def _as_vector(given: Like) -> Value:

@@ -80,14 +80,16 @@ class Product:
 @dataclass(frozen=True)
 class Scatter(Product):
     """``result[axis at left] += right``, added up over ``over``: a product with a matrix of which each row has a single
-    one, which is never made.
+    one, which is never made. Or combined otherwise.
 
     Attributes:
         left: the places, integers. What has no place in the result is left out.
         axis: of the result.
+        kind: of the reduction that combines what is for one place.
     """
 
     axis: str = ""
+    kind: str = "sum"
 
 
 def names_of(step: Op | Product) -> set[str]:
@@ -105,7 +107,8 @@ def product_text(step: Product) -> str:
     if isinstance(step, Scatter):
         result, sign = f"{step.result}{shape_text(step.axes)}", "+=" if step.onto else "="
         where = f"at {step.left.name} along {step.axis.upper()}, over {shape_text(step.over)}"
-        return f"{result} {sign} {step.right.name} added {where}"
+        verb = {"sum": "added", "prod": "multiplied", "max": "maximum", "min": "minimum"}[step.kind]
+        return f"{result} {sign} {step.right.name} {verb} {where}"
     sides = []
     for source in (step.left, step.right):
         moved = ", ".join(f"{own} -> {new}" for own, new in source.renames)
@@ -145,6 +148,7 @@ class Chain:
         ops, multiplied = self.fused_ops, [step for step in self.steps if isinstance(step, Product)]
         used = {thing.name for op in ops for thing in (*op.operands, *op.outputs)}
         used |= {side.name for step in multiplied for side in (step.left, step.right)}
+        used |= {step.result for step in multiplied if isinstance(step, Scatter) and step.kind != "sum"}
         return frozenset(
             {step.result for step in multiplied if not step.bias} & {output.name for output in self.op.outputs} - used
         )
@@ -181,6 +185,7 @@ class _Splitter:
         self.axes, self.names = op.axes_of(), op.names()
         reduces, self.outputs = op.expand()
         self.scatters = scatters(op)
+        self.combining = {r.name: r.kind for r in reduces if r.name in self.scatters}
         reduces = [self._scatter(r) if r.name in self.scatters else r for r in reduces]
         self.dots = [r for r in reduces if r.kind in _CUT]
         self.reduces = [r for r in reduces if r.kind not in _CUT]
@@ -215,7 +220,7 @@ class _Splitter:
         return Chain(self.op, tuple(steps), tuple(o for o in self.stored.values() if o.name not in own))
 
     def _scatter(self, reduce: Reduce) -> Reduce:
-        """A scatter as a product is: of the places, and of what is added there."""
+        """A scatter as a product is: of the places, and of what is combined there."""
         _, place, value = self.scatters[reduce.name]
         operands = {operand.ref: operand for operand in self.op.operands}
         given = place.args[0] if is_call(place, "cast") and place.args[0] in operands else place
@@ -377,7 +382,9 @@ class _Splitter:
         axes = tuple(axis for axis in result.shape if axis)
         if dot.name in self.scatters:
             axis = self.scatters[dot.name][0]
-            return Scatter(result.name, sources[0], sources[1], axes, dot.over, result.name in begun, axis=axis)
+            kind = self.combining[dot.name]
+            onto = result.name in begun
+            return Scatter(result.name, sources[0], sources[1], axes, dot.over, onto, axis=axis, kind=kind)
         bias = self.biases[dot.name][1] if dot.name in self.biases else ""
         return Product(result.name, sources[0], sources[1], axes, dot.over, result.name in begun, bias)
 

@@ -11,9 +11,10 @@ from typing import Any, NamedTuple, Protocol
 
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
-from fusegen.core.errors import DeviceError, DtypeError
+from fusegen.core.errors import DeclarationError, DeviceError, DtypeError
+from fusegen.core.one_term import start
 from fusegen.declare.op import Declaration
-from fusegen.plan.scatter import scatter_add
+from fusegen.plan.scatter import scatter_add, scatter_reduce
 from fusegen.plan.targets import CpuTarget, GpuTarget, cpu, gpu
 
 
@@ -58,6 +59,7 @@ class Framework(Protocol):
     def multiply(self, left: Any, right: Any, out: Any) -> None: ...
     def accumulate(self, left: Any, right: Any, out: Any) -> None: ...
     def scatter_add(self, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None: ...
+    def scatter_reduce(self, out: Any, places: Any, updates: Any, batch: int, kind: str) -> None: ...
     def autocast(self, declaration: Declaration, specs: Mapping[str, Any], values: Mapping[str, Any]) -> Any: ...
     def without_autocast(self, device: str) -> AbstractContextManager[Any]: ...
     def settings(self) -> Settings | None: ...
@@ -225,6 +227,10 @@ class Torch:
         """``out[b, places[b, n], r] += updates[b, n, r]``, from zeros unless ``onto``: see plan/scatter."""
         scatter_add(out, places, updates, batch, onto)
 
+    def scatter_reduce(self, out: Any, places: Any, updates: Any, batch: int, kind: str) -> None:
+        """The product, maximum or minimum of the updates for each place: see plan/scatter."""
+        scatter_reduce(out, places, updates, batch, kind)
+
 
 def _device_text(device: Any) -> str:
     return "cpu" if device.type == "cpu" else f"cuda:{device.index}"
@@ -315,6 +321,11 @@ class NumPy(_Plain):
         """As torch's."""
         _scatter_add(self.numpy, out, places, updates, batch, onto)
 
+    def scatter_reduce(self, out: Any, places: Any, updates: Any, batch: int, kind: str) -> None:
+        """As torch's."""
+        combine = {"prod": self.numpy.multiply, "max": self.numpy.maximum, "min": self.numpy.minimum}[kind]
+        _combined(self.numpy, out, places, updates, batch, kind, combine.at)
+
 
 class CuPy(_Plain):
     """CuPy arrays."""
@@ -376,18 +387,47 @@ class CuPy(_Plain):
         """As torch's, but that the order in which a place's numbers are added up is CuPy's, any."""
         _scatter_add(self.cupy, out, places, updates, batch, onto)
 
+    def scatter_reduce(self, out: Any, places: Any, updates: Any, batch: int, kind: str) -> None:
+        """Torch's own, since CuPy combines no 64-bit integers so.
+
+        Raises:
+            DeclarationError: there is no torch.
+        """
+        try:
+            import torch
+        except ImportError:
+            raise DeclarationError(
+                "fg.scatter, fg.scatter_reduce", given="CuPy arrays, where torch is not installed",
+                expected="torch, whose routines combine them", fix="install torch, or add with fg.scatter_add",
+            ) from None  # fmt: skip
+        result, at, of = (torch.utils.dlpack.from_dlpack(value) for value in (out, places, updates))
+        scatter_reduce(result, at, of, batch, kind)
+
 
 def _scatter_add(library: Any, out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None:
+    found = _at_places(library, out, places, updates, batch, "sum", library.add.at)
+    out[...] = (out + found if onto else found).astype(out.dtype)
+
+
+def _combined(
+    library: Any, out: Any, places: Any, updates: Any, batch: int, kind: str, combine: Callable[..., None]
+) -> None:
+    out[...] = _at_places(library, out, places, updates, batch, kind, combine).astype(out.dtype)
+
+
+def _at_places(
+    library: Any, out: Any, places: Any, updates: Any, batch: int, kind: str, combine: Callable[..., None]
+) -> Any:
+    """For each place the updates for it, combined in a dtype that holds their sums."""
     rows, columns, size = prod(out.shape[:batch]), prod(out.shape[batch + 1 :]), out.shape[batch]
     places = places.reshape(rows, -1).astype("int64")
     inside = (places >= 0) & (places < size)
     places = places + size * library.arange(rows)[:, None]
     places = library.where(inside, places, rows * size).reshape(-1)
-    wide = out.dtype if out.dtype.itemsize == 8 else "int64" if out.dtype.kind in "iub" else "float32"
-    found = library.zeros((rows * size + 1, columns), dtype=wide)
-    library.add.at(found, places, updates.reshape(len(places), columns).astype(wide))
-    found = found[:-1].reshape(out.shape)
-    out[...] = (out + found if onto else found).astype(out.dtype)
+    wide = out.dtype.name if out.dtype.itemsize == 8 else "int64" if out.dtype.kind in "iub" else "float32"
+    found = library.full((rows * size + 1, columns), start(kind, dtypes.BY_NAME[wide]), dtype=wide)
+    combine(found, places, updates.reshape(len(places), columns).astype(wide))
+    return found[:-1].reshape(out.shape)
 
 
 def _strided(library: Any, value: Any, shape: Sequence[int], strides: Sequence[int], offset: int) -> Any:

@@ -1,8 +1,11 @@
-"""Rows added at places, with torch's routines: in one order, rounded once, nothing outside of the result."""
+"""Rows added or combined at places, with torch's routines: in one order, rounded once, nothing outside the result."""
 
 from __future__ import annotations
 
 from typing import Any
+
+from fusegen.core.dtypes import BY_NAME
+from fusegen.core.one_term import start
 
 
 def scatter_add(out: Any, places: Any, updates: Any, batch: int, onto: bool) -> None:
@@ -50,3 +53,34 @@ def _few(out: Any, places: Any, inside: Any, updates: Any, wide: Any) -> None:
     sums = torch.zeros(updates.shape, dtype=wide, device=out.device)
     sums.index_put_((number,), updates.to(wide), accumulate=True)
     out.index_put_((places,), sums[number].to(out.dtype))  # who writes a row twice writes the same
+
+
+def scatter_reduce(out: Any, places: Any, updates: Any, batch: int, kind: str) -> None:
+    """``out[b, place, r]`` is the product, maximum or minimum of the updates for it; of none what that starts from.
+
+    The largest and the smallest are so in any order. Products are of sorted places on a GPU, for the same bits each
+    time. Places out of range are left out.
+
+    Args:
+        batch: as `scatter_add`.
+        kind: "prod", "max" or "min".
+    """
+    import torch
+
+    rows, columns, size = out.shape[:batch].numel(), out.shape[batch + 1 :].numel(), out.shape[batch]
+    places = places.reshape(rows, -1).long()
+    inside = (places >= 0) & (places < size)
+    places = torch.where(inside, places + size * torch.arange(rows, device=out.device)[:, None], rows * size).flatten()
+    wide = out.dtype if out.dtype.itemsize == 8 else torch.float32 if out.dtype.is_floating_point else torch.int64
+    begin = start(kind, BY_NAME[str(wide).removeprefix("torch.")])
+    updates = updates.reshape(len(places), columns).to(wide)
+    if kind == "prod" and out.device.type == "cuda" and wide.is_floating_point:
+        order = torch.sort(places, stable=True).indices
+        lengths = torch.bincount(places, minlength=rows * size + 1)
+        found = torch.segment_reduce(updates[order], "prod", lengths=lengths, initial=begin, unsafe=True)
+    else:
+        found = torch.full((rows * size + 1, columns), begin, dtype=wide, device=out.device)
+        how = {"prod": "prod", "max": "amax", "min": "amin"}[kind]
+        found.scatter_reduce_(0, places[:, None].expand_as(updates), updates, how)
+    found = found[:-1].reshape(out.shape)
+    out.copy_(found + 0.0 if wide.is_floating_point else found)  # of both zeros either may be the maximum

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from fusegen import pipeline
 from fusegen.core.declared import without_declared_gradients
-from fusegen.core.dtypes import float32
+from fusegen.core.dtypes import BY_NAME, float32
 from fusegen.core.ir import Op
+from fusegen.core.one_term import start
 from fusegen.core.products import contracted_sizes
 from fusegen.core.views import axis_sizes, block_shape, view_shape
-from fusegen.declare.reference import packed, reference
+from fusegen.declare.reference import REDUCTIONS, packed, reference
 from fusegen.derive.batch import NEW, batch, is_wide, shifted_sizes
 from fusegen.derive.gradient import GradientNames
 from fusegen.derive.tangent import tangent_names
@@ -165,8 +166,9 @@ def _scatter(
         return tensor.reshape([n if axis in own else 1 for axis, n in zip(axes, shape, strict=True)]).expand(shape)
 
     places, updates = wide(places, at), wide(updates, of)
-    dims = tuple(range(len(step.over)))
-    found = [torch.where(places == n, updates, 0).sum(dims) for n in range(sizes[step.axis])]
+    dims, begin = tuple(range(len(step.over))), start(step.kind, BY_NAME[str(updates.dtype).removeprefix("torch.")])
+    fold = REDUCTIONS[step.kind]
+    found = [fold(torch, torch.where(places == n, updates, begin), dims).squeeze(dims) for n in range(sizes[step.axis])]
     empty = updates.sum(dims)[None][:0]
     kept = [step.axis, *axes[len(step.over) :]]
     stacked = torch.stack(found) if found else empty

@@ -1,4 +1,4 @@
-"""A step that adds rows to a result at the places that a tensor tells."""
+"""A step that adds rows to a result, or combines them otherwise, at the places that a tensor tells."""
 
 from __future__ import annotations
 
@@ -22,12 +22,14 @@ class ScatterStep:
         views: of these, with dimensions b, n and r; b, the place and r.
         batch: how many dimensions b has.
         onto: it is added to what the result holds.
+        kind: of the reduction that combines updates.
     """
 
     names: tuple[str, str, str]
     views: tuple[View, View, View]
     batch: int
     onto: bool
+    kind: str
 
     @property
     def uses(self) -> set[str]:
@@ -38,7 +40,10 @@ class ScatterStep:
             framework.view(tensors[name], view.shape, view.strides, view.offset)
             for name, view in zip(self.names, self.views, strict=True)
         )
-        framework.scatter_add(result, places, updates, self.batch, self.onto)
+        if self.kind == "sum":
+            framework.scatter_add(result, places, updates, self.batch, self.onto)
+        else:
+            framework.scatter_reduce(result, places, updates, self.batch, self.kind)
 
     def native_steps(self, place: int) -> NativeSteps | None:
         return None
@@ -64,4 +69,5 @@ def scatter_step(step: Scatter, sizes: Mapping[str, int], layouts: Mapping[str, 
         ),
         len(batch),
         step.onto,
+        step.kind,
     )

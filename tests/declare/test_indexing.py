@@ -3,6 +3,7 @@ op."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -23,15 +24,19 @@ from tests.support.modes import MODES
 
 Case = tuple[Callable[..., Any], list[tuple[int, tuple[int, ...]]], list[tuple[int, ...]]]
 CASES: dict[str, Case] = {}
+DISTINCT: dict[str, int] = {}
 
 
 def case(
-    indices: list[tuple[int, tuple[int, ...]]], *shapes: tuple[int, ...]
+    indices: list[tuple[int, tuple[int, ...]]], *shapes: tuple[int, ...], distinct: int | None = None
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """A function of torch, of indices (how many places there are, and their shape), and of float tensors."""
+    """A function of torch, of indices (how many places there are, and their shape), and of float tensors. Along the
+    dimension ``distinct`` no place comes twice."""
 
     def add(function: Callable[..., Any]) -> Callable[..., Any]:
         CASES[function.__name__] = function, indices, list(shapes)
+        if distinct is not None:
+            DISTINCT[function.__name__] = distinct
         return function
 
     return add
@@ -175,13 +180,67 @@ def two_results(i: Any, x: Any) -> Any:
     return taken.exp(), taken.mean(-1)
 
 
+@case([(6, (4, 3))], (6, 3), (4, 3), distinct=0)
+def scatter_rows(i: Any, x: Any, source: Any) -> Any:
+    return torch.scatter(x, 0, i, source.exp()) ** 2
+
+
+@case([(4, (5, 7))], (5, 4))
+def scatter_a_number(i: Any, x: Any) -> Any:
+    return torch.scatter(x.sin(), 1, i, value=2.5) * x
+
+
+@case([(6, (4,))], (3, 6), (3, 4), distinct=0)
+def index_copy(i: Any, x: Any, source: Any) -> Any:
+    return x.index_copy(1, i, source).tanh()
+
+
+@case([(6, (4,))], (6, 3))
+def index_fill(i: Any, x: Any) -> Any:
+    return torch.index_fill(x.exp(), 0, i, -1.5).sin()
+
+
+@case([(4, (9,))], (4, 3), (9, 3), (9,))
+def softmax_of_segments(i: Any, x: Any, values: Any, score: Any) -> Any:
+    nothing = torch.zeros_like(x[:, 0])
+    top = nothing.scatter_reduce(0, i, score, "amax", include_self=False)
+    weight = torch.exp(score - top[i])
+    weight = weight / nothing.index_add(0, i, weight)[i]
+    return torch.index_add(x, 0, i, weight[:, None] * values)
+
+
+def _combining(how: str, include_self: bool) -> None:
+    def along_rows(i: Any, x: Any, source: Any) -> Any:
+        return torch.scatter_reduce(x, 1, i, source.sin(), how, include_self=include_self).sin()
+
+    def by_row(i: Any, x: Any, source: Any) -> Any:
+        return x.index_reduce(0, i, source, how, include_self=include_self).sin()
+
+    kind = f"{how}_{'with' if include_self else 'without'}_self"
+    along_rows.__name__, by_row.__name__ = f"scatter_{kind}", f"index_{kind}"
+    case([(4, (5, 7))], (5, 4), (5, 7))(along_rows)
+    if how != "sum":
+        case([(6, (5,))], (6, 3), (5, 3))(by_row)
+
+
+for _how in ("sum", "prod", "mean", "amax", "amin"):
+    for _include_self in (True, False):
+        _combining(_how, _include_self)
+
+
 def drawn(
     name: str, dtype: torch.dtype = torch.float64, device: Any = DEVICE
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Indices, and leaves."""
     _, indices, shapes = CASES[name]
     generator = torch.Generator().manual_seed(sum(map(ord, name)))
-    places = [torch.randint(0, n, shape, generator=generator).to(device) for n, shape in indices]
+    if (dim := DISTINCT.get(name)) is not None:
+        sizes = [(*shape[:dim], n, *shape[dim + 1 :]) for n, shape in indices]
+        orders = [torch.rand(size, generator=generator).argsort(dim) for size in sizes]
+        places = [order.narrow(dim, 0, shape[dim]) for order, (_, shape) in zip(orders, indices, strict=True)]
+    else:
+        places = [torch.randint(0, n, shape, generator=generator) for n, shape in indices]
+    places = [place.to(device) for place in places]
     leaves = [torch.randn(shape, generator=generator, dtype=torch.float64) for shape in shapes]
     return places, [leaf.to(device, dtype).requires_grad_() for leaf in leaves]
 
@@ -199,6 +258,8 @@ def bound(function: Callable[..., Any], places: Sequence[torch.Tensor]) -> Calla
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", CASES)
 def test_every_mode(name: str, mode: str) -> None:
+    if mode == "jvp" and re.match(r"scatter_prod|index_(?!add|copy|fill|select)", name):
+        pytest.skip("torch has no forward mode of it; test_gradcheck has ours")
     with_cotangents = mode in ("all", "compiled", "halves", "arrays")  # which the modes have on the CPU
     places, leaves = drawn(name, device="cpu" if with_cotangents else DEVICE)
     function = CASES[name][0]
@@ -321,6 +382,56 @@ def test_a_padding_row_has_no_gradient(padding: int) -> None:
     torch.testing.assert_close(found, expected)
 
 
+def test_the_last_for_a_place_counts_and_has_the_gradient() -> None:
+    x, source = (torch.randn(n, 2, device=DEVICE, dtype=torch.float64, requires_grad=True) for n in (3, 4))
+    places = torch.tensor([1, 1, -3, 5], device=DEVICE)[:, None].expand(4, 2)  # the last one is outside
+    found = fg.op(lambda i, x, s: fg.scatter(x, 0, i, s), name="put")(places, x, source)
+    torch.testing.assert_close(found, torch.stack([source[2], source[1], x[2]]))
+    weight = torch.randn_like(found)
+    d_x, d_source = torch.autograd.grad(found, (x, source), weight)
+    nothing = torch.zeros_like(weight[0])
+    torch.testing.assert_close(d_x, torch.stack([nothing, nothing, weight[2]]))
+    torch.testing.assert_close(d_source, torch.stack([nothing, weight[1], weight[0], nothing]))
+
+
+@pytest.mark.parametrize("how", ["prod", "amax", "amin"])
+@pytest.mark.parametrize("include_self", [True, False])
+def test_gradients_of_what_ties_or_is_zero(how: str, include_self: bool) -> None:
+    """As torch's: elements that tie share, and of one zero the others are the gradient."""
+    places = torch.tensor([0, 0, 1, 1, 2, 0, 3], device=DEVICE)
+    values = torch.tensor([2.0, 2.0, 0.0, 3.0, 0.0, 1.0, -1.0], device=DEVICE, dtype=torch.float64)
+    # Without x, torch counts it among what ties nevertheless; we do not.
+    x = torch.tensor([2.0 if include_self else 7.0, 4.0, 0.5, -3.0, 5.0], device=DEVICE, dtype=torch.float64)
+    weight = torch.tensor([1.5, -2.0, 0.5, 3.0, 0.25], device=DEVICE, dtype=torch.float64)
+
+    def run(function: Callable[..., Any]) -> tuple[torch.Tensor, ...]:
+        leaves = [t.clone().requires_grad_() for t in (x, values)]
+        result = function(places, *leaves)
+        return result, *torch.autograd.grad(result, leaves, weight)
+
+    def combined(i: Any, x: Any, source: Any) -> Any:
+        return torch.scatter_reduce(x, 0, i, source, how, include_self=include_self)
+
+    for found, expected in zip(run(fg.op(combined)), run(combined), strict=True):
+        torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
+@pytest.mark.parametrize("how", ["sum", "prod", "mean", "amax", "amin"])
+@pytest.mark.parametrize("include_self", [True, False])
+def test_integers_are_combined(how: str, include_self: bool, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    x, source = (torch.randint(0, 9, (n, 3), generator=generator).to(DEVICE, dtype) for n in (5, 7))
+    places = torch.randint(0, 5, (7, 3), generator=generator).to(DEVICE)
+
+    def combined(i: Any, x: Any, source: Any) -> Any:
+        return torch.scatter_reduce(x, 0, i, source, how, include_self=include_self)
+
+    found = fg.op(combined)(places, x, source)
+    assert found.dtype is dtype
+    torch.testing.assert_close(found, combined(places, x, source))
+
+
 def test_many_for_one_place_are_added_up_exactly() -> None:
     """In float32 where they are halves, and rounded once: 2,000 times 1 / 512 + 1 is no longer seen by bfloat16."""
     places = torch.zeros(2000, dtype=torch.int64, device=DEVICE)
@@ -429,6 +540,22 @@ def test_a_gradient_is_one_scatter_and_keeps_no_rows() -> None:
         (
             lambda i, x: F.embedding(i, x, max_norm=1.0),
             (torch.zeros(3, dtype=torch.int64), torch.ones(3, 4)), DeclarationError, "max_norm",
+        ),
+        (
+            lambda i, x: fg.scatter_reduce(x, 0, i[:, None], 1.0, "max"),
+            (torch.zeros(3, dtype=torch.int64), torch.ones(3, 4)), DeclarationError, "amax",
+        ),
+        (
+            lambda i, x: x.scatter(0, i),
+            (torch.zeros(3, 4, dtype=torch.int64), torch.ones(3, 4)), DeclarationError, "no source",
+        ),
+        (
+            lambda i, x: fg.scatter(fg.cast(x, fg.int32), 0, i, 0.5),
+            (torch.zeros(3, 4, dtype=torch.int64), torch.ones(3, 4)), DtypeError, "one dtype",
+        ),
+        (
+            lambda i, x: fg.index_copy(x, 0, i[:, None], x),
+            (torch.zeros(3, dtype=torch.int64), torch.ones(3, 4)), ShapeError, "fg.scatter",
         ),
         (
             lambda i, x: fg.index_add(x, 0, i, x),

@@ -31,7 +31,7 @@ INFOS = {
 PARTLY = (
     "alpha_dropout", "batch_norm", "bernoulli", "broadcast_to", "cat", "chunk", "dropout", "flatten", "instance_norm",
     "flip", "narrow", "norm nuc", "pad", "rand_like", "randn_like", "reshape", "roll", "select", "split", "stack",
-    "unflatten", "scatter_add", "take_along_dim", "embedding",
+    "unflatten", "scatter", "take_along_dim", "embedding",
 )  # fmt: skip
 # Products are of floats, and what is made of them; bounds of bools are none.
 FLOATS = ("addmm", "baddbmm", "bmm", "dot", "linear", "matmul", "mm", "mv", "vdot", "clamp_max", "clamp_min")
