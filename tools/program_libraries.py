@@ -117,7 +117,7 @@ _joint.gradient(lambda d_first, d_second, a: d_first * fg.cos(a) + fg.mean(d_sec
 
 
 def _chosen_joint(a: Any) -> Any:
-    """Gradients that sum cotangents along a row, some elements of which are chosen, once and of what is chosen again."""
+    """Gradients that sum cotangents along a row, of which some elements are chosen, and of what is chosen again."""
     first, second = _joint(a)
     chosen = fg.where(a > 0.1, fg.sin(first) * second, 0.5)
     again, _ = _joint(chosen)
@@ -204,8 +204,8 @@ def _torch_scatter_reduce(x: Any, axis: int, places: Any, source: Any, how: str,
     terms = torch.where(hits, updates, nothing)
     if include_self:
         terms, count = torch.cat([own[..., None], terms], -1), count + 1
-    fold = {"prod": torch.prod, "amax": torch.amax, "amin": torch.amin}.get(how, torch.sum)
-    found = fold(terms, -1)
+    folds: dict[str, Callable[..., Any]] = {"prod": torch.prod, "amax": torch.amax, "amin": torch.amin}
+    found = folds.get(how, torch.sum)(terms, -1)
     found = found / torch.where(is_put, count, 1) if how == "mean" else found
     return torch.where(is_put, found, own).movedim(-1, axis)
 

@@ -161,9 +161,8 @@ def added(i: Any, t: Any, y: Any) -> Any:
 
 
 def combined(i: Any, t: Any, y: Any) -> Any:
-    """The largest of a table's rows and of those put at places, one row in place of another, and a product."""
-    top = t.index_reduce(0, i, y, "amax")
-    return top * torch.index_reduce(t, 0, i, y, "prod", include_self=False), t.index_fill(0, i, 0.5)
+    """The larger of a table's rows and of those that are put at places, and one row in place of others."""
+    return t.scatter_reduce(0, i[:, None].expand(-1, t.shape[1]), y, "amax") * 0.5, t.exp().index_fill(0, i, 0.5)
 
 
 def check_places(dtype: torch.dtype) -> int:

@@ -25,7 +25,10 @@ _FIXES = {
         "use fg.rand_like, fg.randn_like or fg.bernoulli, or pass random numbers as an argument",
     ),
     **dict.fromkeys(
-        ("take", "embedding_bag", "masked_select", "nonzero", "masked_scatter", "index_put", "put", "bincount", "one_hot"),
+        (
+            "take", "embedding_bag", "masked_select", "nonzero", "masked_scatter", "index_put", "put", "bincount",
+            "one_hot",
+        ),
         "use fg.take, fg.take_along_axis or fg.scatter_reduce, or select with fg.where(fg.index(x, axis) == i, a, b)",
     ),
     **dict.fromkeys(("cumsum", "cumprod", "sort", "topk", "median", "argsort", "unique"), "do it outside the op"),
