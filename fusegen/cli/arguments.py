@@ -296,23 +296,37 @@ def bind(op: FusedOp, request: Request, default: DType = dtypes.float32) -> dict
     assumed = [
         name for name, value in values.items() if isinstance(value, TensorSpec) and name not in (*request.shapes, SEED)
     ]
-    if assumed:
-        _check_assumed(op, values, assumed)
+    kinds = {*request.dtypes, *example.dtypes}
+    floats = [name for name, value in values.items() if isinstance(value, TensorSpec) and name not in (*kinds, SEED)]
+    if assumed or floats:
+        _check_assumed(op, values, assumed, floats)
     return values
 
 
-def _check_assumed(op: FusedOp, values: Mapping[str, Any], assumed: Sequence[str]) -> None:
-    """Shapes that nobody asked for may not fit the op; its own error could not say where they come from.
+def _check_assumed(op: FusedOp, values: Mapping[str, Any], assumed: Sequence[str], floats: Sequence[str]) -> None:
+    """Shapes and dtypes that nobody asked for may not fit the op; its own error could not say where they come from.
+
+    Args:
+        assumed, floats: tensors whose shape, or dtype, nobody has named.
 
     Raises:
-        ShapeError: they do not.
+        ShapeError, DtypeError: they do not.
     """
     shapes = ", ".join(f"{name}={','.join(map(str, values[name].shape))}" for name in assumed)
     fix = f"say --shape NAME=16,3 with sizes that fit: where nothing was said, this is assumed: {shapes}"
     try:
         op.trace(**values)
     except ShapeError as error:
+        if not assumed:
+            raise
         raise ShapeError(error.where, given=error.given, expected=error.expected, fix=fix) from None
+    except DtypeError as error:
+        if not floats:
+            raise
+        dtype = values[floats[0]].dtype
+        fix = f"{error.fix}; or say --dtype NAME=bool of a mask, NAME=int64 of indices: {', '.join(floats)}"
+        fix += f" {'are' if len(floats) > 1 else 'is'} {dtype} since nothing was said"
+        raise DtypeError(error.where, given=error.given, expected=error.expected, fix=fix) from None
     except FusegenError:
         raise
     except (ValueError, IndexError, AssertionError) as error:  # what Python makes of `n, c, h, w = x.shape`

@@ -536,8 +536,9 @@ def check_distinct(where: str, tensors: Iterable[tuple[str, Dims]], meeting: str
             raise DeclarationError(
                 where, given=f"{one} are one axis: a tensor meets itself along another dimension",
                 expected="dimensions that are independent of each other",
-                fix="let them meet before a product (x @ x.mT is one), reduce each of them first, or pass what they "
-                "share (the tensor itself, or one that broadcasts against both) twice, as two arguments of the op",
+                fix="let them meet in a product (x @ x.mT is one, and x[:, None] @ x[None] of a vector), reduce each "
+                "of them first, or pass what they share (the tensor itself, or one that broadcasts against both) "
+                "twice, as two arguments of the op",
             )  # fmt: skip
 
 

@@ -22,6 +22,7 @@ from fusegen.core.text import expr_text, op_text, reduce_text, shape_text
 from fusegen.declare.op import Declaration
 from fusegen.declare.trace import TensorSpec
 from fusegen.derive.gradient import GradientNames, operands_read
+from fusegen.derive.reach import reached
 from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.kernel import Kernel
 from fusegen.fuse.products import Chain, Product, chain, product_text
@@ -203,8 +204,8 @@ def _info(name: str, value: Any) -> TensorInfo | None:
 
 
 def differentiable(op: Op) -> tuple[str, ...]:
-    """The float arguments of ``op``, if it has a float result; empty where nothing can be differentiated."""
-    if not any(output.dtype.is_float for output in op.outputs):
+    """The float arguments of ``op``, if a gradient flows into any; empty where nothing can be differentiated."""
+    if not reached(op, range(len(op.outputs))):
         return ()
     return tuple(dict.fromkeys(o.base for o in op.operands if o.dtype.is_float))
 
@@ -243,8 +244,9 @@ def _asked(op: Op, wanted: Sequence[str], which: str) -> tuple[str, ...]:
     asked = tuple(wanted) or differentiable(op)
     if not asked or not differentiable(op):
         raise DerivativeError(
-            f"{op.name}, {which}", given="no float argument, or no float result",
-            expected="a float on both ends: nothing else has a derivative", fix='ask for which="forward" only',
+            f"{op.name}, {which}", given="no float result of a float argument",
+            expected="floats from an argument to a result: nothing else has a derivative",
+            fix='ask for which="forward" only',
         )  # fmt: skip
     return asked
 

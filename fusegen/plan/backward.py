@@ -211,8 +211,8 @@ def differentiable(op: Op) -> list[int]:
 
 
 def _reached(op: Op, positions: Sequence[int]) -> set[str]:
-    """Arguments that the outputs at ``positions`` are computed from. Others have no gradient (None), as in torch; those
-    reached only through steps have a gradient of zeros."""
+    """Arguments that the outputs at ``positions`` are computed from by functions of floats. Others have no gradient
+    (None), as in torch; those reached only through steps (floor) have a gradient of zeros."""
     names = reached(op, positions)
     return {operand.base for operand in op.operands if operand.name in names}
 

@@ -19,6 +19,7 @@ from fusegen.declare.table import apply
 from fusegen.derive.simplify import TIDY, simplify
 from fusegen.derive.symbolic import partials
 from tests.support import oracles
+from tests.support.call_paths import DEVICE
 from tests.support.declarations import lerp, norm
 
 
@@ -67,6 +68,18 @@ def test_any_subset_of_gradients(wanted: tuple[bool, ...]) -> None:
     theirs = torch.autograd.grad(x + w * (y - x), asked, cotangent)
     for a, b in zip(ours, theirs, strict=True):
         torch.testing.assert_close(a, b)
+
+
+def test_nothing_flows_through_a_comparison() -> None:
+    """As in torch: what floats are made of it needs no gradient, and what has a step in it has one of zeros."""
+    op = fg.op(lambda x, y: ((x > 0).to(torch.float64), torch.floor(x) * y, fg.index(x, 0) * 0.5))
+    x, y = (torch.randn(4, dtype=torch.float64, device=DEVICE, requires_grad=True) for _ in range(2))
+    for _ in range(2):  # the second call takes what the first has planned
+        above, whole, places = op(x, y)
+        assert (above.requires_grad, whole.requires_grad, places.requires_grad) == (False, True, False)
+        d_x, d_y = torch.autograd.grad(whole, (x, y), torch.ones_like(whole))
+        torch.testing.assert_close(d_x, torch.zeros_like(x))
+        torch.testing.assert_close(d_y, torch.floor(x.detach()))
 
 
 def test_unwanted_gradients_cost_nothing() -> None:

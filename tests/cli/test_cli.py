@@ -327,7 +327,7 @@ WRONG = {
     "unknown device": (["run", "silu", "--device", "tpu"], "expected: cpu or cuda"),
     "unknown GPU": (["show", "silu", "--gpu", "h20"], "did you mean h200?"),
     "unknown peer": (["bench", "silu", "--device", "cpu", "--peers", "torch,ligre"], "did you mean Liger?"),
-    "no gradient": (["emit", "x + 1", "--which", "backward", "--dtype", "int32"], "no float argument"),
+    "no gradient": (["emit", "x + 1", "--which", "backward", "--dtype", "int32"], "no float result"),
     "a formula's typo": (["emit", "sigmoif(x)"], "did you mean sigmoid?"),
     "unknown option": (["emit", "silu", "--shapes", "3"], "No such option"),
 }

@@ -133,6 +133,16 @@ def test_shapes_that_cannot_be_guessed_are_asked_for(fusegen: Any) -> None:
     assert out.splitlines()[-1].startswith("4 of 4 ops failed") and "an argument 'nobodys'" in out
 
 
+def test_dtypes_that_cannot_be_guessed_are_asked_for(folder: Path, fusegen: Any) -> None:
+    (folder / "masked.py").write_text(
+        "import fusegen as fg\n\n\n@fg.op\ndef masked(x, mask):\n    return fg.where(mask, x, 0)\n"
+    )
+    code, _, err = fusegen("show", "masked.py:masked")
+    assert code == 2
+    assert "--dtype NAME=bool of a mask" in err and "x, mask are float32 since nothing was said" in err
+    assert fusegen("show", "masked.py:masked", "--dtype", "mask=bool")[0] == 0
+
+
 @pytest.mark.emulator
 @pytest.mark.usefixtures("folder")
 def test_run_takes_all_ops_of_a_file(fusegen: Any) -> None:

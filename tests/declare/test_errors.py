@@ -284,14 +284,6 @@ WRONG: dict[str, tuple[Call, type[Exception], type[Exception], str, str, str]] =
         "divides by 2",
         "packed",
     ),
-    "a product of a matrix and its own transpose, in single elements": (
-        lambda: made(lambda x: fg.concat(fg.split(fg.exp(x), 3), -1) @ fg.exp(x).mT)(X),
-        fg.DeclarationError,
-        TypeError,
-        "its own transpose",
-        "divided",
-        "pass the blocks",
-    ),
     "out of another shape": (
         lambda: blend(X, X, out=torch.ones(3, 4)),
         fg.ShapeError,
