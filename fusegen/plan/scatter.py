@@ -55,6 +55,16 @@ def _few(out: Any, places: Any, inside: Any, updates: Any, wide: Any) -> None:
     out.index_put_((places,), sums[number].to(out.dtype))  # who writes a row twice writes the same
 
 
+def _products(places: Any, updates: Any, count: int) -> Any:
+    """For each of so many places the product of the updates for it, in their order."""
+    import torch
+
+    order = torch.sort(places, stable=True).indices
+    lengths = torch.zeros(count, dtype=torch.int64, device=places.device)
+    lengths.scatter_add_(0, places, torch.ones_like(places))  # torch.bincount would wait for the device
+    return torch.segment_reduce(updates[order], "prod", lengths=lengths, initial=1, unsafe=True)
+
+
 def scatter_reduce(out: Any, places: Any, updates: Any, batch: int, kind: str) -> None:
     """``out[b, place, r]`` is the product, maximum or minimum of the updates for it; of none what that starts from.
 
@@ -75,9 +85,7 @@ def scatter_reduce(out: Any, places: Any, updates: Any, batch: int, kind: str) -
     begin = start(kind, BY_NAME[str(wide).removeprefix("torch.")])
     updates = updates.reshape(len(places), columns).to(wide)
     if kind == "prod" and out.device.type == "cuda" and wide.is_floating_point:
-        order = torch.sort(places, stable=True).indices
-        lengths = torch.bincount(places, minlength=rows * size + 1)
-        found = torch.segment_reduce(updates[order], "prod", lengths=lengths, initial=begin, unsafe=True)
+        found = _products(places, updates, rows * size + 1)
     else:
         found = torch.full((rows * size + 1, columns), begin, dtype=wide, device=out.device)
         how = {"prod": "prod", "max": "amax", "min": "amin"}[kind]

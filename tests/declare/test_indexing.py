@@ -475,6 +475,49 @@ def test_the_same_bits_each_time() -> None:
     assert all(torch.equal(found[0], other) for other in found[1:])
 
 
+@pytest.mark.parametrize("count", [0, 1, 50])
+def test_products_of_sorted_places(count: int) -> None:
+    """What a GPU does; here on whatever device there is."""
+    places, updates = torch.randint(0, 6, (count,), device=DEVICE), torch.randn(count, 3, device=DEVICE)
+    expected = torch.ones(7, 3, device=DEVICE)
+    expected.scatter_reduce_(0, places[:, None].expand(count, 3), updates, "prod")
+    torch.testing.assert_close(scatter._products(places, updates, 7), expected)
+
+
+def _put_and_combined(i: Any, x: Any, y: Any) -> Any:
+    top = fg.scatter_reduce(x, 0, i, y, "amax")
+    return fg.scatter(x, 0, i, y) * top, fg.scatter_reduce(x, 0, i, y * 0.1, "prod", include_self=False)
+
+
+def test_combined_to_the_same_bits_each_time() -> None:
+    places = torch.randint(0, 7, (500, 33), device=DEVICE)
+    table, updates = torch.randn(7, 33, device=DEVICE, requires_grad=True), torch.randn(500, 33, device=DEVICE)
+    op = fg.op(_put_and_combined)
+
+    def run() -> list[torch.Tensor]:
+        results = op(places, table, updates.requires_grad_())
+        cotangents = [torch.ones_like(result) for result in results]
+        return [*results, *torch.autograd.grad(results, (table, updates), cotangents)]
+
+    first = run()
+    assert all(torch.equal(a, b) for _ in range(9) for a, b in zip(first, run(), strict=True))
+
+
+@pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
+def test_a_graph_replays_what_is_combined() -> None:
+    places = torch.randint(0, 7, (9, 4), device=DEVICE)
+    table, updates = torch.randn(7, 4, device=DEVICE), torch.randn(9, 4, device=DEVICE)
+    op = fg.op(_put_and_combined)
+    op(places, table, updates)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        found = op(places, table, updates)
+    updates.copy_(torch.randn_like(updates))
+    graph.replay()
+    for mine, expected in zip(found, op(places, table, updates), strict=True):
+        assert torch.equal(mine, expected)
+
+
 def test_numpy() -> None:
     table, places = np.random.default_rng(0).normal(size=(5, 4)), np.array([[1, 4], [0, 1]])
     op = fg.op(lambda i, x: np.tanh(np.take(x, i, axis=0)))
