@@ -102,6 +102,19 @@ def cos(x: Number, /) -> Tensor:
     """Elementwise cos; arguments broadcast and promote as torch's."""
 def cosh(x: Number, /) -> Tensor:
     """Elementwise cosh; arguments broadcast and promote as torch's."""
+@overload
+def cumsum(x: Number, axis: int = -1, *, reverse: bool = False, dtype: DTypeLike | None = None) -> Tensor:
+    """y[i] = x[0] + ... + x[i] along ``axis``; x[i] + ... + x[last] if ``reverse``.
+
+    Integers and bools are added up as int64; halves are in float32, and rounded where they are stored. ``dtype`` casts
+    before, and is the result's. Source: torch.cumsum.
+
+    Raises:
+        ShapeError: there is no such dimension.
+        DeclarationError: it is in groups (fg.unflatten).
+    """
+@overload
+def cumsum(x: Number, *, dim: int = -1, reverse: bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
 def digamma(x: Number, /) -> Tensor:
     """d/dx lgamma(x)."""
 def dropout(x: Number, p: Number = 0.5, training: bool = True) -> Tensor:

@@ -142,6 +142,7 @@ class Ours:
     chosen_joint = staticmethod(_chosen_joint)
     cast = staticmethod(fg.cast)
     put = staticmethod(fg.index_copy)
+    running = staticmethod(lambda x, axis, reverse: fg.cumsum(x, axis, reverse=reverse))
     scatter_reduce = staticmethod(
         lambda x, axis, places, source, how, include_self: fg.scatter_reduce(
             x, axis, places, source, how, include_self=include_self
@@ -186,6 +187,10 @@ def _torch_hits(x: Any, axis: int, places: Any, source: Any) -> tuple[Any, Any, 
     x, source = x.movedim(axis, -1), source.movedim(axis, -1)
     hits = places[..., None, :] == torch.arange(x.shape[-1])[:, None]
     return x, source[..., None, :].expand(*x.shape, -1), hits.expand(*x.shape, -1)
+
+
+def _torch_running(x: Any, axis: int, reverse: bool) -> Any:
+    return torch.cumsum(x.flip(axis), axis).flip(axis) if reverse else torch.cumsum(x, axis)
 
 
 def _torch_put(x: Any, axis: int, places: Any, source: Any) -> Any:
@@ -370,6 +375,7 @@ class Theirs:
     as_float = staticmethod(lambda x, like: x.to(torch.float64))
     take = staticmethod(lambda x, places, axis: torch.index_select(x, axis, places))
     take_along_axis = staticmethod(lambda x, places, axis: torch.gather(x, axis, places))
+    running = staticmethod(_torch_running)
     put, scatter_reduce = staticmethod(_torch_put), staticmethod(_torch_scatter_reduce)
 
     def __getattr__(self, name: str) -> Any:

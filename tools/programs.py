@@ -558,6 +558,14 @@ class _Writer:
             how = f", {self.of(['sum', 'mean', 'prod', 'amax', 'amin'])!r}, {self.draw(st.booleans())}"
         return _Value(f"lib.{form}({x.text}, {axis - rank}, {place}, {source}{how})", "f", x.shape)
 
+    def running(self) -> _Value | None:
+        """Sums of what stands before each element, or behind it."""
+        x = self.tensor()
+        if x is None or not x.shape:
+            return None
+        axis, reverse = self.draw(st.integers(0, len(x.shape) - 1)) - len(x.shape), self.draw(st.booleans())
+        return _Value(f"lib.running({x.text} * 0.5, {axis}, {reverse})", "f", x.shape)
+
     def two(self) -> None:
         """An op of two results."""
         x = self.pick()
@@ -592,7 +600,7 @@ def mentions(text: str, name: str) -> bool:
 KINDS = (
     "unary", "unary", "binary", "binary", "binary", "reduce", "reduce", "rows", "rows", "number", "library", "parts",
     "two", "product", "turned", "integer", "integer", "within", "several", "joint", "halves", "halves", "placed",
-    "placed",
+    "placed", "running",
 )  # fmt: skip
 
 

@@ -666,3 +666,5 @@ def computed_of(node: Expr) -> tuple[Expr, ...]:
 # The reduction that a matrix product is; and a value with where it stands, for reductions that find a place
 # (core/monoids).
 DOT, LOCATED = "dot", "located"
+# The reduction that keeps all of its partial results, and what it takes (core/scans).
+SCAN, SCANNED = "scan", "scanned"

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from fusegen.core.ir import (
     LOCATED,
+    SCANNED,
     Call,
     Const,
     Expr,
@@ -178,8 +179,8 @@ class _Binder:
 
 
 def _may_be_named(node: Expr) -> bool:
-    """Factors, and what multiplies two, stay in their product (core/products), pairs in their reduction."""
-    if not isinstance(node, Call) or isinstance(node, Factor) or node.function == LOCATED:
+    """Factors, and what multiplies two, stay in their product (core/products), pairs in their reduction or scan."""
+    if not isinstance(node, Call) or isinstance(node, Factor) or node.function in (LOCATED, SCANNED):
         return False
     return not any(isinstance(arg, Factor) for arg in node.args)
 

@@ -22,6 +22,7 @@ from fusegen.core.declared import Declared
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import (
     DOT,
+    SCAN,
     Expr,
     Factor,
     Index,
@@ -41,9 +42,10 @@ from fusegen.core.ir import (
     walk,
 )
 from fusegen.core.products import factors, product, renamed_axes
+from fusegen.core.scans import axis_of, parts, scanned
 from fusegen.core.subexpressions import safe_name
 from fusegen.core.views import dims_of
-from fusegen.declare.reductions import of_one
+from fusegen.declare.reductions import of_one, repeated
 from fusegen.declare.table import apply
 
 # What is along the axis is its blocks; anything else is itself.
@@ -178,27 +180,52 @@ def _axes_of_dim(thing: Operand, dim: int) -> list[str]:
     return [axis for axis, own in zip(thing.shape, dims_of(thing), strict=True) if own == dim and axis]
 
 
+class _Along:
+    """The axes that expressions of a trace are along, blocks and what is made of blocks among them."""
+
+    def __init__(self, operands: Iterable[Operand]) -> None:
+        self.known: dict[str, frozenset[str]] = {}
+        self.found: dict[Expr, frozenset[str]] = {}
+        for operand in operands:
+            self.add(operand)
+
+    def add(self, operand: Operand) -> None:
+        """Note the axes of an operand."""
+        self.known[operand.name] = frozenset(axis for axis in operand.shape if axis)
+
+    def define(self, reduce: Reduce) -> None:
+        """Note those of a reduction's result."""
+        self.known[reduce.name] = self.of(reduce.expr) - set(reduce.over)
+
+    def of(self, root: Expr) -> frozenset[str]:
+        """The axes of an expression."""
+        for node in walk([root], self.found):
+            self.found[node] = self._node(node)
+        return self.found[root]
+
+    def _node(self, node: Expr) -> frozenset[str]:
+        if isinstance(node, Ref):
+            return self.known.get(node.name, frozenset())
+        if isinstance(node, Index):
+            return frozenset({node.axis})
+        inner = frozenset[str]().union(*(self.found[child] for child in node.computed_of))
+        if isinstance(node, Factor):
+            return frozenset(map(node.name_of, inner))
+        if isinstance(node, Part):
+            return (inner - {node.whole}) | ({node.part} if node.part else set())
+        if isinstance(node, Joined):
+            return (inner - {node.part or ""}) | {node.whole}
+        return inner
+
+
 def _axes_of(trace: Divided) -> dict[Expr, frozenset[str]]:
     """The axes that each expression of a trace is along."""
-    known = {operand.name: frozenset(axis for axis in operand.shape if axis) for operand in trace.operands}
-    found: dict[Expr, frozenset[str]] = {}
+    along = _Along(trace.operands)
     for item in (*trace.reduces, *trace.outputs):
-        for node in walk([item.expr], found):
-            inner = frozenset[str]().union(*(found[child] for child in node.computed_of))
-            if isinstance(node, Ref):
-                inner = known.get(node.name, frozenset())
-            elif isinstance(node, Index):
-                inner = frozenset({node.axis})
-            elif isinstance(node, Factor):
-                inner = frozenset(map(node.name_of, inner))
-            elif isinstance(node, Part):
-                inner = (inner - {node.whole}) | ({node.part} if node.part else set())
-            elif isinstance(node, Joined):
-                inner = (inner - {node.part or ""}) | {node.whole}
-            found[node] = inner
+        along.of(item.expr)
         if isinstance(item, Reduce):
-            known[item.name] = found[item.expr] - set(item.over)
-    return found
+            along.define(item)
+    return along.found
 
 
 def _total(terms: Iterable[Expr]) -> Expr:
@@ -214,11 +241,15 @@ class _Elimination:
         self.done: dict[Expr, Expr | Blocks] = {}
         self.reduces: list[Reduce] = []
         self.axes = _axes_of(trace)
+        self.along = _Along(trace.operands)  # of what is made
 
     def run(self) -> None:
         trace, read = self.trace, names_read([*self.trace.reduces, *self.trace.outputs])
         for operand in [o for o in trace.operands if self.axis in o.shape and o.name in read]:
-            self.done[operand.ref] = tuple(trace.operand_at(operand, self.axis, i).ref for i in range(self.count))
+            made = [trace.operand_at(operand, self.axis, i) for i in range(self.count)]
+            for block in made:
+                self.along.add(block)
+            self.done[operand.ref] = tuple(block.ref for block in made)
         for reduce in trace.reduces:
             self.done[reduce.ref] = self._product(reduce) if reduce.kind == DOT else self._reduce(reduce)
         outputs: list[Output] = []
@@ -292,16 +323,28 @@ class _Elimination:
     # -- reductions -----------------------------------------------------------------------------------------------
 
     def _made(self, like: Reduce, kind: str, expr: Expr, over: Iterable[str], suffix: str = "") -> Expr:
-        """A reduction like another one; over no axis, what it is of one element."""
-        axes = tuple(sorted(over))
-        if not axes:
-            return of_one(kind, expr)
+        """A reduction like another one; over no axis, what it is of one element, and along axes that a block lacks what
+        it is of several such."""
+        over = set(over)
+        axes = tuple(sorted(over & self.along.of(expr)))
+        result = self._reduced(like, kind, expr, axes, suffix) if axes or kind == SCAN else of_one(kind, expr)
+        for axis in sorted(over.difference(axes)):
+            result = repeated(kind, result, converted(Size(axis), result.dtype))
+        return result
+
+    def _reduced(self, like: Reduce, kind: str, expr: Expr, axes: tuple[str, ...], suffix: str) -> Expr:
         name = like.name if not suffix else safe_name(f"{like.name}_{suffix}", self.trace.taken)
         self.trace.taken.add(name)
-        self.reduces.append(Reduce(name, kind, expr, axes))
-        return self.reduces[-1].ref
+        return self._added(Reduce(name, kind, expr, axes))
+
+    def _added(self, reduce: Reduce) -> Expr:
+        self.reduces.append(reduce)
+        self.along.define(reduce)
+        return reduce.ref
 
     def _reduce(self, reduce: Reduce) -> Expr | Blocks:
+        if reduce.kind == SCAN and axis_of(reduce) == self.axis:
+            return self._scan(reduce)
         found, over = self.of(reduce.expr), set(reduce.over)
         if self.axis not in over:
             if not isinstance(found, tuple):
@@ -324,6 +367,27 @@ class _Elimination:
             return reduce_by(Expr.__mul__, each)
         assert reduce.kind == "sum", reduce.kind
         return self._made(reduce, "sum", _total(blocks), over)
+
+    def _scan(self, reduce: Reduce) -> Blocks:
+        """A block's sums are its own on top of the total of all blocks before it."""
+        value, position, reverse = parts(reduce.expr)
+        found, places = self.of(value), self.of(position)
+        assert isinstance(places, tuple)
+        if not isinstance(found, tuple):  # so many times the same
+            size = self._single(self.of(Size(self.axis)))
+            counts = [size - place if reverse else place + 1 for place in places]
+            return tuple(found * converted(count, found.dtype) for count in counts)
+        results: dict[int, Expr] = {}
+        before: Expr | None = None
+        for i in sorted(range(self.count), reverse=reverse):
+            block = found[i]
+            own = block
+            if self.part is not None:
+                own = self._made(reduce, SCAN, scanned(block, Index(self.part), reverse), (), str(i))
+            results[i] = own if before is None else own + before
+            total = self._made(reduce, "sum", block, {self.part} if self.part else (), f"total_{i}")
+            before = total if before is None else before + total
+        return tuple(results[i] for i in range(self.count))
 
     def _extremum(self, reduce: Reduce, kind: str, blocks: Blocks, over: set[str]) -> Expr:
         name = "maximum" if kind == "max" else "minimum"
@@ -356,8 +420,7 @@ class _Elimination:
                 suffix = "_".join(map(str, chosen.values()))
                 name = reduce.name if not suffix else safe_name(f"{reduce.name}_{suffix}", self.trace.taken)
                 self.trace.taken.add(name)
-                self.reduces.append(product(name, made[0], made[1], tuple(sorted(filter(None, over)))))
-                return self.reduces[-1].ref
+                return self._added(product(name, made[0], made[1], tuple(sorted(filter(None, over)))))
             axis, *others = rest
             each = [built(others, {**chosen, axis: i}) for i in range(self.count)]
             if axis in reduce.over:

@@ -9,6 +9,8 @@ from fusegen.core.errors import LegalityError
 from fusegen.core.ir import (
     DOT,
     LOCATED,
+    SCAN,
+    SCANNED,
     Axes,
     Call,
     Expr,
@@ -152,10 +154,11 @@ class _Check:
         row, dtypes_of = lookup(node.function), [arg.dtype for arg in node.args]
         what = f"{node.function} of {', '.join(map(str, dtypes_of)) or 'nothing'} as {node.dtype}"
         self.require(len(node.args) == row.arity, "a call with another number of arguments", what)
-        if isinstance(node, Factor) or node.function == LOCATED:
+        if isinstance(node, Factor) or node.function in (LOCATED, SCANNED):
             is_product = reduce is not None and reduce.kind == DOT and node in root.children
             is_place = reduce is not None and BY_KIND[reduce.kind].located and node is root
-            self.require(is_product or is_place, "what only a reduction reads, elsewhere", what)
+            is_scan = reduce is not None and reduce.kind == SCAN and node is root and isinstance(node.args[1], Index)
+            self.require(is_product or is_place or is_scan, "what only a reduction reads, elsewhere", what)
         elif row.kind is Kind.CAST:
             self.require(
                 node.detail is None or (node.dtype.is_float and dtypes_of[0].is_float), "a rounding cast", what

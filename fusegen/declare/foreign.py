@@ -31,7 +31,7 @@ _FIXES = {
         ),
         "use fg.take, fg.take_along_axis or fg.scatter_reduce, or select with fg.where(fg.index(x, axis) == i, a, b)",
     ),
-    **dict.fromkeys(("cumsum", "cumprod", "sort", "topk", "median", "argsort", "unique"), "do it outside the op"),
+    **dict.fromkeys(("cumprod", "sort", "topk", "median", "argsort", "unique"), "do it outside the op"),
     **dict.fromkeys(
         ("item", "tolist", "numpy"), "compute with the tensor: there are no values yet; pass numbers as arguments"
     ),

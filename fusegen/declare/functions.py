@@ -103,6 +103,12 @@ register(
 )  # fmt: skip
 register(
     Function(
+        "scanned", 2, Kind.NUMERIC, "{0}", cost=0, smooth=False, reference=lambda t, x, position, *detail: x,
+        doc="A value and its position along an axis: what a scan adds up from one end (core/scans).",
+    )
+)  # fmt: skip
+register(
+    Function(
         "int_pow", 2, Kind.NUMERIC, "fg::int_pow({0}, {1})", cost=12, smooth=False,
         reference=lambda t, a, b: t.pow(a, b), doc="a^b among integers; a negative power is 0, or of 1 and -1 itself.",
     )

@@ -18,6 +18,7 @@ from fusegen.declare import indexing as _indexing
 from fusegen.declare import products as _products
 from fusegen.declare import random_numbers as _random
 from fusegen.declare import reductions as _reductions
+from fusegen.declare import scattering as _scattering
 from fusegen.declare.foreign import attach, explained
 from fusegen.declare.parts import concat, flatten, split, unflatten
 from fusegen.declare.table import Function, Kind, register, rows
@@ -62,14 +63,14 @@ def _public(functions: Iterable[Callable[..., Any]]) -> dict[str, Callable[..., 
 
 
 NOT_FUNCTIONS = (
-    "powi", "int_pow", "cast", "stop_gradient", "factor", "located", "declared", "polygamma", "add", "sub", "mul",
-    "div", "neg", "pow", "add_rn", "sub_rn", "mul_rn", "div_rn", "uniform", "positive_uniform", "uniform_double",
+    "powi", "int_pow", "cast", "stop_gradient", "factor", "located", "scanned", "declared", "polygamma", "add", "sub",
+    "mul", "div", "neg", "pow", "add_rn", "sub_rn", "mul_rn", "div_rn", "uniform", "positive_uniform", "uniform_double",
 )  # fmt: skip
 TABLE_FUNCTIONS = _public(_bind(row) for row in rows() if row.name not in NOT_FUNCTIONS)
 REDUCTIONS = _public(_reductions.FUNCTIONS)
 PRODUCTS = _public(_products.FUNCTIONS)
 RANDOM = _public(_random.FUNCTIONS)
-INDEXING = _public(_indexing.FUNCTIONS)
+INDEXING = _public((*_indexing.FUNCTIONS, *_scattering.FUNCTIONS))
 sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS | REDUCTIONS | PRODUCTS | RANDOM | INDEXING)
 
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from fusegen.core.declared import Declared
 from fusegen.core.ir import (
+    SCAN,
     Expr,
     Factor,
     Let,
@@ -26,6 +27,7 @@ from fusegen.core.ir import (
 )
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import factors
+from fusegen.core.scans import axis_of, parts
 
 # What stands where nobody reads: within the domains of most functions, not that it mattered.
 HARMLESS = 0.5
@@ -73,6 +75,9 @@ class Reads:
         mask = self.found[statement.ref]
         if isinstance(statement, Reduce) and statement.kind == DOT:
             return [(side.expr, self._of_factor(side, statement, mask)) for side in factors(statement)]
+        if isinstance(statement, Reduce) and statement.kind == SCAN:
+            value, position, _ = parts(statement.expr)
+            return [(value, self._like(mask, value, frozenset({position.axis})))]
         return [(statement.expr, self._like(mask, statement.expr))]
 
     def _go(self, roots: Iterable[Expr]) -> None:
@@ -124,7 +129,8 @@ class Reads:
                     reduces += [statement] if isinstance(statement, Reduce) else []
         if any(reduce.kind == DOT for reduce in reduces):
             return frozenset(self.axes)
-        return frozenset[str]().union(*(reduce.over for reduce in reduces))
+        along = (frozenset({axis_of(reduce)}) if reduce.kind == SCAN else reduce.over for reduce in reduces)
+        return frozenset[str]().union(*along)
 
     def _of_factor(self, side: Factor, product: Reduce, mask: Any) -> Any:
         """Of a factor's elements those that are part of an element of the product which is read."""

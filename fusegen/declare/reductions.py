@@ -14,7 +14,8 @@ from typing import Any
 from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError
-from fusegen.core.ir import Call, Expr, Index, Reduce, const
+from fusegen.core.ir import SCAN, Call, Expr, Index, Reduce, const
+from fusegen.core.scans import scanned
 from fusegen.declare.axes import AxisVar, Dims, leaves
 from fusegen.declare.value import (
     Like,
@@ -264,8 +265,8 @@ def norm(x: Like, ord: float | str | None = 2, axis: Axis = None, keepdims: bool
     if p == math.inf or p == -math.inf:
         return reduce("max" if p > 0 else "min", size, axis, keepdims)
     if p == 0:
-        truth = elementwise("ne", value, 0.0)
-        return reduce("sum", Value(convert(truth.expr, value.dtype), value.dtype, truth.dims), axis, keepdims)
+        counted = elementwise("where", elementwise("ne", value, 0.0), 1.0, elementwise("floor", value))
+        return reduce("sum", counted, axis, keepdims)  # with a gradient of zeros, as torch's
     if p == 1:
         return reduce("sum", size, axis, keepdims)
     zero = elementwise("eq", value, 0.0)
@@ -316,7 +317,43 @@ def size(x: Value, axis: Axis = None) -> Value:
     return Value(_count(lift(x), axis, "size") or const(1, dtypes.int64), dtypes.int64, weak=True)
 
 
+def cumsum(x: Like, axis: int = -1, *, reverse: bool = False, dtype: Any = None) -> Value:
+    """y[i] = x[0] + ... + x[i] along ``axis``; x[i] + ... + x[last] if ``reverse``.
+
+    Integers and bools are added up as int64; halves are in float32, and rounded where they are stored. ``dtype`` casts
+    before, and is the result's. Source: torch.cumsum.
+
+    Raises:
+        ShapeError: there is no such dimension.
+        DeclarationError: it is in groups (fg.unflatten).
+    """
+    if dtype is not None:
+        return cast(cumsum(cast(x, dtype), axis, reverse=reverse), dtype)
+    value = lift(x)
+    dtype = value.dtype if value.dtype.is_float else dtypes.int64
+    position = one_axis(value, axis, "cumsum") if value.ndim else None
+    dim = value.dims[position] if position is not None else None
+    expr = convert(value.expr, dtype)
+    if dim is None:
+        return Value(expr, dtype, value.dims)
+    tracer = current()
+    tracer.distinct.append(("what cumsum adds up", value.dims))
+    if len(leaves([dim])) > 1:
+        raise DeclarationError(
+            f"{tracer.where}, cumsum", given=f"{dim.origin}, which is in groups", expected="a dimension that is not",
+            fix="add up before fg.unflatten, or in an op of its own",
+        )  # fmt: skip
+    made = scanned(expr, Index(tracer.name_of(dim)), reverse)
+    for known, _ in tracer.reduces:
+        if (known.kind, known.expr) == (SCAN, made):
+            return Value(known.ref, dtype, value.dims)
+    node = Reduce(tracer.new_name("r"), SCAN, made, ())
+    tracer.varying[node.name] = frozenset(tracer.axes_of(made))
+    tracer.reduces.append((node, ()))
+    return Value(node.ref, dtype, value.dims)
+
+
 FUNCTIONS = (
-    all, amax, amin, any, argmax, argmin, index, log_softmax, logsumexp, mean, norm, prod, size, softmax, std, sum,
-    sum_exp, var,
+    all, amax, amin, any, argmax, argmin, cumsum, index, log_softmax, logsumexp, mean, norm, prod, size, softmax, std,
+    sum, sum_exp, var,
 )  # fmt: skip

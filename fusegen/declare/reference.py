@@ -16,11 +16,12 @@ from collections.abc import Callable, Collection, Mapping, MutableMapping, Seque
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from fusegen.core import dtypes
+from fusegen.core import dtypes, scans
 from fusegen.core.declared import Declared, declared_calls
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import LegalityError
 from fusegen.core.ir import (
+    SCAN,
     Call,
     Const,
     Expr,
@@ -221,6 +222,8 @@ class Evaluation:
             return self.evaluate(statement.expr)
         if statement.kind == DOT:
             return self._multiply(statement)
+        if statement.kind == SCAN:
+            return self._scan(statement)
         return self.reduced(statement, statement.expr)
 
     # -- in and out -----------------------------------------------------------------------------------------------
@@ -353,6 +356,17 @@ class Evaluation:
             terms += [value, [numbers.setdefault(side.name_of(axis), len(numbers)) for axis in own]]
         value = self.torch.einsum(*terms, [numbers[axis] for axis in result])
         return value.reshape([self.sizes[axis] if axis in result else 1 for axis in self.axes])
+
+    def _scan(self, reduce: Reduce) -> Any:
+        """Sums of what stands before each element, itself among them, or behind it."""
+        source, position, reverse = scans.parts(reduce.expr)
+        value = self.over(source, (position.axis,))
+        if self.reads:
+            value = self._without_unread(value, self.reads.of_statement(reduce)[0][1])
+        dim = self.axes.index(position.axis)
+        value = value.flip(dim) if reverse else value
+        value = self.torch.cumsum(value, dim, dtype=value.dtype)
+        return value.flip(dim) if reverse else value
 
     def reduced(self, reduce: Reduce, expr: Expr) -> Any:
         """``expr`` folded as ``reduce`` says, over its axes."""

@@ -212,6 +212,19 @@ class Tensor:
         """Elementwise cosh; arguments broadcast and promote as torch's."""
     def count_nonzero(self, dim: Any = None) -> Tensor:
         """``fg.sum(x != 0, axis)``."""
+    @overload
+    def cumsum(self, axis: builtins.int = -1, *, reverse: builtins.bool = False, dtype: DTypeLike | None = None) -> Tensor:
+        """y[i] = x[0] + ... + x[i] along ``axis``; x[i] + ... + x[last] if ``reverse``.
+
+        Integers and bools are added up as int64; halves are in float32, and rounded where they are stored. ``dtype`` casts
+        before, and is the result's. Source: torch.cumsum.
+
+        Raises:
+            ShapeError: there is no such dimension.
+            DeclarationError: it is in groups (fg.unflatten).
+        """
+    @overload
+    def cumsum(self, *, dim: builtins.int = -1, reverse: builtins.bool = False, dtype: DTypeLike | None = None) -> Tensor: ...
     def deg2rad(self) -> Tensor:
         """``x * (pi / 180)``."""
     def detach(self) -> Tensor:

@@ -89,6 +89,18 @@ def rsub(input: Like, other: Like, *, alpha: Like = 1) -> Value:
     return elementwise("sub", other, _times(input, alpha))
 
 
+@torchs("cumsum", numpy=["cumsum"])
+def cumsum(input: Like, dim: int | None = None, *, dtype: Any = None) -> Value:
+    """``fg.cumsum(x, axis)``."""
+    value = lift(input)
+    if dim is None and value.ndim > 1:
+        raise DeclarationError(
+            f"{current().where}, cumsum", given=f"no axis of {shape_of(value)}",
+            expected="an axis: a tensor is not seen as flat here", fix="say axis=, or flatten first: fg.flatten(x)",
+        )  # fmt: skip
+    return reductions.cumsum(value, dim or 0, dtype=dtype)
+
+
 def _times(value: Like, alpha: Like) -> Like:
     return value if isinstance(alpha, (int, float)) and alpha == 1 else elementwise("mul", value, alpha)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusegen.core.errors import DeclarationError, ShapeError
-from fusegen.declare import indexing, language
+from fusegen.declare import indexing, language, scattering
 from fusegen.declare.axes import AxisVar
 from fusegen.declare.torch_functions import torchs
 from fusegen.declare.value import Like, Value, current, elementwise, lift, one_axis, shape_of
@@ -77,7 +77,7 @@ def take_along_dim(input: Like, indices: Like, dim: int | None = None) -> Value:
 @torchs("index_add")
 def index_add(input: Like, dim: int, index: Like, source: Like, *, alpha: Like = 1) -> Value:
     """``fg.index_add(x, axis, i, source)``."""
-    found = indexing.index_add(_as_vector(input), dim, index, _as_vector(source), alpha)
+    found = scattering.index_add(_as_vector(input), dim, index, _as_vector(source), alpha)
     return found if lift(input).ndim else _number(found)
 
 
@@ -87,7 +87,7 @@ def scatter_add(input: Like, dim: int, index: Like, src: Like) -> Value:
     value, places, source = _as_vector(input), _as_vector(index), _as_vector(src)
     _check("scatter_add", value, places, dim)
     _check("scatter_add", source, places, None)
-    found = indexing.scatter_add(value, dim, places, source)
+    found = scattering.scatter_add(value, dim, places, source)
     return found if lift(input).ndim else _number(found)
 
 
@@ -113,9 +113,9 @@ def scatter(
             fix="use scatter_reduce for another one",
         )  # fmt: skip
     if reduce is None:
-        found = indexing.scatter(into, dim, places, source)
+        found = scattering.scatter(into, dim, places, source)
     else:
-        found = indexing.scatter_reduce(into, dim, places, source, {"add": "sum", "multiply": "prod"}[reduce])
+        found = scattering.scatter_reduce(into, dim, places, source, {"add": "sum", "multiply": "prod"}[reduce])
     return found if lift(input).ndim else _number(found)
 
 
@@ -127,14 +127,14 @@ def scatter_reduce(
     value, places, source = _as_vector(input), _as_vector(index), _as_vector(src)
     _check("scatter_reduce", value, places, dim)
     _check("scatter_reduce", source, places, None)
-    found = indexing.scatter_reduce(value, dim, places, source, reduce, include_self=include_self)
+    found = scattering.scatter_reduce(value, dim, places, source, reduce, include_self=include_self)
     return found if lift(input).ndim else _number(found)
 
 
 @torchs("index_copy")
 def index_copy(input: Like, dim: int, index: Like, source: Like) -> Value:
     """``fg.index_copy(x, axis, i, source)``."""
-    found = indexing.index_copy(_as_vector(input), dim, index, _as_vector(source))
+    found = scattering.index_copy(_as_vector(input), dim, index, _as_vector(source))
     return found if lift(input).ndim else _number(found)
 
 
@@ -147,7 +147,7 @@ def index_fill(input: Like, dim: int, index: Like, value: Like) -> Value:
             f"{current().where}, index_fill", given=f"{shape_of(places)} and {shape_of(lift(value))}",
             expected="an index of one dimension, and a number", fix="use index_copy for several numbers",
         )  # fmt: skip
-    found = indexing.scatter(into, dim, _along(places, into, dim, "index_fill"), value)
+    found = scattering.scatter(into, dim, _along(places, into, dim, "index_fill"), value)
     return found if lift(input).ndim else _number(found)
 
 
@@ -158,7 +158,7 @@ def index_reduce(
     """``fg.scatter_reduce(x, axis, i, source, "amax")``, with ``i`` of one dimension."""
     into, places, of = _as_vector(input), _as_vector(index), _as_vector(source)
     along = _along(places, into, dim, "index_reduce")
-    found = indexing.scatter_reduce(into, dim, along, of, reduce, include_self=include_self)
+    found = scattering.scatter_reduce(into, dim, along, of, reduce, include_self=include_self)
     return found if lift(input).ndim else _number(found)
 
 

@@ -14,12 +14,13 @@ from functools import reduce as reduce_by
 from operator import add
 from typing import Any
 
-from fusegen.core import dtypes
+from fusegen.core import dtypes, scans
 from fusegen.core.casts import converted
 from fusegen.core.declared import Declared, differentiated
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import (
+    SCAN,
     Axes,
     Call,
     Expr,
@@ -230,6 +231,17 @@ class _Reverse:
             found = selected(self.reduced(made.kind, made.expr, made.over, made.name), holding[i])
             self.contribute(side.expr, found, self.along.of(side.expr), wanted)
 
+    def through_scan(self, definition: _Definition, wanted: Set[Ref]) -> None:
+        """Add a scan's adjoint, the scan of the cotangent from the other end, to what its value reads."""
+        value, position, reverse = scans.parts(definition.expr)
+        name = definition.label
+        terms = [self._sum(term, late, name) if late else term for late, term in self.terms_of(definition.ref, name)]
+        if terms:
+            back = scans.scanned(reduce_by(add, terms), position, not reverse)
+            along = self.along.of(back)
+            found = selected(self.reduced(SCAN, back, (), f"d_{name}"), self._holding(terms, along - {position.axis}))
+            self.contribute(value, found, along | self.along.of(value), wanted)
+
     def _holding_for(self, side: Factor, cotangent: Expr) -> list[Condition]:
         """The conditions without which a product's cotangent is zero for all that an element of a factor is part of.
 
@@ -357,6 +369,9 @@ def _definitions(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> tuple[
         if reduce.kind == DOT:
             sides = [side.of((cut(side.expr),)) for side in factors(reduce)]
             found.append(_Definition(reduce.ref, product_of("", sides[0], sides[1], ()).expr, reduce.over, DOT))
+        elif reduce.kind == SCAN:
+            value, position, reverse = scans.parts(reduce.expr)
+            found.append(_Definition(reduce.ref, scans.scanned(cut(value), position, reverse), (), SCAN))
         else:
             found.append(_Definition(reduce.ref, cut(reduce.expr), reduce.over, reduce.kind))
     return found, [cut(output.expr) for output in outputs]
@@ -474,6 +489,9 @@ def gradient(
             terms = [term for _, term in state.terms_of(definition.ref, name)]
             if terms:
                 state.through_product(definition, reduce_by(add, terms), differentiable)
+            continue
+        if definition.kind == SCAN:
+            state.through_scan(definition, differentiable)
             continue
         if isinstance(definition.expr, Declared):
             call = calls[_call_of(definition)]

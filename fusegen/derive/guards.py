@@ -12,8 +12,9 @@ from collections.abc import Sequence, Set
 
 from fusegen.core.casts import unrounded
 from fusegen.core.declared import Declared
-from fusegen.core.ir import Axes, Call, Expr, Factor, Op, Reduce, Ref, is_call, rebuild, refs, walk
+from fusegen.core.ir import SCAN, Axes, Call, Expr, Factor, Op, Reduce, Ref, is_call, rebuild, refs, walk
 from fusegen.core.products import factors
+from fusegen.core.scans import axis_of
 from fusegen.core.subexpressions import rewritten
 from fusegen.declare.table import apply
 from fusegen.derive.override import mixed_axes
@@ -46,6 +47,8 @@ def guards(op: Op) -> dict[Expr, list[Condition]]:
         for i, child in enumerate(children(node)):
             way: list[Condition] = [(node.children[0], i == 2)] if branches and i else []
             own = axes(node, child)
+            if node in inner and inner[node].kind == SCAN:  # an element is part of others' sums
+                own -= {axis_of(inner[node])}
             if isinstance(node, Declared) and i:  # another element's cotangent may be in its gradient
                 own -= mixed_axes(node)
             under = along_axes([*found[node], *way], own)

@@ -11,15 +11,16 @@ from dataclasses import replace
 
 from fusegen.core.casts import converted
 from fusegen.core.declared import Declared
-from fusegen.core.ir import Call, Const, Expr, Op, Reduce, Ref, Size, const, expr_axes, rebuild, substitute, walk
+from fusegen.core.ir import SCAN, Call, Const, Expr, Op, Reduce, Ref, Size, const, expr_axes, rebuild, substitute, walk
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import factors, products, renamed_axes
+from fusegen.core.scans import axis_of
 from fusegen.declare.reductions import of_one, repeated
 from fusegen.derive.simplify import is_zero
 
 Fold = Callable[[Reduce], Ref]
 # Zero where an argument is.
-_NOTHING_OF_NOTHING = ("neg", "cast", "stop_gradient", "mul", "factor")
+_NOTHING_OF_NOTHING = ("neg", "cast", "stop_gradient", "mul", "factor", "scanned")
 # Zero at zero, of one argument, as what counts a gradient's sign or bends it.
 _ZERO_AT_ZERO = frozenset({
     "abs", "sign", "round", "floor", "ceil", "trunc", "sqrt", "sin", "tan", "asin", "atan", "sinh", "tanh", "asinh",
@@ -66,7 +67,7 @@ def declared_gradients(
             nothing.add(reduce.ref)
             summed[reduce.ref] = _mixed(reduce).union(*(summed.get(node, ()) for node in walk([reduce.expr])))
         expr = _without(reduce.expr, absent)
-        if expr is None and reduce.kind in ("sum", DOT):
+        if expr is None and reduce.kind in ("sum", DOT, SCAN):
             absent.add(reduce.ref)
         else:
             expr = const(0, reduce.expr.dtype) if expr is None else said(expr)
@@ -85,6 +86,8 @@ def declared_gradients(
 
 def _mixed(reduce: Reduce) -> frozenset[str]:
     """The axes along which elements of a reduction's result are of others of what it reduces."""
+    if reduce.kind == SCAN:
+        return frozenset({axis_of(reduce)})
     if reduce.kind != DOT:
         return frozenset(reduce.over)
     pairs = [pair for side in factors(reduce) for pair in side.renames]  # what is called otherwise is another element
@@ -106,7 +109,7 @@ def is_linear(call: Declared) -> bool:
             degrees[node] = _degree(node, [degrees[child] for child in node.children])
         if isinstance(item, Reduce):
             degree = degrees[item.expr]
-            degrees[item.ref] = degree if item.kind == "sum" or not degree else None
+            degrees[item.ref] = degree if item.kind in ("sum", SCAN) or not degree else None
             degrees[item.ref] = None if item.kind == DOT else degrees[item.ref]
     return all(degrees[output.expr] == 1 or is_zero(output.expr) for output in outputs)
 
@@ -118,7 +121,7 @@ def _degree(node: Expr, args: Sequence[int | None]) -> int | None:
     if not any(args):
         return 0
     match node, args:
-        case Call("neg" | "stop_gradient"), _:
+        case Call("neg" | "stop_gradient" | "scanned"), _:
             return 1
         case Call("cast"), _:
             return None if node.detail else 1
@@ -144,7 +147,7 @@ def _with_own_axes(gradient: Op, fresh_axis: Callable[[], str]) -> Op:
 
 def _folded(reduce: Reduce, axes: Mapping[str, frozenset[str]], fold: Fold) -> Expr:
     """A reduction of what may lack some of the axes: that of one element, for each that there is."""
-    if reduce.kind == DOT:
+    if reduce.kind in (DOT, SCAN):
         return fold(reduce)
     varying = expr_axes(reduce.expr, axes)
     over = tuple(axis for axis in reduce.over if axis in varying)

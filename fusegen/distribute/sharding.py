@@ -26,6 +26,7 @@ from functools import lru_cache
 from fusegen.core import dtypes
 from fusegen.core.casts import is_from_float
 from fusegen.core.ir import (
+    SCAN,
     Call,
     Const,
     Expr,
@@ -44,6 +45,7 @@ from fusegen.core.ir import (
 )
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import factors, products
+from fusegen.core.scans import axis_of
 from fusegen.core.subexpressions import safe_name
 from fusegen.core.views import dims_of
 
@@ -156,6 +158,8 @@ class Meaning:
         self.states[statement.name] = state
 
     def _reduced(self, reduce: Reduce, state: str) -> str | None:
+        if reduce.kind == SCAN and axis_of(reduce) in self.cut:
+            return None
         kind = "sum" if reduce.kind == DOT else reduce.kind
         if state:
             return state if (kind == "sum" and state in LINEAR) or kind == state else None

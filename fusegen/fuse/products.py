@@ -16,6 +16,7 @@ from fusegen.core.casts import rounded, unrounded
 from fusegen.core.declared import without_declared_gradients
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import (
+    SCAN,
     Call,
     Expr,
     Factor,
@@ -35,7 +36,9 @@ from fusegen.core.ir import (
     with_carriers,
 )
 from fusegen.core.one_term import scatters
-from fusegen.core.products import KIND, biases, factors, products, stored_as
+from fusegen.core.products import KIND, biases, products, stored_as
+from fusegen.core.scans import parts as scan_parts
+from fusegen.core.scans import scans
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.core.text import shape_text
 from fusegen.derive.exact import as_written
@@ -44,7 +47,7 @@ from fusegen.fuse.rows import in_order
 
 # The kind of a scatter's reduction, as steps have it; and what op are cut at.
 SCATTER = "scatter"
-_CUT = (KIND, SCATTER)
+_CUT = (KIND, SCATTER, SCAN)
 
 
 @dataclass(frozen=True)
@@ -92,6 +95,24 @@ class Scatter(Product):
     kind: str = "sum"
 
 
+@dataclass(frozen=True)
+class Scan(Product):
+    """``result`` is what stands before each element of ``left`` along an axis, added up.
+
+    Attributes:
+        axis: along which.
+        reverse: what stands behind it instead.
+    """
+
+    axis: str = ""
+    reverse: bool = False
+
+
+def sides(reduce: Reduce) -> tuple[Factor, ...]:
+    """What a step that is no kernel reads."""
+    return tuple(node for node in reduce.expr.children if isinstance(node, Factor))
+
+
 def names_of(step: Op | Product) -> set[str]:
     """What a step reads and writes."""
     if isinstance(step, Product):
@@ -104,6 +125,9 @@ def product_text(step: Product) -> str:
 
     ``+=`` for one that is added to the products before it.
     """
+    if isinstance(step, Scan):
+        way = "from the end" if step.reverse else "from the start"
+        return f"{step.result}{shape_text(step.axes)} = {step.left.name} added up along {step.axis.upper()} {way}"
     if isinstance(step, Scatter):
         result, sign = f"{step.result}{shape_text(step.axes)}", "+=" if step.onto else "="
         where = f"at {step.left.name} along {step.axis.upper()}, over {shape_text(step.over)}"
@@ -133,9 +157,12 @@ class Chain:
     @property
     def text(self) -> str:
         """``2 matrix products and 1 scatter``."""
-        scatters = sum(isinstance(step, Scatter) for step in self.steps)
-        counts = ("matrix product", len(self.steps) - len(self.fused_ops) - scatters), ("scatter", scatters)
+        others = [("scatter", self._count(Scatter)), ("scan", self._count(Scan))]
+        counts = [("matrix product", self._count(Product) - sum(count for _, count in others)), *others]
         return " and ".join(f"{count} {what}{'s' * (count != 1)}" for what, count in counts if count)
+
+    def _count(self, kind: type[Product]) -> int:
+        return sum(isinstance(step, kind) for step in self.steps)
 
     @property
     def fused_ops(self) -> list[Op]:
@@ -149,6 +176,7 @@ class Chain:
         used = {thing.name for op in ops for thing in (*op.operands, *op.outputs)}
         used |= {side.name for step in multiplied for side in (step.left, step.right)}
         used |= {step.result for step in multiplied if isinstance(step, Scatter) and step.kind != "sum"}
+        used |= {step.result for step in multiplied if isinstance(step, Scan)}
         return frozenset(
             {step.result for step in multiplied if not step.bias} & {output.name for output in self.op.outputs} - used
         )
@@ -160,8 +188,8 @@ class Chain:
 
 
 def is_cut(op: Op) -> bool:
-    """Whether an op is several steps: it has matrix products, or scatters."""
-    return bool(products(op) or scatters(op))
+    """Whether an op is several steps: it has matrix products, scatters or scans."""
+    return bool(products(op) or scatters(op) or scans(op))
 
 
 @lru_cache(maxsize=1024)
@@ -186,7 +214,9 @@ class _Splitter:
         reduces, self.outputs = op.expand()
         self.scatters = scatters(op)
         self.combining = {r.name: r.kind for r in reduces if r.name in self.scatters}
+        self.scans = {r.name: scan_parts(r.expr) for r in reduces if r.kind == SCAN}
         reduces = [self._scatter(r) if r.name in self.scatters else r for r in reduces]
+        reduces = [self._scan(r) if r.name in self.scans else r for r in reduces]
         self.dots = [r for r in reduces if r.kind in _CUT]
         self.reduces = [r for r in reduces if r.kind not in _CUT]
         self.taken = {thing.name for thing in (*op.operands, *op.scalars, *op.outputs, *self.reduces)}
@@ -227,6 +257,13 @@ class _Splitter:
         places = Factor(given, operands[given].dtype if given in operands else place.dtype)
         updates = Factor(value, operands[value].dtype if value in operands else value.dtype)
         return replace(reduce, kind=SCATTER, expr=call(SCATTER, places, updates, dtype=reduce.expr.dtype))
+
+    def _scan(self, reduce: Reduce) -> Reduce:
+        """A scan as a product is, of its value alone."""
+        value, _, _ = self.scans[reduce.name]
+        operands = {operand.ref: operand for operand in self.op.operands}
+        source = Factor(value, operands[value].dtype if value in operands else value.dtype)
+        return replace(reduce, expr=call(SCAN, source, dtype=reduce.expr.dtype))
 
     def _stored_as(self, dot: Reduce) -> DType:
         """The dtype in which a product's result lies in memory: a scatter's is rounded to that of the result of the op
@@ -276,7 +313,7 @@ class _Splitter:
         """The same for outputs and factors that are sums of products which nothing else reads."""
         direct: set[str] = set()
         found = [(o.expr, o.dtype) for o in self.outputs if o.packed is None]
-        found += [(side.expr, side.stored) for dot in self.dots for side in factors(dot)]
+        found += [(side.expr, side.stored) for dot in self.dots for side in sides(dot)]
         for expr, dtype in found:
             total = unrounded(expr, dtype)
             dots = self._summands(total, dtype)
@@ -303,7 +340,7 @@ class _Splitter:
     def _reads_besides(self, total: Expr, dtype: DType, dots: Sequence[Reduce]) -> bool:
         """Whether one of a sum's products is read by anything but the sum, as it is after it has been stored."""
         written = [(o.expr, o.dtype) for o in self.outputs]
-        written += [(side.expr, side.stored) for dot in self.dots for side in factors(dot)]
+        written += [(side.expr, side.stored) for dot in self.dots for side in sides(dot)]
         exprs = [expr for expr, kind in written if expr is not total or kind is not dtype]
         exprs += [reduce.expr for reduce in self.reduces]
         stored: dict[Expr, Expr] = {rounded(total, dtype): const(0, total.dtype)}
@@ -312,7 +349,7 @@ class _Splitter:
     def _place_factors(self) -> list[Output]:
         """Factors that have to be computed first, as results."""
         written: list[Output] = []
-        for side in (side for dot in self.dots for side in factors(dot)):
+        for side in (side for dot in self.dots for side in sides(dot)):
             key = _key(side)
             if self._found(side) is not None:
                 continue
@@ -375,11 +412,15 @@ class _Splitter:
     def _product(self, dot: Reduce, begun: Container[str]) -> Product:
         result = self.into[dot.ref]
         sources = []
-        for side in factors(dot):
+        for side in sides(dot):
             found = self._found(side)
             assert found is not None
             sources.append(Source(found.name, side.renames))
         axes = tuple(axis for axis in result.shape if axis)
+        if dot.name in self.scans:
+            _, position, reverse = self.scans[dot.name]
+            (source,) = sources
+            return Scan(result.name, source, source, axes, (), axis=position.axis, reverse=reverse)
         if dot.name in self.scatters:
             axis = self.scatters[dot.name][0]
             kind = self.combining[dot.name]

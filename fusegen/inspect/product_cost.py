@@ -8,7 +8,7 @@ from math import prod
 
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Op
-from fusegen.fuse.products import Chain, Product, Scatter, product_text
+from fusegen.fuse.products import Chain, Product, Scan, Scatter, product_text
 from fusegen.inspect.gpus import Gpu
 from fusegen.inspect.passes import Pass
 from fusegen.matmul.libraries import cublaslt_autotune
@@ -63,8 +63,9 @@ class ScatterCost(ProductCost):
     """``m`` updates of ``n`` numbers, added up by the framework's routines."""
 
     @classmethod
-    def of(cls, item: Pass, cut: Chain, step: Scatter) -> ScatterCost:
+    def of(cls, item: Pass, cut: Chain, step: Product) -> ScatterCost:
         """``item``: with what lies between the steps."""
+        assert isinstance(step, Scatter)
         sizes = item.layout.sizes
         things = {thing.name: thing for thing in (*item.op.operands, *item.op.outputs, *cut.intermediates)}
         read = {name: item.bytes_of(things[name]) for name in (step.left.name, step.right.name)}
@@ -94,6 +95,29 @@ class ScatterCost(ProductCost):
         return gpu.microseconds(self.moved)
 
 
+@dataclass(frozen=True)
+class ScanCost(ScatterCost):
+    """``m`` rows of ``n`` numbers, added up by the framework's routine."""
+
+    @classmethod
+    def of(cls, item: Pass, cut: Chain, step: Product) -> ScanCost:
+        """``item``: with what lies between the steps."""
+        assert isinstance(step, Scan)
+        sizes = item.layout.sizes
+        things = {thing.name: thing for thing in (*item.op.operands, *item.op.outputs, *cut.intermediates)}
+        read = {step.left.name: item.bytes_of(things[step.left.name])}
+        written = {step.result: item.bytes_of(things[step.result])}
+        length = sizes[step.axis]
+        count = prod(sizes[axis] for axis in step.axes) // max(length, 1)
+        note = "added up by the framework, in float32 where they are halves: what that moves is not counted"
+        return cls(product_text(step), things[step.result].dtype, 1, count, length, 1, read, written, (note,))
+
+    @property
+    def sizes_text(self) -> str:
+        """How many rows there are."""
+        return f"{self.m} rows of {self.n}"
+
+
 def steps_of(item: Pass, cut: Chain) -> list[ProductCost | Pass]:
     """The steps of a pass with matrix products, in order; a bias that the routine that multiplies adds is none."""
     merging = {product: part for product, part, known in steps_behind(item.op) if adds_bias(known)}
@@ -108,8 +132,9 @@ def steps_of(item: Pass, cut: Chain) -> list[ProductCost | Pass]:
             found += [] if is_merged else [fused]
             is_merged = False
             continue
-        if isinstance(step, Scatter):
-            found.append(ScatterCost.of(laid_out, cut, step))
+        if isinstance(step, (Scan, Scatter)):
+            kind = ScanCost if isinstance(step, Scan) else ScatterCost
+            found.append(kind.of(laid_out, cut, step))
             continue
         planned = _PlannedProduct.of(laid_out, cut, step)
         behind = merging.get(step) if planned.is_plain else None

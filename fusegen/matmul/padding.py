@@ -20,7 +20,7 @@ from math import prod
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Operand
 from fusegen.core.products import contracted_sizes
-from fusegen.fuse.products import Chain, Product, Scatter
+from fusegen.fuse.products import Chain, Product, Scan, Scatter
 from fusegen.matmul.steps import Fill
 from fusegen.matmul.views import MatmulViews
 from fusegen.plan.native_step import View
@@ -235,7 +235,7 @@ def padded_strides(cut: Chain, tensor: Operand, sizes: Mapping[str, int], device
         for thing in (*cut.op.operands, *cut.op.outputs, *cut.intermediates)
     }
     sizes = contracted_sizes(cut.op, sizes)
-    products = [step for step in cut.steps if isinstance(step, Product) and not isinstance(step, Scatter)]
+    products = [step for step in cut.steps if isinstance(step, Product) and not isinstance(step, (Scan, Scatter))]
     places: list[Kinds] = []
     for product in products:
         work = prod(sizes[axis] for axis in (*product.axes, *product.over))

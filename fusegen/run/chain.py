@@ -13,7 +13,7 @@ from fusegen.core.locks import cached_property
 from fusegen.core.products import contracted_sizes
 from fusegen.core.recent import Recent
 from fusegen.core.views import view
-from fusegen.fuse.products import Chain, Product, Scatter, chain, names_of
+from fusegen.fuse.products import Chain, Product, Scan, Scatter, chain, names_of
 from fusegen.launch.program import Program
 from fusegen.matmul.epilogue import match_epilogue
 from fusegen.matmul.padding import padded, padded_allocation, padded_strides
@@ -27,6 +27,7 @@ from fusegen.run.autotuned_step import AutotunedStep
 from fusegen.run.kernel_steps import KernelStep, copied
 from fusegen.run.matmul_step import MatmulStep
 from fusegen.run.runner import MOST_PLANS, Runner
+from fusegen.run.scan_step import scan_step
 from fusegen.run.scatter_step import scatter_step
 
 # Addresses from a framework's allocator, modulo 16.
@@ -192,6 +193,8 @@ class ChainRunner(Runner):
             return KernelStep(runner, runner.plan_for(own, [known[name] for name in writes]), writes)
         if isinstance(step, Scatter):
             return scatter_step(step, sizes, layouts)
+        if isinstance(step, Scan):
+            return scan_step(step, sizes, layouts)
         sides = [
             TensorLayout(layouts[s.name].tensor, named(s, layouts[s.name].strides), layouts[s.name].offset)
             for s in (step.left, step.right)

@@ -24,7 +24,7 @@ from fusegen.derive.gradient import GradientNames
 from fusegen.derive.tangent import tangent_names
 from fusegen.fuse.interpret import interpret
 from fusegen.fuse.kernel import Kernel
-from fusegen.fuse.products import Chain, Product, Scatter, chain
+from fusegen.fuse.products import Chain, Product, Scan, Scatter, chain
 from fusegen.plan.backward import prune_backward, reading, result_names
 
 if TYPE_CHECKING:
@@ -132,7 +132,9 @@ def _multiply(cut: Chain, step: Product, known: Tensors, sizes: Sizes) -> torch.
         tensor = tensor.reshape(shape)
         own = [(axis, size) for axis, size in zip(thing.shape, tensor.shape, strict=True) if axis]
         sides.append((tensor.reshape([size for _, size in own]), [source.name_of(axis) for axis, _ in own]))
-    if isinstance(step, Scatter):
+    if isinstance(step, Scan):
+        found = _scan(step, *sides[0], sizes)
+    elif isinstance(step, Scatter):
         found = _scatter(step, *sides[0], *sides[1], sizes)
     else:
         numbers: dict[str, int] = {}
@@ -146,6 +148,23 @@ def _multiply(cut: Chain, step: Product, known: Tensors, sizes: Sizes) -> torch.
     found = found.permute([step.axes.index(axis) for axis in lies])
     found = found.reshape(block_shape(things[step.result], dict(zip(lies, found.shape, strict=True))))
     return known[step.result] + found if step.onto else found
+
+
+def _scan(step: Scan, source: torch.Tensor, of: Sequence[str], sizes: Sizes) -> torch.Tensor:
+    """One scan.
+
+    Args:
+        of: the axes of what is added up.
+    """
+    import torch
+
+    source = source.permute([of.index(axis) for axis in step.axes if axis in of])
+    shape = [sizes[axis] for axis in step.axes]
+    source = source.reshape([n if axis in of else 1 for axis, n in zip(step.axes, shape, strict=True)]).expand(shape)
+    source = source.double() if source.is_floating_point() else source
+    dim = step.axes.index(step.axis)
+    found = torch.cumsum(source.flip(dim) if step.reverse else source, dim)
+    return found.flip(dim) if step.reverse else found
 
 
 def _scatter(

@@ -22,7 +22,7 @@ from typing import Any, TypeGuard
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import Const, Op, walk
 from fusegen.core.products import contracted_sizes
-from fusegen.fuse.products import Product, Scatter, chain, names_of
+from fusegen.fuse.products import Product, Scan, Scatter, chain, names_of
 from fusegen.launch.cache import default_cache
 from fusegen.launch.checksummed import digest
 from fusegen.launch.memo import compiler_digest
@@ -356,7 +356,7 @@ def _is_close(
 
 
 def _multiplies(step: Op | Product) -> TypeGuard[Product]:
-    return isinstance(step, Product) and not isinstance(step, Scatter)
+    return isinstance(step, Product) and not isinstance(step, (Scan, Scatter))
 
 
 def steps_behind(op: Op) -> list[tuple[Product, Op, Epilogue]]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from fusegen.core.ir import Op
 from fusegen.core.one_term import scatters
 from fusegen.core.products import products
+from fusegen.core.scans import scans
 from fusegen.run.runner import Runner
 
 
@@ -15,7 +16,7 @@ def runner_of(
     like: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None, *, by_torch: bool = True,
 ) -> Runner:  # fmt: skip
     """What runs ``op``, with products or without."""
-    if not (products(op) or scatters(op)):
+    if not (products(op) or scatters(op) or scans(op)):
         return Runner(op, sizes or {}, like or {})
     from fusegen.run.chain import ChainRunner
 

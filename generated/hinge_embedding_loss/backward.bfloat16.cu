@@ -6,14 +6,12 @@
 //   diff_margin_input = margin - input
 //   chosen = where(target == 1, 0, where(diff_margin_input < 0, 0, -prod_d_out))
 //   d_input = where(target == -1, 0, prod_d_out) + chosen
-//   d_target = 0
 // elementwise: 8 elements a thread; d_out the same for all
 extern "C" __global__ __launch_bounds__(256)
 void hinge_embedding_loss_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1]
                                         const bf16* __restrict__ target_ptr,  // [D0, D1]
                                         const bf16* __restrict__ d_out_ptr,   // []
                                         bf16* __restrict__ d_input_ptr,       // [D0, D1]
-                                        bf16* __restrict__ d_target_ptr,      // [D0, D1]
                                         float margin, int64_t D0, int64_t D1, int n) {
   // Locate: each thread owns 8 consecutive elements.
   const int at = 8 * (int(blockIdx.x) * 256 + threadIdx.x);
@@ -23,7 +21,6 @@ void hinge_embedding_loss_backward_bf16(const bf16* __restrict__ input_ptr,   //
   const auto target_v = fg::load_vector<8>(target_ptr + at);
   const float d_out = fg::load(d_out_ptr);
   fg::Vec<float, 8> d_input_v;
-  fg::Vec<float, 8> d_target_v;
 
 #pragma unroll
   for (int k = 0; k < 8; ++k) {
@@ -33,8 +30,6 @@ void hinge_embedding_loss_backward_bf16(const bf16* __restrict__ input_ptr,   //
     const float diff_margin_input = margin - input;
     const float chosen = target == 1.0f ? 0.0f : (diff_margin_input < 0.0f ? 0.0f : -prod_d_out);
     d_input_v[k] = (target == -1.0f ? 0.0f : prod_d_out) + chosen;
-    d_target_v[k] = 0.0f;
   }
   fg::store_vector<8>(d_input_ptr + at, d_input_v);
-  fg::store_vector<8>(d_target_ptr + at, d_target_v);
 }

@@ -54,6 +54,12 @@ def lstm_cell(x: Any, hidden: Any, cell: Any, of_x: Any, of_hidden: Any, bias: A
     return torch.sigmoid(o) * torch.tanh(cell), cell
 
 
+@case((4, 6), (4, 6))
+def a_block_that_is_the_same_all_along(x: Any, y: Any) -> Any:
+    both = torch.cat([x.mean(1, keepdim=True) + 0 * y, y.sin()], 1)
+    return both.amax(1), both.sum(1), both.prod(1), both.var(1), torch.softmax(both, 1)
+
+
 @case((4, 6), (4, 6), (4, 1))
 def norm_of_a_concatenation(a: Any, b: Any, c: Any) -> Any:
     return F.layer_norm(torch.cat([a * c, b], -1), (12,))

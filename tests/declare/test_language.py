@@ -389,7 +389,7 @@ def test_views_of_packed_arguments_and_packed_results() -> None:
         (lambda x, w: np.einsum("ij,jk->ik", x, w), "x @ w"),
         (lambda x, w: torch.einsum("ij,jk->ik", x, w), "x @ w"),
         (lambda x, w: x.inner(w), "x @ w"),
-        (lambda x, w: np.cumsum(x) * w, "outside the op"),
+        (lambda x, w: np.cumprod(x) * w, "outside the op"),
         (lambda x, w: np.kron(x, w), "fusegen list"),
     ],
 )

@@ -52,7 +52,7 @@ def quantized() -> torch.Tensor:
 
 # what is done, and patterns for what was given and how to mend it.
 REFUSED: dict[str, tuple[Callable[[], Any], str, str]] = {
-    "torch's function": (lambda: run(lambda x: torch.cumsum(x, 0)), "torch.cumsum of a symbolic", "outside the op"),
+    "torch's function": (lambda: run(lambda x: torch.cumprod(x, 0)), "torch.cumprod of a symbolic", "outside the op"),
     "torch's function of another name": (lambda: run(lambda x: torch.einsum("i->", x)), "torch.einsum of", "x @ w"),
     "torch's function of a tensor": (lambda: run(lambda x: torch.ones(3) + x), "a torch.Tensor inside", "pass"),
     "NumPy's function": (lambda: run(lambda x: np.modf(x)), "numpy.modf of a symbolic", "fusegen list"),
@@ -142,7 +142,7 @@ def test_functions_of_ones_own_that_do_not_compile() -> None:
 
 
 def test_unknown_names_are_explained() -> None:
-    for name, hint in (("sigmiod", "fg.sigmoid?"), ("sigmoyd", "fg.sigmoid?"), ("cumsum", "list --functions")):
+    for name, hint in (("sigmiod", "fg.sigmoid?"), ("sigmoyd", "fg.sigmoid?"), ("cumprod", "list --functions")):
         with pytest.raises(AttributeError, match=re.escape(hint)):
             getattr(fg, name)
     assert not hasattr(fg, "__wrapped__")
@@ -151,7 +151,7 @@ def test_unknown_names_are_explained() -> None:
 def test_unknown_attributes_are_attribute_errors() -> None:
     """So that ``hasattr``, and libraries that look for their protocols, get an answer."""
     seen: list[bool] = []
-    run(lambda x: seen.append(hasattr(x, "cumsum")) or hasattr(x, "__array_interface__") or x)
+    run(lambda x: seen.append(hasattr(x, "cumprod")) or hasattr(x, "__array_interface__") or x)
     assert seen == [False]
 
 

@@ -428,7 +428,7 @@ def test_arguments_by_torchs_names(function: Callable[..., Any]) -> None:
 @pytest.mark.parametrize(
     ("function", "says"),
     [
-        (lambda x: torch.cumsum(x, 0), "torch.cumsum of a symbolic tensor"),
+        (lambda x: torch.cumprod(x, 0), "torch.cumprod of a symbolic tensor"),
         (lambda x: x.view(-1), "flatten the argument"),
         (lambda x: x.view(8, 2), "of any size, in front of another one"),
         (lambda x: x.reshape(3, -1), "16 elements"),
@@ -445,7 +445,7 @@ def test_arguments_by_torchs_names(function: Callable[..., Any]) -> None:
         (lambda x: x.sum(dims=0), "unexpected keyword argument 'dims'"),
         (lambda x: torch.mm(x, x[None]), "rank 2"),
         (lambda x: torch.exp(x) + torch.ones(3), "Tensor inside the declaration"),
-        (lambda x: np.cumsum(x), "numpy.cumsum"),
+        (lambda x: np.cumprod(x), "numpy.cumprod"),
         (lambda x: fg.concat(x, x), r"fg\.concat\(\[a, b\], axis\)"),
         (lambda x: x.maximum(others=x), "unexpected keyword argument 'others'"),
     ],
