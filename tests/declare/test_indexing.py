@@ -503,6 +503,21 @@ def test_combined_to_the_same_bits_each_time() -> None:
     assert all(torch.equal(a, b) for _ in range(9) for a, b in zip(first, run(), strict=True))
 
 
+def test_where_torch_is_to_be_deterministic() -> None:
+    places = torch.randint(0, 7, (50, 3), device=DEVICE)
+    table, updates = torch.randn(7, 3, device=DEVICE, requires_grad=True), torch.randn(50, 3, device=DEVICE)
+    op = fg.op(_put_and_combined)
+    expected = op(places, table, updates)
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
+    try:
+        found = op(places, table, updates)
+        (gradient,) = torch.autograd.grad(found, table, [torch.ones_like(result) for result in found])
+    finally:
+        torch.set_deterministic_debug_mode(before)
+    assert all(map(torch.equal, found, expected)) and gradient.isfinite().all()
+
+
 @pytest.mark.skipif(DEVICE == "cpu", reason="needs a GPU")
 def test_a_graph_replays_what_is_combined() -> None:
     places = torch.randint(0, 7, (9, 4), device=DEVICE)

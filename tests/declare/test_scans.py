@@ -174,6 +174,22 @@ def test_a_vector_is_added_up_in_blocks(count: int) -> None:
     torch.testing.assert_close(scan._of_vector(values), values.cumsum(0), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("shape", [(5000,), (3, 40), (1, 7)], ids=str)
+def test_where_torch_is_to_be_deterministic(shape: tuple[int, ...]) -> None:
+    x = torch.randn(shape, device=DEVICE, requires_grad=True)
+    op = fg.op(lambda x: torch.cumsum(torch.sin(x), -1))
+    expected = op(x)
+    before = torch.get_deterministic_debug_mode()
+    torch.set_deterministic_debug_mode("error")
+    try:
+        found = op(x)
+        (gradient,) = torch.autograd.grad(found, x, torch.ones_like(found))
+        assert torch.get_deterministic_debug_mode() == 2
+    finally:
+        torch.set_deterministic_debug_mode(before)
+    assert torch.equal(found, expected) and gradient.isfinite().all()
+
+
 def test_the_same_bits_each_time() -> None:
     x = torch.randn(100_000, device=DEVICE)
     op = fg.op(lambda x: torch.cumsum(torch.sin(x), 0))
