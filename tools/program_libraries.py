@@ -118,6 +118,7 @@ _joint.gradient(lambda d_first, d_second, a: d_first * fg.cos(a) + fg.mean(d_sec
 
 def _chosen_joint(a: Any) -> Any:
     """Gradients that sum cotangents along a row, of which some elements are chosen, and of what is chosen again."""
+    a = fg.where(a > -0.5, a, 0) * fg.sin(a)
     first, second = _joint(a)
     chosen = fg.where(a > 0.1, fg.sin(first) * second, 0.5)
     again, _ = _joint(chosen)
@@ -331,6 +332,7 @@ class _Joint(torch.autograd.Function):
 
 
 def _torch_chosen_joint(a: Any) -> Any:
+    a = torch.where(a > -0.5, a, 0.0) * torch.sin(a)
     first, second = Theirs.joint(a)
     chosen = torch.where(a > 0.1, torch.sin(first) * second, 0.5)
     again, _ = Theirs.joint(chosen)

@@ -198,10 +198,13 @@ def _decided(root: Expr, condition: Expr, way: int) -> Expr:
     """``root`` where the selects by ``condition`` go one way: their first value or their second."""
     near: list[Expr] = [root]
     seen = {root}
+    if isinstance(root, Declared):
+        return root
     for node in near:  # breadth first; it grows meanwhile
-        # Elements where the condition is otherwise may be in a declared gradient's sums: its call stays what it is of.
-        for child in () if is_special(node) or isinstance(node, Declared) else node.children:
-            if child not in seen and len(near) < NEAR:
+        for child in () if is_special(node) else node.children:
+            # Elements where the condition is otherwise may be in a declared gradient's sums: its call stays what it is
+            # of, though what it is of may be near by another way.
+            if child not in seen and len(near) < NEAR and not isinstance(child, Declared):
                 seen.add(child)
                 near.append(child)
     found: dict[Expr, Expr] = {}

@@ -93,7 +93,7 @@ def test_a_result_is_handed_over(op: Any, count: int) -> None:
         torch.autograd.grad(results, given, [torch.randn_like(result) for result in results])
 
 
-@pytest.mark.parametrize("form", ["nothing", "another", "twice"])
+@pytest.mark.parametrize("form", ["nothing", "another", "twice", "of a choice"])
 def test_a_sum_of_cotangents_reaches_what_is_not_chosen(form: str) -> None:
     """A gradient that sums over an axis is not zero where a select along that axis takes nothing; nor is it the same of
     what the select takes as of what it is given."""
@@ -118,10 +118,11 @@ def test_a_sum_of_cotangents_reaches_what_is_not_chosen(form: str) -> None:
             return d_out * torch.cos(x) + (d_out * x).mean(-1, keepdim=True)
 
     def written(where: Any, sin: Any, call: Any, x: Any) -> Any:
-        y = call(x)
+        chosen = where(x > -0.3, x * 1.5, 0.0) * sin(x)
+        y = call(chosen if form == "of a choice" else x)
         if form == "twice":
             y = call(where(x > 0.1, sin(y), 0.0))
-        return where(x > 0.1, sin(y) * y, y * 0.5 if form == "another" else 0.0)
+        return where((chosen if form == "of a choice" else x) > 0.1, sin(y) * y, y * 0.5 if form == "another" else 0.0)
 
     x = torch.randn(5, 7, dtype=torch.float64, requires_grad=True)
     ours = fg.op(lambda x: written(fg.where, fg.sin, spread, x), name="chosen")(x)
