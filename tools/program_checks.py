@@ -617,7 +617,8 @@ JUMPS = re.compile(r"[<>%]|floor|sign|argm|scatter_reduce|any\(|all\(|isfinite|s
 # What fusegen refuses by design, in its own words; everything else that a program ends in is a defect.
 REFUSED = re.compile(
     r"a tensor meets itself along another dimension|used both whole and in parts|one dimension is a part of another"
-    r"|that varies along the dimension"
+    r"|that varies along the dimension|a cumulative sum along a dimension that is in groups"
+    r"|in blocks along dimension \d+ and along dimension"
 )
 EVALUATORS, INTERPRETED, COMPILED, CUBINS, GPU = "evaluators", "interpreted", "compiled", "cubins", "gpu"
 

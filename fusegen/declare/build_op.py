@@ -13,6 +13,7 @@ from fusegen.core.blocks import Joined, Part
 from fusegen.core.declared import Declared, Recorded
 from fusegen.core.errors import DeclarationError
 from fusegen.core.ir import (
+    SCAN,
     Expr,
     Factor,
     Groups,
@@ -40,6 +41,7 @@ from fusegen.core.subexpressions import Renaming, introduce_lets, live_reduces, 
 from fusegen.declare.axes import AxisVar, Dims, NotNested, leaves, mirror, unite
 from fusegen.declare.blocks import Divided
 from fusegen.declare.parts import Packed, check_count
+from fusegen.declare.reductions import in_groups
 from fusegen.declare.scalars import in_double
 from fusegen.declare.value import (
     CalledWith,
@@ -306,12 +308,15 @@ class _Builder:
         return node
 
     def reduces(self, recorded: Sequence[tuple[Reduce, tuple[AxisVar, ...]]], final: Renaming) -> list[Reduce]:
-        return [
+        found = [
             Reduce(
                 final.names[r.name], r.kind, self.expr(r.expr, final), tuple(sorted(self.names[a] for a in leaves(o)))
             )
             for r, o in recorded
         ]
+        if any(reduce.kind == SCAN and not isinstance(reduce.expr.children[1], Index) for reduce in found):
+            raise in_groups(self.tracer.where)
+        return found
 
     def outputs(self, results: Sequence[Result], kind: str, final: Renaming, taken: set[str]) -> list[Output]:
         outputs: list[Output] = []

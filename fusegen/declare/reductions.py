@@ -317,6 +317,14 @@ def size(x: Value, axis: Axis = None) -> Value:
     return Value(_count(lift(x), axis, "size") or const(1, dtypes.int64), dtypes.int64, weak=True)
 
 
+def in_groups(where: str) -> DeclarationError:
+    """The error of a cumulative sum along an axis that is in groups, or is so where it is called otherwise."""
+    return DeclarationError(
+        f"{where}, cumsum", given="a cumulative sum along a dimension that is in groups (fg.unflatten)",
+        expected="a dimension that is in none", fix="do one of the two in an op of its own",
+    )  # fmt: skip
+
+
 def cumsum(x: Like, axis: int = -1, *, reverse: bool = False, dtype: Any = None) -> Value:
     """y[i] = x[0] + ... + x[i] along ``axis``; x[i] + ... + x[last] if ``reverse``.
 
@@ -339,10 +347,7 @@ def cumsum(x: Like, axis: int = -1, *, reverse: bool = False, dtype: Any = None)
     tracer = current()
     tracer.distinct.append(("what cumsum adds up", value.dims))
     if len(leaves([dim])) > 1:
-        raise DeclarationError(
-            f"{tracer.where}, cumsum", given=f"{dim.origin}, which is in groups", expected="a dimension that is not",
-            fix="add up before fg.unflatten, or in an op of its own",
-        )  # fmt: skip
+        raise in_groups(tracer.where)
     made = scanned(expr, Index(tracer.name_of(dim)), reverse)
     for known, _ in tracer.reduces:
         if (known.kind, known.expr) == (SCAN, made):

@@ -216,6 +216,7 @@ def test_a_scan_is_a_step_and_its_gradient_another() -> None:
     [
         (lambda x: fg.cumsum(x, 2), ShapeError, "axis 2"),
         (lambda x: fg.cumsum(fg.unflatten(x, 1, (2, -1)).flatten(1), 1), DeclarationError, "in groups"),
+        (lambda x: fg.unflatten(fg.cumsum(x, 1), 1, (2, -1)).sum(2), DeclarationError, "in groups"),
         (lambda x: np.cumsum(x), DeclarationError, "no axis"),
     ],
 )
