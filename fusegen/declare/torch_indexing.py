@@ -142,10 +142,10 @@ def index_copy(input: Like, dim: int, index: Like, source: Like) -> Value:
 def index_fill(input: Like, dim: int, index: Like, value: Like) -> Value:
     """``fg.scatter(x, axis, i, value)``, with ``i`` of one dimension."""
     into, places = _as_vector(input), _as_vector(index)
-    if places.ndim > 1 or lift(value).ndim:
+    if lift(value).ndim:
         raise ShapeError(
-            f"{current().where}, index_fill", given=f"{shape_of(places)} and {shape_of(lift(value))}",
-            expected="an index of one dimension, and a number", fix="use index_copy for several numbers",
+            f"{current().where}, index_fill", given=shape_of(lift(value)), expected="a number",
+            fix="use index_copy for several numbers",
         )  # fmt: skip
     found = scattering.scatter(into, dim, _along(places, into, dim, "index_fill"), value)
     return found if lift(input).ndim else _number(found)
