@@ -89,6 +89,16 @@ RULES = [
 ]  # fmt: skip
 
 
+def test_cumulative_sums_are_of_whole_rows() -> None:
+    """A process knows nothing of what stands before its shard."""
+    op = fg.op(lambda x: fg.cumsum(fg.exp(x), 1) * 2, name="running")
+    forward = {"d0": "x:S0 -> out:S0", "d1": "no"}
+    assert {axis: rule(op.trace(spec(4, 8)), axis) for axis in forward} == forward
+    assert not staged(op.trace(spec(4, 8)), frozenset({"d1"}))
+    backward = {"d0": "x:S0 d_out:S0 -> d_x:S0", "d1": "no"}
+    assert {axis: rule(op.backward(spec(4, 8)), axis) for axis in backward} == backward
+
+
 @pytest.mark.parametrize(("name", "arguments", "forward", "backward"), RULES, ids=[row[0] for row in RULES])
 def test_rules(name: str, arguments: Any, forward: dict[str, str], backward: dict[str, str]) -> None:
     op = getattr(ops, name)
