@@ -262,34 +262,55 @@ def _of_extremum(
     put: _Put, include_self: bool, d_out: Value, x: Value, source: Value, out: Value
 ) -> tuple[Value, Value]:  # fmt: skip
     """An extremum's cotangent is shared by the elements that it is."""
-    theirs = elementwise("eq", source, put.at_places(out))
+    there = put.at_places(out)
+    theirs = elementwise("eq", source, there)
     ties = put.combined("sum", x, cast(theirs, x.dtype))
     mine = elementwise("eq", x, out) if include_self else elementwise("logical_not", put.touched(x))
     ties = elementwise("add", ties, cast(mine, x.dtype)) if include_self else ties
-    share = elementwise("div", d_out, elementwise("maximum", ties, 1))
-    return elementwise("where", mine, share, 0), elementwise("where", theirs, put.at_places(share), 0)
+    share = elementwise("div", d_out, elementwise("where", elementwise("eq", ties, 0), 1, ties))
+    d_source = elementwise("where", theirs, put.at_places(share), _no_share(there, put.at_places(d_out)))
+    return elementwise("where", mine, share, _no_share(out, d_out) if include_self else 0), d_source
+
+
+def _no_share(extremum: Value, cotangent: Value) -> Value:
+    """What elements get that are not the extremum: nothing, but NaN where NaN won."""
+    is_nan = elementwise("ne", extremum, extremum)
+    return elementwise("where", is_nan, elementwise("mul", cotangent, extremum), 0)
 
 
 def _of_product(
     put: _Put, include_self: bool, d_out: Value, x: Value, source: Value, out: Value
 ) -> tuple[Value, Value]:  # fmt: skip
-    """The product of the others: of those that are not zero, if it is the only one that is."""
+    """The product of the others, as the polynomial that it is in one or two factors that are zero: what these add up to
+    is zero, but its derivative is not. (Of three zeros the third derivatives would be wrong.)"""
 
     def other(zero: Value, value: Value) -> Value:
         return elementwise("where", zero, 1, value)
 
+    def alone(zero: Value, value: Value) -> Value:
+        return elementwise("where", zero, value, 0)
+
     is_zero, own_zero = elementwise("eq", source, 0), elementwise("eq", x, 0)
     zeros = put.combined("sum", x, cast(is_zero, x.dtype))
+    total = put.combined("sum", x, alone(is_zero, source))
     rest = cast(put.combined("prod", x, other(is_zero, source)), x.dtype)
     if include_self:
         zeros = elementwise("add", zeros, cast(own_zero, x.dtype))
+        total = elementwise("add", total, alone(own_zero, x))
         rest = elementwise("mul", rest, other(own_zero, x))
-    none, single = elementwise("eq", zeros, 0), elementwise("eq", zeros, 1)
 
     def of(zero: Value, value: Value, at: Callable[[Value], Value]) -> Value:
-        alone = elementwise("where", at(single), at(rest), 0)
-        beside = elementwise("where", at(none), elementwise("div", at(rest), other(zero, value)), 0)
-        return elementwise("mul", at(d_out), elementwise("where", zero, alone, beside))
+        count, sum_of_zeros = at(zeros), at(total)
+
+        def by_count(values: dict[int, Any]) -> Value:
+            found = lift(0)
+            for number, value in values.items():
+                found = elementwise("where", elementwise("eq", count, number), value, found)
+            return found
+
+        others = by_count({1: 1, 2: elementwise("sub", sum_of_zeros, alone(zero, value))})
+        beside = elementwise("div", by_count({0: 1, 1: sum_of_zeros}), other(zero, value))
+        return elementwise("mul", elementwise("mul", at(d_out), at(rest)), elementwise("where", zero, others, beside))
 
     d_source = of(is_zero, source, put.at_places)
     if include_self:

@@ -441,7 +441,7 @@ def _at_places(
 ) -> Any:
     """For each place the updates for it, combined in a dtype that holds their sums."""
     rows, columns, size = prod(out.shape[:batch]), prod(out.shape[batch + 1 :]), out.shape[batch]
-    places = places.reshape(rows, -1).astype("int64")
+    places = places.reshape(rows, prod(places.shape[batch:])).astype("int64")
     inside = (places >= 0) & (places < size)
     places = places + size * library.arange(rows)[:, None]
     places = library.where(inside, places, rows * size).reshape(-1)

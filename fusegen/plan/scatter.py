@@ -20,7 +20,7 @@ def scatter_add(out: Any, places: Any, updates: Any, batch: int, onto: bool) -> 
     import torch
 
     rows, columns, size = out.shape[:batch].numel(), out.shape[batch + 1 :].numel(), out.shape[batch]
-    places = places.reshape(rows, -1).long()
+    places = places.reshape(rows, places.shape[batch:].numel()).long()
     inside = ((places >= 0) & (places < size)).flatten()
     places = (places + size * torch.arange(rows, device=out.device)[:, None]).flatten()
     updates = updates.reshape(len(places), columns)
@@ -78,7 +78,7 @@ def scatter_reduce(out: Any, places: Any, updates: Any, batch: int, kind: str) -
     import torch
 
     rows, columns, size = out.shape[:batch].numel(), out.shape[batch + 1 :].numel(), out.shape[batch]
-    places = places.reshape(rows, -1).long()
+    places = places.reshape(rows, places.shape[batch:].numel()).long()
     inside = (places >= 0) & (places < size)
     places = torch.where(inside, places + size * torch.arange(rows, device=out.device)[:, None], rows * size).flatten()
     wide = out.dtype if out.dtype.itemsize == 8 else torch.float32 if out.dtype.is_floating_point else torch.int64

@@ -416,6 +416,51 @@ def test_gradients_of_what_ties_or_is_zero(how: str, include_self: bool) -> None
         torch.testing.assert_close(found, expected)
 
 
+@pytest.mark.parametrize("include_self", [True, False])
+def test_products_with_zeros_have_further_derivatives(include_self: bool) -> None:
+    """Of one zero, in x or in the source, and of two for one place."""
+    places = torch.tensor([0, 0, 1, 2, 2, 3, 3], device=DEVICE)
+    values = torch.tensor([2.0, 3.0, 5.0, 0.0, 7.0, 0.0, 0.0], device=DEVICE, dtype=torch.float64, requires_grad=True)
+    x = torch.tensor([0.0, 0.0, 4.0, 1.5], device=DEVICE, dtype=torch.float64, requires_grad=True)
+    op = fg.op(lambda i, x, s: fg.scatter_reduce(x, 0, i, s, "prod", include_self=include_self))
+
+    def call(x: Any, values: Any) -> Any:
+        return op(places, x, values)
+
+    assert gradcheck(call, (x, values), check_forward_ad=True)
+    assert gradgradcheck(call, (x, values), check_fwd_over_rev=True)
+
+
+@pytest.mark.parametrize("how", ["amax", "amin"])
+def test_nan_wins_among_gradients_too(how: str) -> None:
+    places = torch.tensor([0, 0, 1], device=DEVICE)
+    values = torch.tensor([torch.nan, 1.0, 2.0], device=DEVICE, dtype=torch.float64)
+    x = torch.zeros(3, device=DEVICE, dtype=torch.float64)
+    found = []
+    for function in (
+        fg.op(lambda i, x, s: x.scatter_reduce(0, i, s, how)),
+        lambda i, x, s: x.scatter_reduce(0, i, s, how),
+    ):
+        leaves = [t.clone().requires_grad_() for t in (x, values)]
+        result = function(places, *leaves)
+        found.append(torch.autograd.grad(result, leaves, torch.tensor([2.0, 3.0, 5.0], device=DEVICE).double()))
+    for ours, theirs in zip(*found, strict=True):
+        torch.testing.assert_close(ours, theirs, equal_nan=True)
+
+
+def test_no_rows_at_all() -> None:
+    x, y = (torch.zeros(0, n, device=DEVICE, requires_grad=True) for n in (4, 3))
+    places = torch.zeros(0, 3, dtype=torch.int64, device=DEVICE)
+    for function in (
+        lambda i, x, y: torch.gather(x, 1, i) * y, lambda i, x, y: torch.scatter_add(x, 1, i, y),
+        lambda i, x, y: torch.scatter(x, 1, i, y), lambda i, x, y: torch.scatter_reduce(x, 1, i, y, "prod"),
+    ):  # fmt: skip
+        result = fg.op(function, name="nothing")(places, x, y)
+        assert result.shape == function(places, x, y).shape
+        result.sum().backward()
+        assert x.grad.shape == x.shape
+
+
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
 @pytest.mark.parametrize("how", ["sum", "prod", "mean", "amax", "amin"])
 @pytest.mark.parametrize("include_self", [True, False])
