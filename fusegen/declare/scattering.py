@@ -37,7 +37,7 @@ def index_add(x: Like, axis: int, index: Like, source: Like, alpha: Like = 1) ->
     """
     value, places, position, axis_of = sides("index_add", x, index, axis)
     added = lift(source)
-    along = _rows_of("index_add", value, places, added, position, axis)
+    along = _rows_of("index_add", value, places, added, position, axis, instead="fg.scatter_add")
     scaled = added if isinstance(alpha, (int, float)) and alpha == 1 else elementwise("mul", added, alpha)
     return _added("index_add", value, along, scaled, position, axis_of)
 
@@ -84,7 +84,7 @@ def index_copy(x: Like, axis: int, index: Like, source: Like) -> Value:
     """
     value, places, position, axis_of = sides("index_copy", x, index, axis)
     source = lift(source)
-    along = _rows_of("index_copy", value, places, source, position, axis)
+    along = _rows_of("index_copy", value, places, source, position, axis, instead="fg.scatter")
     return _put("index_copy", value, along, source, position, axis_of)
 
 
@@ -111,13 +111,14 @@ def scatter_reduce(
     return _reduced(put, value, cast(lift(source), value.dtype), reduce, include_self)
 
 
-def _rows_of(what: str, value: Value, places: Value, source: Value, position: int, axis: int) -> Value:
+def _rows_of(
+    what: str, value: Value, places: Value, source: Value, position: int, axis: int, *, instead: str
+) -> Value:  # fmt: skip
     """One place for each row of a source, as a tensor of as many dimensions."""
     if places.ndim > 1 or source.ndim != value.ndim:
         raise ShapeError(
             f"{current().where}, {what}", given=f"{shape_of(places)} for {shape_of(source)}",
-            expected="an index of one dimension, and a source of as many dimensions as x",
-            fix=f"use fg.{what.replace('index', 'scatter').replace('_copy', '')}",
+            expected="an index of one dimension, and a source of as many dimensions as x", fix=f"use {instead}",
         )  # fmt: skip
     if (source.dims[position] is None) != (places.dims in ((), (None,))):  # one place for several, or several for one
         raise ShapeError(
@@ -137,8 +138,13 @@ class _Put:
     position: int
     axis: AxisVar | None
 
-    def combined(self, kind: str, value: Value, source: Value) -> Value:
-        """For each place in ``value`` what is put there, combined; where there is nothing, what that starts from."""
+    def fit(self, value: Value, source: Value) -> tuple[Dims, AxisVar | None]:
+        """The dimensions of ``value`` with another one in the place of its axis, and that of what is put there.
+
+        Raises:
+            DtypeError: floats are put into what has none.
+            ShapeError, DeclarationError: sizes that do not fit, or a source that varies along the axis itself.
+        """
         position, axis, tracer = self.position, self.axis, current()
         if source.dtype.is_float and not value.dtype.is_float:
             raise DtypeError(
@@ -156,18 +162,23 @@ class _Put:
                 given=f"{shape_of(self.places)} and {shape_of(source)} for {shape_of(value)}",
                 expected="the sizes of x, but along the axis", fix="expand x first",
             )  # fmt: skip
-        here: Expr = Index(tracer.name_of(axis)) if axis is not None else const(0, dtypes.int64)
         if axis is not None and axis.find() in tracer.axes_of(self.places.expr) | tracer.axes_of(source.expr):
             raise DeclarationError(
                 f"{tracer.where}, {self.what}",
                 given=f"an index or source that varies along the dimension of x: {axis.origin}",
                 expected="tensors with a dimension of their own there", fix="pass x as one more argument",
             )  # fmt: skip
-        expr = cast(source, value.dtype if kind == "sum" else _wide(value.dtype)).expr
+        return rows, inner
+
+    def combined(self, kind: str, value: Value, source: Value) -> Value:
+        """For each place in ``value`` what is put there, combined; where there is nothing, what that starts from."""
+        rows, inner = self.fit(value, source)
+        axis, dtype = self.axis, value.dtype if kind == "sum" else _wide(value.dtype)
+        here: Expr = Index(current().name_of(axis)) if axis is not None else const(0, dtypes.int64)
+        expr = cast(source, dtype).expr
         test = call("eq", here, self.places.expr, dtype=dtypes.bool_)
         chosen = Call("where", (test, expr, const(start(kind, expr.dtype), expr.dtype)), expr.dtype)
-        kept: Dims = (*rows[:position], axis, *rows[position + 1 :])
-        dtype = value.dtype if kind == "sum" or value.dtype.is_float else dtypes.int64
+        kept: Dims = (*rows[: self.position], axis, *rows[self.position + 1 :])
         return reduce(kind, Value(chosen, dtype, (*kept, inner)), value.ndim, dtype=dtype)
 
     def count(self, value: Value) -> Value:
@@ -201,14 +212,13 @@ def _put(what: str, value: Value, places: Value, source: Value, position: int, a
     """``value`` with what is put at places along its dimension ``position``, the last of several."""
     put = _Put(what, places, position, axis)
     source = cast(source, value.dtype) if value.dtype.is_float or not source.dtype.is_float else source
+    put.fit(value, source)
     if source.ndim == 0:
-        put.combined("max", value, source)  # the errors of its dtype and sizes
         return elementwise("where", put.touched(value), source, value)
     inner = broadcast([places, source], what)[position]
     number: Expr = Index(current().name_of(inner)) if inner is not None else const(0, dtypes.int64)
     numbers = Value(number, dtypes.int64, (inner, *[None] * (value.ndim - 1 - position)))
     last = put.combined("max", Value(value.expr, dtypes.int64, value.dims), numbers)
-    put.combined("max", value, source)
     found = take_along_axis(source, last, position) if inner is not None else source
     return elementwise("where", elementwise("ge", last, 0), found, value)
 
@@ -247,7 +257,7 @@ def _reduced(put: _Put, value: Value, source: Value, how: str, include_self: boo
     def gradient(d_out: Value, x: Value, index: Value, source: Value, *, out: Value) -> tuple[Value, None, Value]:
         there = replace(put, places=index)
         if how == "prod":
-            d_x, d_source = _of_product(there, include_self, d_out, x, source, out)
+            d_x, d_source = _of_product(there, include_self, d_out, x, source)
         else:
             d_x, d_source = _of_extremum(there, include_self, d_out, x, source, out)
         return d_x, None, d_source
@@ -278,11 +288,9 @@ def _no_share(extremum: Value, cotangent: Value) -> Value:
     return elementwise("where", is_nan, elementwise("mul", cotangent, extremum), 0)
 
 
-def _of_product(
-    put: _Put, include_self: bool, d_out: Value, x: Value, source: Value, out: Value
-) -> tuple[Value, Value]:  # fmt: skip
+def _of_product(put: _Put, include_self: bool, d_out: Value, x: Value, source: Value) -> tuple[Value, Value]:
     """The product of the others, as the polynomial that it is in one or two factors that are zero: what these add up to
-    is zero, but its derivative is not. (Of three zeros the third derivatives would be wrong.)"""
+    is zero, but its derivative is not. (Third derivatives are wrong where two are zero.)"""
 
     def other(zero: Value, value: Value) -> Value:
         return elementwise("where", zero, 1, value)

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fusegen.core.casts import rounded, unrounded
+from fusegen.core.cuts import is_cut
 from fusegen.core.declared import without_declared_gradients
 from fusegen.core.dtypes import DType
 from fusegen.core.ir import (
@@ -36,9 +37,8 @@ from fusegen.core.ir import (
     with_carriers,
 )
 from fusegen.core.one_term import scatters
-from fusegen.core.products import KIND, biases, products, stored_as
+from fusegen.core.products import KIND, biases, stored_as
 from fusegen.core.scans import parts as scan_parts
-from fusegen.core.scans import scans
 from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
 from fusegen.core.text import shape_text
 from fusegen.derive.exact import as_written
@@ -79,6 +79,11 @@ class Product:
     onto: bool = False
     bias: str = ""
 
+    @property
+    def adds(self) -> bool:
+        """Whether the result is a sum, which may be added to what there is already."""
+        return True
+
 
 @dataclass(frozen=True)
 class Scatter(Product):
@@ -94,18 +99,27 @@ class Scatter(Product):
     axis: str = ""
     kind: str = "sum"
 
+    @property
+    def adds(self) -> bool:
+        return self.kind == "sum"
+
 
 @dataclass(frozen=True)
 class Scan(Product):
     """``result`` is what stands before each element of ``left`` along an axis, added up.
 
     Attributes:
+        right: ``left``.
         axis: along which.
         reverse: what stands behind it instead.
     """
 
     axis: str = ""
     reverse: bool = False
+
+    @property
+    def adds(self) -> bool:
+        return False
 
 
 def sides(reduce: Reduce) -> tuple[Factor, ...]:
@@ -175,21 +189,13 @@ class Chain:
         ops, multiplied = self.fused_ops, [step for step in self.steps if isinstance(step, Product)]
         used = {thing.name for op in ops for thing in (*op.operands, *op.outputs)}
         used |= {side.name for step in multiplied for side in (step.left, step.right)}
-        used |= {step.result for step in multiplied if isinstance(step, Scatter) and step.kind != "sum"}
-        used |= {step.result for step in multiplied if isinstance(step, Scan)}
-        return frozenset(
-            {step.result for step in multiplied if not step.bias} & {output.name for output in self.op.outputs} - used
-        )
+        adding = {step.result for step in multiplied if step.adds and not step.bias}
+        return frozenset(adding & {output.name for output in self.op.outputs} - used)
 
     def adding(self, names: Container[str]) -> Chain:
         """The same, but that products into ``names`` are added to what is there already."""
         steps = [replace(s, onto=True) if isinstance(s, Product) and s.result in names else s for s in self.steps]
         return replace(self, steps=tuple(steps))
-
-
-def is_cut(op: Op) -> bool:
-    """Whether an op is several steps: it has matrix products, scatters or scans."""
-    return bool(products(op) or scatters(op) or scans(op))
 
 
 @lru_cache(maxsize=1024)

@@ -20,7 +20,7 @@ from fusegen.generate.rendered import Rendered, headers
 from fusegen.generate.wording import explain, starts_early
 from fusegen.inspect.gpus import Gpu
 from fusegen.inspect.passes import THE_PRODUCT, Pass
-from fusegen.inspect.product_cost import ProductCost, ScatterCost, steps_of
+from fusegen.inspect.product_cost import ProductCost, RoutineCost, steps_of
 from fusegen.launch.cache import default_cache
 from fusegen.launch.compile import cached_cubin
 from fusegen.launch.cubin import Resources, resources
@@ -85,7 +85,7 @@ class PassCost:
     @property
     def products(self) -> list[ProductCost]:
         """The steps that are matrix products."""
-        return [step for step in self.steps if isinstance(step, ProductCost) and not isinstance(step, ScatterCost)]
+        return [step for step in self.steps if isinstance(step, ProductCost) and not isinstance(step, RoutineCost)]
 
     @property
     def moved(self) -> int:

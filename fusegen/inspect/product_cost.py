@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -59,58 +59,75 @@ class ProductCost:
 
 
 @dataclass(frozen=True)
-class ScatterCost(ProductCost):
-    """``m`` updates of ``n`` numbers, added up by the framework's routines."""
-
-    @classmethod
-    def of(cls, item: Pass, cut: Chain, step: Product) -> ScatterCost:
-        """``item``: with what lies between the steps."""
-        assert isinstance(step, Scatter)
-        sizes = item.layout.sizes
-        things = {thing.name: thing for thing in (*item.op.operands, *item.op.outputs, *cut.intermediates)}
-        read = {name: item.bytes_of(things[name]) for name in (step.left.name, step.right.name)}
-        written = {step.result: item.bytes_of(things[step.result])}
-        if step.onto:
-            read[step.result] = written[step.result]
-        places = {axis for axis in things[step.left.name].shape if axis}
-        count = prod(sizes[axis] for axis in {*step.over, *places})
-        columns = prod(sizes[axis] for axis in step.axes if axis not in {step.axis, *places})
-        note = "places sorted by torch on a GPU, sums in float32 where they are halves: what that moves is not counted"
-        return cls(
-            product_text(step), things[step.result].dtype, 1, count, columns, 1, read, written, (note,)
-        )  # fmt: skip
+class RoutineCost(ProductCost):
+    """What is no product, by the framework's routine: ``m`` times ``n`` numbers are combined."""
 
     @property
     def operations(self) -> int:
-        """Additions."""
+        """One for each number."""
         return self.m * self.n
-
-    @property
-    def sizes_text(self) -> str:
-        """How many updates there are."""
-        return f"{self.m} updates of {self.n}"
 
     def microseconds(self, gpu: Gpu) -> float:
         """Roofline estimate of its bytes."""
         return gpu.microseconds(self.moved)
 
 
+class _Bytes:
+    """Bytes by name, and sizes, of a pass with what lies between its steps."""
+
+    def __init__(self, item: Pass, cut: Chain) -> None:
+        self.item, self.sizes = item, item.layout.sizes
+        self.things = {thing.name: thing for thing in (*item.op.operands, *item.op.outputs, *cut.intermediates)}
+
+    def of(self, *names: str) -> dict[str, int]:
+        return {name: self.item.bytes_of(self.things[name]) for name in names}
+
+    def count(self, axes: Iterable[str]) -> int:
+        return prod(self.sizes[axis] for axis in axes)
+
+
 @dataclass(frozen=True)
-class ScanCost(ScatterCost):
-    """``m`` rows of ``n`` numbers, added up by the framework's routine."""
+class ScatterCost(RoutineCost):
+    """``m`` updates of ``n`` numbers."""
 
     @classmethod
-    def of(cls, item: Pass, cut: Chain, step: Product) -> ScanCost:
+    def of(cls, item: Pass, cut: Chain, step: Scatter) -> ScatterCost:
         """``item``: with what lies between the steps."""
-        assert isinstance(step, Scan)
-        sizes = item.layout.sizes
-        things = {thing.name: thing for thing in (*item.op.operands, *item.op.outputs, *cut.intermediates)}
-        read = {step.left.name: item.bytes_of(things[step.left.name])}
-        written = {step.result: item.bytes_of(things[step.result])}
-        length = sizes[step.axis]
-        count = prod(sizes[axis] for axis in step.axes) // max(length, 1)
+        known = _Bytes(item, cut)
+        read, written = known.of(step.left.name, step.right.name), known.of(step.result)
+        if step.onto:
+            read |= written
+        places = {axis for axis in known.things[step.left.name].shape if axis}
+        count = known.count({*step.over, *places})
+        columns = known.count(axis for axis in step.axes if axis not in {step.axis, *places})
+        dtype = known.things[step.result].dtype
+        return cls(product_text(step), dtype, 1, count, columns, 1, read, written, (_NOTES[step.kind],))
+
+    @property
+    def sizes_text(self) -> str:
+        """How many updates there are."""
+        return f"{self.m} updates of {self.n}"
+
+
+# How the framework combines updates (plan/scatter), by kind.
+_SORTED = "places sorted by torch on a GPU, in float32 where they are halves: what that moves is not counted"
+_UNSORTED = "by torch's atomic extrema on a GPU, in float32 where they are halves: what that moves is not counted"
+_NOTES = {"sum": _SORTED, "prod": _SORTED, "max": _UNSORTED, "min": _UNSORTED}
+
+
+@dataclass(frozen=True)
+class ScanCost(RoutineCost):
+    """``m`` rows of ``n`` numbers, added up along the row."""
+
+    @classmethod
+    def of(cls, item: Pass, cut: Chain, step: Scan) -> ScanCost:
+        """``item``: with what lies between the steps."""
+        known, length = _Bytes(item, cut), item.layout.sizes[step.axis]
+        rows = known.count(axis for axis in step.axes if axis != step.axis)
         note = "added up by the framework, in float32 where they are halves: what that moves is not counted"
-        return cls(product_text(step), things[step.result].dtype, 1, count, length, 1, read, written, (note,))
+        dtype = known.things[step.result].dtype
+        read, written = known.of(step.left.name), known.of(step.result)
+        return cls(product_text(step), dtype, 1, rows, length, 1, read, written, (note,))
 
     @property
     def sizes_text(self) -> str:
@@ -132,9 +149,11 @@ def steps_of(item: Pass, cut: Chain) -> list[ProductCost | Pass]:
             found += [] if is_merged else [fused]
             is_merged = False
             continue
-        if isinstance(step, (Scan, Scatter)):
-            kind = ScanCost if isinstance(step, Scan) else ScatterCost
-            found.append(kind.of(laid_out, cut, step))
+        if isinstance(step, Scatter):
+            found.append(ScatterCost.of(laid_out, cut, step))
+            continue
+        if isinstance(step, Scan):
+            found.append(ScanCost.of(laid_out, cut, step))
             continue
         planned = _PlannedProduct.of(laid_out, cut, step)
         behind = merging.get(step) if planned.is_plain else None

@@ -129,7 +129,7 @@ class ChainRunner(Runner):
             name = None if tensor is None else addresses.get(framework.pointer(tensor))
             if name is not None:
                 raise ShapeError(
-                    f"{self.op.name}, out=", given=f"argument {name}, which a matrix product may still read",
+                    f"{self.op.name}, out=", given=f"argument {name}, which a later step may still read",
                     expected="memory of its own", fix="pass a fresh tensor, or leave out= away",
                 )  # fmt: skip
 

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from fusegen.core.cuts import is_cut
 from fusegen.core.ir import Op
-from fusegen.core.one_term import scatters
-from fusegen.core.products import products
-from fusegen.core.scans import scans
 from fusegen.run.runner import Runner
 
 
@@ -16,7 +14,7 @@ def runner_of(
     like: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]] | None = None, *, by_torch: bool = True,
 ) -> Runner:  # fmt: skip
     """What runs ``op``, with products or without."""
-    if not (products(op) or scatters(op) or scans(op)):
+    if not is_cut(op):
         return Runner(op, sizes or {}, like or {})
     from fusegen.run.chain import ChainRunner
 
