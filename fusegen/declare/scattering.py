@@ -22,7 +22,7 @@ from fusegen.declare.axes import AxisVar, Dims
 from fusegen.declare.gradients import with_gradient
 from fusegen.declare.indexing import same_rank, sides, take_along_axis
 from fusegen.declare.reductions import reduce
-from fusegen.declare.value import Like, Value, broadcast, cast, current, elementwise, lift, shape_of
+from fusegen.declare.value import Like, Value, broadcast, cast, convert, current, elementwise, lift, shape_of
 
 
 def index_add(x: Like, axis: int, index: Like, source: Like, alpha: Like = 1) -> Value:
@@ -235,7 +235,8 @@ def _reduced(put: _Put, value: Value, source: Value, how: str, include_self: boo
         if how == "mean":
             number = elementwise("add", count, 1) if include_self else count
             number = elementwise("where", is_put, number, 1)
-            found = elementwise("div" if value.dtype.is_float else "floor_divide", found, cast(number, value.dtype))
+            number = Value(convert(number.expr, value.dtype), value.dtype, number.dims)  # a half could not hold it
+            found = elementwise("div" if value.dtype.is_float else "floor_divide", found, number)
         return elementwise("where", is_put, cast(found, value.dtype), value)
     kinds = {"prod": ("prod", "mul"), "amax": ("max", "maximum"), "amin": ("min", "minimum")}
     if how not in kinds:

@@ -448,6 +448,15 @@ def test_nan_wins_among_gradients_too(how: str) -> None:
         torch.testing.assert_close(ours, theirs, equal_nan=True)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_a_mean_of_more_than_halves_can_count(dtype: torch.dtype) -> None:
+    source = torch.full((70001,), 0.5, dtype=dtype, device=DEVICE)
+    places = torch.zeros(70001, dtype=torch.int64, device=DEVICE)
+    x = torch.full((2,), 3.0, dtype=dtype, device=DEVICE)
+    found = fg.op(lambda i, x, s: x.scatter_reduce(0, i, s, "mean", include_self=False))(places, x, source)
+    assert found.tolist() == [0.5, 3.0]
+
+
 def test_no_rows_at_all() -> None:
     x, y = (torch.zeros(0, n, device=DEVICE, requires_grad=True) for n in (4, 3))
     places = torch.zeros(0, 3, dtype=torch.int64, device=DEVICE)
