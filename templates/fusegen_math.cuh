@@ -146,12 +146,6 @@ FG_DEVICE float divide_by_count(float x, float n) {
 FG_DEVICE double divide_by_count(double x, double n) { return x / n; }
 
 // Each rounded by itself: no compiler makes one operation of two of these, or of one and its neighbour.
-#ifdef FUSEGEN_EMULATOR
-template <typename T> FG_DEVICE T add_rn(T a, T b) { return a + b; }
-template <typename T> FG_DEVICE T sub_rn(T a, T b) { return a - b; }
-template <typename T> FG_DEVICE T mul_rn(T a, T b) { return a * b; }
-template <typename T> FG_DEVICE T div_rn(T a, T b) { return a / b; }
-#else
 FG_DEVICE float add_rn(float a, float b) { return __fadd_rn(a, b); }
 FG_DEVICE double add_rn(double a, double b) { return __dadd_rn(a, b); }
 FG_DEVICE float sub_rn(float a, float b) { return __fsub_rn(a, b); }
@@ -160,7 +154,6 @@ FG_DEVICE float mul_rn(float a, float b) { return __fmul_rn(a, b); }
 FG_DEVICE double mul_rn(double a, double b) { return __dmul_rn(a, b); }
 FG_DEVICE float div_rn(float a, float b) { return divide(a, b); }
 FG_DEVICE double div_rn(double a, double b) { return __ddiv_rn(a, b); }
-#endif
 
 template <typename T> FG_DEVICE T square(T x) { return x * x; }
 template <int N, typename T> FG_DEVICE T powi(T x) {

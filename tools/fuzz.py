@@ -4,6 +4,7 @@
     python -m tools.fuzz --programs 5000 --stage evaluators     # every stage, without a compiler
     python -m tools.fuzz --programs 1000 --stage cubins         # compiled for a GPU, without one
     python -m tools.fuzz --programs 2000 --stage gpu --jobs 8   # called in every mode, on the GPU
+    python -m tools.fuzz --programs 500 --contract              # a product and a sum in one operation, as on a GPU
     python -m tools.fuzz --programs 500 --long                  # rows that threads, blocks and clusters share
     python -m tools.fuzz --block 412 --stage evaluators         # one block again: a failure repeats itself
 
@@ -170,6 +171,7 @@ def main() -> int:
     parser.add_argument("--modes", default="", metavar="A,B", help="of calls: 'jvp,vmap' (default: all)")
     parser.add_argument("--statements", type=int, default=8, metavar="N", help="of a program, at most (default 8)")
     parser.add_argument("--long", action="store_true", help="dimensions of up to thousands of elements, not of a dozen")
+    parser.add_argument("--contract", action="store_true", help="the emulator's compiler makes a*b+c one operation")
     parser.add_argument("--first", type=int, metavar="BLOCK", help="the first block (default: behind the page's)")
     parser.add_argument("--block", type=int, help="this block alone")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one a core)")
@@ -177,6 +179,8 @@ def main() -> int:
     parser.add_argument("--record", action="store_true", help="add the run to docs/reliability.md")
     given = parser.parse_args()
     os.environ.setdefault("FUSEGEN_CACHE_DIR", str(PAGE.parents[1] / "build" / "cache"))
+    if given.contract:
+        os.environ["FUSEGEN_EMULATOR_CONTRACT"] = "1"
     page = PAGE.read_text(encoding="utf-8")
     stage = f"{given.stage}_long" if given.long else given.stage
     first = next_block(stage, page) if given.first is None else given.first

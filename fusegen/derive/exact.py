@@ -1,14 +1,23 @@
-"""Elements that are compared with their own maximum or minimum have the same bits wherever they are computed.
+"""Elements that have the same bits wherever they are computed.
 
 An element is computed anew in each kernel, and often in each walk over a row. Compilers contract a product and a sum
-into one operation where they please, and rows regroup products (fuse/hoist). What differs in its last bit equals its
-own maximum in one place only: no element would get the gradient, or be the one that argmax finds. So the arithmetic of
-such elements is told to be done as it is written.
+into one operation where they please, and rows regroup products (fuse/hoist). That matters in two places, and there the
+arithmetic of elements is told to be done as it is written:
+
+- Elements that are compared with their own maximum or minimum. What differs in its last bit equals its own maximum in
+  one place only: no element would get the gradient, or be the one that argmax finds.
+- Elements that are summed, and computed again for what divides by the sum. The gradient of a norm is what is left of a
+  row when its own direction is taken out of it: nothing, where one element stands alone. A value whose terms cancel has
+  few digits that a contraction does not change, so that nothing would become a number as large as the gradient. Here
+  the sums that have a product for a term are not contracted.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Container, Mapping, Sequence
+from functools import reduce
+from operator import or_
 
 from fusegen.core.casts import is_from_float
 from fusegen.core.ir import Axes, Call, Expr, Op, Output, Reduce, rebuild, walk
@@ -21,6 +30,12 @@ _EXACT = frozenset({
 })  # fmt: skip
 # What jumps, beside comparisons.
 _STEPS = frozenset({"floor", "ceil", "trunc", "round", "sign", "floor_divide", "remainder", "fmod"})
+# What reductions add up, or multiply, so that their gradient is a difference with the elements themselves.
+_SUMS = frozenset({"sum", "squared_deviation", "prod"})
+# What is linear in each of its arguments, or in all but the first.
+_LINEAR = frozenset({"add", "sub", "add_rn", "sub_rn", "neg", "where", "cast", "stop_gradient"})
+# What has no product that a sum could be contracted with, beside what is exact.
+_NO_PRODUCT = _EXACT - {"neg"} | {"add", "sub"}
 # The functions of the table that are done as they are written.
 _AS_WRITTEN = {name: f"{name}_rn" for name in ("add", "sub", "mul", "div")}
 
@@ -74,23 +89,114 @@ def _is_step(node: Call) -> bool:
     return row.kind is Kind.COMPARE or node.function in _STEPS or not (row.builtin or row.smooth)
 
 
+def summed_for_another(op: Op, gradients: Op, others: Op) -> Callable[[Expr], Expr] | None:
+    """What rewrites expressions so that values which ``op`` sums and ``others`` computes again have the same bits.
+
+    Args:
+        gradients: an op with the same sums, which says what becomes of them.
+        others: an op that reads what ``op`` has summed.
+
+    Returns:
+        None where there are none.
+    """
+    reads = _Reads(*gradients.expand())
+    roots = [r.expr for r in op.expand()[0] if reads.curved & reads.sums.get(r.ref, 0)]
+    summed = {node for node in walk(roots) if _is_contracted(node)}
+    if not summed:
+        return None
+    again = {node for node in walk([item.expr for items in others.expand() for item in items]) if node in summed}
+    return _Marking(again).of if again else None
+
+
+def _summed_again(reduces: Sequence[Reduce], outputs: Sequence[Output]) -> set[Expr]:
+    """Sums of products in what is summed that are computed again for what reads that sum, directly or by way of other
+    reductions."""
+    reads = _Reads(reduces, outputs)
+    if not reads.curved:
+        return set()
+    within, read_for = defaultdict[Expr, int](int), defaultdict[Expr, int](int)
+    for item in (*reduces, *outputs):
+        within[item.expr] |= reads.curved & reads.sums.get(item.ref, 0) if isinstance(item, Reduce) else 0
+        read_for[item.expr] |= reads.of[item.expr]
+    for node in reversed(reads.of):  # each after all that read it
+        for child in node.children:
+            within[child] |= within[node]
+            read_for[child] |= read_for[node]
+    return {node for node in reads.of if within[node] & read_for[node] and _is_contracted(node)}
+
+
+class _Reads:
+    """Which sums expressions are of. A set of sums is a number, with a bit for each.
+
+    Attributes:
+        sums: the bit of each, by its reference.
+        of: those that an expression reads, directly or by way of other reductions; children before parents.
+        curved: those that something is not linear in: that it divides by, or takes the root of. What is linear in a
+            sum moves with an element's last digit by as much as the element does.
+    """
+
+    def __init__(self, reduces: Sequence[Reduce], outputs: Sequence[Output]) -> None:
+        sums = [r.ref for r in reduces if r.kind in _SUMS and r.expr.dtype.is_float]
+        self.sums: dict[Expr, int] = {ref: 1 << place for place, ref in enumerate(sums)}
+        self.of: dict[Expr, int] = {}
+        self.curved = 0
+        items: Sequence[Reduce | Output] = (*reduces, *outputs) if sums else ()
+        for item in items:
+            for node in walk([item.expr], self.of):
+                self._read(node)
+            if isinstance(item, Reduce):
+                self.of[item.ref] = self.of[item.expr] | self.sums.get(item.ref, 0)
+                if item.kind not in ("sum", "dot"):
+                    self.curved |= self.of[item.expr]
+
+    def _read(self, node: Expr) -> None:
+        each = [self.of[child] for child in node.children]
+        self.of[node] = reduce(or_, each, 0)
+        if not isinstance(node, Call) or node.function in _LINEAR:
+            return
+        if node.function in ("mul", "mul_rn"):
+            self.curved |= each[0] & each[1]
+        elif node.function in ("div", "div_rn"):
+            self.curved |= each[1]
+        else:
+            self.curved |= self.of[node]
+
+
+def _is_contracted(node: Expr) -> bool:
+    """Whether a compiler may make one operation of a sum and of a product that is a term of it."""
+    if not isinstance(node, Call) or node.function not in ("add", "sub") or not node.dtype.is_float:
+        return False
+    for term in node.args:
+        while isinstance(term, Call) and term.function == "neg":
+            term = term.args[0]
+        if isinstance(term, Call) and term.function not in _NO_PRODUCT and not term.function.endswith("_rn"):
+            return True
+    return False
+
+
 def as_written(op: Op) -> Op:
     """``op`` with the arithmetic of such elements told apart, everywhere in it."""
-    if not any(isinstance(s, Reduce) and s.kind in ("max", "min") for s in op.statements):
+    if not any(isinstance(s, Reduce) and s.kind in ("max", "min", *_SUMS) for s in op.statements):
         return op
     reduces, outputs = op.expand()
     compared = compared_extrema(reduces, outputs, op.axes_of())
-    if not compared:
-        return op
-    exact = {node for node in walk([r.expr for r in compared]) if isinstance(node, Call) and node.dtype.is_float}
+    exact = {node for node in walk([r.expr for r in compared]) if node.dtype.is_float}
+    exact |= _summed_again(reduces, outputs)
+    return rewritten(op, _Marking(exact).of) if exact else op
 
-    def as_it_is(node: Expr) -> Expr:
-        for inner in walk([node], done):
-            new = rebuild(inner, tuple(done[child] for child in inner.children))
-            if inner in exact and isinstance(new, Call) and new.function in _AS_WRITTEN:
+
+class _Marking:
+    """Expressions in which some calls are done as they are written."""
+
+    def __init__(self, marked: Container[Expr]) -> None:
+        self.marked = marked
+        self.done: dict[Expr, Expr] = {}
+
+    def of(self, expr: Expr) -> Expr:
+        """The expression, rewritten."""
+        for node in walk([expr], self.done):
+            new = rebuild(node, tuple(self.done[child] for child in node.children))
+            if node in self.marked and isinstance(new, Call) and new.function in _AS_WRITTEN:
                 new = Call(_AS_WRITTEN[new.function], new.args, new.dtype, new.detail)
-            done[inner] = new
-        return done[node]
-
-    done: dict[Expr, Expr] = {}
-    return rewritten(op, as_it_is)
+            self.done[node] = new
+        return self.done[expr]

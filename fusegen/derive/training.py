@@ -36,8 +36,8 @@ from fusegen.core.ir import (
 from fusegen.core.one_term import gathered
 from fusegen.core.products import KIND as DOT
 from fusegen.core.products import biases, factors, stored_as
-from fusegen.core.subexpressions import introduce_lets, live_reduces, safe_name
-from fusegen.derive.exact import compared_extrema
+from fusegen.core.subexpressions import introduce_lets, live_reduces, rewritten, safe_name
+from fusegen.derive.exact import compared_extrema, summed_for_another
 from fusegen.derive.gradient import gradient
 from fusegen.derive.guards import guarded, guards, of_factors
 from fusegen.derive.invariance import without_idle_extrema
@@ -131,7 +131,10 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
     saved = [(expr, operand) for expr, operand in saved if operand.name in read]
     extra = [output for output in extra if output.name in read]
     saved, extra = _guarded(op, backward, saved, extra, exponentials)
-    return Training(_with_outputs(op, extra), len(op.outputs), wanted, tuple(saved))
+    forward, as_written = _with_outputs(op, extra), summed_for_another(op, backward, reading)
+    if as_written is not None:
+        forward, saved = rewritten(forward, as_written), [(as_written(expr), operand) for expr, operand in saved]
+    return Training(forward, len(op.outputs), wanted, tuple(saved))
 
 
 def _guarded(

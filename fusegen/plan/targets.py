@@ -91,7 +91,7 @@ class CpuTarget:
         key = digest(
             "emulator", rendered.text, entry, texts,
             rendered.barriers, rendered.cluster_of(entry), self.mode.instrumented,
-            emulator.compiler_identity(), emulator.FLAGS,
+            emulator.compiler_identity(), emulator.flags(),
         )  # fmt: skip
         cache = default_cache()
         why = "no folder to put it in"

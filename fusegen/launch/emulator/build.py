@@ -28,16 +28,18 @@ SANITIZE_VARIABLE = "FUSEGEN_EMULATOR_SANITIZE"
 RACES_VARIABLE = "FUSEGEN_EMULATOR_RACES"
 SHUFFLE_VARIABLE = "FUSEGEN_EMULATOR_SHUFFLE"
 WORKERS_VARIABLE = "FUSEGEN_EMULATOR_WORKERS"
+CONTRACT_VARIABLE = "FUSEGEN_EMULATOR_CONTRACT"
 
 # Precision: no contraction and no -ffast-math, so that every machine computes the same bits, with or without fma
-# instructions; nvcc contracts a*b+c on its own, which tests against a float64 reference must tolerate anyway.
+# instructions; nvcc contracts a*b+c on its own, which tests against a float64 reference must tolerate anyway, and which
+# FUSEGEN_EMULATOR_CONTRACT=1 lets this compiler do too.
 # -fno-math-errno and -fno-trapping-math change no value, they only free the compiler to inline sqrtf and vectorize.
 # -fno-strict-aliasing: kernels read vectors through pointers to scalars, which nvcc allows.
 # Hidden visibility keeps the helpers and shared variables of two loaded kernels apart. Without exceptions, kernels need
 # no C++ library, which the linker takes longer to read than all else.
 FLAGS = (
     "-std=c++17", "-O1", "-shared", "-fPIC", "-pthread", "-DFUSEGEN_EMULATOR",
-    "-ffp-contract=off", "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing",
+    "-fno-math-errno", "-fno-trapping-math", "-fno-strict-aliasing",
     "-fno-exceptions", "-fvisibility=hidden", "-fvisibility-inlines-hidden", "-Wno-unknown-pragmas", "-Wno-psabi",
 )  # fmt: skip
 # -g1 gives reports their line numbers; -O0 keeps the accesses that an optimizer would prove dead, and compiles in half
@@ -76,6 +78,13 @@ def headers() -> Mapping[str, str]:
     return {**rendered.headers(), **{name: sources.text(f"launch/emulator/{name}") for name in HEADERS}}
 
 
+@cache
+def flags() -> tuple[str, ...]:
+    """The compiler's flags; whether it contracts is asked of the environment once."""
+    contract = ("-ffp-contract=fast", "-DFUSEGEN_EMULATOR_CONTRACT") if _natural_number(CONTRACT_VARIABLE) else ()
+    return *FLAGS, *(contract or ("-ffp-contract=off",))
+
+
 @dataclass(frozen=True)
 class Mode:
     """How to run a kernel.
@@ -104,7 +113,7 @@ def mode_from_environment() -> Mode:
 
     ``FUSEGEN_EMULATOR_SANITIZE=1`` sanitizes (see `sanitizer_environment` for what else must be set),
     ``FUSEGEN_EMULATOR_RACES=1`` looks for races, ``FUSEGEN_EMULATOR_SHUFFLE=<seed>`` shuffles,
-    ``FUSEGEN_EMULATOR_WORKERS=<n>`` sets the number of OS threads. Unset and empty variables mean the default.
+    ``FUSEGEN_EMULATOR_WORKERS=<n>`` sets the number of OS threads. (`flags` reads one more.) Unset and empty variables mean the default.
     """
     shuffle = os.environ.get(SHUFFLE_VARIABLE, "")
     sanitize, races = _natural_number(SANITIZE_VARIABLE) != 0, _natural_number(RACES_VARIABLE) != 0
@@ -162,8 +171,8 @@ def compiler_identity() -> str:
     The features are part of it because a home directory, with the cache in it, is shared by different machines.
     """
     version = run_compiler([compiler(), "--version"]).stdout.splitlines()
-    flags = [*FLAGS, *SANITIZE_FLAGS, *RACES_FLAGS, *LINK_FLAGS]
-    digest = hashlib.sha256("\0".join([_macros(), *flags]).encode()).hexdigest()
+    compiled_with = [*flags(), *SANITIZE_FLAGS, *RACES_FLAGS, *LINK_FLAGS]
+    digest = hashlib.sha256("\0".join([_macros(), *compiled_with]).encode()).hexdigest()
     return f"{version[0] if version else 'unknown'} [{digest[:16]}]"
 
 
@@ -229,7 +238,7 @@ def build(
         )  # fmt: skip
     launcher = f"\nFUSEGEN_EMULATOR_LAUNCHER({entry}, {'true' if barriers else 'false'})\n"
     extra = SANITIZE_FLAGS if sanitize else RACES_DEFINED if races else ()
-    common = [compiler(), *FLAGS, _architecture_flag(), *extra, f"-DFUSEGEN_EMULATOR_CLUSTER={cluster}"]
+    common = [compiler(), *flags(), _architecture_flag(), *extra, f"-DFUSEGEN_EMULATOR_CLUSTER={cluster}"]
     runtime = precompiled.runtime(common, compiler_identity(), headers, run_compiler)
     compiling = [*common, *RACES_FLAGS] if races else common  # the runtime itself is not looked at
     header = precompiled.header(compiling, compiler_identity(), headers, run_compiler) if _is_gcc() else None

@@ -294,13 +294,26 @@ inline float __saturatef(float x) { return fminf(fmaxf(x, 0.0f), 1.0f); }
 inline float __frcp_rn(float x) { return 1.0f / x; }
 inline float __fsqrt_rn(float x) { return sqrtf(x); }
 inline float __frsqrt_rn(float x) { return float(1.0 / sqrt(double(x))); }
-inline float __fadd_rn(float x, float y) { return x + y; }
-inline float __fsub_rn(float x, float y) { return x - y; }
-inline float __fmul_rn(float x, float y) { return x * y; }
+
+// No compiler makes one operation of these and of what is beside them, where it may of others.
+namespace fusegen_emulator {
+template <typename T> inline T apart(T x) {
+#ifdef FUSEGEN_EMULATOR_CONTRACT
+  asm("" : "+m"(x));
+#endif
+  return x;
+}
+}  // namespace fusegen_emulator
+
+inline float __fadd_rn(float x, float y) { return fusegen_emulator::apart(x) + fusegen_emulator::apart(y); }
+inline float __fsub_rn(float x, float y) { return fusegen_emulator::apart(x) - fusegen_emulator::apart(y); }
+inline float __fmul_rn(float x, float y) { return fusegen_emulator::apart(x * y); }
 inline float __fdiv_rn(float x, float y) { return x / y; }
 inline float __fmaf_rn(float x, float y, float z) { return fmaf(x, y, z); }
-inline double __dadd_rn(double x, double y) { return x + y; }
-inline double __dmul_rn(double x, double y) { return x * y; }
+inline double __dadd_rn(double x, double y) { return fusegen_emulator::apart(x) + fusegen_emulator::apart(y); }
+inline double __dsub_rn(double x, double y) { return fusegen_emulator::apart(x) - fusegen_emulator::apart(y); }
+inline double __dmul_rn(double x, double y) { return fusegen_emulator::apart(x * y); }
+inline double __ddiv_rn(double x, double y) { return x / y; }
 inline double __fma_rn(double x, double y, double z) { return fma(x, y, z); }
 
 // ---- half and bfloat16, as bits ----------------------------------------------------------------------------------
