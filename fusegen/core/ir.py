@@ -22,6 +22,7 @@ common subexpression is simply an object that is used twice. Rewrites take them 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeGuard
@@ -604,10 +605,24 @@ def shaped_axes(outputs: Iterable[Output]) -> set[str]:
     return {axis for output in outputs for axis in output.shape if axis}
 
 
+_AXIS = re.compile(r"d(\d+)(?:n(\d+))?")
+
+
+def axis_name(number: int, size: int | None = None) -> str:
+    """The name of an axis. One that no argument has carries its size, which nothing else would tell: ``d2n16``."""
+    return f"d{number}" if size is None else f"d{number}n{size}"
+
+
+def own_size(axis: str) -> int | None:
+    """The size of an axis whose name tells it."""
+    found = _AXIS.fullmatch(axis)
+    return int(found[2]) if found and found[2] else None
+
+
 def axis_order(axis: str) -> tuple[int, str]:
     """Sorts d2 before d10."""
-    digits = axis.lstrip("d")
-    return (int(digits) if digits.isdigit() else 1 << 30, axis)
+    found = _AXIS.fullmatch(axis)
+    return (int(found[1]) if found else 1 << 30, axis)
 
 
 def expr_axes(expr: Expr, known: Mapping[str, frozenset[str]]) -> frozenset[str]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 
 from fusegen.core.casts import rounded
 from fusegen.core.declared import Declared
@@ -28,9 +29,11 @@ from fusegen.core.ir import (
     Shape,
     Size,
     Statement,
+    asked_axes,
     axis_order,
     call,
     is_call,
+    own_size,
     transform,
     walk,
 )
@@ -126,15 +129,23 @@ def renamed_axes(op: Op, name: Callable[[str], str]) -> Op:
 
 
 def contracted_sizes(op: Op, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Sizes of the axes that only products have, from those of their factors.
+    """Sizes of the axes that no operand has: those that their names tell, and of products' own those of the factors.
 
     Factors whose sizes differ are left to whoever looks for them (``mismatch``).
     """
-    found = dict(sizes)
+    found = {**sizes, **_own_sizes(op)}
     for reduce in products(op):
         for factor in factors(reduce):
             found.update({new: found[own] for own, new in factor.renames if own in found})
     return found
+
+
+@lru_cache(maxsize=1024)
+def _own_sizes(op: Op) -> dict[str, int]:
+    """Sizes of the axes of an op whose names tell them."""
+    over = [axis for s in op.statements if isinstance(s, Reduce) for axis in s.over]
+    named = {*op.axes, *over, *asked_axes((*op.statements, *op.outputs))}
+    return {axis: size for axis in named if (size := own_size(axis)) is not None}
 
 
 def mismatch(op: Op, sizes: Mapping[str, int]) -> tuple[Reduce, int, int] | None:

@@ -20,10 +20,13 @@ class AxisVar:
     Attributes:
         parts: what an axis in groups is made of; None stands for what is of size one.
         fixed: the size is the same in every call of the trace.
+        made: the declaration made it, of so many elements: it may be that no argument has it.
     """
 
-    def __init__(self, size: int, origin: str, parts: Entries = (), *, fixed: bool = False) -> None:
-        self.size, self.origin, self.parts, self.fixed = size, origin, parts, fixed
+    def __init__(
+        self, size: int, origin: str, parts: Entries = (), *, fixed: bool = False, made: bool = False
+    ) -> None:  # fmt: skip
+        self.size, self.origin, self.parts, self.fixed, self.made = size, origin, parts, fixed, made
         self.parent = self
 
     def find(self) -> AxisVar:
@@ -90,8 +93,9 @@ def _cut(axis: AxisVar, count: int) -> None:
     root, before = axis.find(), 1
     if not root.parts:
         rest = root.size // count
-        inner = AxisVar(rest, f"a group of {root.origin}", fixed=root.fixed) if rest != 1 else None
-        root.parts = AxisVar(count, f"{count} groups of {root.origin}", fixed=True), inner
+        of = f"of {root.origin}"
+        inner = AxisVar(rest, f"a group {of}", fixed=root.fixed, made=root.made) if rest != 1 else None
+        root.parts = AxisVar(count, f"{count} groups {of}", fixed=True, made=root.made), inner
         return
     for part in filter(None, root.parts):
         if before == count:
@@ -121,6 +125,7 @@ def unite(a: AxisVar, b: AxisVar) -> None:
     first, second = (b, a) if b.parts and not a.parts else (a, b)
     second.parent = first
     first.fixed |= second.fixed
+    first.made |= second.made
 
 
 def mirror(a: AxisVar, b: AxisVar) -> bool:

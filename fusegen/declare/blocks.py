@@ -34,10 +34,12 @@ from fusegen.core.ir import (
     Ref,
     Size,
     asked_axes,
+    axis_name,
     axis_order,
     computed_of,
     const,
     names_read,
+    own_size,
     rebuild,
     walk,
 )
@@ -102,8 +104,9 @@ class Divided:
         for axis in self.gone:
             part = self.parts[axis][1]
             if part in left and axis not in left and axis_order(axis) < axis_order(part):
-                names |= {part: axis, axis: part}
-                left = (left - {part}) | {axis}
+                here, there = axis_order(axis)[0], axis_order(part)[0]
+                names |= {part: axis_name(here, own_size(part)), axis: axis_name(there, own_size(axis))}
+                left = (left - {part}) | {names[part]}
         return renamed_axes(op, lambda axis: names.get(axis, axis)) if names else op
 
     def _next(self) -> str | None:

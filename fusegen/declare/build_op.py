@@ -29,6 +29,7 @@ from fusegen.core.ir import (
     Shape,
     Size,
     Substitution,
+    axis_name,
     axis_order,
     const,
     names_read,
@@ -147,7 +148,8 @@ def _unite_blocks(tracer: Tracer) -> list[tuple[AxisVar, AxisVar | None, int]]:
         least = lcm(*parts)
         if least not in parts:
             check_count(whole, least)
-            parts[least] = AxisVar(whole.size // least, f"a part of {whole.origin}") if whole.size != least else None
+            size, origin = whole.size // least, f"a part of {whole.origin}"
+            parts[least] = AxisVar(size, origin, fixed=whole.made, made=whole.made) if size != 1 else None
             tracer.divisions.append((whole, parts[least], least))
         smallest = parts[least]
         divisions.append((whole, smallest, least))
@@ -256,7 +258,7 @@ class _Builder:
     def fresh(self) -> str:
         """A name for one more axis."""
         number = 1 + max((axis_order(name)[0] for name in self.names.values()), default=-1)
-        name = f"d{number}"
+        name = axis_name(number)
         self.names[AxisVar(1, "blocks")] = name
         return name
 
@@ -399,12 +401,16 @@ def _axis_names(tracer: Tracer, results: Sequence[Dims]) -> dict[AxisVar, str]:
     operands = [_entries(dims) for _, dims in tracer.operands]
     shapes = [*map(_entries, results), *sorted(operands, key=len, reverse=True)]
     names: dict[AxisVar, str] = {}
+    numbers: set[int] = set()
+    carried = set(leaves(dim for _, dims in tracer.operands for dim in dims))
     rank = max((len(dims) for dims in shapes), default=0)
 
     def name(dim: AxisVar, number: int) -> None:
-        while f"d{number}" in names.values():
-            number += 1
-        names.setdefault(dim, f"d{number}")
+        if dim not in names:
+            while number in numbers:
+                number += 1
+            numbers.add(number)
+            names[dim] = axis_name(number, dim.size if dim.made and dim not in carried else None)
 
     for dims in sorted(shapes, key=len, reverse=True):
         for position, dim in enumerate(dims, start=rank - len(dims)):

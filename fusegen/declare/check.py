@@ -22,6 +22,7 @@ from fusegen.core.ir import (
     Reduce,
     Ref,
     Scalar,
+    own_size,
     walk,
 )
 from fusegen.core.monoids import BY_KIND
@@ -127,7 +128,8 @@ class _Check:
                 self.require(found, "a name that is not defined, or with another dtype", node.name)
             elif isinstance(node, Index) and self.op.is_declared:
                 # To derived ops sizes are handed over as numbers: the gradient of w * mean(x) by w does not read x.
-                self.require(node.axis in self.axes, "an axis that no operand has", node.axis)
+                has_size = node.axis in self.axes or own_size(node.axis) is not None
+                self.require(has_size, "an axis that no operand has", node.axis)
             elif isinstance(node, Call):
                 self._call(node, root, reduce)
 

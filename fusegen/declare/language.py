@@ -13,6 +13,7 @@ from fusegen.core import dtypes
 from fusegen.core.dtypes import DType
 from fusegen.core.errors import DeclarationError, ShapeError
 from fusegen.core.ir import Call
+from fusegen.declare import creation as _creation
 from fusegen.declare import functions as _functions  # fills the table
 from fusegen.declare import indexing as _indexing
 from fusegen.declare import products as _products
@@ -71,7 +72,8 @@ REDUCTIONS = _public(_reductions.FUNCTIONS)
 PRODUCTS = _public(_products.FUNCTIONS)
 RANDOM = _public(_random.FUNCTIONS)
 INDEXING = _public((*_indexing.FUNCTIONS, *_scattering.FUNCTIONS))
-sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS | REDUCTIONS | PRODUCTS | RANDOM | INDEXING)
+CREATION = _public(_creation.FUNCTIONS)
+sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS | REDUCTIONS | PRODUCTS | RANDOM | INDEXING | CREATION)
 
 
 def pow(base: Like, exponent: Like) -> Value:
@@ -281,7 +283,7 @@ def _operators() -> None:
 NOT_METHODS = ("where", "index", "size", "linear", "sum_exp", "ratio", "exp_clamped", "clamp", "round")
 _operators()
 _OTHERS = ("pow", "square", "reciprocal", "concat", "split", "expand_dims", "flatten", "unflatten")
-attach((*TABLE_FUNCTIONS, *REDUCTIONS, *PRODUCTS, *RANDOM, *INDEXING, *_OTHERS))
+attach((*TABLE_FUNCTIONS, *REDUCTIONS, *PRODUCTS, *RANDOM, *INDEXING, *CREATION, *_OTHERS))
 
 __all__ = [
     *TABLE_FUNCTIONS,
@@ -289,6 +291,7 @@ __all__ = [
     *PRODUCTS,
     *RANDOM,
     *INDEXING,
+    *CREATION,
     "concat",
     "expand_dims",
     "flatten",

@@ -91,7 +91,8 @@ def _divided(whole: AxisVar, count: int, origin: str) -> AxisVar | None:
     for axis, part, known in tracer.divisions:
         if axis.find() is whole.find() and known == count:
             return part
-    part = AxisVar(whole.size // count, origin) if whole.size != count else None
+    made = whole.find().made
+    part = AxisVar(whole.size // count, origin, fixed=made, made=made) if whole.size != count else None
     tracer.divisions.append((whole, part, count))
     return part
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fusegen.core.errors import DeclarationError, ShapeError
-from fusegen.declare import indexing, language, scattering
+from fusegen.declare import creation, indexing, language, scattering
 from fusegen.declare.axes import AxisVar
 from fusegen.declare.torch_functions import torchs
 from fusegen.declare.value import Like, Value, current, elementwise, lift, one_axis, shape_of
@@ -52,6 +52,12 @@ def embedding(
     padding_idx = padding_idx if padding_idx >= 0 else padding_idx + lift(weight).shape[0]
     is_padding = language.expand_dims(elementwise("eq", places, padding_idx), -1)
     return elementwise("where", is_padding, language.stop_gradient(rows), rows)
+
+
+@torchs("nn.functional.one_hot")
+def one_hot(tensor: Like, num_classes: int = -1) -> Value:
+    """``fg.one_hot(x, num_classes)``; the number must be told."""
+    return creation.one_hot(tensor, num_classes)
 
 
 @torchs("gather")

@@ -11,7 +11,7 @@ from dataclasses import replace
 from functools import lru_cache
 from typing import TypeVar
 
-from fusegen.core.ir import Op, Operand, Output, Reduce, expr_axes
+from fusegen.core.ir import Op, Operand, Output, Reduce, axis_name, axis_order, expr_axes, own_size
 from fusegen.core.products import renamed_axes
 from fusegen.core.subexpressions import safe_name
 
@@ -21,7 +21,7 @@ NEW = "d0"
 
 def shifted(axis: str) -> str:
     """The name of ``axis`` behind one more leading axis: d0 becomes d1."""
-    return f"d{int(axis.removeprefix('d')) + 1}"
+    return axis_name(axis_order(axis)[0] + 1, own_size(axis))
 
 
 def shifted_sizes(sizes: Mapping[str, int]) -> dict[str, int]:

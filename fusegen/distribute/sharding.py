@@ -40,6 +40,7 @@ from fusegen.core.ir import (
     Scalar,
     Size,
     Statement,
+    own_size,
     transform,
     walk,
 )
@@ -98,7 +99,9 @@ def tied(op: Op, axis: str) -> Cut:
 
 def cut(things: Iterable[Operand | Output], axes: Cut) -> dict[str, Placement] | None:
     """Where tensors are cut, or must be replicated, if ``axes`` are cut; None if they cannot be: packed, in groups,
-    twice in a tensor, or not in all parts of one."""
+    twice in a tensor, not in all parts of one, or of a size that the declaration says."""
+    if any(own_size(axis) is not None for axis in axes):
+        return None
     found: dict[str, Placement] = {}
     for thing in things:
         dims = [dim for dim, name in zip(dims_of(thing), thing.shape, strict=True) if name in axes]
