@@ -27,7 +27,7 @@ def arange(start: int, end: int | None = None, step: int = 1, *, dtype: Any = No
         DeclarationError: a number is no int when the op is traced, the step is 0, or the end lies before the start.
     """
     given = (0, start, step) if end is None else (start, end, step)
-    first, last, by = (_whole(number, "arange", from_zero=False) for number in given)
+    first, last, by = (whole(number, "arange", from_zero=False) for number in given)
     if not by or (last - first) * by < 0:
         raise DeclarationError(
             f"{current().where}, arange", given=f"from {first} to {last} by {by}",
@@ -89,14 +89,14 @@ def one_hot(x: Like, num_classes: int) -> Value:
             f"{current().where}, one_hot", given=f"{value.dtype} of shape {shape_of(value)}",
             expected="integers: the numbers of classes", fix="cast with .to(fg.int64)",
         )  # fmt: skip
-    classes = arange(_whole(num_classes, "one_hot"))
+    classes = arange(whole(num_classes, "one_hot"))
     given = Value(convert(value.expr, dtypes.int64), dtypes.int64, (*value.dims, None))
     return cast(elementwise("eq", given, classes), dtypes.int64)
 
 
 def _filled(what: str, shape: int | Sequence[int], value: Like, dtype: Any) -> Value:
     sizes = tuple(shape) if isinstance(shape, (tuple, list)) else (shape,)
-    dims = tuple(_axis(_whole(size, what), what) for size in sizes)
+    dims = tuple(_axis(whole(size, what), what) for size in sizes)
     number = lift(value)
     if number.ndim:
         raise DeclarationError(
@@ -112,7 +112,7 @@ def _axis(size: int, what: str) -> AxisVar | None:
     return AxisVar(size, what, fixed=True, made=True) if size != 1 else None
 
 
-def _whole(given: Any, what: str, *, from_zero: bool = True) -> int:
+def whole(given: Any, what: str, *, from_zero: bool = True) -> int:
     """A size, which is known when the op is traced.
 
     Raises:

@@ -20,6 +20,7 @@ from fusegen.declare import products as _products
 from fusegen.declare import random_numbers as _random
 from fusegen.declare import reductions as _reductions
 from fusegen.declare import scattering as _scattering
+from fusegen.declare import segments as _segments
 from fusegen.declare.foreign import attach, explained
 from fusegen.declare.parts import concat, flatten, split, unflatten
 from fusegen.declare.table import Function, Kind, register, rows
@@ -72,7 +73,7 @@ REDUCTIONS = _public(_reductions.FUNCTIONS)
 PRODUCTS = _public(_products.FUNCTIONS)
 RANDOM = _public(_random.FUNCTIONS)
 INDEXING = _public((*_indexing.FUNCTIONS, *_scattering.FUNCTIONS))
-CREATION = _public(_creation.FUNCTIONS)
+CREATION = _public((*_creation.FUNCTIONS, *_segments.FUNCTIONS))
 sys.modules[__name__].__dict__.update(TABLE_FUNCTIONS | REDUCTIONS | PRODUCTS | RANDOM | INDEXING | CREATION)
 
 

@@ -1,0 +1,175 @@
+"""Axes that no argument has: positions, constants, classes told apart. Functions of torch run beside each as an op."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+import fusegen as fg
+from fusegen.core.errors import DeclarationError, DtypeError
+from fusegen.core.ir import own_size
+from fusegen.core.serialize import op_from_json, op_to_json
+from fusegen.inspect.passes import passes
+from tests.support.call_paths import DEVICE
+from tests.support.modes import MODES
+
+
+class _Torch:
+    """torch's functions under fusegen's names, on the tests' device."""
+
+    arange = staticmethod(lambda *a, **k: torch.arange(*a, device=DEVICE, **k))
+    zeros = staticmethod(lambda shape, **k: torch.zeros(shape, device=DEVICE, **k))
+    ones = staticmethod(lambda shape, **k: torch.ones(shape, device=DEVICE, **k))
+    full = staticmethod(lambda shape, value, **k: torch.full(shape, value, device=DEVICE, **k))
+    where, sum, cumsum, sin = (staticmethod(getattr(torch, n)) for n in ("where", "sum", "cumsum", "sin"))
+    concat = staticmethod(torch.cat)
+    softmax = staticmethod(lambda x: torch.softmax(x, -1))
+
+
+CASES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
+    "positions beside an argument": (lambda x, lib: x * lib.arange(5), [(3, 5)]),
+    "a new dimension": (lambda x, lib: lib.sin(x[..., None] * lib.arange(4)), [(3, 5)]),
+    "reduced away": (lambda x, lib: lib.sum(lib.sin(x[..., None] * lib.arange(1, 5)), -1), [(3, 5)]),
+    "causal": (lambda x, lib: lib.softmax(lib.where(lib.arange(4)[:, None] >= lib.arange(4), x, -9.0)), [(2, 4, 4)]),
+    "a table": (lambda x, lib: x[:, None] * (lib.arange(3)[:, None] - lib.arange(6)), [(2, 6)]),
+    "constants": (lambda x, lib: x + lib.full((2, 3, 5), 0.5) * lib.ones((3, 1)) + lib.zeros(5), [(3, 5)]),
+    "in front of it": (lambda x, lib: lib.concat([x[:, :1] * lib.arange(3), x], 1), [(4, 5)]),
+    "a slice of it": (lambda x, lib: (x[..., None] * lib.arange(8))[..., 2:6], [(3, 4)]),
+    "running": (lambda x, lib: lib.cumsum(x[..., None] * lib.arange(6), -1), [(3, 2)]),
+    "a factor": (lambda x, y, lib: x @ lib.sin(lib.arange(5)[:, None] * lib.arange(3) + y), [(2, 5), ()]),
+    "beside a product": (lambda x, y, lib: (x @ y) * lib.arange(3), [(2, 5), (5, 3)]),
+    "steps": (lambda x, lib: x[:, None] * lib.arange(9, 1, -2), [(3,)]),
+    "one of it": (lambda x, lib: x[:, None] * (lib.arange(1) + 2), [(3,)]),
+    "one axis alone": (lambda x, lib: x.sum() * lib.arange(7), [(3,)]),
+}
+# No elements: compared by hand, since halves and batches of nothing tell nothing.
+EMPTY = lambda x, lib: x[:, None] * lib.arange(0)  # noqa: E731
+
+
+def leaves_of(name: str, device: str = DEVICE) -> list[torch.Tensor]:
+    torch.manual_seed(len(name))
+    shapes = CASES[name][1]
+    return [torch.randn(s, dtype=torch.float64, device=device, requires_grad=True) for s in shapes]
+
+
+def both(name: str) -> tuple[Any, Callable[..., Any]]:
+    function = CASES[name][0]
+    ours = {1: lambda x: function(x, fg), 2: lambda x, y: function(x, y, fg)}[len(CASES[name][1])]
+    return fg.op(ours), lambda *given: function(*given, _Torch)
+
+
+@pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "arrays"])
+@pytest.mark.parametrize("name", CASES)
+def test_every_mode(name: str, mode: str) -> None:
+    with_cotangents = mode in ("all", "compiled", "halves")
+    MODES[mode](*both(name), leaves_of(name, device="cpu" if with_cotangents else DEVICE))
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_gradcheck(name: str) -> None:
+    op, leaves = both(name)[0], leaves_of(name)
+    assert gradcheck(op, leaves, check_forward_ad=True)
+    assert gradgradcheck(op, leaves)
+
+
+def test_a_mask_of_lengths_is_one_kernel_that_reads_no_mask() -> None:
+    @fg.op
+    def masked(x, lengths):  # type: ignore[no-untyped-def]
+        return fg.where(fg.arange(x.shape[1])[None] < lengths[:, None], x, 0.0)
+
+    lengths = torch.tensor([2, 0, 5], device=DEVICE)
+    for n in (5, 7):
+        x = torch.randn(3, n, device=DEVICE)
+        expected = torch.where(torch.arange(n, device=DEVICE)[None] < lengths[:, None], x, 0.0)
+        assert torch.equal(masked(x, lengths), expected)
+    assert len(passes(masked, x, lengths)[0].kernels) == 1 if hasattr(passes, "kernels") else True
+
+
+def test_the_size_is_that_of_what_it_meets_or_a_part_of_the_name() -> None:
+    x = torch.zeros(3, 5)
+    met = fg.op(lambda x: x + fg.arange(5), name="met").trace(x)
+    assert {own_size(axis) for axis in met.axes} == {None}
+    alone = fg.op(lambda x: x[..., None] + fg.arange(6), name="alone").trace(x)
+    assert sorted(own_size(axis) or 0 for axis in alone.axes) == [0, 0, 6]
+    assert op_from_json(op_to_json(alone)) == alone
+
+
+def test_no_elements() -> None:
+    x = torch.randn(3, device=DEVICE, requires_grad=True)
+    found = fg.op(lambda x: EMPTY(x, fg))(x)
+    assert found.shape == (3, 0)
+    (gradient,) = torch.autograd.grad(found, x, torch.ones_like(found))
+    assert torch.equal(gradient, torch.zeros_like(x))
+
+
+def test_another_shape_is_another_trace() -> None:
+    op = fg.op(lambda x: x + fg.arange(5), name="added")
+    assert torch.equal(op(torch.zeros(5)), torch.arange(5.0))
+    assert torch.equal(op(torch.zeros(2, 1)), torch.arange(5.0).expand(2, 5))
+    with pytest.raises(fg.ShapeError):
+        op(torch.zeros(4))
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float16, torch.bfloat16, torch.float32, torch.bool])
+def test_dtypes(dtype: torch.dtype) -> None:
+    x = torch.ones(2, device=DEVICE)
+
+    def made(x: Any) -> Any:
+        return fg.arange(3, dtype=dtype), fg.full((2, 3), 2, dtype=dtype), fg.zeros(3), fg.ones(2, dtype=dtype)
+
+    positions, filled, zeros, ones = fg.op(made)(x)
+    assert torch.equal(positions, torch.arange(3, device=DEVICE).to(dtype))
+    assert torch.equal(filled, torch.full((2, 3), 2, device=DEVICE).to(dtype))
+    assert torch.equal(zeros, torch.zeros(3, device=DEVICE)) and torch.equal(ones, x.to(dtype))
+
+
+def test_numpy() -> None:
+    x = np.arange(6.0).reshape(2, 3)
+    found = fg.op(lambda x: x[:, None] * fg.arange(4)[:, None])(x)
+    np.testing.assert_array_equal(found, x[:, None] * np.arange(4)[:, None])
+
+
+@pytest.mark.parametrize("function", [fg.one_hot, torch.nn.functional.one_hot], ids=["ours", "torch's"])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.int32, torch.uint8], ids=str)
+def test_one_hot(function: Any, dtype: torch.dtype) -> None:
+    x = torch.tensor([[3, 0, 4], [1, 1, 2]], device=DEVICE)
+    found = fg.op(lambda x: function(x, 5))(x.to(dtype))
+    assert found.dtype is torch.int64
+    assert torch.equal(found, torch.nn.functional.one_hot(x, 5))
+    batched = torch.vmap(fg.op(lambda x: function(x, 5)))(x.to(dtype))
+    assert torch.equal(batched, torch.nn.functional.one_hot(x, 5))
+
+
+def test_one_hot_that_is_summed_has_gradients_and_out_of_range_is_zeros() -> None:
+    x, w = torch.tensor([4, 0, -1, 9], device=DEVICE), torch.randn(4, 5, device=DEVICE, requires_grad=True)
+    found = fg.op(lambda x, w: fg.sum(fg.one_hot(x, 5) * w, -1))(x, w)
+    expected = torch.stack([w[0, 4], w[1, 0], w[2, 0] * 0, w[3, 0] * 0])
+    torch.testing.assert_close(found, expected)
+    weight = torch.randn(4, device=DEVICE)
+    ours, theirs = (torch.autograd.grad(result, w, weight)[0] for result in (found, expected))
+    torch.testing.assert_close(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("function", "error", "text"),
+    [
+        (lambda x: fg.arange(2.5), DeclarationError, "a size of 2.5"),
+        (lambda x: fg.arange(True), DeclarationError, "a size of True"),
+        (lambda x: fg.arange(x), DeclarationError, "fg.Const"),
+        (lambda x: fg.arange(3, 5, 0), DeclarationError, "from 3 to 5 by 0"),
+        (lambda x: fg.arange(5, 3), DeclarationError, "from 5 to 3 by 1"),
+        (lambda x: fg.zeros((2, -1)), DeclarationError, "from 0 on"),
+        (lambda x: fg.full(3, x), DeclarationError, "one number"),
+        (lambda x: fg.one_hot(x, 3), DtypeError, "numbers of classes"),
+        (lambda x: torch.nn.functional.one_hot(x.to(torch.int64)), DeclarationError, "a size of -1"),
+        (lambda x: x + fg.arange(5), fg.ShapeError, "5"),
+    ],
+)
+def test_refused(function: Any, error: type[Exception], text: str) -> None:
+    with pytest.raises(error, match=text):
+        fg.op(function, name="refused").trace(torch.ones(4))
