@@ -39,6 +39,15 @@ def any(x: Number, axis: Axis = None, keepdims: bool = False) -> Tensor:
     """Whether some element is not zero; of nothing: False. A bool, of uint8 a uint8, as torch's."""
 @overload
 def any(x: Number, *, dim: Axis = None, keepdim: bool = False) -> Tensor: ...
+def arange(start: int, end: int | None = None, step: int = 1, *, dtype: DTypeLike | None = None) -> Tensor:
+    """Positions ``start, start + step, ...`` below ``end``; with one argument 0, 1, ..., ``start - 1``.
+
+    A vector of int64, or of ``dtype``, that no tensor stores. Numbers are ints, or sizes of a tensor (``x.shape[1]``).
+    Source: torch.arange.
+
+    Raises:
+        DeclarationError: a number is no int when the op is traced, the step is 0, or the end lies before the start.
+    """
 @overload
 def argmax(x: Number, axis: int | None = None, keepdims: bool = False) -> Tensor:
     """Position of the maximum along ``axis`` (None: in the flattened tensor), the first where several tie; NaN wins."""
@@ -65,6 +74,17 @@ def bernoulli(p: Number) -> Tensor:
     Raises:
         DeclarationError: the op does not say that it draws random numbers.
         DtypeError: not a float dtype.
+    """
+def bincount(ids: Number, num: int, weights: Number | None = None) -> Tensor:
+    """``out[n] = how many i there are with ids[i] == n``, or the sum of their weights; for ``n`` below ``num``.
+
+    A vector of int64, or of the dtype of ``weights`` (torch has float64). What is outside of ``[0, num)`` is left out:
+    torch's result is as long as the largest number says, which no declaration knows. Source: jax.numpy.bincount.
+
+    Raises:
+        DtypeError: the numbers are no integers.
+        ShapeError: they are no vector, or the weights are not as many.
+        DeclarationError: ``num`` is no int when the op is traced.
     """
 def bitwise_and(a: Number, b: Number, /) -> Tensor:
     """Elementwise bitwise_and; arguments broadcast and promote as torch's."""
@@ -177,6 +197,14 @@ def floor_divide(a: Number, b: Number, /) -> Tensor:
     """Elementwise floor_divide; arguments broadcast and promote as torch's."""
 def fmod(a: Number, b: Number, /) -> Tensor:
     """Elementwise fmod; arguments broadcast and promote as torch's."""
+def full(shape: int | Sequence[int], value: Number, *, dtype: DTypeLike | None = None) -> Tensor:
+    """``value``, a number, everywhere in a tensor of this shape; of ``dtype``, or of the number's own.
+
+    Sizes are ints, or those of a tensor (``x.shape[1]``). Source: torch.full.
+
+    Raises:
+        DeclarationError: a size is no int from 0 on when the op is traced.
+    """
 def ge(a: Number, b: Number, /) -> Tensor:
     """Elementwise ge; arguments broadcast and promote as torch's."""
 def gt(a: Number, b: Number, /) -> Tensor:
@@ -293,6 +321,22 @@ def norm(x: Number, ord: float | str | None = 2, axis: Axis = None, keepdims: bo
     """
 @overload
 def norm(x: Number, ord: float | str | None = 2, *, dim: Axis = None, keepdim: bool = False) -> Tensor: ...
+def one_hot(x: Number, num_classes: int) -> Tensor:
+    """1 where the last dimension's position is ``x``, else 0: ``(x[..., None] == arange(num_classes))`` in int64.
+
+    For ``x`` of shape [...] it is of shape [..., num_classes]. No tensor of it is stored unless the op returns it. A
+    class that is out of range is all zeros (torch raises on some devices). Source: torch.nn.functional.one_hot.
+
+    Raises:
+        DtypeError: ``x`` is not of integers.
+        DeclarationError: ``num_classes`` is no int from 0 on when the op is traced.
+    """
+def ones(shape: int | Sequence[int], *, dtype: DTypeLike | None = ...) -> Tensor:
+    """1 everywhere in a tensor of this shape; see ``full``. Source: torch.ones.
+
+    Raises:
+        DeclarationError: a size is no int from 0 on when the op is traced.
+    """
 def polygamma(n: int, x: Number) -> Tensor:
     """The n-th derivative of digamma at ``x``.
 
@@ -430,6 +474,99 @@ def scatter_reduce(
     reduce: str = 'sum',
     include_self: bool = True,
 ) -> Tensor: ...
+def segment_ids(offsets: Number, length: int) -> Tensor:
+    """The row of each of ``length`` elements: row ``s`` is from ``offsets[s]`` up to, not with, ``offsets[s + 1]``.
+
+    A vector of int64, for ``segment_sum`` and its like. Offsets never fall; rows may be empty. Elements in front of the
+    first offset have -1, and those from the last on ``len(offsets) - 1``, the number of rows: they are in no segment.
+    Offsets are counted at each place, and the counts added up, in time linear in both. Source: the offsets of
+    torch.nested tensors.
+
+    Raises:
+        DtypeError: the offsets are no integers.
+        ShapeError: they are no vector.
+        DeclarationError: ``length`` is no int when the op is traced.
+    """
+@overload
+def segment_max(data: Number, ids: Number, num_segments: int, axis: int = 0) -> Tensor:
+    """The maximum of ``data[i]`` where ``ids[i] == s``, along ``axis``. NaN wins; elements that tie share the gradient.
+
+    Where there are none it is -inf, or the lowest integer, as in JAX (torch_scatter has 0 there). See ``segment_sum``.
+    Source: jax.ops.segment_max.
+
+    Raises:
+        DtypeError: the numbers of segments are no integers.
+        ShapeError: they are no vector of as many, or there is no such dimension.
+        DeclarationError: ``num_segments`` is no int when the op is traced.
+    """
+@overload
+def segment_max(data: Number, ids: Number, num_segments: int, *, dim: int = 0) -> Tensor: ...
+@overload
+def segment_mean(data: Number, ids: Number, num_segments: int, axis: int = 0) -> Tensor:
+    """The mean of ``data[i]`` where ``ids[i] == s``, along ``axis``; 0 where there are none. See ``segment_sum``.
+    Source: torch_scatter.scatter_mean.
+
+    Raises:
+        DtypeError: ``data`` is not of floats, or the numbers of segments are no integers.
+        ShapeError: they are no vector of as many, or there is no such dimension.
+        DeclarationError: ``num_segments`` is no int when the op is traced.
+    """
+@overload
+def segment_mean(data: Number, ids: Number, num_segments: int, *, dim: int = 0) -> Tensor: ...
+@overload
+def segment_min(data: Number, ids: Number, num_segments: int, axis: int = 0) -> Tensor:
+    """The minimum of ``data[i]`` where ``ids[i] == s``, along ``axis``. NaN wins; elements that tie share the gradient.
+
+    Where there are none it is inf, or the highest integer, as in JAX (torch_scatter has 0 there). See ``segment_sum``.
+    Source: jax.ops.segment_min.
+
+    Raises:
+        DtypeError: the numbers of segments are no integers.
+        ShapeError: they are no vector of as many, or there is no such dimension.
+        DeclarationError: ``num_segments`` is no int when the op is traced.
+    """
+@overload
+def segment_min(data: Number, ids: Number, num_segments: int, *, dim: int = 0) -> Tensor: ...
+@overload
+def segment_prod(data: Number, ids: Number, num_segments: int, axis: int = 0) -> Tensor:
+    """The product of ``data[i]`` where ``ids[i] == s``, along ``axis``; 1 where there are none. See ``segment_sum``.
+    Source: jax.ops.segment_prod.
+
+    Raises:
+        DtypeError: the numbers of segments are no integers.
+        ShapeError: they are no vector of as many, or there is no such dimension.
+        DeclarationError: ``num_segments`` is no int when the op is traced.
+    """
+@overload
+def segment_prod(data: Number, ids: Number, num_segments: int, *, dim: int = 0) -> Tensor: ...
+@overload
+def segment_softmax(data: Number, ids: Number, num_segments: int, axis: int = 0) -> Tensor:
+    """``exp(data[i] - max) / sum of exp(data - max)`` over the segment of ``i``, in the shape of ``data``.
+
+    What is in no segment is 0. See ``segment_sum``. Source: torch_geometric.utils.softmax.
+
+    Raises:
+        DtypeError: ``data`` is not of floats, or the numbers of segments are no integers.
+        ShapeError: they are no vector of as many, or there is no such dimension.
+        DeclarationError: ``num_segments`` is no int when the op is traced.
+    """
+@overload
+def segment_softmax(data: Number, ids: Number, num_segments: int, *, dim: int = 0) -> Tensor: ...
+@overload
+def segment_sum(data: Number, ids: Number, num_segments: int, axis: int = 0) -> Tensor:
+    """``out[s] = sum of data[i] where ids[i] == s``, along ``axis``; 0 where there are none.
+
+    ``ids`` is a vector as long as ``data`` along the axis, which has size ``num_segments`` in the result, and need not
+    be sorted. The dtype is that of ``data``, int64 for bools. An id outside of ``[0, num_segments)`` is left out.
+    Numbers are added up in one order: the same bits each time. Source: jax.ops.segment_sum.
+
+    Raises:
+        DtypeError: the numbers of segments are no integers.
+        ShapeError: they are no vector of as many, or there is no such dimension.
+        DeclarationError: ``num_segments`` is no int when the op is traced.
+    """
+@overload
+def segment_sum(data: Number, ids: Number, num_segments: int, *, dim: int = 0) -> Tensor: ...
 def sigmoid(x: Number, /) -> Tensor:
     """Elementwise sigmoid; arguments broadcast and promote as torch's."""
 def sign(x: Number, /) -> Tensor:
@@ -575,3 +712,9 @@ def where(condition: Number, a: Number, b: Number, /) -> Tensor:
     """A select: the branch not taken cannot leak a NaN into the value or the gradient."""
 def xlogy(a: Number, b: Number, /) -> Tensor:
     """a log(b), and 0 where a = 0 unless b is NaN."""
+def zeros(shape: int | Sequence[int], *, dtype: DTypeLike | None = ...) -> Tensor:
+    """0 everywhere in a tensor of this shape; see ``full``. Source: torch.zeros.
+
+    Raises:
+        DeclarationError: a size is no int from 0 on when the op is traced.
+    """

@@ -26,8 +26,7 @@ _FIXES = {
     ),
     **dict.fromkeys(
         (
-            "take", "embedding_bag", "masked_select", "nonzero", "masked_scatter", "index_put", "put", "bincount",
-            "one_hot",
+            "take", "embedding_bag", "masked_select", "nonzero", "masked_scatter", "index_put", "put",
         ),
         "use fg.take, fg.take_along_axis or fg.scatter_reduce, or select with fg.where(fg.index(x, axis) == i, a, b)",
     ),

@@ -104,7 +104,7 @@ def segment_min(data: Like, ids: Like, num_segments: int, axis: int = 0) -> Valu
 
 
 def segment_softmax(data: Like, ids: Like, num_segments: int, axis: int = 0) -> Value:
-    """``exp(data[i] - max) / sum of exp(data - max)`` of the elements in the segment of ``i``, in the shape of ``data``.
+    """``exp(data[i] - max) / sum of exp(data - max)`` over the segment of ``i``, in the shape of ``data``.
 
     What is in no segment is 0. See ``segment_sum``. Source: torch_geometric.utils.softmax.
 
