@@ -609,7 +609,7 @@ def filled_with_nan() -> Iterator[None]:
 
 
 # What jumps where an intermediate is rounded.
-JUMPS = re.compile(r"[<>%]|floor|sign|argm|scatter_reduce|any\(|all\(|isfinite|softshrink|hardtanh|hardswish")
+JUMPS = re.compile(r"[<>%]|floor|sign|argm|scatter_reduce|segments|any\(|all\(|isfinite|softshrink|hardtanh|hardswish")
 
 
 # -- one program, whole ------------------------------------------------------------------------------------------------

@@ -129,6 +129,20 @@ _dropped = fg.op(lambda a: fg.dropout(a, 0.3) + 0.125 * fg.rand_like(a, dtype=fg
 SEED = 7
 
 
+# Of the numbers from 0 to 4 that programs have, the last is that of no segment.
+SEGMENTS = 4
+
+
+def _spread(x: Any, count: int) -> Any:
+    steps = fg.arange(1, count + 1, dtype=x.dtype)
+    return fg.sum(fg.sin(fg.expand_dims(x, -1) * steps) * 0.5, -1)
+
+
+def _segments(x: Any, ids: Any, how: str, axis: int) -> Any:
+    found = getattr(fg, f"segment_{how}")(x, ids, SEGMENTS, axis)
+    return fg.take(found, ids, axis)
+
+
 class Ours:
     """fusegen's functions, by the names that programs use."""
 
@@ -142,7 +156,7 @@ class Ours:
     total, bent, joint = staticmethod(_total), staticmethod(_bent), staticmethod(_joint)
     chosen_joint = staticmethod(_chosen_joint)
     cast = staticmethod(fg.cast)
-    put = staticmethod(fg.index_copy)
+    put, spread, segments = staticmethod(fg.index_copy), staticmethod(_spread), staticmethod(_segments)
     running = staticmethod(lambda x, axis, reverse: fg.cumsum(x, axis, reverse=reverse))
     scatter_reduce = staticmethod(
         lambda x, axis, places, source, how, include_self: fg.scatter_reduce(
@@ -214,6 +228,22 @@ def _torch_scatter_reduce(x: Any, axis: int, places: Any, source: Any, how: str,
     found = folds.get(how, torch.sum)(terms, -1)
     found = found / torch.where(is_put, count, 1) if how == "mean" else found
     return torch.where(is_put, found, own).movedim(-1, axis)
+
+
+def _torch_spread(x: Any, count: int) -> Any:
+    return (torch.sin(x[..., None] * torch.arange(1, count + 1).to(x.dtype)) * 0.5).sum(-1)
+
+
+def _torch_segments(x: Any, ids: Any, how: str, axis: int) -> Any:
+    """Each element beside all: combined are those of its number."""
+    own = x.movedim(axis, -1)
+    alike = (ids[:, None] == ids) & (ids < SEGMENTS)
+    nothing = {"prod": 1.0, "max": -math.inf, "min": math.inf}.get(how, 0.0)
+    terms = torch.where(alike, own[..., None, :], nothing)
+    folds: dict[str, Callable[..., Any]] = {"prod": torch.prod, "max": torch.amax, "min": torch.amin}
+    found = folds.get(how, torch.sum)(terms, -1)
+    found = found / alike.sum(-1).clamp(min=1) if how == "mean" else found
+    return torch.where(ids < SEGMENTS, found, 0).movedim(-1, axis)
 
 
 def _torch_noisy(a: Any) -> Any:
@@ -378,6 +408,7 @@ class Theirs:
     take = staticmethod(lambda x, places, axis: torch.index_select(x, axis, places))
     take_along_axis = staticmethod(lambda x, places, axis: torch.gather(x, axis, places))
     running = staticmethod(_torch_running)
+    spread, segments = staticmethod(_torch_spread), staticmethod(_torch_segments)
     put, scatter_reduce = staticmethod(_torch_put), staticmethod(_torch_scatter_reduce)
 
     def __getattr__(self, name: str) -> Any:

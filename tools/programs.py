@@ -566,6 +566,23 @@ class _Writer:
         axis, reverse = self.draw(st.integers(0, len(x.shape) - 1)) - len(x.shape), self.draw(st.booleans())
         return _Value(f"lib.running({x.text} * 0.5, {axis}, {reverse})", "f", x.shape)
 
+    def spread(self) -> _Value | None:
+        """A sum along an axis that no argument has."""
+        x = self.tensor()
+        if x is None:
+            return None
+        count = self.draw(st.integers(1, 4))
+        return _Value(f"lib.spread({x.text}, {count})", "f", x.shape)
+
+    def segments(self) -> _Value | None:
+        """What elements of one number are combined to, for each of them; some are in no segment."""
+        x = self.tensor()
+        if x is None or not x.shape:
+            return None
+        axis = self.draw(st.integers(0, len(x.shape) - 1))
+        ids, how = self.argument("i", (x.shape[axis],)).text, self.of(["sum", "mean", "prod", "max", "min"])
+        return _Value(f"lib.segments({x.text}, {ids}, {how!r}, {axis - len(x.shape)})", "f", x.shape)
+
     def two(self) -> None:
         """An op of two results."""
         x = self.pick()
@@ -600,7 +617,7 @@ def mentions(text: str, name: str) -> bool:
 KINDS = (
     "unary", "unary", "binary", "binary", "binary", "reduce", "reduce", "rows", "rows", "number", "library", "parts",
     "two", "product", "turned", "integer", "integer", "within", "several", "joint", "halves", "halves", "placed",
-    "placed", "running",
+    "placed", "running", "spread", "segments",
 )  # fmt: skip
 
 

@@ -337,8 +337,10 @@ class Evaluation:
         found: list[Any] = [None] * len(inputs)
         for output, target in zip(result.gradient.outputs, result.targets, strict=True):
             value, shape = inner.evaluate(output.expr), inputs[target].shape
-            small = [min(sizes) for sizes in zip(shape, value.shape, strict=True)]
-            found[target] = value.sum_to_size(small).expand(shape)
+            rank = max(len(shape), value.ndim)  # constants have no dimensions
+            own, theirs = ([1] * (rank - len(sizes)) + list(sizes) for sizes in (shape, value.shape))
+            small = [min(sizes) for sizes in zip(own, theirs, strict=True)]
+            found[target] = value.reshape(theirs).sum_to_size(small).expand(own).reshape(shape)
         return found
 
     def _multiply(self, reduce: Reduce) -> Any:
