@@ -25,7 +25,7 @@ from fusegen.derive.tangent import tangent
 from fusegen.derive.training import Training, train
 from fusegen.derive.value_and_grad import value_and_gradient
 from fusegen.fuse.check import check_kernels
-from fusegen.fuse.group import group, group_by_rows, group_by_strided_rows
+from fusegen.fuse.group import group, group_by_other_rows, group_by_rows, group_by_strided_rows
 from fusegen.fuse.kernel import Gathered, Kernel
 from fusegen.fuse.row_kernel import RowKernel, as_row_kernel
 from fusegen.fuse.rows_schedule import Chip, schedule_rows
@@ -59,6 +59,7 @@ class Compiled:
 
     ``by_rows``: the kernels for layouts in which a row of the reductions fits on the chip, the best candidate first.
     ``by_strided_rows``: the same where the elements of a row are strided, and rows lie side by side.
+    ``by_other_rows``: those of the first kind with other axes for rows.
     """
 
     op: Op
@@ -79,6 +80,11 @@ class Compiled:
         return kernels and self._checked(kernels)
 
     @cached_property
+    def by_other_rows(self) -> tuple[tuple[Kernel, ...], ...]:
+        found = dict.fromkeys(group_by_other_rows(self.lowered)) if self.by_rows else {}
+        return tuple(self._checked(kernels) for kernels in found if kernels not in self.by_rows)
+
+    @cached_property
     def text(self) -> str | None:
         """The op as text, by which kernels' text is remembered between processes, where it may be."""
         return op_to_json(self.op) if is_memorable(self.op) else None
@@ -94,6 +100,7 @@ class Compiled:
         yield from self.by_rows
         if self.by_strided_rows:
             yield self.by_strided_rows
+        yield from self.by_other_rows
         yield self.kernels
 
     def rendered(self, kernel: Kernel, plan: Schedule, candidate: int) -> Rendered:
@@ -134,7 +141,7 @@ def compile_op(op: Op) -> Compiled:
     found = _compiled.get(op)
     if found is None:
         check_op(op)
-        lowered = as_written(lower(op))
+        lowered = as_written(_checked(lower(op)))
         check_op(lowered)
         found = _compiled.setdefault(op, Compiled(op, lowered))
     return found

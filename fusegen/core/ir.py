@@ -506,7 +506,10 @@ Statement = Let | Reduce
 
 @dataclass(frozen=True)
 class Output(Tensorlike, Computed):
-    """A tensor the op writes: ``expr`` rounded once to ``dtype``. ``packed`` and ``groups`` as an operand's."""
+    """A tensor the op writes: ``expr`` rounded once to ``dtype``. ``packed`` and ``groups`` as an operand's.
+
+    ``kept``: it is no result, but kept for a backward.
+    """
 
     name: str
     expr: Expr
@@ -514,6 +517,7 @@ class Output(Tensorlike, Computed):
     shape: Shape
     packed: PackedBlock | None = None
     groups: tuple[Groups, ...] = ()
+    kept: bool = False
 
 
 @dataclass(frozen=True)
@@ -538,6 +542,14 @@ class Op:
     def is_declared(self) -> bool:
         """Whether it is what a declaration says, not derived of that."""
         return self.label == "forward"
+
+    @property
+    def is_half(self) -> bool:
+        """Whether its results are rounded to a half type, so that a few last bits of what they are computed of do not
+        show. What is kept for a backward counts where there is nothing else."""
+        floats = [output for output in self.outputs if output.dtype.is_float]
+        results = [output for output in floats if not output.kept] or floats
+        return bool(results) and all(output.dtype.is_half for output in results)
 
     def with_statements(self, statements: Iterable[Statement], outputs: Iterable[Output]) -> Op:
         return replace(self, statements=tuple(statements), outputs=tuple(outputs))

@@ -65,7 +65,9 @@ def _data(op: Op) -> dict[str, Any]:
             ["let", s.name, table[s.expr]] if isinstance(s, Let) else ["reduce", s.name, table[s.expr], s.kind, s.over]
             for s in op.statements
         ],
-        "outputs": [[o.name, table[o.expr], o.dtype.name, o.shape, _block(o.packed), _groups(o)] for o in op.outputs],
+        "outputs": [
+            [o.name, table[o.expr], o.dtype.name, o.shape, _block(o.packed), _groups(o), o.kept] for o in op.outputs
+        ],
     }
 
 
@@ -145,8 +147,8 @@ def _op(data: dict[str, Any]) -> Op:
         for s in data["statements"]
     )
     outputs = tuple(
-        Output(n, exprs[e], BY_NAME[d], tuple(shape), _to_block(p), _to_groups(g))
-        for n, e, d, shape, p, g in data["outputs"]
+        Output(n, exprs[e], BY_NAME[d], tuple(shape), _to_block(p), _to_groups(g), kept)
+        for n, e, d, shape, p, g, kept in data["outputs"]
     )
     scalars = tuple(Scalar(n, BY_NAME[d]) for n, d in data["scalars"])
     return Op(data["name"], data["label"], operands, scalars, statements, outputs, data["result"], data["declared"])

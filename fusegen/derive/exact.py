@@ -14,9 +14,9 @@ arithmetic of elements is told to be done as it is written:
 
 from __future__ import annotations
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Container, Mapping, Sequence
-from functools import reduce
 from operator import or_
 
 from fusegen.core.casts import is_from_float
@@ -151,7 +151,7 @@ class _Reads:
 
     def _read(self, node: Expr) -> None:
         each = [self.of[child] for child in node.children]
-        self.of[node] = reduce(or_, each, 0)
+        self.of[node] = functools.reduce(or_, each, 0)
         if not isinstance(node, Call) or node.function in _LINEAR:
             return
         if node.function in ("mul", "mul_rn"):

@@ -118,6 +118,14 @@ def powers_of_two(node: Call) -> Expr | None:
     return node.of((x, y)) if factor == 1 else None
 
 
+def one_division(node: Call) -> Expr | None:
+    """where(c, a / t, b / t) = where(c, a, b) / t: one division, of the same bits."""
+    match node:
+        case Call("where", (chosen, Call("div", (a, below)) as quotient, Call("div", (b, other)))) if below is other:
+            return quotient.of((node.of((chosen, a, b)), below))
+    return None
+
+
 def _scale_and_rest(expr: Expr) -> tuple[float | None, Expr | None]:
     """(2, x) of ``2 * x``, (2, None) of ``2``, (None, x) of anything else."""
     match expr:
@@ -156,6 +164,7 @@ RULES: tuple[Callable[[Call], Expr | None], ...] = (
     sech2_of_softplus,
     constant_plus_tanh,
     powers_of_two,
+    one_division,
 )
 # Where all results are rounded to half types. In float32 erfc costs more than twice what erf does.
 HALF_RULES = (*RULES, constant_plus_erf)
@@ -209,7 +218,7 @@ def lower(op: Op) -> Op:
     op = without_idle_extrema(without_declared_gradients(op))
     reduces, outputs = op.expand()
     items = [*reduces, *outputs]
-    half = all(output.dtype.is_half for output in op.outputs)
+    half = op.is_half
     rules = HALF_RULES if half else RULES
     first = simplify([item.expr for item in items], rules)
     roots = [first[item.expr] for item in items]

@@ -102,19 +102,19 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
                 expr = with_bias[reduce.name]
                 name = safe_name(op.names().get(expr, "sum"), {*taken, *(o.name for o in extra)})
                 saved.append((expr, Operand(name, dtype, shape)))
-                extra.append(Output(saved[-1][1].name, expr, dtype, shape))
+                extra.append(Output(saved[-1][1].name, expr, dtype, shape, kept=True))
                 continue
             # The largest exponential of a sum, relative to the largest, is 1.
             least = 1.0 if reduce.kind == "sum_exp" else -math.inf
             saved.append((reduce.ref, Operand(reduce.name, dtype, shape, least=least)))
             if reduce.name not in {o.name for o in op.outputs}:  # this forward is differentiated under vmap
-                extra.append(Output(reduce.name, reduce.ref, dtype, shape))
+                extra.append(Output(reduce.name, reduce.ref, dtype, shape, kept=True))
     theirs = {thing.name for thing in (*backward.operands, *backward.outputs, *backward.expand()[0])}
     multiplied = _saved_factors(op, backward, {*taken, *theirs, *(o.name for o in extra)})
     for operand, expr in multiplied:
         saved.append((expr, operand))
         if operand.name not in {o.name for o in op.outputs}:
-            extra.append(Output(operand.name, expr, operand.dtype, operand.shape))
+            extra.append(Output(operand.name, expr, operand.dtype, operand.shape, kept=True))
     saved += _saved_signs(op, backward, multiplied)
     stored = {rounded(r.ref, stored_as(r)): r.ref for r in op.expand()[0] if r.kind == DOT}
     exponentials = sums_of_exponentials(op)
@@ -123,7 +123,7 @@ def _train(op: Op, wanted: tuple[str, ...], backward: Op, with_bias: Mapping[str
         expr, operand, is_output = choice
         saved.append((expr, operand))
         if not is_output:
-            extra.append(Output(operand.name, expr, operand.dtype, operand.shape))
+            extra.append(Output(operand.name, expr, operand.dtype, operand.shape, kept=True))
     reading = _reading_saved(backward, saved, exponentials)
     if any(reduce.name in with_bias for reduce in reading.expand()[0]):  # the backward needs the product itself
         return _train(op, wanted, backward, {})

@@ -32,8 +32,7 @@ class SlotFiller:
     indent: ClassVar[int] = len("      ")  # of the deepest lines
 
     def __post_init__(self) -> None:
-        floats = [o.dtype for o in self.kernel.op.outputs if o.dtype.is_float]
-        half = bool(floats) and all(dtype.is_half for dtype in floats)
+        half = self.kernel.op.is_half
         # A split kernel's two stages do not have all numbers each.
         self.numbers = {} if self.schedule.split else computed_once(self.kernel)
         self.number_printer = Printer(half, self.variable)

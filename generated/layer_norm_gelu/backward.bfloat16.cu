@@ -34,7 +34,7 @@
 //   sum_d_bias = sum[d0](d_out * (prod_result_3 * exp_value + 0.5 * erfc_value))
 // rows: 192 threads a row over D1, which stays in shared memory: read once; erfc_value, exp_value kept between its
 //     traversals; sum_d_weight, sum_d_bias added up over the rows of a group, then over groups by a second kernel
-extern "C" __global__ __launch_bounds__(192, 3)
+extern "C" __global__ __launch_bounds__(192, 2)
 void layer_norm_gelu_backward_bf16_d_input(const bf16* __restrict__ input_ptr,             // [D0, D1]
                                            const bf16* __restrict__ weight_ptr,            // [D1]
                                            const bf16* __restrict__ bias_ptr,              // [D1]

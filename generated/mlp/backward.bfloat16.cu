@@ -81,7 +81,7 @@ void mlp_backward_prologue_bf16_finish(const float* sum_d_down_bias_partial,  //
 //   sum_d_up_bias = sum[d0](prod_d_product_2)
 // rows: D3 in pieces, each read once; sum_d_up_bias added up over the rows of a group, then over groups by a second
 //     kernel
-extern "C" __global__ __launch_bounds__(192, 5)
+extern "C" __global__ __launch_bounds__(192, 6)
 void mlp_backward_between_1_bf16_prod_d_product_2(const bf16* __restrict__ x_ptr,                  // [D0, D3]
                                                   const bf16* d_product_2_ptr,                     // [D0, D3]
                                                   bf16* __restrict__ prod_d_product_2_ptr,         // [D0, D3]

@@ -113,7 +113,8 @@ def mode_from_environment() -> Mode:
 
     ``FUSEGEN_EMULATOR_SANITIZE=1`` sanitizes (see `sanitizer_environment` for what else must be set),
     ``FUSEGEN_EMULATOR_RACES=1`` looks for races, ``FUSEGEN_EMULATOR_SHUFFLE=<seed>`` shuffles,
-    ``FUSEGEN_EMULATOR_WORKERS=<n>`` sets the number of OS threads. (`flags` reads one more.) Unset and empty variables mean the default.
+    ``FUSEGEN_EMULATOR_WORKERS=<n>`` sets the number of OS threads. Unset and empty variables mean the default.
+    (`flags` reads one more.)
     """
     shuffle = os.environ.get(SHUFFLE_VARIABLE, "")
     sanitize, races = _natural_number(SANITIZE_VARIABLE) != 0, _natural_number(RACES_VARIABLE) != 0
