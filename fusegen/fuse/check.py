@@ -93,7 +93,7 @@ class _Scope:
         ended = dict(self.known)
         self._lets(kernel.body, space, again=True)
         self._write(kernel.pointwise, space)
-        self._reduce(kernel.columns, kept)
+        self._reduce(kernel.columns, kept - frozenset(kernel.slices))
         self._reduce(kernel.segments, frozenset(kernel.within))
         self.known = ended
         self._write(kernel.outputs, kept)

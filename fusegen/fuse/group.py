@@ -6,7 +6,7 @@ only needs their results is computed in their epilogue, and results that another
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain, count
@@ -31,7 +31,7 @@ from fusegen.fuse.argreduce import in_one_pass
 from fusegen.fuse.gather import gathering
 from fusegen.fuse.kernel import Kernel, kernel_name, read_by
 from fusegen.fuse.row_kernel import RowKernel, levels
-from fusegen.fuse.rows import Fused, fuse, in_order
+from fusegen.fuse.rows import Allowed, Fused, fuse, in_order
 from fusegen.fuse.strided_rows import fuse_strided_rows
 
 
@@ -57,11 +57,26 @@ def group(op: Op) -> tuple[Kernel, ...]:
 
 def group_by_rows(op: Op) -> tuple[tuple[Kernel, ...], ...]:
     """The kernels of ``op`` where rows stay on chip from reduction to reduction, the best candidate first; none where
-    nothing is gained. Not every layout allows to begin sums in rows that go on over rows."""
+    nothing is gained. Not every layout allows to begin sums in rows that go on over rows, or to take slices."""
     found = [_around(op, fuse)]
-    if not found[0] or any(isinstance(kernel, RowKernel) and kernel.within for kernel in found[0]):
-        found.append(_around(op, partial(fuse, row_partials=False)))
+    rows = [kernel for kernel in found[0] or () if isinstance(kernel, RowKernel)]
+    if any(kernel.slices for kernel in rows):
+        found.append(_around(op, partial(fuse, allowed=Allowed(slices=False))))
+    if not found[0] or any(kernel.within for kernel in rows):
+        found.append(_around(op, partial(fuse, allowed=Allowed(row_partials=False, slices=False))))
     return tuple(dict.fromkeys(kernels for kernels in found if kernels))
+
+
+def group_by_other_rows(op: Op) -> Iterator[tuple[Kernel, ...]]:
+    """The same with other axes for rows, where reductions over several sets of axes are waited for: kernels before
+    take those that the rows need."""
+    for turn in count(1):
+        for allowed in (Allowed(turn=turn), Allowed(turn=turn, row_partials=False, slices=False)):
+            kernels = _around(op, partial(fuse, allowed=allowed))
+            if kernels:
+                yield kernels
+            elif allowed.slices:
+                return
 
 
 def group_by_strided_rows(op: Op) -> tuple[Kernel, ...] | None:

@@ -82,7 +82,7 @@ class _Launches(Evaluation):
             self._lets(stage.after)
         self._lets(kernel.body)
         self._write(kernel.pointwise)
-        self._leave(kernel, kernel.columns, kernel.kept, GROUP_AXIS)
+        self._leave(kernel, kernel.columns, [a for a in kernel.kept if a not in kernel.slices], GROUP_AXIS)
         for segment in kernel.segments:
             self.named[segment.name] = self._cut(segment, kernel.within, SHARE_AXIS)
         self._write(kernel.outputs)

@@ -53,6 +53,9 @@ class RowKernel(Kernel):
 
     ``within``: the axes along which each row adds up partial sums of larger sums; empty where it has none. If these
     axes are not all of a row's, they make up ``segments`` of the row, whose partial sums are stored as ``shares``.
+
+    ``slices``: kept axes that some of the ``columns`` are not summed along. The rows of a block are all at one place
+    along these, and so is each partial sum of a column.
     """
 
     before: tuple[Let, ...] = ()
@@ -62,6 +65,7 @@ class RowKernel(Kernel):
     within: tuple[str, ...] = ()
     segments: tuple[Reduce, ...] = ()
     shares: tuple[Output, ...] = ()
+    slices: tuple[str, ...] = ()
 
     @property
     def items(self) -> tuple[Let | Reduce | Output, ...]:

@@ -3,16 +3,18 @@
 The axes of an iteration space fall in two: the *kept* ones number the rows, those *over* which is reduced make up a
 row. A row stays in registers or shared memory while its reductions follow from each other (softmax, the norms and
 their backwards), elementwise results are written from there, and sums over the rows (the gradients of a norm's
-weights) are computed in the same pass, one for each position in a row. If nothing in the pass reads a row's sums, each
-block may take a tile of a row instead, and sums over other axes of the same space share the pass (the gradients of an
-interpolation between three broadcast operands). Sums that run over rows and along them are begun in each row
-(fuse/segments). The kernel stores partial sums, and kernels like any other add those up.
+weights) are computed in the same pass, one for each position in a row; those over some of the kept axes (the gradients
+of a scale that each image has) as well, where a block's rows are all of one image. If nothing in the pass reads a row's
+sums, each block may take a tile of a row instead, and sums over other axes of the same space share the pass (the
+gradients of an interpolation between three broadcast operands). Sums that run over rows and along them are begun in
+each row (fuse/segments). The kernel stores partial sums, and kernels like any other add those up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from fusegen.core.ir import (
     Axes,
@@ -71,26 +73,50 @@ class _Split:
     def kept(self) -> frozenset[str]:
         return self.space - self.over
 
+    @property
+    def slices(self) -> frozenset[str]:
+        """Kept axes that some column is not summed along."""
+        return frozenset[str]().union(*(self.kept - frozenset(r.over) for r in self.columns))
+
+
+@dataclass(frozen=True)
+class Allowed:
+    """What a row kernel may do beside its rows: not every layout takes all of it.
+
+    Args:
+        row_partials: begin sums that run over rows and along them.
+        columns: sum over rows as well, and take tiles of rows.
+        slices: sum over some of the axes that number the rows.
+        turn: which of the sets of axes that could make up a row does, by the order of the op's reductions.
+    """
+
+    row_partials: bool = True
+    columns: bool = True
+    slices: bool = True
+    turn: int = 0
+
 
 def fuse(
-    op: Op, reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]], *,
-    row_partials: bool = True, columns: bool = True,
+    op: Op, reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]],
+    allowed: Allowed = Allowed(),
 ) -> Fused | None:  # fmt: skip
     """The row kernel that saves passes over memory, if there is one.
 
     Args:
         reduces, outputs: of the op, lets expanded.
         axes: those that each named thing varies along.
-        row_partials: whether it begins sums that run over rows and along them.
-        columns: whether it may compute sums over rows as well, and tiles of rows.
     """
     needs = _Needs(reduces)
-    split = _waited_for(reduces, outputs, axes, row_partials, needs) or _side_by_side(reduces, outputs, axes, needs)
+    split = next(islice(_waited_for(reduces, outputs, axes, allowed, needs), allowed.turn, None), None)
+    if split is None and allowed.turn:
+        return None
+    if split is None:
+        split = _side_by_side(reduces, outputs, axes, allowed, needs)
     if split is None:
         split = _alone(reduces, axes, needs) if reduces else _along_rows(op, outputs)
-    if split is None or (split.row_tiles and not columns):
+    if split is None or (split.row_tiles and not allowed.columns):
         return None
-    split = split if columns else replace(split, columns=())
+    split = split if allowed.columns else replace(split, columns=())
     mine = {r.name for r in (*split.rows, *split.columns)}
     given = tuple(r for r in reduces if r.name not in mine and any(r.name in needs.of(m) for m in mine))
     if any(needs.of(r.name) & mine for r in given):
@@ -137,16 +163,17 @@ def _waited_for(
     reduces: Sequence[Reduce],
     outputs: Sequence[Output],
     axes: Mapping[str, frozenset[str]],
-    row_partials: bool,
+    allowed: Allowed,
     needs: _Needs,
-) -> _Split | None:
+) -> Iterator[_Split]:
     """Reductions whose results are needed again at every element of the space that they reduce."""
-    along = Axes(axes)
+    along, tried = Axes(axes), set[tuple[frozenset[str], frozenset[str]]]()
     spaces = {r.name: along.of(r.expr) for r in reduces}
     for first in reduces:
         space, over = spaces[first.name], frozenset(first.over)
-        if not space - over and not coupled(first):
+        if (space, over) in tried or (not space - over and not coupled(first)):
             continue
+        tried.add((space, over))
         rows = [r for r in reduces if spaces[r.name] == space and frozenset(r.over) == over]
         names = {r.name for r in rows}
         again = [*(r for r in reduces if spaces[r.name] == space), *outputs]
@@ -154,15 +181,29 @@ def _waited_for(
         if waits or any(coupled(r) for r in rows):
             rows = [r for r in rows if not _foreign(r, names, needs)]
             later = _later(reduces, space, spaces, {r.name for r in rows}, needs)
-            kept = space - over
-            columns = tuple(r for r in later if kept and kept <= frozenset(r.over))
-            rest = [r for r in later if row_partials and r not in columns]
+            columns = _columns(later, space - over, over, allowed)
+            rest = [r for r in later if allowed.row_partials and r not in columns]
             begun = find_row_partials(rest, over, segments=not columns)
             fewer = find_row_partials(later, over, segments=True)  # fewer sums than one for each position in a row
-            if row_partials and {r.name for r in columns} <= {r.name for r in (*fewer.per_row, *fewer.segments)}:
+            if allowed.row_partials and {r.name for r in columns} <= {
+                r.name for r in (*fewer.per_row, *fewer.segments)
+            }:
                 columns, begun = (), fewer
-            return _Split(space, over, tuple(rows), columns, row_tiles=False, row_partials=begun)
-    return None
+            yield _Split(space, over, tuple(rows), columns, row_tiles=False, row_partials=begun)
+
+
+def _columns(
+    sums: Sequence[Reduce], kept: frozenset[str], over: frozenset[str], allowed: Allowed
+) -> tuple[Reduce, ...]:
+    """Sums over rows: over all of them, or over those of a slice, as many as agree on what a slice is."""
+    whole = [r for r in sums if kept and kept <= frozenset(r.over)]
+    slices = frozenset[str]()
+    partly = [r for r in sums if r not in whole and kept & frozenset(r.over) and not over <= frozenset(r.over)]
+    for reduce in sorted(partly, key=lambda r: len(kept - frozenset(r.over))) if allowed.slices else ():
+        wider = slices | (kept - frozenset(reduce.over))
+        if wider < kept:
+            slices, whole = wider, [*whole, reduce]
+    return tuple(r for r in sums if r in whole)
 
 
 def _foreign(reduce: Reduce, names: set[str], needs: _Needs) -> bool:
@@ -179,13 +220,14 @@ def _later(
     before = frozenset[str]().union(*(needs.of(name) for name in rows)) | rows
     return [
         r for r in reduces
-        if r.kind == "sum" and r.name not in before and spaces[r.name] == space and needs.of(r.name) <= rows
+        if r.kind == "sum" and r.name not in before and spaces[r.name] == space and needs.of(r.name) <= before
     ]  # fmt: skip
 
 
 def _side_by_side(
-    reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]], needs: _Needs
-) -> _Split | None:
+    reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]], allowed: Allowed,
+    needs: _Needs,
+) -> _Split | None:  # fmt: skip
     """Sums over different axes of one space, which nothing waits for: split so that all of them fit."""
     free = [r for r in reduces if r.kind == "sum" and not needs.direct(r.expr)]
     for first in free:
@@ -200,11 +242,11 @@ def _side_by_side(
         for cut in range(1, len(order)):
             kept, over = frozenset(order[:cut]), frozenset(order[cut:])
             rows = tuple(r for r in sums if over <= frozenset(r.over))
-            columns = tuple(r for r in sums if r not in rows and kept <= frozenset(r.over))
+            columns = _columns([r for r in sums if r not in rows], kept, over, allowed)
             if len(rows) + len(columns) == len(sums):
                 found.append(_Split(space, over, rows, columns, row_tiles=True))
-        if found:  # the fewest sums to keep for every position, then the longest rows
-            return min(found, key=lambda split: len(split.columns))
+        if found:  # the fewest sums to keep for every position, then the fewest slices, then the longest rows
+            return min(found, key=lambda split: (len(split.columns), len(split.slices)))
     return None
 
 
@@ -282,7 +324,7 @@ def _partial(op: Op, reduce: Reduce, split: _Split) -> Output:
     """Where the kernel leaves what it has of a sum: a number for each group of rows, each tile of a row, each row, or
     each block's share of a segment."""
     if reduce in split.columns:
-        by, shape = "group", (GROUP_AXIS, *in_order(split.over))
+        by, shape = "group", (GROUP_AXIS, *in_order(split.slices), *in_order(split.over))
     elif reduce in split.row_partials.per_row:
         by, shape = "row", in_order(split.kept)
     elif reduce in split.row_partials.segments:
@@ -335,9 +377,8 @@ def _kernel(
     op: Op, split: _Split, shown: set[str], given: Sequence[Reduce], pointwise: list[Output], ends: list[Output],
     partials: list[Output], axes: dict[str, frozenset[str]],
 ) -> RowKernel:  # fmt: skip
-    floats = [o.dtype for o in op.outputs if o.dtype.is_float]
     along = Axes(axes)
-    hoist = Hoist(along, split.over, rounded=bool(floats) and all(dtype.is_half for dtype in floats))
+    hoist = Hoist(along, split.over, rounded=op.is_half)
     rows = [replace(r, expr=hoist.one(r.expr)) for r in split.rows]
     within, segments = in_order(split.row_partials.within), tuple[Reduce, ...]()
     if not split.row_tiles:
@@ -394,4 +435,5 @@ def _kernel(
         tuple(once), tuple(later[: len(ends)]), last,
         before=tuple(let for let in once if depth[let.name] == 0), stages=tuple(stages), columns=sums,
         row_tiles=split.row_tiles, partials=tuple(partials), within=within, segments=cut, shares=tuple(shares),
+        slices=in_order(split.slices),
     )  # fmt: skip

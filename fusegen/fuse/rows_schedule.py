@@ -58,13 +58,18 @@ SIMPLE_ROW_BYTES = (32, 16 * 1024)
 CHUNKED_FROM, CHUNKED_THREADS, CHUNKED_BLOCK_BYTES = 16 * 1024, 512, 256 * 1024
 # Elementwise kernels go by rows where that saves so much arithmetic at every element (`Function.cost`).
 ROW_COST = 16
-# The most blocks that a grid can have in y.
-MOST_ROW_TILES = 65535
-# Registers of a multiprocessor; those that a thread needs beside what it keeps of a row; and the most that it has where
-# it keeps intermediates.
-REGISTERS, OVERHEAD, MOST_REGISTERS = 65536, 48, 128
+# The most blocks that a grid can have in y and in z.
+MOST_ROW_TILES = MOST_SLICES = 65535
+# Rows of a slice for each that a block takes at a time: fewer are not worth a partial sum for each position in a row.
+FEWEST_IN_SLICE = 8
+# Registers of a multiprocessor; those that a thread needs beside what it keeps of a row, and where rows are staged and
+# summed over; and the most that it has where it keeps intermediates. Threads of a multiprocessor.
+REGISTERS, OVERHEAD, STAGED_OVERHEAD, MOST_REGISTERS = 65536, 48, 40, 128
+MOST_THREADS = 2048
 # Positions of a row for which a thread keeps sums over rows.
 SUMS_PER_THREAD = 16
+# Bytes of sums over rows above which a thread rather keeps those of fewer positions, if a block has threads for that.
+SUMS_IN_REGISTERS = 128
 # Most bytes of raw operands and of column sums that a thread holds.
 MOST_RAW, MOST_SUMS = 256, 256
 # Most threads of a block that has a row to itself, of one in a cluster, and where even the largest cluster needs more.
@@ -123,24 +128,30 @@ def schedule_rows(
     reads = [buffers[o.name] for o in kernel.tensors]
     leading = sorted([*reads, *(buffers[o.name] for o in kernel.written)], key=_breadth)
     kept_order, over_order = ordered(kernel.kept, leading), ordered(kernel.over, leading)
-    kept, over = merged(kept_order, sizes, buffers), merged(over_order, sizes, buffers)
+    kept_order.sort(key=lambda axis: axis not in kernel.slices)
+    slices = prod(sizes[axis] for axis in kernel.slices)
+    apart = len(kernel.slices) if slices > 1 else 0
+    outer, over = merged(kept_order[:apart], sizes, buffers), merged(over_order, sizes, buffers)
+    kept, sliced = [*outer, *merged(kept_order[apart:], sizes, buffers)], len(outer)
     if not over or prod(loop.size for loop in (*kept, *over)) == 0 or (kept and faster(kept[-1], over[-1], kernel)):
         return None
     loops = [*kept, *over]
     vector, placements = vector_placements(kernel, loops, len(loops) - 1, buffers)
     m, n = prod(loop.size for loop in kept), prod(loop.size for loop in over)
-    streams = _streams(kernel, placements, len(kept))
+    streams = _streams(kernel, placements, sliced, len(kept))
     if not streams or any(p.moves[-1] == "s" for p in streams):
         return None
-    unaligned = False
-    if vector * min(buffers[p.name].dtype.size for p in streams) < NARROW_VECTOR_BYTES:
+    unaligned, narrow = False, vector * min(buffers[p.name].dtype.size for p in streams) < NARROW_VECTOR_BYTES
+    if narrow and slices > 1:  # of rows that begin anywhere, a block's must begin at the same place between vectors
+        return None
+    if narrow:
         wider, aligned = _unaligned(kernel, loops, len(kept), buffers, streams)
         if wider > vector:
             shape = _shape(kernel, n // wider, _width(streams, buffers) * wider, wider, chip, least=2 * wider)
             unaligned = shape is not None and (shape.rows == 1 or not kernel.columns)
     if unaligned:
         vector, placements = wider, aligned
-        streams = _streams(kernel, placements, len(kept))
+        streams = _streams(kernel, placements, sliced, len(kept))
     else:
         shape = _shape(kernel, n // vector, _width(streams, buffers) * vector, vector, chip)
     length = n * _width(streams, buffers)
@@ -154,15 +165,24 @@ def schedule_rows(
         return None
     if kernel.row_tiles and -(-n // (shape.threads * shape.vectors_per_thread * vector)) > MOST_ROW_TILES:
         return None
+    if slices > 1 and not _in_slices(slices, m, shape):
+        return None
     segment = prod(sizes[axis] for axis in kernel.within)
     if kernel.within and segment < SHORTEST_SEGMENT:
         return None
     if kernel.segments and (unaligned or segment % vector or not _in_runs(kernel, sizes, over_order, shape)):
         return None
     found = _schedule(
-        kernel, loops, len(kept), buffers, placements, streams, vector, shape, n, unaligned, segment, chip
+        kernel, loops, sliced, len(kept), buffers, placements, streams, vector, shape, n, unaligned, segment, chip
     )
-    return found, _launch(kernel, sizes, loops, buffers, shape, found, m, n, segment, (*kept_order, *over_order))
+    return found, _launch(
+        kernel, sizes, loops, buffers, shape, found, m, n, segment, (*kept_order, *over_order), slices
+    )
+
+
+def _in_slices(slices: int, m: int, shape: _Shape) -> bool:
+    """Whether a slice has rows enough for a block to go on from row to row, and a grid as many blocks as slices."""
+    return slices <= MOST_SLICES and m // slices >= FEWEST_IN_SLICE * shape.rows
 
 
 def _in_runs(kernel: RowKernel, sizes: Mapping[str, int], order: Sequence[str], shape: _Shape) -> bool:
@@ -217,11 +237,11 @@ def _breadth(buffer: Buffer) -> int:
     return -sum(1 for stride in buffer.strides.values() if stride)
 
 
-def _streams(kernel: RowKernel, placements: tuple[Placement, ...], kept: int) -> list[Placement]:
+def _streams(kernel: RowKernel, placements: tuple[Placement, ...], sliced: int, kept: int) -> list[Placement]:
     """The operands that are as large as the space, or nearly: they come from memory, not from a cache."""
     names = {o.name for o in kernel.tensors}
     own = [p for p in placements if p.name in names and any(move != "0" for move in p.moves[kept:])]
-    wide = [p for p in own if any(move != "0" for move in p.moves[:kept])]
+    wide = [p for p in own if any(move != "0" for move in p.moves[sliced:kept])]
     along = [p for p in wide if p.moves[-1] != "0"]  # a group's weights are the same for all pixels
     return along or wide or own
 
@@ -233,19 +253,20 @@ def kept_in_registers(kernel: RowKernel, schedule: Schedule) -> list[str]:
         p.name for p in schedule.placements
         if p.name in names and p.access is not Access.SINGLE
         and any(move != "0" for move in p.moves[schedule.loops:])
-        and (schedule.loops == 0 or any(move != "0" for move in p.moves[: schedule.loops]))
+        and (schedule.loops == 0 or any(move != "0" for move in p.moves[schedule.slices : schedule.loops]))
         and (p.access is Access.ROW or (schedule.vector == 1 and p.moves[-1] != "0"))
     ]  # fmt: skip
 
 
 def kept_for_all(kernel: RowKernel, schedule: Schedule) -> list[str]:
-    """The operands that all rows have in common: a block that goes on from row to row reads them once."""
+    """The operands that all rows of a block have in common: one that goes on from row to row reads them once."""
     kept, fast = schedule.loops, schedule.loops + schedule.inner - 1
     names = {o.name for o in kernel.tensors}
     return [
         p.name for p in schedule.placements
         if schedule.persistent and p.name in names
-        and any(move != "0" for move in p.moves[kept:]) and not any(move != "0" for move in p.moves[:kept])
+        and any(move != "0" for move in p.moves[kept:])
+        and not any(move != "0" for move in p.moves[schedule.slices : kept])
         and (p.access is Access.ROW or schedule.vector == 1 or (schedule.unaligned and p.moves[fast] == "1"))
     ]  # fmt: skip
 
@@ -271,7 +292,8 @@ def _shape(
         per_block = -(-vectors // cluster)
         limit = ONE_BLOCK_THREADS if cluster == 1 else CLUSTER_BLOCK_THREADS
         repeats = wanted + (least > 1) if sums and vector > 1 else min(most, 2 * wanted)
-        for per_thread in range(wanted, repeats + 1):
+        fewest = min(wanted, max(1, SUMS_IN_REGISTERS // sums)) if sums and cluster == 1 else wanted
+        for per_thread in range(fewest, repeats + 1):
             threads = _whole_warps(per_block, per_thread)
             if threads <= limit:
                 return _Shape(threads, per_thread, cluster, max(1, side // threads) if cluster == 1 else 1)
@@ -339,8 +361,9 @@ def _whole_warps(vectors: int, per_thread: int) -> int:
 
 
 def _schedule(
-    kernel: RowKernel, loops: list[Loop], kept: int, buffers: Mapping[str, Buffer], placements: tuple[Placement, ...],
-    streams: list[Placement], vector: int, shape: _Shape, n: int, unaligned: bool, segment: int, chip: Chip,
+    kernel: RowKernel, loops: list[Loop], sliced: int, kept: int, buffers: Mapping[str, Buffer],
+    placements: tuple[Placement, ...], streams: list[Placement], vector: int, shape: _Shape, n: int, unaligned: bool,
+    segment: int, chip: Chip,
 ) -> Schedule:  # fmt: skip
     reach = shape.threads * shape.vectors_per_thread * shape.cluster * vector
     chunked = is_read_once(kernel) and n // vector * vector > reach
@@ -353,7 +376,7 @@ def _schedule(
     whole = all(p.access is Access.ROW and 4 <= vector * buffers[p.name].dtype.size <= 16 for p in streams)
     plain = Schedule(
         "rows", kept, len(loops) - kept, vector, shape.threads, index_type(loops, buffers), False, placements,
-        exact=exact, vectors_per_thread=shape.vectors_per_thread, rows=shape.rows, cluster=shape.cluster,
+        exact=exact, slices=sliced, vectors_per_thread=shape.vectors_per_thread, rows=shape.rows, cluster=shape.cluster,
         persistent=persistent, unaligned=unaligned, chunked=chunked, split=shape.splits > 1,
         finish=finish_of(shape.splits, 1, sums=False),
         threads_per_segment=(
@@ -402,28 +425,43 @@ def registers(kernel: RowKernel, plan: Schedule) -> int:
     common = [name for name in kept_for_all(kernel, plan) if name not in ahead]
     held = sum(r.expr.dtype.size for r in kernel.columns)
     held += sum(item.expr.dtype.size for item in kernel.items if isinstance(item, Let) and item.name in plan.reused)
-    if not (plan.dynamic or (plan.staged and kernel.columns)):
+    if not plan.dynamic:
         held += sum(size[name] for name in common)
     if not plan.staged:
         held += sum(size[name] for name in ahead) * (2 if plan.prefetch else 1)
-    return held * plan.vector * plan.vectors_per_thread // 4 + OVERHEAD
+    overhead = STAGED_OVERHEAD if plan.staged and kernel.columns and not plan.dynamic else OVERHEAD
+    return held * plan.vector * plan.vectors_per_thread // 4 + overhead
+
+
+def resident(kernel: RowKernel, plan: Schedule) -> int:
+    """How many blocks the registers of a multiprocessor should hold.
+
+    Each of its four parts has a quarter of them, which matters where a grid has no more blocks than that.
+    """
+    threads = plan.threads * plan.rows
+    wanted, warps, found = registers(kernel, plan), -(-threads // WARP), 1
+    if not plan.persistent:
+        return max(1, min(MOST_THREADS // threads, REGISTERS // (threads * wanted)))
+    while (found + 1) * threads <= MOST_THREADS and -(-(found + 1) * warps // 4) * WARP * wanted <= REGISTERS // 4:
+        found += 1
+    return found
 
 
 def _launch(
     kernel: RowKernel, sizes: Mapping[str, int], loops: list[Loop], buffers: Mapping[str, Buffer], shape: _Shape,
-    found: Schedule, m: int, n: int, segment: int, order: tuple[str, ...],
+    found: Schedule, m: int, n: int, segment: int, order: tuple[str, ...], slices: int,
 ) -> Launch:  # fmt: skip
     per_block = shape.threads * shape.vectors_per_thread * found.vector
     row_tiles = -(-n // per_block) if kernel.row_tiles else 1
-    groups = -(-m // shape.rows)
+    groups = -(-(m // slices) // shape.rows)
     if found.persistent:
         threads = PERSISTENT_THREADS if found.staged else PERSISTENT_THREADS // 2
-        side_by_side = max(1, threads // (shape.threads * shape.rows))
+        side_by_side = max(1, min(threads // (shape.threads * shape.rows), resident(kernel, found)))
         places = CLUSTERED.get(shape.cluster, MULTIPROCESSORS) // shape.cluster
         blocks = ROW_TILE_BLOCKS // row_tiles if kernel.row_tiles else places * side_by_side
         if found.unaligned:  # a block's rows begin at the same place between two vectors
             blocks = max(1, blocks // found.vector) * found.vector
-        groups = max(1, min(groups, blocks))
+        groups = max(1, min(groups, blocks // slices))
     shares = 1
     if shape.cluster > 1 and per_block % segment:  # blocks begin within segments
         shares = -(-segment // per_block) + (segment % per_block > 0)
@@ -432,7 +470,7 @@ def _launch(
     counts = {GROUP_AXIS: groups, TILE_AXIS: row_tiles, SHARE_AXIS: shares}
     return Launch(
         tuple(loop.size for loop in loops), {name: tuple(loop.strides[name] for loop in loops) for name in buffers},
-        needed_sizes(kernel, sizes, buffers), (groups * shape.cluster, max(row_tiles, shape.splits), 1),
+        needed_sizes(kernel, sizes, buffers), (groups * shape.cluster, max(row_tiles, shape.splits), slices),
         splits=shape.splits,
         block=(shape.threads, shape.rows, 1),
         partial_sizes={axis: count for axis, count in counts.items() if axis in left}, order=order, segment=segment,

@@ -105,6 +105,8 @@ class Schedule:
     # Template rows: vectors of a row that a thread holds of each operand. Template strided_rows: the same of its
     # results' elements. Template elementwise: elements of a thread, each a block apart from the last.
     vectors_per_thread: int = 1
+    # Template rows: the loops that number slices. A block's rows are all of one slice, which blockIdx.z tells.
+    slices: int = 0
     # Template rows: rows that a block takes at a time (blockDim.y). Template strided_rows: threads that share a result.
     rows: int = 1
     # Blocks that share a row (a thread block cluster).

@@ -18,7 +18,7 @@ from fusegen.core.subexpressions import introduce_lets
 from fusegen.fuse.kernel import partial_result, read_by
 from fusegen.fuse.reuse import reused
 from fusegen.fuse.row_kernel import GROUP_AXIS, RowKernel
-from fusegen.fuse.rows import Fused, fuse, strided_elementwise
+from fusegen.fuse.rows import Allowed, Fused, fuse, strided_elementwise
 from fusegen.fuse.rows_schedule import MOST_REGISTERS, MULTIPROCESSORS, REGISTERS, STATIC
 from fusegen.fuse.schedule import (
     LARGEST_VECTOR,
@@ -84,7 +84,7 @@ def fuse_strided_rows(
     if not reduces:
         fused = strided_elementwise(op, outputs, axes)
         return fused and _with_totals(op, fused, ())
-    fused = fuse(op, reduces, outputs, axes, row_partials=False, columns=False)
+    fused = fuse(op, reduces, outputs, axes, Allowed(row_partials=False, columns=False))
     if fused is None or not fused.kernel.stages:
         return None
     kernel, totals = fused.kernel, _totals(fused, axes)

@@ -9,14 +9,12 @@ from typing import Any, ClassVar
 from fusegen.core.ir import Let, Operand, Output, Reduce, Ref, Tensorlike, refs
 from fusegen.fuse.kernel import Gathered, Position
 from fusegen.fuse.row_kernel import RowKernel, Stage, picked_by
-from fusegen.fuse.rows_schedule import REGISTERS, registers
+from fusegen.fuse.rows_schedule import resident
 from fusegen.fuse.schedule import Access
 from fusegen.generate.accumulators import Accumulator
 from fusegen.generate.names import Names
 from fusegen.generate.row_reads import RowReads
 from fusegen.generate.segments import Segments
-
-MOST_THREADS = 2048
 
 
 @dataclass
@@ -51,6 +49,10 @@ class Rows(RowReads):
             "staged": plan.staged, "chunked": plan.chunked, "split": plan.split, "reused": plan.reused,
             "vectors_per_thread": plan.vectors_per_thread, "exact": plan.exact,
             "per_block": plan.threads * plan.vectors_per_thread * plan.vector,
+            "slices": plan.slices, "until": "until" if plan.slices else "m",
+            "slice_coordinates": self.coordinates(
+                0, plan.loops - 1, "until - slice", self.moving([o.name for o in self.shared], range(plan.slices))
+            ),
             "first": self._first("blockIdx.x"), "stride": self._first("gridDim.x"),
             "singles": [line for o in singles for line in self.read(o, "")],
             "columns": [line for r in kernel.columns for line in self._column(r).declare(plan.vectors_per_thread)],
@@ -102,9 +104,7 @@ class Rows(RowReads):
     def _bounds(self) -> str:
         """Threads of a block, and how many blocks the registers of a multiprocessor should hold."""
         plan = self.schedule
-        threads = plan.threads * plan.rows
-        wanted = registers(self.kernel, plan)
-        return f"{threads}, {max(1, min(MOST_THREADS // threads, REGISTERS // (threads * wanted)))}"
+        return f"{plan.threads * plan.rows}, {resident(self.kernel, plan)}"
 
     # -- one traversal of the row ---------------------------------------------------------------------------------
 

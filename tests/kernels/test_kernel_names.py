@@ -114,6 +114,7 @@ SHAPES = {
     "rows, split": Shape(summed(-1, "var"), empty(6, 400001), (400001,), (6, 1)),
     "rows, segments": Shape(SEGMENTS, empty(2, 4, 56, 56), (2, 4, 56, 1), (4, 1, 1), "backward"),
     "rows, segments in clusters": Shape(SEGMENTS, empty(2, 4, 112, 112), (2, 4, 112, 1), (4, 1, 1), "backward"),
+    "rows, slices": Shape(NORM, empty(4, 500, 64), (4, 1, 64), (4, 500, 1), "backward"),
     "rows, picked": Shape(PICKED, empty(6, 500), (500,), (6, 1), "backward", I64),
     "strided rows": Shape(NORM.replace("-1", "0"), empty(19, 4096), (4096,), (19, 1), "backward"),
     "strided rows, shared": Shape(NORM.replace("-1", "0"), empty(300, 4096), (4096,), (300, 1), "backward"),
