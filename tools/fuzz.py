@@ -72,7 +72,7 @@ def run_block(block: int, how: str, most: int, modes: Sequence[str] = (), long: 
     import torch
     from hypothesis import HealthCheck, Phase, given, seed, settings
 
-    from fusegen.core.errors import DeclarationError
+    from fusegen.core.errors import DeclarationError, DerivativeError
     from tools.program_checks import REFUSED, Unstable, checked
     from tools.programs import LONG_SIZES, SIZES, Program, programs
 
@@ -86,7 +86,7 @@ def run_block(block: int, how: str, most: int, modes: Sequence[str] = (), long: 
         except Unstable:
             return "nothing to compare", "", ""
         except Exception as error:
-            if isinstance(error, DeclarationError) and REFUSED.search(str(error)):
+            if isinstance(error, (DeclarationError, DerivativeError)) and REFUSED.search(str(error)):
                 return "refused", "", ""
             frame = traceback.extract_tb(error.__traceback__)[-1]
             where = f"{os.path.basename(frame.filename)}:{frame.lineno}"

@@ -618,7 +618,7 @@ JUMPS = re.compile(r"[<>%]|floor|sign|argm|scatter_reduce|segments|any\(|all\(|i
 REFUSED = re.compile(
     r"a tensor meets itself along another dimension|used both whole and in parts|one dimension is a part of another"
     r"|that varies along the dimension|a cumulative sum along a dimension that is in groups"
-    r"|in blocks along dimension \d+ and along dimension"
+    r"|in blocks along dimension \d+ and along dimension|computes, whose gradient was declared"
 )
 EVALUATORS, INTERPRETED, COMPILED, CUBINS, GPU = "evaluators", "interpreted", "compiled", "cubins", "gpu"
 

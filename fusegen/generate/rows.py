@@ -287,7 +287,12 @@ class Rows(RowReads):
         return [
             f"const int64_t {at} = {self.printer.text(place)};",
             f"{ctype} {value} = 0;",
-            *self.access(f"if (0 <= {at} && {at} < n) {value} = fg::load({{}});", name, offset),
+            *self.access(
+                f"if (0 <= {at} && {at} < n) {value} = fg::load({{}});",
+                name,
+                offset,
+                called=f"{self.stem(reduce.name)}_offset",
+            ),
         ]
 
     def _along(self, ref: Ref) -> bool:

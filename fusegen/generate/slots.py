@@ -227,12 +227,13 @@ class SlotFiller:
         store = f"fg::store_vector<{self.schedule.vector}>({{}}, {self.stem(output.name)}_v);"
         return self.access(store, output.name, offset, one_term=" + " in offset)
 
-    def access(self, line: str, name: str, offset: str, *, one_term: bool = False) -> list[str]:
-        """``line`` with the pointer to ``offset`` in its place; the offset in a line of its own where both are long."""
+    def access(self, line: str, name: str, offset: str, *, one_term: bool = False, called: str = "") -> list[str]:
+        """``line`` with the pointer to ``offset`` in its place; the offset in a line of its own where both are long,
+        ``called`` so where the tensor is read elsewhere in the same scope."""
         whole = line.format(self.pointer(name, f"({offset})" if one_term else offset))
         if len(whole) + self.indent <= WIDTH or not offset:
             return [whole]
-        at = f"{self.stem(name)}_at"
+        at = called or f"{self.stem(name)}_at"
         return [*self._sum(f"const {self.schedule.index} {at} = ", offset), line.format(self.pointer(name, at))]
 
     def _sum(self, start: str, terms: str) -> list[str]:

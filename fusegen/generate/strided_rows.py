@@ -264,7 +264,12 @@ class StridedRows(SlotFiller):
             f"const int64_t {where} = {self.printer.text(place)};",
             f"const bool {has} = 0 <= {where} && {where} < n;",
             f"const {index} {at} = {has} ? {index}({where}) : 0;",
-            *self.access(f"if ({has}) {self._kept(self._of(reduce.name))} = fg::load({{}});", name, offset),
+            *self.access(
+                f"if ({has}) {self._kept(self._of(reduce.name))} = fg::load({{}});",
+                name,
+                offset,
+                called=f"{start}_offset",
+            ),
         ]
 
     def _state(self, reduce: Reduce) -> str:

@@ -12,6 +12,7 @@ from fusegen.core import views
 from fusegen.core.errors import DerivativeError
 from fusegen.core.ir import Expr, Op, Output, expr_axes, is_call, refs, walk
 from fusegen.core.products import contracted_sizes
+from fusegen.derive.cotangents import without_cotangents
 from fusegen.derive.gradient import GradientNames, operands_read
 from fusegen.derive.reach import reached
 from fusegen.derive.training import Training
@@ -22,15 +23,38 @@ def saved_by(training: Training, arguments: Sequence[str]) -> tuple[list[str], l
 
     One for cotangents of what is kept as well may read less of what is kept, and more of the arguments.
     """
-    op = training.forward
-    names = result_names(op)
-    floats = [i for i, o in enumerate(op.outputs) if o.dtype.is_float]
-    given = [floats, [i for i in floats if i < training.public]]
-    reads = [o.base for each in given for o in operands_read(pipeline.backward_op(training, each))]
+    names = result_names(training.forward)
+    reads = [o.base for each in _foreseen(training) for o in operands_read(pipeline.backward_op(training, each))]
     kept = {operand.name for _, operand in training.saved}
     own = set(arguments) - kept
     saved = [n for n in dict.fromkeys(reads) if n in own]
     return saved, [names.index(n) for n in dict.fromkeys(reads) if n in kept]
+
+
+def _foreseen(training: Training) -> tuple[list[int], list[int]]:
+    """The sets of outputs with a cotangent that a forward saves for: all of them, and its own."""
+    floats = [i for i, o in enumerate(training.forward.outputs) if o.dtype.is_float]
+    return floats, [i for i in floats if i < training.public]
+
+
+def _backward_for(training: Training, given: Sequence[int]) -> Op:
+    """The backward for the outputs that have a cotangent, which reads nothing but what is saved for it.
+
+    Where one derived for them would read more (a softmax that is saved instead of its argument may do for all
+    cotangents together), it is one for more of them, without the others.
+    """
+    found, foreseen = pipeline.backward_op(training, given), _foreseen(training)
+    if list(given) in foreseen:
+        return found
+    outputs, names = training.forward.outputs, GradientNames.of(training.forward)
+    of = {names.cotangent(outputs[i]).name for i in foreseen[0]}
+    saved = {o.base for each in foreseen for o in operands_read(pipeline.backward_op(training, each))}
+    if all(o.base in saved or o.name in of for o in operands_read(found)):
+        return found
+    more = foreseen[1] if set(given) <= set(foreseen[1]) else foreseen[0]
+    return without_cotangents(
+        pipeline.backward_op(training, more), {names.cotangent(outputs[i]).name for i in more if i not in given}
+    )
 
 
 @dataclass(frozen=True)
@@ -98,7 +122,7 @@ def prune_backward(
     names = result_names(training.forward)
     chosen = {names[i] for i in given}
     positions = [i for i, o in enumerate(training.forward.outputs) if o.base in chosen]
-    op = pipeline.backward_op(training, positions)
+    op = _backward_for(training, positions)
     gradients = GradientNames.of(training.forward)
     reached = _reached(training.forward, positions) & wanted
     cotangents = {gradients.results[names[i]]: i for i in given}

@@ -176,3 +176,25 @@ def test_a_number_that_is_zero_divides(function: Any) -> None:
     assert x.grad is not None and y.grad is not None
     where = ~y.grad.isnan()  # a branch that is not taken is NaN in torch
     torch.testing.assert_close(x.grad[where], y.grad[where])
+
+
+def test_a_cotangent_for_one_of_two_results_reads_what_was_saved_for_both() -> None:
+    @fg.op
+    def both(x, i):  # type: ignore[no-untyped-def]
+        y = fg.sin(fg.softmax(x, -1))
+        return fg.sum(fg.where(fg.index(y, -1) == i, y, 0.0), -1, keepdims=True), fg.softmax(x, -1)
+
+    def theirs(x: torch.Tensor, i: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        y = torch.softmax(x, -1).sin()
+        return torch.where(torch.arange(y.shape[-1]) == i, y, 0.0).sum(-1, keepdim=True), torch.softmax(x, -1)
+
+    i = torch.tensor([2, 0, 1])
+    for given in ((0, 1), (0,), (1,)):
+        x = torch.randn(4, 3, dtype=torch.float64, requires_grad=True)
+        found, wanted = both(x, i), theirs(x, i)
+        cotangents, further = [torch.randn_like(wanted[k]) for k in given], torch.randn_like(x)
+        first = [
+            torch.autograd.grad([r[k] for k in given], x, cotangents, create_graph=True)[0] for r in (found, wanted)
+        ]
+        torch.testing.assert_close(*first)
+        torch.testing.assert_close(*(torch.autograd.grad(g, x, further)[0] for g in first))

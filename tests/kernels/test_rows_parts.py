@@ -228,3 +228,21 @@ def test_names_that_the_kernel_takes() -> None:
         return (x - x.mean((1, 2), keepdim=True)) ** 2 * w
 
     agree(fg.op(ours), theirs, *leaves((3, 2, 40), (2, 1)))
+
+
+def test_two_elements_are_picked_from_one_tensor() -> None:
+    # The offset gets a line of its own where names are long, and a variable for each of them.
+    long = "values_of_a_tensor_whose_name_is_as_long_as_any_that_people_write"
+    space: dict[str, Any] = {"fg": fg}
+    picked = f"fg.sum(fg.where(fg.index({long}, -1) == {{place}}, {long}, 0.0), -1)"
+    body = f"fg.logsumexp({long}, -1) - {picked.format(place='p')} * {picked.format(place='q')}"
+    exec(f"def chosen({long}, p, q): return {body}", space)
+    for length in (40, 3000):
+        x = draw(3, 2, 2 * length)[..., ::2].transpose(0, 1).requires_grad_()  # of no two axes that could be one
+        p, q = torch.randint(length, (2, 3, 1)), torch.randint(length, (2, 3, 1))
+
+        def theirs(x: torch.Tensor, p: torch.Tensor = p, q: torch.Tensor = q) -> torch.Tensor:
+            return x.logsumexp(-1) - x.gather(-1, p)[..., 0] * x.gather(-1, q)[..., 0]
+
+        op = fg.op(space["chosen"])
+        agree(lambda x, p=p, q=q, op=op: op(x, p, q), theirs, x)
