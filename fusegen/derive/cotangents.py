@@ -31,7 +31,9 @@ def without_cotangents(backward: Op, missing: Container[str]) -> Op:
             kept.append(replace(item, expr=const(0, item.expr.dtype) if expr is None else expr))
     written = [replace(o, expr=found.of(o.expr) or const(0, o.expr.dtype)) for o in outputs]
     kept = live_reduces(kept, written)
-    names = {new: name for expr, name in backward.names().items() if isinstance(new := found.of(expr), Call)}
+    names: dict[Expr, str] = {
+        new: name for expr, name in backward.names().items() if isinstance(new := found.of(expr), Call)
+    }
     read = names_read([*kept, *written])
     operands = tuple(o for o in backward.operands if o.name not in missing)
     taken = {thing.name for thing in (*operands, *backward.scalars, *written)}
