@@ -57,6 +57,12 @@ def embedding(
 @torchs("nn.functional.one_hot")
 def one_hot(tensor: Like, num_classes: int = -1) -> Value:
     """``fg.one_hot(x, num_classes)``; the number must be told."""
+    if isinstance(num_classes, int) and num_classes == -1:
+        raise DeclarationError(
+            f"{current().where}, one_hot", given="no num_classes",
+            expected="the number of classes: the largest one of a tensor is not known before it is read",
+            fix="say num_classes=, a number that the op is traced for",
+        )  # fmt: skip
     return creation.one_hot(tensor, num_classes)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,12 +21,13 @@ from tests.support.modes import MODES
 
 
 class _Torch:
-    """torch's functions under fusegen's names, on the tests' device."""
+    """torch's functions under fusegen's names, on the arguments' device."""
 
-    arange = staticmethod(lambda *a, **k: torch.arange(*a, device=DEVICE, **k))
-    zeros = staticmethod(lambda shape, **k: torch.zeros(shape, device=DEVICE, **k))
-    ones = staticmethod(lambda shape, **k: torch.ones(shape, device=DEVICE, **k))
-    full = staticmethod(lambda shape, value, **k: torch.full(shape, value, device=DEVICE, **k))
+    def __init__(self, device: torch.device) -> None:
+        self.arange = partial(torch.arange, device=device)
+        self.zeros, self.ones = partial(torch.zeros, device=device), partial(torch.ones, device=device)
+        self.full = partial(torch.full, device=device)
+
     where, sum, cumsum, sin = (staticmethod(getattr(torch, n)) for n in ("where", "sum", "cumsum", "sin"))
     concat = staticmethod(torch.cat)
     softmax = staticmethod(lambda x: torch.softmax(x, -1))
@@ -60,7 +62,7 @@ def leaves_of(name: str, device: str = DEVICE) -> list[torch.Tensor]:
 def both(name: str) -> tuple[Any, Callable[..., Any]]:
     function = CASES[name][0]
     ours = {1: lambda x: function(x, fg), 2: lambda x, y: function(x, y, fg)}[len(CASES[name][1])]
-    return fg.op(ours), lambda *given: function(*given, _Torch)
+    return fg.op(ours), lambda *given: function(*given, _Torch(given[0].device))
 
 
 @pytest.mark.parametrize("mode", [mode for mode in MODES if mode != "arrays"])

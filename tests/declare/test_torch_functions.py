@@ -32,6 +32,7 @@ PARTLY = (
     "alpha_dropout", "batch_norm", "bernoulli", "broadcast_to", "cat", "chunk", "dropout", "flatten", "instance_norm",
     "flip", "narrow", "norm nuc", "pad", "rand_like", "randn_like", "reshape", "roll", "select", "split", "stack",
     "unflatten", "scatter", "take_along_dim", "embedding",
+    "one_hot",
 )  # fmt: skip
 # Products are of floats, and what is made of them; bounds of bools are none.
 FLOATS = ("addmm", "baddbmm", "bmm", "dot", "linear", "matmul", "mm", "mv", "vdot", "clamp_max", "clamp_min")
