@@ -6,8 +6,11 @@ is rounded to it stays in single precision, and ``detail`` is the half type.
 
 from __future__ import annotations
 
-from fusegen.core.dtypes import DType
+from fusegen.core.dtypes import DType, bool_, int8, uint8
 from fusegen.core.ir import Call, Const, Expr, const, is_call
+
+_IN_HALVES = frozenset({bool_, int8, uint8})
+"""Whose numbers every half type has."""
 
 
 def converted(expr: Expr, dtype: DType) -> Expr:
@@ -19,8 +22,9 @@ def converted(expr: Expr, dtype: DType) -> Expr:
 
 
 def rounded(expr: Expr, dtype: DType) -> Expr:
-    """``expr`` as it is after it has been stored as ``dtype``: rounded, if that is a half type."""
-    return Call("cast", (expr,), expr.dtype, dtype) if dtype.is_half else expr
+    """``expr`` as it is after it has been stored as ``dtype``: rounded, if that is a half type that lacks numbers."""
+    exact = is_call(expr, "cast") and expr.args[0].dtype in _IN_HALVES
+    return Call("cast", (expr,), expr.dtype, dtype) if dtype.is_half and not exact else expr
 
 
 def unrounded(expr: Expr, dtype: DType) -> Expr:

@@ -82,7 +82,7 @@ WIDEST = 72
 
 def introduce_lets(
     reduces: list[Reduce], outputs: list[Output], names: dict[Expr, str], taken: Iterable[str],
-    late: Iterable[Reduce] = (),
+    late: Iterable[Reduce] = (), apart: Iterable[Expr] = (),
 ) -> tuple[list[Statement], list[Output]]:  # fmt: skip
     """Name what the declaration named, what is used more than once, and pieces of what is too long for a line.
 
@@ -91,12 +91,14 @@ def introduce_lets(
         names: what the declaration calls an intermediate; those become lets even when used once.
         taken: names of operands, scalars and outputs.
         late: reductions that are complete only where outputs are written: what reads them is named nowhere before.
+        apart: expressions that become lets even when used once.
 
     Returns:
         The statements, each after those it reads, and the outputs in terms of them.
     """
     output_names = {o.expr: o.name for o in reversed(outputs)}
-    binder = _Binder([*reduces, *outputs], names, set(taken), output_names, {reduce.ref for reduce in late})
+    late_refs: set[Expr] = {reduce.ref for reduce in late}
+    binder = _Binder([*reduces, *outputs], names, set(taken), output_names, late_refs, frozenset(apart))
     for reduce in reduces:
         binder.statements.append(replace(reduce, expr=binder.bind(reduce.expr, at_root=False)))
     bound = [replace(output, expr=binder.bind(output.expr, at_root=True)) for output in outputs]
@@ -120,11 +122,11 @@ class _Binder:
 
     def __init__(
         self, items: Sequence[Reduce | Output], names: dict[Expr, str], taken: set[str],
-        output_names: dict[Expr, str], late: set[Expr],
+        output_names: dict[Expr, str], late: set[Expr], apart: frozenset[Expr],
     ) -> None:  # fmt: skip
         roots = [item.expr for item in items]
         self.uses = Counter(child for node in walk(roots) for child in node.children) + Counter(roots)
-        self.names, self.output_names, self.late = names, output_names, late
+        self.names, self.output_names, self.late, self.apart = names, output_names, late, apart
         self.taken = taken | {item.name for item in items}
         self.values: dict[Expr, Expr] = {}
         self.declared: dict[Expr, Expr] = {}
@@ -139,7 +141,7 @@ class _Binder:
             if isinstance(node, Call):
                 self._shorten(node)
                 once_here = at_root and node is root and self.uses[node] < 2
-                wanted = node in self.names or (self.uses[node] > 1 and not _trivial(node))
+                wanted = node in self.names or node in self.apart or (self.uses[node] > 1 and not _trivial(node))
                 if not once_here and wanted and _may_be_named(node) and node not in self.late:
                     self._name(node)
             self.widths[node] = self._width(node)

@@ -29,10 +29,14 @@ from fusegen.core.ir import (
 from fusegen.core.subexpressions import ascii_name, introduce_lets
 from fusegen.fuse.argreduce import in_one_pass
 from fusegen.fuse.gather import gathering
+from fusegen.fuse.hoist import Hoist
 from fusegen.fuse.kernel import Kernel, kernel_name, read_by
-from fusegen.fuse.row_kernel import RowKernel, levels
+from fusegen.fuse.row_kernel import GROUP_AXIS, SHARE_AXIS, TILE_AXIS, RowKernel, levels
 from fusegen.fuse.rows import Allowed, Fused, fuse, in_order
 from fusegen.fuse.strided_rows import fuse_strided_rows
+
+# Row kernels of an op that follow from each other.
+MOST_ROW_KERNELS = 3
 
 
 @dataclass
@@ -58,13 +62,13 @@ def group(op: Op) -> tuple[Kernel, ...]:
 def group_by_rows(op: Op) -> tuple[tuple[Kernel, ...], ...]:
     """The kernels of ``op`` where rows stay on chip from reduction to reduction, the best candidate first; none where
     nothing is gained. Not every layout allows to begin sums in rows that go on over rows, or to take slices."""
-    found = [_around(op, fuse)]
-    rows = [kernel for kernel in found[0] or () if isinstance(kernel, RowKernel)]
+    found = [*_around(op, fuse)]
+    rows = [kernel for kernels in found for kernel in kernels if isinstance(kernel, RowKernel)]
     if any(kernel.slices for kernel in rows):
-        found.append(_around(op, partial(fuse, allowed=Allowed(slices=False))))
-    if not found[0] or any(kernel.within for kernel in rows):
-        found.append(_around(op, partial(fuse, allowed=Allowed(row_partials=False, slices=False))))
-    return tuple(dict.fromkeys(kernels for kernels in found if kernels))
+        found += _around(op, partial(fuse, allowed=Allowed(slices=False)))
+    if not found or any(kernel.within for kernel in rows):
+        found += _around(op, partial(fuse, allowed=Allowed(row_partials=False, slices=False)))
+    return tuple(dict.fromkeys(found))
 
 
 def group_by_other_rows(op: Op) -> Iterator[tuple[Kernel, ...]]:
@@ -72,34 +76,58 @@ def group_by_other_rows(op: Op) -> Iterator[tuple[Kernel, ...]]:
     take those that the rows need."""
     for turn in count(1):
         for allowed in (Allowed(turn=turn), Allowed(turn=turn, row_partials=False, slices=False)):
-            kernels = _around(op, partial(fuse, allowed=allowed))
-            if kernels:
-                yield kernels
-            elif allowed.slices:
+            found = [*_around(op, partial(fuse, allowed=allowed))]
+            yield from found
+            if not found and allowed.slices:
                 return
 
 
 def group_by_strided_rows(op: Op) -> tuple[Kernel, ...] | None:
     """The kernels where rows lie side by side; None where nothing is gained."""
-    return _around(op, fuse_strided_rows)
+    return next(_around(op, fuse_strided_rows, alone=True), None)
 
 
-def _around(op: Op, fuse: Callable[..., Fused | None]) -> tuple[Kernel, ...] | None:
-    """The kernel that ``fuse`` makes, with what comes before it and after."""
+def _around(op: Op, fuse: Callable[..., Fused | None], *, alone: bool = False) -> Iterator[tuple[Kernel, ...]]:
+    """The kernel that ``fuse`` makes, with what comes before it and after: where that has rows of its own, in kernels
+    by rows first, unless the kernel is to be ``alone``."""
     op, reduces, outputs, axes = _prepared(op)
     fused = fuse(op, reduces, outputs, axes)
-    if fused is None:
-        return None
+    if fused is not None:
+        for kernels in _with_rest(op, fused, axes, {}, 1 if alone else MOST_ROW_KERNELS):
+            yield _named(kernels)
+
+
+def _with_rest(
+    op: Op, fused: Fused, axes: dict[str, frozenset[str]], before: Mapping[str, Operand], most: int
+) -> Iterator[list[Kernel]]:
+    """A row kernel with the kernels of what it leaves.
+
+    Args:
+        before: results of the kernels before it.
+        most: row kernels.
+    """
+    axes = dict(axes)
     needed = {operand.name for operand in fused.kernel.operands}
     own = {r.ref for r in fused.given}
     early = [output for output in fused.outputs if output.expr in own]  # results that are kept for a backward
-    first = _kernels(op, list(fused.given), early, axes, {}, needed)
+    late = [output for output in fused.outputs if output not in early]
+    first = _kernels(op, list(fused.given), early, axes, before, needed)
     axes.update({operand.name: frozenset(a for a in operand.shape if a) for operand in fused.stored})
     given = {r.name: Operand(r.name, r.expr.dtype, in_order(axes[r.name])) for r in fused.given}
-    stored = {**given, **{operand.name: operand for operand in fused.stored}}
-    late = [output for output in fused.outputs if output not in early]
-    then = _kernels(op, list(fused.reduces), late, axes, stored, set())
-    return _named([*first, fused.kernel, *then])
+    stored = {**before, **given, **{operand.name: operand for operand in fused.stored}}
+    # An axis of partial sums has one size: that of the one row kernel that leaves any.
+    begins = not any(_is_partial(operand) for operand in stored.values())
+    for turn in count() if most > 1 else ():
+        allowed = Allowed(turn=turn, row_partials=begins, columns=begins, slices=begins)
+        then = fuse(op, fused.reduces, late, axes, allowed, stored)
+        if then is None:
+            break
+        yield from ([*first, fused.kernel, *rest] for rest in _with_rest(op, then, axes, stored, most - 1))
+    yield [*first, fused.kernel, *_kernels(op, list(fused.reduces), late, axes, stored, set())]
+
+
+def _is_partial(operand: Operand) -> bool:
+    return not {GROUP_AXIS, TILE_AXIS, SHARE_AXIS}.isdisjoint(operand.shape)
 
 
 def _prepared(op: Op) -> tuple[Op, list[Reduce], list[Output], dict[str, frozenset[str]]]:
@@ -132,7 +160,7 @@ def _kernels(
     _take_along(passes, elementwise)
     names = op.names()
     stored = {**given, **_stored(passes, elementwise, wanted)}
-    kernels = [_reduce_kernel(op, p, names, stored) for p in passes]
+    kernels = [_reduce_kernel(op, *_regrouped(op, p, names, {**axes, **_axes_of(stored)}), stored) for p in passes]
     for p in passes:
         axes.update({r.name: p.space - p.over for r in p.reduces})
     kernels += [_elementwise_kernel(op, space, outs, names, stored) for space, outs in elementwise.items()]
@@ -166,12 +194,14 @@ def _with_positions(op: Op) -> tuple[list[Reduce], list[Output]]:
 
 
 def _take_along(passes: list[_Pass], elementwise: dict[frozenset[str], list[Output]]) -> None:
-    """A sum takes the elementwise outputs over the same space along: one pass over memory instead of two."""
-    sums = {r.name for p in passes for r in p.reduces}
-    free = {space for space, outputs in elementwise.items() if sums.isdisjoint(names_read(outputs))}
+    """A sum takes the elementwise outputs over the same space along, where what these read is there before: one pass
+    over memory instead of two."""
+    level = {r.name: p.level for p in passes for r in p.reduces}
     for p in passes:
-        if p.space in free and elementwise.get(p.space):
-            p.pointwise = elementwise.pop(p.space)
+        outputs = [] if p.pointwise else elementwise.pop(p.space, [])
+        for output in outputs:
+            ready = all(level.get(name, 0) < p.level for name in names_read([output]))
+            (p.pointwise if ready else elementwise.setdefault(p.space, [])).append(output)
 
 
 def _suffix(kernel: Kernel) -> str:
@@ -230,7 +260,30 @@ def _elementwise_kernel(
     return Kernel(kernel_name(op), op, axes, (), operands, scalars, body, (), (), tuple(bound))
 
 
-def _reduce_kernel(op: Op, p: _Pass, names: dict[Expr, str], stored: dict[str, Operand]) -> Kernel:
+def _axes_of(operands: Mapping[str, Operand]) -> dict[str, frozenset[str]]:
+    return {name: frozenset(filter(None, operand.shape)) for name, operand in operands.items()}
+
+
+def _regrouped(
+    op: Op, p: _Pass, names: dict[Expr, str], axes: Mapping[str, frozenset[str]]
+) -> tuple[_Pass, dict[Expr, str], list[Expr]]:
+    """The pass with the factors together that are the same for all elements of a result, the names of what it now
+    computes, and of that what is computed once a result."""
+    exprs = [item.expr for item in (*p.reduces, *p.pointwise)]
+    hoist = Hoist.among(exprs, Axes(axes), p.over, rounded=op.is_half)
+    one = hoist.all(exprs)
+    quotients = hoist.shared_reciprocals(one.values(), op.operands)
+    found = {expr: quotients[one[expr]] for expr in exprs}
+    reduces = [replace(r, expr=found[r.expr]) for r in p.reduces]
+    pointwise = [replace(o, expr=found[o.expr]) for o in p.pointwise]
+    named = {hoist.done.get(expr, expr): name for expr, name in names.items()}
+    named = {quotients.get(expr, expr): name for expr, name in named.items()}
+    return replace(p, reduces=reduces, pointwise=pointwise), named, hoist.fixed(found.values())
+
+
+def _reduce_kernel(
+    op: Op, p: _Pass, names: dict[Expr, str], once: Sequence[Expr], stored: dict[str, Operand]
+) -> Kernel:
     kept = in_order(p.space - p.over)
     written = {o.name for o in p.outputs}  # a reduction that the op keeps for its backward is an output already
     wanted = [r for r in p.reduces if r.name in stored and r.name not in written]
@@ -239,7 +292,7 @@ def _reduce_kernel(op: Op, p: _Pass, names: dict[Expr, str], stored: dict[str, O
     others = {name: operand for name, operand in stored.items() if name not in own}
     operands, scalars = read_by(op, others, [item.expr for item in (*p.reduces, *p.outputs, *p.pointwise)])
     taken = {thing.name for thing in (*operands, *scalars, *p.reduces)}
-    statements, pointwise = introduce_lets(p.reduces, p.pointwise, names, taken)
+    statements, pointwise = introduce_lets(p.reduces, p.pointwise, names, taken, apart=once)
     body = tuple(s for s in statements if isinstance(s, Let))
     reduces = tuple(s for s in statements if isinstance(s, Reduce))
     lets, bound = introduce_lets([], p.outputs, names, taken | {let.name for let in body})

@@ -15,7 +15,7 @@ reciprocal is computed once (derive/reciprocals).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import dataclass, field
 
 from fusegen.core.dtypes import DType
@@ -24,9 +24,14 @@ from fusegen.core.regroupable import Regroupable, regroupable
 from fusegen.core.text import Order
 from fusegen.derive.reciprocals import shared_reciprocals, times_reciprocal
 from fusegen.derive.simplify import fold_minus
+from fusegen.fuse import cost
 
 # Between these a product of constants is as far from float32's ends as its factors are.
 LEAST, MOST = 1e-18, 1e18
+# Functions that jump, of floats and with floats as values.
+STEPS = frozenset({"floor", "ceil", "trunc", "round", "floor_divide", "remainder", "fmod"})
+# What an expression costs at least that is kept for a row.
+WORTH_A_REGISTER = 3
 # Longer products stay as they are. One of shared products has as many factors as there are paths through it
 # (``a, b = b, a * b``).
 MOST_FACTORS = 32
@@ -44,16 +49,19 @@ class _Product:
     def factors(self) -> list[Expr]:
         return [*self.above, *self.below]
 
-    def take(self, root: Expr, product: type[Call] = Regroupable) -> None:
+    def take(self, root: Expr, product: type[Call] = Regroupable, whole: Container[Expr] = ()) -> None:
         """The factors of ``root``, left to right; of longer chains some more than ``MOST_FACTORS``.
 
         Args:
             product: what is taken apart; `Call`: what was written as well.
+            whole: what is not.
         """
         stack = [(root, False)]
         while stack and len(self.above) + len(self.below) <= MOST_FACTORS:
             node, inverse = stack.pop()
             match node:
+                case _ if node in whole:
+                    (self.below if inverse else self.above).append(node)
                 case product("mul", (a, b)):
                     stack += [(b, inverse), (a, inverse)]
                 case product("div", (a, b)):
@@ -73,13 +81,23 @@ class Hoist:
         axes: those that expressions vary along.
         over: the axes along a row.
         rounded: results are rounded to a half type, so that a reciprocal may stand for a division.
+        compared: what conditions, integers and steps are made of. It stays what it is wherever it is read: 41 / 41 is
+            1, 41 times the nearest number to 1 / 41 is less, and so would be its floor. And a value that is regrouped
+            for one reader and compared by another would be computed twice.
     """
 
     axes: Axes
     over: frozenset[str]
     rounded: bool
+    compared: frozenset[Expr] = frozenset()
     done: dict[Expr, Expr] = field(default_factory=dict)
     order: Order = field(default_factory=Order)
+
+    @classmethod
+    def among(cls, exprs: Iterable[Expr], axes: Axes, over: frozenset[str], *, rounded: bool) -> Hoist:
+        """For a kernel that computes these."""
+        jumps = [node for node in walk(exprs) if not node.dtype.is_float or is_call(node, *STEPS)]
+        return cls(axes, over, rounded, frozenset(walk(child for node in jumps for child in node.children)))
 
     def all(self, exprs: Iterable[Expr]) -> dict[Expr, Expr]:
         """Each expression, regrouped."""
@@ -98,7 +116,7 @@ class Hoist:
             product_type: what is taken apart, as in `_Product.take`.
         """
         product = _Product()
-        product.take(node, product_type)
+        product.take(node, product_type, self.compared - {node})
         along = [f for f in product.above if self._along(f)]
         above = [f for f in product.above if not self._along(f)]
         plain = len(product.factors) <= MOST_FACTORS and all(f.dtype is node.dtype for f in product.factors)
@@ -120,6 +138,15 @@ class Hoist:
         known = shared_reciprocals(quotients, operands)
         return transform(exprs, lambda node: times_reciprocal(node, known) or node)
 
+    def fixed(self, exprs: Iterable[Expr]) -> list[Expr]:
+        """What of the expressions is the same for a whole row, differs between rows, and is worth a register to be
+        computed once a row: one division or function, or several cheaper operations."""
+        found = dict[Expr, None]()
+        for node in walk(exprs):
+            own = node.children if self._along(node) else ()
+            found |= dict.fromkeys(child for child in own if self.axes.of(child) and not self._along(child))
+        return [node for node in found if isinstance(node, Call) and cost.of(walk([node])) >= WORTH_A_REGISTER]
+
     def _product_along(self, factors: Iterable[Expr]) -> Expr:
         return _chain([*map(self.one, sorted(factors, key=self.order))])
 
@@ -127,18 +154,18 @@ class Hoist:
         return bool(self.axes.of(node) & self.over)
 
     def _regrouped(self, node: Expr) -> Expr:
-        if not isinstance(node, Call) or not node.dtype.is_float or not self._along(node):
+        if not isinstance(node, Call) or not node.dtype.is_float or not self._along(node) or node in self.compared:
             return node
         if isinstance(node, Regroupable):
             product = _Product()
-            product.take(node)
+            product.take(node, whole=self.compared)
             few = len(product.factors) <= MOST_FACTORS
             if few and all(factor.dtype is node.dtype for factor in product.factors):
                 found = self._rebuilt(product, node)
                 if found is not None:
                     return found
         elif is_call(node, "div") and self.rounded and not self._along(node.args[1]):
-            inverse = call("div", Const("1.0", node.dtype), node.args[1], dtype=node.dtype)
+            inverse = regroupable("div", Const("1.0", node.dtype), node.args[1])
             return call("mul", self.one(node.args[0]), inverse, dtype=node.dtype)
         node = rebuild(node, tuple(self.one(child) for child in node.args))
         return (fold_minus(node) if isinstance(node, Call) else None) or node

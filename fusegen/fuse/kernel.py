@@ -5,7 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fusegen.core.ir import Expr, Let, Op, Operand, Output, Place, Reduce, Ref, Scalar, Shape, axis_order, refs
+from fusegen.core.ir import (
+    Expr,
+    Let,
+    Op,
+    Operand,
+    Output,
+    Place,
+    Reduce,
+    Ref,
+    Scalar,
+    Shape,
+    axis_order,
+    names_read,
+    refs,
+)
 from fusegen.core.locks import cached_property
 from fusegen.core.subexpressions import ascii_name, safe_name
 
@@ -97,6 +111,31 @@ class Kernel:
     def partners(self) -> dict[str, Reduce]:
         """Reductions by name that another one's state holds, and which."""
         return {}
+
+    @cached_property
+    def once(self) -> tuple[Let, ...]:
+        """Of the body: what is the same for all elements of a result."""
+        over = set(self.over)
+        varying = {operand.name for operand in self.operands if not over.isdisjoint(operand.shape)}
+        found = []
+        for let in self.body:
+            if varying.isdisjoint(names_read([let])):
+                found.append(let)
+            else:
+                varying.add(let.name)
+        return tuple(found)
+
+    @cached_property
+    def held(self) -> tuple[str, ...]:
+        """What each element of a result reads of what is the same for all of them, if it differs between results."""
+        once = set(self.once)
+        along = {operand.name for operand in self.operands if any(operand.shape)}
+        for let in self.once:
+            along |= {let.name} if along & names_read([let]) else set()
+        fixed = [o.name for o in self.operands if set(self.over).isdisjoint(o.shape)] + [let.name for let in self.once]
+        each = [*(let for let in self.body if let not in once), *self.reduces, *self.pointwise]
+        read = with_places(names_read(each), self.gathered)
+        return tuple(name for name in fixed if name in along & read)
 
     @property
     def states(self) -> tuple[Reduce, ...]:

@@ -11,8 +11,8 @@ from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
 from fusegen.core.ir import Axes, Call, Let, Output, Reduce, names_read, walk
-from fusegen.declare.table import lookup
-from fusegen.fuse.row_kernel import DIVISION, RowKernel, coupled
+from fusegen.fuse import cost
+from fusegen.fuse.row_kernel import RowKernel, coupled
 
 # `Function.cost` of all traversals of an element, for each byte that moves, from which a kernel is bound by arithmetic.
 BOUND_BY_ARITHMETIC = 4
@@ -112,9 +112,9 @@ class _Costs:
         total = known = 0
         for wanted, lets in self.steps:
             computed = 0
-            for bit, reads, cost in lets:
+            for bit, reads, price in lets:
                 if wanted & bit and not known & bit:
-                    total += cost
+                    total += price
                     wanted |= reads
                     computed |= bit
             known |= computed & kept
@@ -150,5 +150,5 @@ def _own_costs(kernel: RowKernel, lets: Sequence[Let]) -> dict[str, int]:
     for let in lets:
         axes[let.name] = varying.of(let.expr)
         nodes = [n for n in walk([let.expr]) if isinstance(n, Call) and not over.isdisjoint(varying.of(n))]
-        found[let.name] = sum([DIVISION if n.function == "div" else lookup(n.function).cost for n in nodes])
+        found[let.name] = cost.of(nodes)
     return found

@@ -24,14 +24,12 @@ from fusegen.core.ir import (
 )
 from fusegen.core.locks import cached_property
 from fusegen.core.monoids import BY_KIND
-from fusegen.declare.table import lookup
+from fusegen.fuse import cost
 from fusegen.fuse.kernel import Kernel
 
 GROUP_AXIS, TILE_AXIS, SHARE_AXIS = "groups", "pieces", "shares"
 """The axes of partial sums, by their names in CUDA text: the group of rows, the tile of a row, or the block's share
 of a segment that a partial sum is of."""
-DIVISION = 8
-"""What a division costs on a GPU, in units of `Function.cost`: there it is no instruction."""
 
 
 @dataclass(frozen=True)
@@ -143,8 +141,7 @@ def row_cost(kernel: RowKernel) -> int:
     for let in (*kernel.before, *kernel.body):
         axes[let.name] = expr_axes(let.expr, axes)
     nodes = walk([item.expr for item in (*kernel.before, *kernel.body, *kernel.pointwise)])
-    once = {n for n in nodes if isinstance(n, Call) and not expr_axes(n, axes) & set(kernel.over)}
-    return sum(DIVISION if node.function == "div" else lookup(node.function).cost for node in once)
+    return cost.of({n for n in nodes if not expr_axes(n, axes) & set(kernel.over)})
 
 
 def picked_by(reduce: Reduce, kernel: Kernel) -> tuple[Expr, Operand] | None:

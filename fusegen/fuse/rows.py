@@ -85,12 +85,14 @@ class Allowed:
 
     Args:
         row_partials: begin sums that run over rows and along them.
+        segments: those of parts of a row as well.
         columns: sum over rows as well, and take tiles of rows.
         slices: sum over some of the axes that number the rows.
         turn: which of the sets of axes that could make up a row does, by the order of the op's reductions.
     """
 
     row_partials: bool = True
+    segments: bool = True
     columns: bool = True
     slices: bool = True
     turn: int = 0
@@ -98,17 +100,18 @@ class Allowed:
 
 def fuse(
     op: Op, reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]],
-    allowed: Allowed = Allowed(),
+    allowed: Allowed = Allowed(), before: Mapping[str, Operand] | None = None,
 ) -> Fused | None:  # fmt: skip
     """The row kernel that saves passes over memory, if there is one.
 
     Args:
         reduces, outputs: of the op, lets expanded.
         axes: those that each named thing varies along.
+        before: results of kernels before it, if it comes behind another row kernel: it then has to be waited for.
     """
     needs = _Needs(reduces)
     split = next(islice(_waited_for(reduces, outputs, axes, allowed, needs), allowed.turn, None), None)
-    if split is None and allowed.turn:
+    if split is None and (allowed.turn or before is not None):
         return None
     if split is None:
         split = _side_by_side(reduces, outputs, axes, allowed, needs)
@@ -129,7 +132,7 @@ def fuse(
         o for o in others
         if _axes_of(o) == split.kept and needs.direct(o.expr) <= ready and expr_axes(o.expr, axes) <= split.kept
     ]  # fmt: skip
-    return _build(op, split, given, pointwise, ends, reduces, outputs, axes)
+    return _build(op, split, given, pointwise, ends, reduces, outputs, axes, before or {})
 
 
 class _Needs:
@@ -183,8 +186,9 @@ def _waited_for(
             later = _later(reduces, space, spaces, {r.name for r in rows}, needs)
             columns = _columns(later, space - over, over, allowed)
             rest = [r for r in later if allowed.row_partials and r not in columns]
-            begun = find_row_partials(rest, over, segments=not columns)
-            fewer = find_row_partials(later, over, segments=True)  # fewer sums than one for each position in a row
+            begun = find_row_partials(rest, over, segments=allowed.segments and not columns)
+            # Fewer sums than one for each position in a row.
+            fewer = find_row_partials(later, over, segments=allowed.segments)
             if allowed.row_partials and {r.name for r in columns} <= {
                 r.name for r in (*fewer.per_row, *fewer.segments)
             }:
@@ -284,12 +288,13 @@ def strided_elementwise(op: Op, outputs: Sequence[Output], axes: Mapping[str, fr
     if len(lacking) != 1:
         return None
     split = _Split(space, lacking.pop(), (), (), row_tiles=False)
-    return _build(op, split, (), list(outputs), [], (), outputs, axes)
+    return _build(op, split, (), list(outputs), [], (), outputs, axes, {})
 
 
 def _build(
     op: Op, split: _Split, given: tuple[Reduce, ...], pointwise: list[Output], ends: list[Output],
     reduces: Sequence[Reduce], outputs: Sequence[Output], axes: Mapping[str, frozenset[str]],
+    before: Mapping[str, Operand],
 ) -> Fused:  # fmt: skip
     known = dict(axes)
     begun = (
@@ -309,7 +314,8 @@ def _build(
     stores = [Output(r.name, r.ref, r.expr.dtype, kept) for r in stored if r.name not in {o.name for o in ends}]
     partials = list(started.values())
     shown = {r.name for r in stored} | names_read(ends)
-    kernel = _kernel(op, split, shown, given, pointwise, [*stores, *ends], partials, known)
+    there = {**before, **{r.name: Operand(r.name, r.expr.dtype, in_order(known[r.name])) for r in given}}
+    kernel = _kernel(op, split, shown, there, pointwise, [*stores, *ends], partials, known)
     operands = [Operand(r.name, r.expr.dtype, kept) for r in stored]
     operands += [Operand(p.name, p.dtype, p.shape) for p in partials]
     return Fused(kernel, given, tuple(rest), rest_outputs, tuple(operands))
@@ -374,11 +380,12 @@ def _factors_outside(
 
 
 def _kernel(
-    op: Op, split: _Split, shown: set[str], given: Sequence[Reduce], pointwise: list[Output], ends: list[Output],
-    partials: list[Output], axes: dict[str, frozenset[str]],
+    op: Op, split: _Split, shown: set[str], there: Mapping[str, Operand], pointwise: list[Output],
+    ends: list[Output], partials: list[Output], axes: dict[str, frozenset[str]],
 ) -> RowKernel:  # fmt: skip
     along = Axes(axes)
-    hoist = Hoist(along, split.over, rounded=op.is_half)
+    computed = (*split.rows, *split.columns, *pointwise, *ends)
+    hoist = Hoist.among([item.expr for item in computed], along, split.over, rounded=op.is_half)
     rows = [replace(r, expr=hoist.one(r.expr)) for r in split.rows]
     within, segments = in_order(split.row_partials.within), tuple[Reduce, ...]()
     if not split.row_tiles:
@@ -402,8 +409,7 @@ def _kernel(
     regrouped = {hoist.one(expr): name for expr, name in op.names().items()}
     names = {quotients.get(expr, expr): name for expr, name in regrouped.items()}
     items = [*rows, *columns, *segments, *pointwise, *ends, *shares]
-    stored = {r.name: Operand(r.name, r.expr.dtype, in_order(axes[r.name])) for r in given}
-    operands, scalars = read_by(op, stored, [item.expr for item in items])
+    operands, scalars = read_by(op, there, [item.expr for item in items])
     # Names of the op's other reductions as well: a kernel may yet take in sums of what follows (fuse/strided_rows).
     taken = {thing.name for thing in (*operands, *scalars, *rows, *segments)}
     taken |= {s.name for s in op.statements if isinstance(s, Reduce)}

@@ -43,7 +43,8 @@ WARP = 32
 # one, whose sums over rows are then combined by fewer threads.
 SHORT_BLOCK, SHORT_PERSISTENT_BLOCK = 128, 256
 # Bytes of a row that a thread reads before it uses the first of them: enough loads in flight, few enough registers.
-BYTES_AHEAD = 64
+# Of bytes and bools, elements.
+BYTES_AHEAD, ELEMENTS_AHEAD = 64, 32
 # A row is staged in shared memory if each thread holds at least STAGED_FROM bytes of it. STATIC: bytes of shared memory
 # for rows that a kernel can declare. EXCHANGED: bytes that it needs for exchanging partial results.
 STAGED_FROM, STATIC, EXCHANGED = 64, 44 * 1024, 4 * 1024
@@ -82,6 +83,8 @@ PERSISTENT_BLOCK_THREADS = 512
 # clusters of more than two blocks can use, by the cluster's size, because a cluster lies within one GPC. Fixed numbers,
 # so that the order of additions does not depend on the machine.
 PERSISTENT_THREADS, MULTIPROCESSORS, CLUSTERED = 768, 132, {4: 120, 8: 120, 16: 112}
+# Bytes of rows that the threads of a multiprocessor should have under way: if each has few, there are more threads.
+BYTES_UNDER_WAY = 24 * 1024
 # Elements of the shortest segment of a row: shorter ones would leave too many partial sums.
 SHORTEST_SEGMENT = 32
 # Blocks that take row tiles.
@@ -176,8 +179,9 @@ def schedule_rows(
         kernel, loops, sliced, len(kept), buffers, placements, streams, vector, shape, n, unaligned, segment, chip
     )
     return found, _launch(
-        kernel, sizes, loops, buffers, shape, found, m, n, segment, (*kept_order, *over_order), slices
-    )
+        kernel, sizes, loops, buffers, shape, found, m, n, segment, (*kept_order, *over_order), slices,
+        _width(streams, buffers),
+    )  # fmt: skip
 
 
 def _in_slices(slices: int, m: int, shape: _Shape) -> bool:
@@ -277,11 +281,12 @@ def _shape(
     """``vectors``: in a row; ``width``: bytes of all streams for one of them; ``least``: threads of a row."""
     sums = sum(r.expr.dtype.size for r in kernel.columns) * vector
     most = max(1, min(MOST_RAW // width, MOST_SUMS // sums if sums else MOST_RAW))
-    wanted = max(1, min(most, SUMS_PER_THREAD // vector if sums else BYTES_AHEAD // width))
+    ahead = min(BYTES_AHEAD // width, max(1, ELEMENTS_AHEAD // vector))
+    wanted = max(1, min(most, SUMS_PER_THREAD // vector if sums else ahead))
     side = SHORT_PERSISTENT_BLOCK if sums else SHORT_BLOCK
     if kernel.row_tiles:
         return _row_tile(vectors, wanted if vector == 1 else 2, side, least)
-    alone = max(1, min(most, BYTES_AHEAD // width))
+    alone = max(1, min(most, ahead))
     if vectors <= WARP * alone:
         # At least two, where there is a vector for each: those of a single one would lie apart in memory.
         fewest = max(least, 2 if vector > 1 and vectors > 1 else 1)
@@ -449,13 +454,14 @@ def resident(kernel: RowKernel, plan: Schedule) -> int:
 
 def _launch(
     kernel: RowKernel, sizes: Mapping[str, int], loops: list[Loop], buffers: Mapping[str, Buffer], shape: _Shape,
-    found: Schedule, m: int, n: int, segment: int, order: tuple[str, ...], slices: int,
+    found: Schedule, m: int, n: int, segment: int, order: tuple[str, ...], slices: int, width: int,
 ) -> Launch:  # fmt: skip
     per_block = shape.threads * shape.vectors_per_thread * found.vector
     row_tiles = -(-n // per_block) if kernel.row_tiles else 1
     groups = -(-(m // slices) // shape.rows)
     if found.persistent:
-        threads = PERSISTENT_THREADS if found.staged else PERSISTENT_THREADS // 2
+        few = BYTES_UNDER_WAY // (width * found.vector * found.vectors_per_thread)
+        threads = PERSISTENT_THREADS if found.staged else max(PERSISTENT_THREADS // 2, few)
         side_by_side = max(1, min(threads // (shape.threads * shape.rows), resident(kernel, found)))
         places = CLUSTERED.get(shape.cluster, MULTIPROCESSORS) // shape.cluster
         blocks = ROW_TILE_BLOCKS // row_tiles if kernel.row_tiles else places * side_by_side

@@ -30,6 +30,8 @@ WANTED_BLOCKS = 1056
 # The unroll factor of a column's loop, for columns in which a thread takes at least LONG_COLUMN elements. Terms of
 # alternating sign then cancel before they are added to a large sum.
 UNROLL, LONG_COLUMN = 4, 64
+# Values of a vector of results that a thread of a column kernel has room for, and where vectors stay as they are.
+COLUMN_REGISTERS, LEAST_COLUMN_VECTOR = 48, 4
 # The narrowest block of a column kernel: fewer threads side by side would not fill a memory transaction.
 LEAST_BLOCK_WIDTH = 8
 # Blocks that share a sum over everything: enough for eight on each multiprocessor of the largest GPUs.
@@ -415,6 +417,8 @@ def _reduction(
     loops = [*kept, *over]
     fast = len(kept) - 1 if along_kept else len(loops) - 1
     vector, placements = vector_placements(kernel, loops, fast, buffers)
+    while along_kept and vector > LEAST_COLUMN_VECTOR and vector * of_each_result(kernel) > COLUMN_REGISTERS:
+        vector, placements = vector_placements(kernel, loops, fast, buffers, vector // 2)
     threads = THREADS if along_kept else min(THREADS, max(TILE, -(-n // (vector * TILE)) * TILE))
     block_width = _column_width(m // vector, n) if along_kept and many else TILE
     # A narrower block leaves fewer threads without results.
@@ -444,6 +448,13 @@ def _reduction(
         unroll=UNROLL if along_kept and (splits > 1 or n >= at_once * LONG_COLUMN) else 1,
     )  # fmt: skip
     return found, launch
+
+
+def of_each_result(kernel: Kernel) -> int:
+    """How many values a thread of a column kernel has of each of its results."""
+    moving = [operand for operand in kernel.tensors if not set(kernel.over).isdisjoint(operand.shape)]
+    whole = [operand for operand in moving if set(kernel.space) <= {*operand.shape, *kernel.over}]
+    return len(kernel.held) + len(kernel.states) + len(whole)
 
 
 def is_serial(m: int, n: int) -> bool:

@@ -84,7 +84,7 @@ def fuse_strided_rows(
     if not reduces:
         fused = strided_elementwise(op, outputs, axes)
         return fused and _with_totals(op, fused, ())
-    fused = fuse(op, reduces, outputs, axes, Allowed(row_partials=False, columns=False))
+    fused = fuse(op, reduces, outputs, axes, Allowed(segments=False, columns=False))
     if fused is None or not fused.kernel.stages:
         return None
     kernel, totals = fused.kernel, _totals(fused, axes)

@@ -14,6 +14,7 @@ from fusegen.declare.table import Function, Kind, lookup
 _ATOM = 10
 _UNARY = 8
 _SMALL_INTEGERS = (dtypes.int8, dtypes.uint8, dtypes.int16)
+_BYTES = frozenset({dtypes.int8, dtypes.uint8})
 
 
 @dataclass(frozen=True)
@@ -112,6 +113,8 @@ class Printer:
             return text, self._print(inner)[1]
         if inner.dtype.is_float and not expr.dtype.is_float and expr.dtype is not dtypes.bool_:
             return f"fg::to_integer<{_ctype(expr.dtype)}>({text})", _ATOM
+        if expr.dtype is dtypes.float32 and inner.dtype in _BYTES:
+            return f"fg::byte_to_float({text})", _ATOM
         return f"{_ctype(expr.dtype)}({text})", _ATOM
 
 

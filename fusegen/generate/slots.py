@@ -10,7 +10,7 @@ from fusegen.core.ir import Let, Operand, Output, Reduce, names_read
 from fusegen.core.text import expr_text, reduce_text
 from fusegen.fuse.kernel import Gathered, Kernel, Position, with_places
 from fusegen.fuse.reuse import Traversal, still_needed
-from fusegen.fuse.schedule import THREADS, Schedule
+from fusegen.fuse.schedule import THREADS, Schedule, of_each_result
 from fusegen.generate.cexpr import Printer
 from fusegen.generate.names import Names
 from fusegen.generate.params import parameters
@@ -20,6 +20,8 @@ from fusegen.generate.wording import WIDTH, comment, explain, signature
 # Blocks of 256 threads that kernels with a loop are compiled to keep on a multiprocessor: 64 registers a thread. Left
 # to choose, the compiler aims at more blocks, and to save registers loads one operand only when done with another.
 RESIDENT = 4
+# The same for threads that have more values than these at a time: 80 registers, and 128.
+RESIDENT_WITH = {32: 3, 48: 2}
 
 
 @dataclass
@@ -60,9 +62,13 @@ class SlotFiller:
             "threads": self.schedule.threads,
             "index": self.schedule.index,
             "vector": self.schedule.vector,
-            "bounds": f"{THREADS}, {RESIDENT}" if self.schedule.threads == THREADS else self.schedule.threads,
+            "bounds": f"{THREADS}, {self._resident()}" if self.schedule.threads == THREADS else self.schedule.threads,
             "start": self.start(self.schedule.follows),
         }
+
+    def _resident(self) -> int:
+        values = self.schedule.vector * of_each_result(self.kernel) if self.schedule.template == "column" else 0
+        return min((blocks for more, blocks in RESIDENT_WITH.items() if values > more), default=RESIDENT)
 
     def start(self, follows: bool) -> list[str]:
         """How a kernel begins: what it computes once, and how it waits for one of its op before it."""

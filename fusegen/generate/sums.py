@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from fusegen.core.ir import Let, Operand, Output, Ref
@@ -32,11 +33,11 @@ class Sums(SlotFiller):
         slots: dict[str, Any] = {"kept_reads": [], "reads": [], "declarations": [], "inner": [], "writes": []}
         slots["coordinates"] = self.coordinates(over.start, over.stop - 1, "at", self.moving(in_loop, over))
         slots["near_coordinates"] = self.coordinates(over.start, over.stop - 1, "at + i", self.moving(in_loop, over))
-        for operand in fixed:
-            self._read_element(operand, self.offset(operand.name, kept), slots, "kept_reads")
+        slots |= {"held": [], "once": []}
+        self._read_fixed(fixed, slots)
         for operand in moving:
             self._read_element(operand, self.offset(operand.name, range(over.stop)), slots, "reads")
-        slots["inner"] += self.lets(kernel.body)
+        slots["inner"] += self.lets([let for let in kernel.body if let not in kernel.once])
         for output in kernel.pointwise:
             self._write_element(output, self.offset(output.name, range(over.stop)), slots)
         slots["inner"] += [a.add(self.printer.text(a.reduce.expr)) for a in self._accumulators()]
@@ -55,6 +56,33 @@ class Sums(SlotFiller):
             "combine": self._combine(),
             "ending": self._end(already),
         }  # fmt: skip
+
+    def _read_fixed(self, fixed: Sequence[Operand], slots: dict[str, Any]) -> None:
+        """What is the same for all elements of a result, before the loop over them; where a thread has a vector of
+        results, in vectors."""
+        kernel, kept = self.kernel, range(self.schedule.loops)
+        once, each = self.needed(kernel.once), set(kernel.held)
+        for operand in fixed:
+            lines: dict[str, Any] = {"kept_reads": slots["kept_reads"], "inner": []}
+            self._read_element(operand, self.offset(operand.name, kept), lines, "kept_reads")
+            slots["inner"] += lines["inner"] if operand.name in each else []
+            slots["once"] += lines["inner"] if operand.name in once else []
+        vectors = {operand.name for operand in fixed if self._differs_in_vector([operand.name])}
+        for let in kernel.once:
+            if not (self.needed([let]) & vectors):
+                slots["kept_reads"] += self.lets([let])
+                continue
+            vectors.add(let.name)
+            slots["once"] += self.lets([let])
+            if let.name in each:
+                held, ctype = f"{self.stem(let.name)}_v", let.expr.dtype.ctype
+                slots["held"].append(f"fg::Vec<{ctype}, {self.schedule.vector}> {held};")
+                slots["once"].append(f"{held}[k] = {self.variable(let.name)};")
+                slots["inner"].append(f"const {ctype} {self.variable(let.name)} = {held}[k];")
+
+    def _differs_in_vector(self, names: Sequence[str]) -> bool:
+        """Whether neighbouring results of a thread read different elements of one of these."""
+        return self._vector_along_results and bool(self.moving(names, [self._fast()]))
 
     def _add_iterations(self, slots: dict[str, Any]) -> None:
         for accumulator in self._accumulators():

@@ -8,13 +8,17 @@
 //   alpha = foreground_alpha + behind
 //   same_alpha = alpha == 0
 //   ratio_alpha_2 = (foreground - background * background_alpha) / alpha
-//   diff_background_alpha = 1 - background_alpha
 //   ratio_alpha = (foreground_alpha * foreground + behind * background) / alpha
-//   diff = ratio_alpha_2 - diff_background_alpha * ratio_alpha / alpha
-//   ratio_alpha_3 = diff_foreground_alpha * ratio_alpha / alpha
-//   diff_2 = background * diff_foreground_alpha / alpha - ratio_alpha_3
-//   d_foreground = where(same_alpha, 0, d_colour * (foreground_alpha / alpha))
-//   d_background = where(same_alpha, 0, d_colour * (behind / alpha))
+//   diff_background_alpha = 1 - background_alpha
+//   ratio = diff_background_alpha / alpha
+//   diff = ratio_alpha_2 - ratio_alpha * ratio
+//   ratio_2 = diff_foreground_alpha / alpha
+//   ratio_alpha_3 = ratio_alpha * ratio_2
+//   diff_2 = background * ratio_2 - ratio_alpha_3
+//   ratio_3 = foreground_alpha / alpha
+//   ratio_behind_alpha = behind / alpha
+//   d_foreground = where(same_alpha, 0, d_colour * ratio_3)
+//   d_background = where(same_alpha, 0, d_colour * ratio_behind_alpha)
 //   sum_d_foreground_alpha = sum[d1](where(same_alpha, 0, d_colour * diff))
 //   sum_d_background_alpha = sum[d1](where(same_alpha, 0, d_colour * diff_2))
 //   diff_background_alpha_2 = 1 - background_alpha
@@ -22,7 +26,7 @@
 //   d_foreground_alpha = d_alpha * diff_background_alpha_2 + sum_d_foreground_alpha
 //   d_background_alpha = d_alpha * diff_foreground_alpha_2 + sum_d_background_alpha
 // column: 1024 neighbouring results a block, reduced over D1
-extern "C" __global__ __launch_bounds__(256, 4)
+extern "C" __global__ __launch_bounds__(256, 2)
 void alpha_over_backward_f32(const float* __restrict__ foreground_ptr,        // [D0, D1, D2, D3]
                              const float* __restrict__ foreground_alpha_ptr,  // [D0, 1, D2, D3]
                              const float* __restrict__ background_ptr,        // [D0, D1, D2, D3]
@@ -51,6 +55,34 @@ void alpha_over_backward_f32(const float* __restrict__ foreground_ptr,        //
   if (inside) {
     const auto foreground_alpha_v = fg::load_vector<4>(foreground_alpha_ptr + j0 * foreground_alpha_stride0 + j1);
     const auto background_alpha_v = fg::load_vector<4>(background_alpha_ptr + j0 * background_alpha_stride0 + j1);
+    fg::Vec<float, 4> behind_v;
+    fg::Vec<float, 4> alpha_v;
+    fg::Vec<bool, 4> same_alpha_v;
+    fg::Vec<float, 4> ratio_v;
+    fg::Vec<float, 4> ratio_2_v;
+    fg::Vec<float, 4> ratio_3_v;
+    fg::Vec<float, 4> ratio_behind_alpha_v;
+#pragma unroll
+    for (int k = 0; k < 4; ++k) {
+      const float foreground_alpha = foreground_alpha_v[k];
+      const float background_alpha = background_alpha_v[k];
+      const float diff_foreground_alpha = 1.0f - foreground_alpha;
+      const float behind = background_alpha * diff_foreground_alpha;
+      behind_v[k] = behind;
+      const float alpha = foreground_alpha + behind;
+      alpha_v[k] = alpha;
+      const bool same_alpha = alpha == 0.0f;
+      same_alpha_v[k] = same_alpha;
+      const float diff_background_alpha = 1.0f - background_alpha;
+      const float ratio = fg::divide(diff_background_alpha, alpha);
+      ratio_v[k] = ratio;
+      const float ratio_2 = fg::divide(diff_foreground_alpha, alpha);
+      ratio_2_v[k] = ratio_2;
+      const float ratio_3 = fg::divide(foreground_alpha, alpha);
+      ratio_3_v[k] = ratio_3;
+      const float ratio_behind_alpha = fg::divide(behind, alpha);
+      ratio_behind_alpha_v[k] = ratio_behind_alpha;
+    }
 #pragma unroll 4
     for (int at = 0; at < n; ++at) {
       const int j2 = at;
@@ -65,21 +97,23 @@ void alpha_over_backward_f32(const float* __restrict__ foreground_ptr,        //
       for (int k = 0; k < 4; ++k) {
         const float foreground_alpha = foreground_alpha_v[k];
         const float background_alpha = background_alpha_v[k];
+        const float behind = behind_v[k];
+        const float alpha = alpha_v[k];
+        const bool same_alpha = same_alpha_v[k];
+        const float ratio = ratio_v[k];
+        const float ratio_2 = ratio_2_v[k];
+        const float ratio_3 = ratio_3_v[k];
+        const float ratio_behind_alpha = ratio_behind_alpha_v[k];
         const float foreground = foreground_v[k];
         const float background = background_v[k];
         const float d_colour = d_colour_v[k];
-        const float diff_foreground_alpha = 1.0f - foreground_alpha;
-        const float behind = background_alpha * diff_foreground_alpha;
-        const float alpha = foreground_alpha + behind;
-        const bool same_alpha = alpha == 0.0f;
         const float ratio_alpha_2 = fg::divide(foreground - background * background_alpha, alpha);
-        const float diff_background_alpha = 1.0f - background_alpha;
         const float ratio_alpha = fg::divide(foreground_alpha * foreground + behind * background, alpha);
-        const float diff = ratio_alpha_2 - fg::divide(diff_background_alpha * ratio_alpha, alpha);
-        const float ratio_alpha_3 = fg::divide(diff_foreground_alpha * ratio_alpha, alpha);
-        const float diff_2 = fg::divide(background * diff_foreground_alpha, alpha) - ratio_alpha_3;
-        d_foreground_v[k] = same_alpha ? 0.0f : d_colour * fg::divide(foreground_alpha, alpha);
-        d_background_v[k] = same_alpha ? 0.0f : d_colour * fg::divide(behind, alpha);
+        const float diff = ratio_alpha_2 - ratio_alpha * ratio;
+        const float ratio_alpha_3 = ratio_alpha * ratio_2;
+        const float diff_2 = background * ratio_2 - ratio_alpha_3;
+        d_foreground_v[k] = same_alpha ? 0.0f : d_colour * ratio_3;
+        d_background_v[k] = same_alpha ? 0.0f : d_colour * ratio_behind_alpha;
         sum_d_foreground_alpha_v[k] += same_alpha ? 0.0f : d_colour * diff;
         sum_d_background_alpha_v[k] += same_alpha ? 0.0f : d_colour * diff_2;
       }

@@ -3,12 +3,15 @@
 #include "fusegen.cuh"
 
 // layer_norm, backward                                        declared in ops/norms.py
-//   diff_input = input - total / float32(D1)
+//   prod_d_out_weight = d_out * weight
+//   ratio_total = total / float32(D1)
+//   diff_input = input - ratio_total
 //   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
-//   prod = 0.5 * weight * diff_input * rsqrt_value^3
-//   prod_weight_rsqrt_value = weight * rsqrt_value
-//   sum_deviation = sum[d1](-(d_out * (prod / float32(D1))))
-//   sum_total = sum[d1](-(d_out * (prod_weight_rsqrt_value / float32(D1))))
+//   ratio = 1 / float32(D1)
+//   prod = 0.5 * rsqrt_value^3 * ratio
+//   prod_rsqrt_value = rsqrt_value * ratio
+//   sum_deviation = sum[d1](-(prod_d_out_weight * diff_input * prod))
+//   sum_total = sum[d1](-(prod_d_out_weight * prod_rsqrt_value))
 // row: a block a result, reduced over D1, along the fast axis
 extern "C" __global__ __launch_bounds__(256, 4)
 void layer_norm_backward_bf16_sum_deviation_and_1_more(const bf16* __restrict__ input_ptr,       // [D0, D1]
@@ -25,6 +28,11 @@ void layer_norm_backward_bf16_sum_deviation_and_1_more(const bf16* __restrict__ 
   const int j0 = result;
   const float total = fg::load(total_ptr + j0);
   const float deviation = fg::load(deviation_ptr + j0);
+  const float ratio_total = fg::divide_by_count(total, float(D1));
+  const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
+  const float ratio = fg::divide_by_count(1.0f, float(D1));
+  const float prod = 0.5f * (rsqrt_value * rsqrt_value * rsqrt_value) * ratio;
+  const float prod_rsqrt_value = rsqrt_value * ratio;
 
   fg::Chains<float> sum_deviation_chains;
   fg::Chains<float> sum_total_chains;
@@ -40,12 +48,10 @@ void layer_norm_backward_bf16_sum_deviation_and_1_more(const bf16* __restrict__ 
       const float input = input_v[k];
       const float weight = weight_v[k];
       const float d_out = d_out_v[k];
-      const float diff_input = input - fg::divide_by_count(total, float(D1));
-      const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
-      const float prod = 0.5f * weight * diff_input * (rsqrt_value * rsqrt_value * rsqrt_value);
-      const float prod_weight_rsqrt_value = weight * rsqrt_value;
-      sum_deviation_part += -(d_out * fg::divide_by_count(prod, float(D1)));
-      sum_total_part += -(d_out * fg::divide_by_count(prod_weight_rsqrt_value, float(D1)));
+      const float prod_d_out_weight = d_out * weight;
+      const float diff_input = input - ratio_total;
+      sum_deviation_part += -(prod_d_out_weight * diff_input * prod);
+      sum_total_part += -(prod_d_out_weight * prod_rsqrt_value);
     }
     sum_deviation_chains.add(sum_deviation_part);
     sum_total_chains.add(sum_total_part);
@@ -60,8 +66,9 @@ void layer_norm_backward_bf16_sum_deviation_and_1_more(const bf16* __restrict__ 
 }
 
 // layer_norm, backward                                        declared in ops/norms.py
-//   diff_input = input - total / float32(D1)
-//   rsqrt_value = rsqrt(deviation / float32(D1) + eps)
+//   ratio = 1 / float32(D1)
+//   diff_input = input - total * ratio
+//   rsqrt_value = rsqrt(deviation * ratio + eps)
 //   sum_d_weight = sum[d0](d_out * (diff_input * rsqrt_value))
 //   sum_d_bias = sum[d0](d_out)
 //   d_weight = sum_d_weight
@@ -85,6 +92,7 @@ void layer_norm_backward_bf16_d_weight_and_1_more(const bf16* __restrict__ input
   fg::Vec<float, 2> sum_d_weight_v = {};
   fg::Vec<float, 2> sum_d_bias_v = {};
   if (inside) {
+    const float ratio = fg::divide_by_count(1.0f, float(D1));
 #pragma unroll 4
     for (int at = threadIdx.y; at < n; at += 16) {
       const int j1 = at;
@@ -96,8 +104,8 @@ void layer_norm_backward_bf16_d_weight_and_1_more(const bf16* __restrict__ input
       for (int k = 0; k < 2; ++k) {
         const float input = input_v[k];
         const float d_out = d_out_v[k];
-        const float diff_input = input - fg::divide_by_count(total, float(D1));
-        const float rsqrt_value = rsqrtf(fg::divide_by_count(deviation, float(D1)) + eps);
+        const float diff_input = input - total * ratio;
+        const float rsqrt_value = rsqrtf(deviation * ratio + eps);
         sum_d_weight_v[k] += d_out * (diff_input * rsqrt_value);
         sum_d_bias_v[k] += d_out;
       }

@@ -9,7 +9,7 @@
 //   d_weight = sum_d_weight
 // column: 64 neighbouring results a block, reduced over D0, D2, D3; cut into pieces that a second kernel combines in
 //     order
-extern "C" __global__ __launch_bounds__(256, 4)
+extern "C" __global__ __launch_bounds__(256, 3)
 void lerp_backward_bf16(const bf16* __restrict__ input_ptr,        // [D0, D1, D2, D3]
                         const bf16* __restrict__ end_ptr,          // [D0, D1, D2, D3]
                         const bf16* __restrict__ weight_ptr,       // [D1, 1, 1]

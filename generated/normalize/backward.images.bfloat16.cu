@@ -6,11 +6,12 @@
 //   sqrt_total = sqrt(total)
 //   chosen_total = where(same_total, total, sqrt_total)
 //   length = clamp(chosen_total, eps, inf)
+//   ratio_length = 1 / length
 //   both = chosen_total >= eps and chosen_total <= inf
-//   out = input * (1 / length)
+//   out = input * ratio_length
 //   sum_total = sum[d1](d_out * out)
-//   ratio_length = 2 * sum_total * where(same_total, 1, 0.5 / sqrt_total) / length
-//   d_input = d_out * (1 / length) + where(both, -(input * ratio_length), 0)
+//   ratio_length_2 = 2 * sum_total * where(same_total, 1, 0.5 / sqrt_total) / length
+//   d_input = d_out * ratio_length + where(both, -(input * ratio_length_2), 0)
 // strided rows: 32 threads for 2 neighbouring results over D1, whose elements stay in registers: read once
 extern "C" __global__ __launch_bounds__(512, 2)
 void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D2, D3]
@@ -41,6 +42,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
   fg::Vec<float, 2> sqrt_total_v;
   fg::Vec<float, 2> chosen_total_v;
   fg::Vec<float, 2> length_v;
+  fg::Vec<float, 2> ratio_length_v;
   fg::Vec<bool, 2> both_v;
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
@@ -48,6 +50,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
     sqrt_total_v[k] = fg::fast_sqrt(total_v[k]);
     chosen_total_v[k] = same_total_v[k] ? total_v[k] : sqrt_total_v[k];
     length_v[k] = fg::clamp(chosen_total_v[k], eps, fg::infinity<float>());
+    ratio_length_v[k] = fg::divide(1.0f, length_v[k]);
     both_v[k] = chosen_total_v[k] >= eps && chosen_total_v[k] <= fg::infinity<float>();
   }
 
@@ -60,15 +63,15 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      const float out = input * fg::divide(1.0f, length_v[k]);
+      const float out = input * ratio_length_v[k];
       sum_total_v[k] += d_out * out;
     }
   }
   fg::columns_sum<32, 16, 0>(sum_total_v[0], sum_total_v[1]);
-  fg::Vec<float, 2> ratio_length_v;
+  fg::Vec<float, 2> ratio_length_2_v;
 #pragma unroll
   for (int k = 0; k < 2; ++k) {
-    ratio_length_v[k] =
+    ratio_length_2_v[k] =
         fg::divide(2.0f * sum_total_v[k] * (same_total_v[k] ? 1.0f : fg::divide(0.5f, sqrt_total_v[k])), length_v[k]);
   }
 
@@ -83,7 +86,7 @@ void normalize_backward_bf16(const bf16* __restrict__ input_ptr,   // [D0, D1, D
     for (int k = 0; k < 2; ++k) {
       const float input = input_v[k];
       const float d_out = d_out_v[k];
-      d_input_v[k] = d_out * fg::divide(1.0f, length_v[k]) + (both_v[k] ? -(input * ratio_length_v[k]) : 0.0f);
+      d_input_v[k] = d_out * ratio_length_v[k] + (both_v[k] ? -(input * ratio_length_2_v[k]) : 0.0f);
     }
     fg::store_vector<2>(d_input_ptr + (j0 * d_input_stride0 + j1 + j2 * d_input_stride2), d_input_v);
   }

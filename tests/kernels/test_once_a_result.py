@@ -1,0 +1,200 @@
+"""What is the same for all elements of a result is computed once for it; and no value twice, in two spellings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import fusegen as fg
+from fusegen.fuse.row_kernel import RowKernel
+from tests.support.oracles import leaves
+from tests.support.rows import agree, planned_passes
+
+pytestmark = pytest.mark.emulator
+
+Function = Callable[..., Any]
+F32, F64, BF16, F16 = torch.float32, torch.float64, torch.bfloat16, torch.float16
+
+
+def by_its_size(x: Any, w: Any) -> Any:
+    return fg.sigmoid(x / (fg.abs(w) + 1.5)) * fg.exp(w)
+
+
+def by_its_size_in_torch(x: Any, w: Any) -> Any:
+    return torch.sigmoid(x / (w.abs() + 1.5)) * w.exp()
+
+
+# Of a weight each: columns in vectors, columns of a width that has none, few elements of many results, and a result of
+# a block each (the weight is along the slow axis).
+SHAPES = {
+    "column": ((700, 64), (64,)),
+    "column without vectors": ((700, 33), (33,)),
+    "serial": ((5, 70_000), (70_000,)),
+    "row": ((37, 5000), (37, 1)),
+}
+
+
+@pytest.mark.parametrize("dtype", (F32, F64, BF16, F16))
+@pytest.mark.parametrize("kind", SHAPES)
+def test_sums_are_torchs(kind: str, dtype: torch.dtype) -> None:
+    agree(fg.op(by_its_size), by_its_size_in_torch, *leaves(*SHAPES[kind], dtype=dtype))
+
+
+def sums_of(function: Function, *shapes: tuple[int, ...], dtype: torch.dtype = F32) -> list[Any]:
+    """The kernels of its forward that add up in columns."""
+    planned = planned_passes(fg.op(function), *leaves(*shapes, dtype=dtype))[0]
+    return [k for k in planned if k.schedule.template == "column" and k.kernel.once]
+
+
+def test_a_column_divides_before_its_loop() -> None:
+    def total(x: Any, w: Any) -> Any:
+        return fg.sum(fg.tanh(x / (fg.abs(w) + 1.5)), 0)
+
+    (kernel,) = sums_of(total, (700, 64), (64,), dtype=BF16)
+    before, loop = kernel.rendered.text.split("for (int at = ", 1)
+    assert "fg::divide(" in before and "_v[k] = " in before
+    assert "fg::abs(w)" not in loop and "abs_w" not in loop
+
+
+def test_a_vector_of_results_is_as_wide_as_its_registers_allow() -> None:
+    """Each of a result's constants takes a register for each result."""
+
+    def total(x: Any, a: Any, b: Any, c: Any, d: Any) -> Any:
+        return fg.sum(fg.tanh(x / (fg.abs(a) + 1.5)) * fg.exp(b) + fg.sin(x * c) / (d * d + 1) + x * fg.cos(d), 0)
+
+    (few,) = sums_of(lambda x, w: fg.sum(fg.tanh(x * fg.exp(w)), 0), (700, 512), (512,), dtype=BF16)
+    (many,) = sums_of(total, (700, 512), *[(512,)] * 4, dtype=BF16)
+    assert few.schedule.vector == 8 and many.schedule.vector == 4
+    agree(
+        fg.op(total),
+        lambda x, a, b, c, d: (
+            torch.tanh(x / (a.abs() + 1.5)) * b.exp() + (x * c).sin() / (d * d + 1) + x * d.cos()
+        ).sum(0),
+        *leaves((700, 512), *[(512,)] * 4),
+    )
+
+
+def test_what_a_condition_reads_is_not_regrouped_beside_it() -> None:
+    """The branch and the value come from one computation."""
+
+    def folded(x: Any, w: Any) -> Any:
+        v = fg.tanh(x / 30.0)
+        return fg.maximum(fg.tanh(v), w) * w
+
+    def in_torch(x: Any, w: Any) -> Any:
+        return torch.maximum(torch.tanh(torch.tanh(x / 30.0)), w) * w
+
+    arguments = leaves((4, 300, 64), (4, 1, 64), dtype=F16)
+    agree(fg.op(folded), in_torch, *arguments)
+    for kernel in planned_passes(fg.op(folded), *arguments)[1]:
+        code = kernel.rendered.text.split('extern "C"', 1)[1]
+        if isinstance(kernel.kernel, RowKernel) and "tanh" in code:
+            assert code.count("tanh(") == 2
+
+
+STEPS: dict[str, tuple[Function, Function]] = {
+    "floor": (fg.floor, torch.floor),
+    "ceil": (fg.ceil, torch.ceil),
+    "trunc": (fg.trunc, torch.trunc),
+    "integer": (lambda x: fg.cast(x, "int32"), lambda x: x.int()),
+    "fmod": (lambda x: fg.fmod(x, 1.0), lambda x: torch.fmod(x, 1.0)),
+}
+
+
+@pytest.mark.parametrize("dtype", (F16, BF16))
+@pytest.mark.parametrize("kind", STEPS)
+def test_a_step_sees_the_quotient_itself(kind: str, dtype: torch.dtype) -> None:
+    """41 / 41 is 1, and 41 times the number nearest to 1 / 41 is not: its floor would be 0."""
+    ours, theirs = STEPS[kind]
+
+    def steps(x: Any, s: Any) -> Any:
+        v = ours(x / s)
+        return v, fg.sum(v, -1)
+
+    size = torch.arange(1, 250).to(dtype)[:, None]
+    every = (size * torch.arange(1, 9).to(dtype)).to(dtype)
+    found, _ = fg.op(steps)(every, size)
+    exact = size.double() * torch.arange(1, 9) == every.double()
+    assert exact.sum() > 500
+    assert torch.equal(found[exact].double(), theirs(every.double() / size.double())[exact].double())
+
+
+# -- results of elements beside sums that come after others --------------------------------------------------
+
+
+def test_a_gradient_shares_the_pass_of_a_sum_that_waits_for_the_same() -> None:
+    """The argument's gradient and the weight's both need the sums of the columns: they are one pass."""
+
+    def scaled(x: Any, w: Any) -> Any:
+        v = x * w
+        return v / (fg.norm(v, 2, 0, keepdims=True) + 1.0)
+
+    def in_torch(x: Any, w: Any) -> Any:
+        v = x * w
+        return v / (v.norm(dim=0, keepdim=True) + 1.0)
+
+    for dtype in (F32, F64, BF16):
+        agree(fg.op(scaled), in_torch, *leaves((3000, 48), (48,), dtype=dtype))
+    shared = planned_passes(fg.op(scaled), *leaves((3000, 48), (48,)))[1]
+    assert any({"d_x", "d_w"} <= {o.name for o in kernel.kernel.written} for kernel in shared)
+
+
+# -- rows behind rows ----------------------------------------------------------------------------------------
+
+
+def columns_between(x: Any, w: Any, b: Any) -> Any:
+    v = fg.ops.layer_norm(x, (x.shape[-1],), w, b)
+    scaled = v / (fg.amax(fg.abs(v), -1, keepdims=True) + 1e-3)
+    return scaled, fg.amax(scaled * scaled, -2)
+
+
+def columns_between_in_torch(x: Any, w: Any, b: Any) -> Any:
+    v = torch.nn.functional.layer_norm(x, x.shape[-1:], w, b)
+    scaled = v / (v.abs().amax(-1, keepdim=True) + 1e-3)
+    return scaled, (scaled * scaled).amax(-2)
+
+
+@pytest.mark.parametrize("dtype", (F32, F64))
+def test_rows_behind_rows_stay_on_chip_too(dtype: torch.dtype) -> None:
+    arguments = leaves((200, 96), (96,), (96,), dtype=dtype)
+    agree(fg.op(columns_between), columns_between_in_torch, *arguments)
+    backward = planned_passes(fg.op(columns_between), *arguments)[1]
+    rows = [kernel.kernel for kernel in backward if isinstance(kernel.kernel, RowKernel)]
+    assert len(rows) == 2 and "d_x" in {o.name for o in rows[1].written}
+    assert sum(bool(kernel.partials) for kernel in rows) <= 1  # whose axis has one size
+
+
+def test_strided_rows_begin_the_sums_that_go_on() -> None:
+    """Those of weights over rows and along them: what each row adds is taken while it is there."""
+
+    def largest(x: Any, a: Any, b: Any) -> Any:
+        return fg.amax(fg.square(x * a + b), -2)
+
+    def in_torch(x: Any, a: Any, b: Any) -> Any:
+        return (x * a + b).square().amax(-2)
+
+    for dtype in (F32, F64):
+        agree(fg.op(largest), in_torch, *leaves((4, 300, 24, 16), (16,), (4, 1, 1, 1), dtype=dtype))
+    backward = planned_passes(fg.op(largest), *leaves((4, 300, 24, 16), (16,), (4, 1, 1, 1)))[1]
+    assert sum("x" in {o.name for o in kernel.kernel.operands} for kernel in backward) == 1
+
+
+# -- bytes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", (torch.uint8, torch.int8))
+def test_every_byte_is_its_number(dtype: torch.dtype) -> None:
+    every = torch.arange(256).to(dtype)
+    for wide in ("float32", "float64", "bfloat16", "float16"):
+        found = fg.op(lambda x, wide=wide: fg.cast(x, wide), name=f"byte_to_{wide}")(every)
+        assert torch.equal(found, every.to(getattr(torch, wide)))
+
+
+def test_bytes_need_no_rounding_to_halves() -> None:
+    op = fg.op(lambda x: fg.cast(x, "bfloat16") / 255.0, name="pixels")
+    assert "round_to" not in op.emit(torch.zeros(64, dtype=torch.uint8))
+    wide = fg.op(lambda x: fg.cast(x, "bfloat16") / 255.0, name="wide_pixels")
+    assert "round_to" in wide.emit(torch.zeros(64, dtype=torch.int16))
