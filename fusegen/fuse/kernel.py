@@ -184,9 +184,10 @@ def kernel_name(op: Op) -> str:
     return f"{ascii_name(op.name)}_{op.label.replace(' ', '_')}_{_dtype_name(op)}"
 
 
-def partial_result(op: Op, reduce: Reduce, by: str, shape: Shape) -> Output:
-    """What a kernel leaves of a sum for a later one, called as nothing of the op's is: both lie in memory."""
-    taken = {name for thing in (*op.operands, *op.outputs) for name in (thing.name, thing.base)}
+def partial_result(op: Op, reduce: Reduce, by: str, shape: Shape, before: Iterable[str] = ()) -> Output:
+    """What a kernel leaves of a sum for a later one, called as nothing of the op's is, nor of the kernels' before it:
+    all of them lie in memory."""
+    taken = {*before} | {name for thing in (*op.operands, *op.outputs) for name in (thing.name, thing.base)}
     taken |= {thing.name for thing in (*op.scalars, *op.statements)}
     return Output(safe_name(f"{reduce.name}_by_{by}", taken), reduce.ref, reduce.expr.dtype, shape)
 

@@ -303,7 +303,7 @@ def _build(
         *split.row_partials.per_row,
         *split.row_partials.segments,
     )
-    started = {r.name: _partial(op, r, split) for r in begun}
+    started = {r.name: _partial(op, r, split, before) for r in begun}
     done = {r.name for r in split.rows if r.name not in started}
     written = {o.name for o in (*pointwise, *ends)}
     rest_outputs = tuple(o for o in outputs if o.name not in written)
@@ -326,7 +326,7 @@ def in_order(axes: Iterable[str]) -> tuple[str, ...]:
     return tuple(sorted(axes, key=axis_order))
 
 
-def _partial(op: Op, reduce: Reduce, split: _Split) -> Output:
+def _partial(op: Op, reduce: Reduce, split: _Split, before: Iterable[str]) -> Output:
     """Where the kernel leaves what it has of a sum: a number for each group of rows, each tile of a row, each row, or
     each block's share of a segment."""
     if reduce in split.columns:
@@ -337,7 +337,7 @@ def _partial(op: Op, reduce: Reduce, split: _Split) -> Output:
         by, shape = "share", (SHARE_AXIS, *in_order(split.space - split.row_partials.within))
     else:
         by, shape = "piece", (TILE_AXIS, *in_order(split.kept))
-    return partial_result(op, reduce, by, shape)
+    return partial_result(op, reduce, by, shape, before)
 
 
 def _rest_of(reduce: Reduce, split: _Split, started: Mapping[str, Output]) -> Reduce:

@@ -103,11 +103,11 @@ def _waits(kernel: RowKernel) -> bool:
 def _totals(fused: Fused, axes: Mapping[str, frozenset[str]]) -> list[Reduce]:
     """Sums over all results of what is known once a row is; none where no row is needed for any."""
     kept, rows = set(fused.kernel.kept), {r.name for r in fused.kernel.reduces}
-    later = {r.name for r in fused.reduces}
+    later = {r.name for r in fused.reduces} | {operand.name for operand in fused.stored} - rows
     found = [
         r for r in fused.reduces
-        if r.kind == "sum" and kept and kept == set(r.over) == expr_axes(r.expr, axes)
-        and not {ref.name for ref in refs(r.expr)} & later
+        if r.kind == "sum" and kept and not {ref.name for ref in refs(r.expr)} & later
+        and kept == set(r.over) == expr_axes(r.expr, axes)
     ]  # fmt: skip
     return [] if rows.isdisjoint(names_read(found)) else found
 
