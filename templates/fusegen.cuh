@@ -97,8 +97,10 @@ template <> FG_DEVICE uint32_t pack<bf16>(float low, float high) {
 #endif
 // A byte as a float, by two cheap instructions: the GPU's conversion takes its turn with exponentials and the like. Beside
 // 2^23 a number has ones as its last bits.
-FG_DEVICE float byte_to_float(uint8_t x) { return __uint_as_float(0x4B000000u | x) - 8388608.0f; }
-FG_DEVICE float byte_to_float(int8_t x) { return __uint_as_float(0x4B000000u | uint8_t(x ^ 0x80)) - 8388736.0f; }
+template <typename T> FG_DEVICE float byte_to_float(T x) {
+  const bool negative = T(-1) < T(0);
+  return __uint_as_float(0x4B000000u | uint8_t(negative ? x ^ 0x80 : x)) - (negative ? 8388736.0f : 8388608.0f);
+}
 template <typename T> FG_DEVICE float round_to(float x) { return to_float(from_float<T>(x)); }
 
 // The type arithmetic happens in, and the conversions at the edge of memory.

@@ -114,7 +114,7 @@ class Printer:
         if inner.dtype.is_float and not expr.dtype.is_float and expr.dtype is not dtypes.bool_:
             return f"fg::to_integer<{_ctype(expr.dtype)}>({text})", _ATOM
         if expr.dtype is dtypes.float32 and inner.dtype in _BYTES:
-            return f"fg::byte_to_float({text})", _ATOM
+            return f"fg::byte_to_float<{_ctype(inner.dtype)}>({text})", _ATOM
         return f"{_ctype(expr.dtype)}({text})", _ATOM
 
 

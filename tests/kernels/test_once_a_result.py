@@ -193,6 +193,14 @@ def test_every_byte_is_its_number(dtype: torch.dtype) -> None:
         assert torch.equal(found, every.to(getattr(torch, wide)))
 
 
+@pytest.mark.parametrize("dtype", (torch.uint8, torch.int8))
+def test_what_is_computed_in_bytes_is_its_number(dtype: torch.dtype) -> None:
+    """C computes in int."""
+    every = torch.arange(256).to(dtype)
+    found = fg.op(lambda x: fg.cast(fg.clamp(x, 3, 100) + x, "float32"), name="bytes")(every)
+    assert torch.equal(found, (every.clamp(3, 100) + every).float())
+
+
 def test_bytes_need_no_rounding_to_halves() -> None:
     op = fg.op(lambda x: fg.cast(x, "bfloat16") / 255.0, name="pixels")
     assert "round_to" not in op.emit(torch.zeros(64, dtype=torch.uint8))
