@@ -249,9 +249,14 @@ def _side_by_side(
             columns = _columns([r for r in sums if r not in rows], kept, over, allowed)
             if len(rows) + len(columns) == len(sums):
                 found.append(_Split(space, over, rows, columns, row_tiles=True))
-        if found:  # the fewest sums to keep for every position, then the fewest slices, then the longest rows
-            return min(found, key=lambda split: (len(split.columns), len(split.slices)))
+        if found:  # the fewest sums to keep for every position, of the fewest positions; then the longest rows
+            return min(found, key=lambda split: (len(split.columns), len(split.slices), _summed_again(split)))
     return None
+
+
+def _summed_again(split: _Split) -> int:
+    """Along how many axes of a row what the columns leave for each position has to be added up again."""
+    return sum(len(split.over & frozenset(r.over)) for r in split.columns)
 
 
 def _alone(reduces: Sequence[Reduce], axes: Mapping[str, frozenset[str]], needs: _Needs) -> _Split | None:
