@@ -48,22 +48,26 @@ def _one_axis(here: Index | Place) -> tuple[str, ...]:
     return here.axes if len(here.axes) == 1 else ()
 
 
-def gathered(reduce: Reduce, along: Axes, free: Container[str]) -> tuple[str, Expr, Expr] | None:
+def gathered(
+    reduce: Reduce, along: Axes, free: Container[str], walked: Container[str] | None = None
+) -> tuple[str, Expr, Expr] | None:
     """Of a gather: the axis, the place, and what is read there.
 
-    None also where the place leads to no other elements than a row has (a class's score among all of them): a pass over
-    the row finds it on its way.
+    None also where the place leads to no other elements than a row has (a class's score among all of them), if
+    something walks over the row: it finds it on its way.
 
     Args:
         along: the axes that things vary along.
         free: names of what can be read anywhere: operands and scalars.
+        walked: names of what something else reads; None: of everything.
     """
     for axis, place, value in _chosen(reduce):
         own, read = along.of(place), refs(value)
         known = all(isinstance(ref, Place) or ref.name in free for ref in (*refs(place), *read))
-        tables = [along.of(ref) for ref in read if not isinstance(ref, Place) and axis in along.of(ref)]
-        leads_on = not tables or own - frozenset().union(*tables)
-        if reduce.kind == "sum" and reduce.over == (axis,) and known and axis not in own and leads_on:
+        tables = [ref for ref in read if not isinstance(ref, Place) and axis in along.of(ref)]
+        leads_on = not tables or bool(own - frozenset().union(*map(along.of, tables)))
+        alone = walked is not None and not any(ref.name in walked for ref in tables)
+        if reduce.kind == "sum" and reduce.over == (axis,) and known and axis not in own and (leads_on or alone):
             return axis, place, value
     return None
 

@@ -3,8 +3,8 @@
 That is how a declaration says ``table[place]``, so that its derivatives need no rules of their own. A kernel reads the
 element where it needs it, like any operand (`Gathered`), and what does not vary along the axis shares its pass.
 
-A sum along which the place does not lead to other elements than the row has (a class's score among all) stays one: a
-pass over the row finds it on its way, or picks it (fuse/row_kernel.picked_by).
+A sum along which the place does not lead to other elements than the row has (a class's score among all) stays one where
+something else walks over the row: it finds it on its way, or picks it (fuse/row_kernel.picked_by).
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from fusegen.core.ir import (
     axis_order,
     call,
     const,
+    names_read,
     refs,
 )
 from fusegen.core.one_term import gathered
@@ -44,6 +45,7 @@ def gathering(
         along: the axes of what they read.
     """
     gatherer = _Gatherer(op, along)
+    gatherer.walked = names_read([*(r for r in reduces if not gatherer.picks(r)), *outputs])
     values = Substitution({})
     left: list[Reduce] = []
     for reduce in reduces:
@@ -71,10 +73,15 @@ class _Gatherer:
         self.taken = {thing.name for thing in (*op.operands, *op.scalars, *op.statements, *op.outputs)}
         self.found: dict[tuple[str, tuple[tuple[str, Expr], ...]], Gathered] = {}
         self.gathered: dict[str, Gathered] = {}
+        self.walked: set[str] = set()
+
+    def picks(self, reduce: Reduce) -> bool:
+        """Whether it has one term, as far as it goes."""
+        return gathered(reduce, self.along, self.free, ()) is not None
 
     def read(self, reduce: Reduce) -> Expr | None:
         """What a sum with one term is, read where it stands."""
-        picked = gathered(reduce, self.along, self.free)
+        picked = gathered(reduce, self.along, self.free, self.walked)
         if picked is None:
             return None
         axis, place, value = picked

@@ -270,7 +270,7 @@ def _regrouped(
     """The pass with the factors together that are the same for all elements of a result, the names of what it now
     computes, and of that what is computed once a result."""
     exprs = [item.expr for item in (*p.reduces, *p.pointwise)]
-    hoist = Hoist.among(exprs, Axes(axes), p.over, rounded=op.is_half)
+    hoist = Hoist.among(exprs, Axes(axes), p.over, rounded=op.is_half, across=p.space - p.over)
     one = hoist.all(exprs)
     quotients = hoist.shared_reciprocals(one.values(), op.operands)
     found = {expr: quotients[one[expr]] for expr in exprs}

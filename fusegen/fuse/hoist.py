@@ -84,20 +84,27 @@ class Hoist:
         compared: what conditions, integers and steps are made of. It stays what it is wherever it is read: 41 / 41 is
             1, 41 times the nearest number to 1 / 41 is less, and so would be its floor. And a value that is regrouped
             for one reader and compared by another would be computed twice.
+        across: axes along which a thread has several elements at a time: they share a reciprocal of what does not vary
+            along these.
     """
 
     axes: Axes
     over: frozenset[str]
     rounded: bool
     compared: frozenset[Expr] = frozenset()
+    across: frozenset[str] = frozenset()
     done: dict[Expr, Expr] = field(default_factory=dict)
     order: Order = field(default_factory=Order)
 
     @classmethod
-    def among(cls, exprs: Iterable[Expr], axes: Axes, over: frozenset[str], *, rounded: bool) -> Hoist:
+    def among(
+        cls, exprs: Iterable[Expr], axes: Axes, over: frozenset[str], *, rounded: bool,
+        across: frozenset[str] = frozenset(),
+    ) -> Hoist:  # fmt: skip
         """For a kernel that computes these."""
         jumps = [node for node in walk(exprs) if not node.dtype.is_float or is_call(node, *STEPS)]
-        return cls(axes, over, rounded, frozenset(walk(child for node in jumps for child in node.children)))
+        compared = frozenset(walk(child for node in jumps for child in node.children))
+        return cls(axes, over, rounded, compared, across)
 
     def all(self, exprs: Iterable[Expr]) -> dict[Expr, Expr]:
         """Each expression, regrouped."""
@@ -164,11 +171,16 @@ class Hoist:
                 found = self._rebuilt(product, node)
                 if found is not None:
                     return found
-        elif is_call(node, "div") and self.rounded and not self._along(node.args[1]):
+        elif is_call(node, "div") and self.rounded and self._has_reciprocal(node.args[1]):
             inverse = regroupable("div", Const("1.0", node.dtype), node.args[1])
             return call("mul", self.one(node.args[0]), inverse, dtype=node.dtype)
         node = rebuild(node, tuple(self.one(child) for child in node.args))
         return (fold_minus(node) if isinstance(node, Call) else None) or node
+
+    def _has_reciprocal(self, divisor: Expr) -> bool:
+        """Whether several elements share it."""
+        along = self.axes.of(divisor)
+        return not (along & self.over and (not self.across or along & self.across))
 
     def _rebuilt(self, product: _Product, node: Call) -> Expr | None:
         above = [f for f in product.above if not self._along(f) and not _is_one(f)]

@@ -116,10 +116,10 @@ class RowKernel(Kernel):
 
 
 def as_row_kernel(kernel: Kernel) -> RowKernel | None:
-    """A kernel of coupled reductions as one whose rows are read in chunks: it is cheaper, and more exact, to add chunks
-    of elements to their states than one element after the other. None where it has no such reductions, or writes
-    elements on the way."""
-    if kernel.pointwise or not any(map(coupled, kernel.reduces)):
+    """A kernel of reductions as one of rows, which share a block if they are short, and are read in chunks if they are
+    long: it is cheaper, and more exact, to add chunks of elements to states than one element after the other. None
+    where it has one result, or writes elements on the way."""
+    if kernel.pointwise or not kernel.reduces or not (kernel.kept or any(map(coupled, kernel.reduces))):
         return None
     axes = {o.name: frozenset(a for a in o.shape if a) for o in kernel.operands}
     axes.update({scalar.name: frozenset() for scalar in kernel.scalars})

@@ -182,6 +182,25 @@ def test_strided_rows_begin_the_sums_that_go_on() -> None:
     assert sum("x" in {o.name for o in kernel.kernel.operands} for kernel in backward) == 1
 
 
+# -- elements at places ------------------------------------------------------------------------------------------
+
+
+def test_an_element_that_nothing_walks_to_is_read_where_it_is() -> None:
+    """A score of each row, by its target: no pass over the rows."""
+    x, target = torch.randn(300, 1000, requires_grad=True), torch.randint(0, 1000, (300,))
+    forward, _ = planned_passes(fg.ops.nll_loss, x, target)
+    assert all(kernel.schedule.template == "full_reduction" for kernel in forward)
+    truth = torch.nn.functional.nll_loss(x.detach().double().requires_grad_(), target)
+    torch.testing.assert_close(fg.ops.nll_loss(x, target).double(), truth)
+
+
+def test_gates_of_a_product_are_read_by_what_joins_them() -> None:
+    hidden, size = torch.randn(4, 32), 32
+    weights = [torch.randn(3 * size, size) for _ in range(2)]
+    (forward,) = planned_passes(fg.ops.linear_gru_cell, torch.randn(4, size), hidden, *weights)[:1]
+    assert [kernel.schedule.template for kernel in forward] == ["elementwise"]
+
+
 # -- bytes ---------------------------------------------------------------------------------------------------
 
 
