@@ -164,6 +164,7 @@ class Ours:
         )
     )
     as_float = staticmethod(lambda x, like: fg.cast(x, like.dtype))
+    byte = staticmethod(lambda i: fg.clamp(fg.cast(i, "uint8"), 0, 2) + fg.cast(i, "uint8"))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(fg.ops, name) if name in LIBRARY else getattr(fg, name)
@@ -405,6 +406,7 @@ class Theirs:
     quick_gelu = staticmethod(lambda x: x * torch.sigmoid(1.702 * x))
     lerp = staticmethod(lambda x, y, w: x + w * (y - x))
     as_float = staticmethod(lambda x, like: x.to(torch.float64))
+    byte = staticmethod(lambda i: i.to(torch.uint8).clamp(0, 2) + i.to(torch.uint8))
     take = staticmethod(lambda x, places, axis: torch.index_select(x, axis, places))
     take_along_axis = staticmethod(lambda x, places, axis: torch.gather(x, axis, places))
     running = staticmethod(_torch_running)

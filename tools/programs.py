@@ -164,7 +164,7 @@ NOT_IN_BLOCKS = words(
     "chosen_rows chosen_joint placed"
 )
 PAIRED = words("mse_loss l1_loss huber_loss smooth_l1_loss bce kl_div cosine")
-INTEGER = words("index compare masked any argmax count mod times isfinite hit both wide ints")
+INTEGER = words("index compare masked any argmax count mod times isfinite hit both wide ints bytes")
 NUMBERS = (-2.0, -0.5, 0.25, 0.5, 1.5, 2.0, 3.0)
 SIZES = (2, 3, 4, 5, 7, 8, 12)
 # Rows of a warp and of a block, some that no vector divides; as many as fit into MOST_ELEMENTS.
@@ -387,7 +387,8 @@ class _Writer:
         rank = len(x.shape)
         form, axis = self.of(INTEGER), self.draw(st.integers(-rank, -1))
         kept = tuple(1 if d == axis % rank else s for d, s in enumerate(x.shape))
-        other = self.meeting(x, {"masked": "b", "count": "b", "mod": "i", "times": "i", "hit": "i"}.get(form, "f"))
+        kinds = {"masked": "b", "count": "b", "mod": "i", "times": "i", "hit": "i", "bytes": "i"}
+        other = self.meeting(x, kinds.get(form, "f"))
         whole = broadcast(x.shape, other.shape) or ()
         if form == "index":
             return _Value(f"{x.at(MUL)} * lib.as_float(lib.index({x.text}, {axis}), {x.text})", "f", x.shape, MUL)
@@ -414,6 +415,8 @@ class _Writer:
             return _Value(f"lib.isfinite({x.text})", "b", x.shape)
         if form == "wide":  # two that meet in a shape that neither has
             return _Value(f"lib.expand_dims({x.text}, -1)", "f", (*x.shape, 1)) if rank < 4 else None
+        if form == "bytes":
+            return _Value(f"{x.at(MUL)} * lib.as_float(lib.byte({other.text}), {x.text})", "f", whole, MUL)
         if form == "ints":
             i = self.meeting(x, "i")
             name = self.of(["amax", "amin", "sum"])
