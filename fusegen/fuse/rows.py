@@ -110,7 +110,10 @@ def fuse(
         before: results of kernels before it, if it comes behind another row kernel: it then has to be waited for.
     """
     needs = _Needs(reduces)
-    split = next(islice(_waited_for(reduces, outputs, axes, allowed, needs), allowed.turn, None), None)
+    splits = _waited_for(reduces, outputs, axes, allowed, needs)
+    if before is not None:  # along the axis that is the fast one of most tensors: there would be too many candidates
+        splits = (split for split in splits if in_order(split.space)[-1] in split.over)
+    split = next(islice(splits, allowed.turn, None), None)
     if split is None and (allowed.turn or before is not None):
         return None
     if split is None:
